@@ -1,0 +1,3 @@
+"""GPU deep learning for hyperbolic federated models."""
+
+__version__ = "0.1.0"

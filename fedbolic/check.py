@@ -1,0 +1,53 @@
+"""Checks at the door: each says what was wrong, what came and what to do."""
+
+import math
+
+
+def positive(**values: float) -> None:
+    """Refuse a value that is not a finite number above 0.
+
+    Raises:
+        ValueError: Naming the value and what came.
+
+    Example:
+        >>> positive(lr=0.1)
+        >>> positive(lr=-1)
+        Traceback (most recent call last):
+        ValueError: lr must be a positive number, got -1
+    """
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be a positive number, got {value}")
+
+
+def not_negative(**values: float) -> None:
+    """Refuse a value that is not a finite number of at least 0.
+
+    Raises:
+        ValueError: Naming the value and what came.
+    """
+    for name, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be 0 or more, got {value}")
+
+
+def at_least(bound: int, **values: int) -> None:
+    """Refuse a count below ``bound``.
+
+    Raises:
+        ValueError: Naming the count and what came.
+    """
+    for name, value in values.items():
+        if value < bound:
+            raise ValueError(f"{name} must be at least {bound}, got {value}")
+
+
+def rate(*, below_one: bool = False, **values: float) -> None:
+    """Refuse a value outside [0, 1], or outside [0, 1) with ``below_one``.
+
+    Raises:
+        ValueError: Naming the value and what came.
+    """
+    for name, value in values.items():
+        if not 0 <= value <= 1 or (below_one and value == 1):
+            raise ValueError(f"{name} must lie in [0, 1{')' if below_one else ']'}, got {value}")

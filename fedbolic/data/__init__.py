@@ -1,0 +1,1 @@
+"""Clients, the data they hold, and how data sets are split among them."""

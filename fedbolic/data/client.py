@@ -1,0 +1,143 @@
+"""Who takes part in a federation, and the data each one holds."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+HOLDOUT = -1
+"""The id of the server's own test set, which is evaluated as a client without memory."""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """All that the server may know before the first round.
+
+    Args:
+        num_classes: Labels are the integers below it.
+        input_shape: Shape of one example, without a batch axis.
+        sizes: Number of labelled training examples of every client, by id from 0.
+    """
+
+    num_classes: int
+    input_shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are, whether they take part in a round or not."""
+        return len(self.sizes)
+
+
+class Split(ABC):
+    """A part of a client's data: it knows its number of examples and gives those of an index."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of labelled examples."""
+
+    @abstractmethod
+    def at(self, index: Tensor) -> dict[str, Tensor]:
+        """The examples at the positions ``index``, as named tensors with one first axis."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Split":
+        """The same split on ``device``, its floating tensors as ``dtype``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples(Split):
+    """Named tensors with one first axis, such as inputs ``x`` and labels ``y``.
+
+    Raises:
+        ValueError: If the first axes differ.
+
+    Example:
+        >>> split = Examples({"x": torch.arange(6.0).reshape(3, 2), "y": torch.tensor([0, 1, 0])})
+        >>> len(split), split.at(torch.tensor([2]))["x"]
+        (3, tensor([[4., 5.]]))
+    """
+
+    tensors: dict[str, Tensor]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(tensor) for name, tensor in self.tensors.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"examples need one first axis, got lengths {lengths}")
+
+    @override
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    @override
+    def at(self, index: Tensor) -> dict[str, Tensor]:
+        return {name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()}
+
+    @override
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Examples":
+        return Examples(
+            {
+                name: tensor.to(device, dtype if tensor.is_floating_point() else None)
+                for name, tensor in self.tensors.items()
+            }
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One participant and its data, which never leave it.
+
+    Args:
+        id: Its number, from 0; :data:`HOLDOUT` for the server's own test set.
+        train: What it learns from.
+        validation: What choices are made on; may be empty.
+        test: What it is judged by; may be empty.
+        meta: What everybody knows of the federation.
+    """
+
+    id: int
+    train: Split
+    validation: Split
+    test: Split
+    meta: Meta
+
+    @property
+    def size(self) -> int:
+        """The number of labelled training examples: N_k."""
+        return len(self.train)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
+        """The same client with its data on ``device``."""
+        splits = (split.to(device, dtype) for split in (self.train, self.validation, self.test))
+        return Client(self.id, *splits, meta=self.meta)
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """The clients of a federation and what the server holds.
+
+    Args:
+        clients: In the order of their ids 0, 1, ...
+        meta: What the server may know beforehand.
+        holdout: The server's own test set, as a client whose other splits are empty; or none.
+
+    Raises:
+        ValueError: If ids are not 0, 1, ... in order.
+    """
+
+    clients: tuple[Client, ...]
+    meta: Meta
+    holdout: Client | None = None
+
+    def __post_init__(self) -> None:
+        ids = [client.id for client in self.clients]
+        if ids != list(range(len(ids))):
+            raise ValueError(f"client ids must be 0, 1, ... in order, got {ids[:10]}")
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "FederatedData":
+        """The same federation with all data on ``device``."""
+        holdout = None if self.holdout is None else self.holdout.to(device, dtype)
+        clients = tuple(client.to(device, dtype) for client in self.clients)
+        return FederatedData(clients, self.meta, holdout)

@@ -1,0 +1,141 @@
+"""Arithmetic on nested dicts of tensors, numbers and strings.
+
+Functions take and give new trees and leave their arguments untouched; tensors that need no change
+are passed on, not copied.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from fedbolic.types import Tree
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Every leaf with its path, parts joined by ``/``, in the tree's own order.
+
+    Example:
+        >>> list(leaves({"a": {"b": 1}, "c": 2}))
+        [('a/b', 1), ('c', 2)]
+    """
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def tensors(tree: Tree) -> dict[str, Tensor]:
+    """The tensors of a tree by path."""
+    return {path: leaf for path, leaf in leaves(tree) if isinstance(leaf, Tensor)}
+
+
+def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
+    """``function`` applied to corresponding leaves.
+
+    Args:
+        function: Takes one leaf of every tree.
+        tree: The tree whose names are used.
+        *others: Trees of the same names.
+
+    Raises:
+        ValueError: If the trees do not have the same names.
+
+    Example:
+        >>> map(lambda x, y: x + y, {"a": {"b": 1}}, {"a": {"b": 2}})
+        {'a': {'b': 3}}
+    """
+    for other in others:
+        if not isinstance(other, dict) or other.keys() != tree.keys():
+            names = sorted(other) if isinstance(other, dict) else type(other).__name__
+            raise ValueError(f"trees differ: one has {sorted(tree)}, another {names}")
+    return {
+        name: map(function, value, *(other[name] for other in others))
+        if isinstance(value, dict)
+        else function(value, *(other[name] for other in others))
+        for name, value in tree.items()
+    }
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """``function`` applied to the tensors; numbers and strings stay."""
+    return map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def add(x: Tree, y: Tree) -> Tree:
+    """The leafwise sum."""
+    return map(lambda a, b: a + b, x, y)
+
+
+def subtract(x: Tree, y: Tree) -> Tree:
+    """The leafwise difference."""
+    return map(lambda a, b: a - b, x, y)
+
+
+def scale(x: Tree, factor: float) -> Tree:
+    """Every leaf times ``factor``."""
+    return map(lambda a: a * factor, x)
+
+
+def zeros_like(x: Tree) -> Tree:
+    """The tree with every tensor replaced by zeros."""
+    return map_tensors(torch.zeros_like, x)
+
+
+def clone(x: Tree) -> Tree:
+    """A tree of the same values that shares no storage with ``x`` and no gradient history."""
+    return map_tensors(lambda a: a.detach().clone(), x)
+
+
+def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) -> Tree:
+    """The tree on ``device``, its floating tensors as ``dtype`` if one is given."""
+    return map_tensors(lambda a: a.to(device, dtype if a.is_floating_point() else None), x)
+
+
+def is_finite(x: Tree) -> bool:
+    """Whether no leaf holds NaN or an infinity."""
+    return all(
+        bool(torch.as_tensor(leaf).isfinite().all())
+        for _, leaf in leaves(x)
+        if not isinstance(leaf, str)
+    )
+
+
+def norm(x: Tree) -> Tensor:
+    """The Euclidean norm over all floating tensors together, in float64.
+
+    Example:
+        >>> norm({"a": torch.tensor([3.0]), "b": {"c": torch.tensor([4.0])}})
+        tensor(5., dtype=torch.float64)
+    """
+    squares = [
+        leaf.double().square().sum() for leaf in tensors(x).values() if leaf.is_floating_point()
+    ]
+    return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)
+
+
+def num_bytes(x: Tree) -> int:
+    """The size of a tree on the wire: tensors as they are, numbers as 8 bytes, strings as UTF-8."""
+    total = 0
+    for _, leaf in leaves(x):
+        if isinstance(leaf, Tensor):
+            total += leaf.numel() * leaf.element_size()
+        else:
+            total += len(leaf.encode()) if isinstance(leaf, str) else 8
+    return total
+
+
+def signature(x: Tree) -> dict[str, str]:
+    """What a tree looks like: by path, ``dtype[shape]`` of a tensor or the type of another leaf.
+
+    Example:
+        >>> signature({"a": torch.zeros(2, 3), "n": 1})
+        {'a': 'float32[2, 3]', 'n': 'int'}
+    """
+    return {
+        path: f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
+        if isinstance(leaf, Tensor)
+        else type(leaf).__name__
+        for path, leaf in leaves(x)
+    }
