@@ -1,11 +1,12 @@
 """Names for the values that travel through the house."""
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
 Tree: TypeAlias = dict[str, Any]
-"""A nested dict whose leaves are tensors, numbers and strings: states, messages, payloads, memories.
+"""A nested dict whose leaves are tensors, numbers and strings: state, message, payload, memory.
 
 Bytes travel as uint8 tensors. Nothing else may be in a tree, so that saving, counting bytes and
 sending need no code of the method's.
@@ -13,3 +14,23 @@ sending need no code of the method's.
 
 Params: TypeAlias = dict[str, Tensor]
 """Tensors by dotted parameter name, as ``nn.Module.named_parameters`` gives them."""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """All that the server may know before the first round.
+
+    Args:
+        num_classes: Labels are the integers below it.
+        input_shape: Shape of one example, without a batch axis.
+        sizes: Number of labelled training examples of every client, by id from 0.
+    """
+
+    num_classes: int
+    input_shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are, whether they take part in a round or not."""
+        return len(self.sizes)

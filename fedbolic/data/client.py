@@ -7,28 +7,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.types import Meta
+
 HOLDOUT = -1
 """The id of the server's own test set, which is evaluated as a client without memory."""
-
-
-@dataclass(frozen=True)
-class Meta:
-    """All that the server may know before the first round.
-
-    Args:
-        num_classes: Labels are the integers below it.
-        input_shape: Shape of one example, without a batch axis.
-        sizes: Number of labelled training examples of every client, by id from 0.
-    """
-
-    num_classes: int
-    input_shape: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def num_clients(self) -> int:
-        """How many clients there are, whether they take part in a round or not."""
-        return len(self.sizes)
 
 
 class Split(ABC):
@@ -107,6 +89,11 @@ class Client:
     def size(self) -> int:
         """The number of labelled training examples: N_k."""
         return len(self.train)
+
+    @property
+    def no_inputs(self) -> Tensor:
+        """An empty batch of inputs: it shows the device and dtype of this client's data."""
+        return self.train.at(torch.arange(0))["x"]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
         """The same client with its data on ``device``."""

@@ -1,0 +1,150 @@
+"""Ditto: a personal model beside the common one, held near it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.federated.aggregate import Aggregator, Mean
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.score import score
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.nn.classifier import classifier
+from fedbolic.nn.model import Model
+from fedbolic.optim import SGD, Optimizer
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+COMMON, OWN = "common.", "own."
+"""Prefixes of the two models' values, which are trained side by side as one set of parameters."""
+
+
+@dataclass(frozen=True)
+class Ditto(Stepped):
+    r"""FedAvg, and at every client a model of its own that is pulled towards the common one.
+
+    .. math:: \min_{v_k} f_k(v_k) + \tfrac{\lambda}{2} \|v_k - \theta\|^2
+
+    Both models see the same batches; neither changes the other within a round. The common part is
+    FedAvg to the last bit. Clients are scored with their own model, the server's test set with the
+    common one.
+
+    Args:
+        backbone: The network from inputs to features; a linear head follows.
+        rounds: Communication rounds.
+        schedule: Local epochs and batch size, for both models.
+        lr: Local step size, above 0.
+        optimizer: The local optimiser, started afresh each round.
+        pull: The paper's lambda, at least 0; 0 trains the own model on local data alone.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        Li et al. (2021), Eq. (1) and Algorithm 1, arXiv:2012.04221.
+    """
+
+    backbone: Backbone = MLP()
+    rounds: int = 20
+    schedule: Schedule = Schedule()
+    lr: float = 0.1
+    optimizer: Optimizer = SGD()
+    pull: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr)
+        check.not_negative(pull=self.pull)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        parameters, buffers = self.model(meta).init(rng.at("model").number())
+        return {"parameters": parameters, "buffers": buffers}
+
+    @override
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        # The first time, the own model starts where the common one is.
+        parameters = _join(message["parameters"], memory.get("parameters", message["parameters"]))
+        buffers = _join(message["buffers"], memory.get("buffers", message["buffers"]))
+        local = {
+            "parameters": parameters,
+            "buffers": buffers,
+            "optimizer": self.optimizer.init(parameters),
+        }
+        return local, {"shared": {"anchor": message["parameters"]}}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        losses, updated = [], {}
+        for prefix in (COMMON, OWN):
+            logits, new = model(
+                _part(parameters, prefix), _part(buffers, prefix), batch["x"], training=True
+            )
+            losses.append(cross_entropy(logits, batch["y"], reduction="none"))
+            updated |= {prefix + name: buffer for name, buffer in new.items()}
+        return losses[0] + losses[1], updated
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        anchor, parameters = context["shared"]["anchor"], local["parameters"]
+        pulls = {OWN + n: parameters[OWN + n] - value for n, value in anchor.items()}
+        pulled = {n: gradients[n] + self.pull * pull for n, pull in pulls.items()}
+        parameters, optimizer = self.optimizer.step(
+            parameters, {**gradients, **pulled}, local["optimizer"], lr=self.lr
+        )
+        return {**local, "parameters": parameters, "optimizer": optimizer}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        parameters, buffers = local["parameters"], local["buffers"]
+        change = tree.subtract(_part(parameters, COMMON), context["shared"]["anchor"])
+        payload = {"change": change, "buffers": _part(buffers, COMMON)}
+        memory = {"parameters": _part(parameters, OWN), "buffers": _part(buffers, OWN)}
+        return Update(payload, weight=client.size), memory
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"change": message["parameters"], "buffers": message["buffers"]}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        parameters = tree.add(state["parameters"], total.payload["change"])
+        return {"parameters": parameters, "buffers": total.payload["buffers"]}
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """The own model's logits; at the server's test set, where there is none, the common's."""
+        return model(_part(local["parameters"], OWN), _part(local["buffers"], OWN), batch["x"])[0]
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        own = {} if client.id == HOLDOUT else memory
+        return score(self, *self.start(message, client, own), client)
+
+
+def _join(common: Params, own: Params) -> Params:
+    named = {COMMON + name: value for name, value in common.items()}
+    return tree.clone(named | {OWN + name: value for name, value in own.items()})
+
+
+def _part(values: Params, prefix: str) -> Params:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }

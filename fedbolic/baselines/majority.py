@@ -1,0 +1,84 @@
+"""The trivial classifier: one exact count of the labels, then always the commonest."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import HOLDOUT, Client, Split
+from fedbolic.federated.aggregate import Aggregator, Sum
+from fedbolic.federated.method import Method, Total, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+
+
+@dataclass(frozen=True)
+class Majority(Method):
+    """Every client counts its training labels, the server adds the counts, exactly, in one round.
+
+    Everybody then predicts the commonest class of the federation; the personalised score
+    (``tuned/accuracy``) is that of each client's own commonest class. Whatever a learned model
+    adds, it adds to these rows.
+
+    Args:
+        rounds: 1; the counts do not change.
+
+    Raises:
+        ValueError: If ``rounds`` is not 1.
+    """
+
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        if self.rounds != 1:
+            raise ValueError(f"Majority counts once: rounds must be 1, got {self.rounds}")
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sum()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {"counts": torch.zeros(meta.num_classes, dtype=torch.int64)}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        counts = one_hot(_labels(client.train), client.meta.num_classes).sum(dim=0)
+        return Update({"counts": counts}, weight=client.size), {"own_counts": counts}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return message
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        return {"counts": total.payload["counts"]}
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        scores = {}
+        splits = {"validation": client.validation, "test": client.test}
+        for name, split in splits.items():
+            if len(split):
+                scores[f"{name}/accuracy"] = _share(split, message["counts"])
+                scores[f"{name}/examples"] = len(split)
+        if client.id != HOLDOUT and memory and len(client.test):
+            scores["tuned/accuracy"] = _share(client.test, memory["own_counts"])
+            scores["tuned/examples"] = len(client.test)
+        return scores
+
+
+def _labels(split: Split) -> Tensor:
+    return split.at(torch.arange(len(split)))["y"]
+
+
+def _share(split: Split, counts: Tensor) -> float:
+    """Share of a split that belongs to the largest count; of equal counts, the first."""
+    return float((_labels(split) == counts.argmax()).double().mean())

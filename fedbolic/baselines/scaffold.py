@@ -1,0 +1,159 @@
+"""SCAFFOLD: local steps corrected by control variates."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Aggregator, Mean
+from fedbolic.federated.fedavg import FedAvg
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.score import score
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.nn.classifier import classifier
+from fedbolic.nn.model import Model
+from fedbolic.optim import SGD
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+
+@dataclass(frozen=True)
+class Scaffold(Stepped):
+    r"""Federated averaging whose local steps are freed of client drift.
+
+    .. math::
+        \theta_k \leftarrow \theta_k - \eta (g_k - c_k + c), \quad
+        c_k^+ = c_k - c + \frac{\theta - \theta_k}{S \eta}, \quad
+        \theta \leftarrow \theta + \frac{\eta_g}{|C|} \sum_{k \in C} (\theta_k - \theta), \quad
+        c \leftarrow c + \frac{1}{K} \sum_{k \in C} (c_k^+ - c_k)
+
+    with S steps at the client, a cohort C of K clients, and uniform weights, as the paper has it.
+
+    Args:
+        backbone: The network from inputs to features; a linear head follows.
+        rounds: Communication rounds.
+        schedule: Local epochs and batch size.
+        lr: Local step size eta, above 0; local steps are plain gradient descent.
+        server_lr: The server's step size eta_g, above 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        Karimireddy et al. (2020), Algorithm 1 with option II, arXiv:1910.06378.
+    """
+
+    backbone: Backbone = MLP()
+    rounds: int = 20
+    schedule: Schedule = Schedule()
+    lr: float = 0.1
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr, server_lr=self.server_lr)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        seed = rng.at("model").number()
+        parameters, buffers = self.model(meta).init(seed)
+        return {
+            "parameters": parameters,
+            "buffers": buffers,
+            "variate": tree.zeros_like(parameters),
+            "num_clients": meta.num_clients,
+            "seed": seed,
+        }
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return {name: state[name] for name in ("parameters", "buffers", "variate", "seed")}
+
+    @override
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        parameters = tree.clone(message["parameters"])
+        steps = torch.zeros((), dtype=torch.float64, device=client.no_inputs.device)
+        local = {
+            "parameters": parameters,
+            "buffers": tree.clone(message["buffers"]),
+            "num_steps": steps,
+        }
+        own = memory.get("variate") or tree.zeros_like(parameters)
+        common = {"anchor": message["parameters"], "variate": message["variate"]}
+        return local, {"shared": common, "own": {"variate": own}}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        logits, buffers = model(parameters, buffers, batch["x"], training=True)
+        return cross_entropy(logits, batch["y"], reduction="none"), buffers
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        drift = tree.subtract(context["shared"]["variate"], context["own"]["variate"])
+        direction = tree.add(gradients, drift)
+        parameters, _ = SGD().step(local["parameters"], direction, {}, lr=self.lr)
+        return {**local, "parameters": parameters, "num_steps": local["num_steps"] + 1}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        own, shared = context["own"]["variate"], context["shared"]
+        change = tree.subtract(local["parameters"], shared["anchor"])
+        # A client without a step learned nothing of its gradient: its variate stays.
+        num_steps = float(local["num_steps"])
+        new = own
+        if num_steps:
+            mean_gradient = tree.scale(change, -1 / (num_steps * self.lr))
+            new = tree.add(tree.subtract(own, shared["variate"]), mean_gradient)
+        payload = {
+            "change": change,
+            "variate": tree.subtract(new, own),
+            "buffers": local["buffers"],
+        }
+        return Update(payload, weight=1.0), {"variate": new}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        parameters = message["parameters"]
+        return {"change": parameters, "variate": parameters, "buffers": message["buffers"]}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        change = tree.scale(total.payload["change"], self.server_lr)
+        share = len(total.clients) / state["num_clients"]
+        return {
+            **state,
+            "parameters": tree.add(state["parameters"], change),
+            "variate": tree.add(state["variate"], tree.scale(total.payload["variate"], share)),
+            "buffers": total.payload["buffers"],
+        }
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        return model(local["parameters"], local["buffers"], batch["x"])[0]
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        return score(self, *self.start(message, client, memory), client)
+
+    @override
+    def tuning(self, epochs: int, lr: float | None) -> FedAvg:
+        """Plain local descent: the variates steer towards the common model, away from a client's."""
+        schedule = dataclasses.replace(self.schedule, epochs=epochs)
+        return FedAvg(self.backbone, schedule=schedule, lr=lr or self.lr)

@@ -1,0 +1,150 @@
+"""SphereFed: features on the unit sphere, a frozen orthonormal head, and one exact calibration."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import one_hot
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.baselines.calibration import Calibration
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Aggregator, Mean
+from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.score import score
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.nn.classifier import CosineHead, classifier
+from fedbolic.nn.model import Model
+from fedbolic.optim import SGD, Optimizer
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+HEAD = "head.weight"
+
+
+@dataclass(frozen=True)
+class SphereFed(Stepped):
+    r"""Mean squared error between cosines with fixed class vectors and the one-hot labels.
+
+    .. math:: \ell(x, y) = \|W \hat z(x) - e_y\|^2, \qquad \hat z = z / \|z\|
+
+    Only the body is trained, sent and averaged; the head goes down with it. With ``calibrate``, the
+    last round trains nothing: it sums Z'Z and Z'Y over all clients and solves for the head exactly.
+
+    With fewer features than classes no orthonormal rows exist; then the columns of W are, and its
+    rows are scaled to length 1.
+
+    Args:
+        backbone: The network from inputs to features.
+        rounds: Communication rounds, the calibration included.
+        schedule: Local epochs and batch size.
+        lr: Local step size, above 0.
+        optimizer: The local optimiser, started afresh each round.
+        calibrate: Whether the last round is the calibration.
+        ridge: What is added to the diagonal of Z'Z, as a share of its mean; above 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        Dong et al. (2022), Sec. 3, arXiv:2207.09413.
+    """
+
+    backbone: Backbone = MLP()
+    rounds: int = 20
+    schedule: Schedule = Schedule()
+    lr: float = 0.1
+    optimizer: Optimizer = SGD()
+    calibrate: bool = True
+    ridge: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check.at_least(1 + self.calibrate, rounds=self.rounds)
+        check.positive(lr=self.lr, ridge=self.ridge)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
+    @override
+    def phase(self, state: Tree) -> Method:
+        calibrates = self.calibrate and state["round"] == self.rounds - 1
+        return Calibration(self, HEAD, self.ridge) if calibrates else self
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta, CosineHead)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        parameters, buffers = self.model(meta).init(rng.at("model").number())
+        return {"parameters": parameters, "buffers": buffers, "round": 0}
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return {"parameters": state["parameters"], "buffers": state["buffers"]}
+
+    @override
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        body = _body(message["parameters"])
+        local = {
+            "parameters": tree.clone(body),
+            "buffers": tree.clone(message["buffers"]),
+            "optimizer": self.optimizer.init(body),
+        }
+        return local, {"shared": {"anchor": body, "head": message["parameters"][HEAD]}}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        parameters = {**parameters, HEAD: context["shared"]["head"]}
+        cosines, buffers = model(parameters, buffers, batch["x"], training=True)
+        target = one_hot(batch["y"], cosines.shape[-1])
+        return (cosines - target).square().mean(dim=-1), buffers
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        parameters, optimizer = self.optimizer.step(
+            local["parameters"], gradients, local["optimizer"], lr=self.lr
+        )
+        return {**local, "parameters": parameters, "optimizer": optimizer}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        change = tree.subtract(local["parameters"], context["shared"]["anchor"])
+        return Update({"change": change, "buffers": local["buffers"]}, weight=client.size), {}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"change": _body(message["parameters"]), "buffers": message["buffers"]}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        body = tree.add(_body(state["parameters"]), total.payload["change"])
+        return {
+            "parameters": {**body, HEAD: state["parameters"][HEAD]},
+            "buffers": total.payload["buffers"],
+            "round": state["round"] + 1,
+        }
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        parameters = {**local["parameters"], HEAD: context["shared"]["head"]}
+        return model(parameters, local["buffers"], batch["x"])[0]
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        return score(self, *self.start(message, client, memory), client)
+
+    @override
+    def tuning(self, epochs: int, lr: float | None) -> "SphereFed":
+        schedule = dataclasses.replace(self.schedule, epochs=epochs)
+        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+
+
+def _body(parameters: Params) -> Params:
+    return {name: value for name, value in parameters.items() if name != HEAD}

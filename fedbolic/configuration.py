@@ -1,0 +1,85 @@
+"""YAML and flags to objects, and objects back to YAML."""
+
+import dataclasses
+from abc import ABC
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+INVISIBLE = {"overwrite", "callbacks"}
+"""Parameters that say how to call, not what to run: they stand in no configuration."""
+
+
+class SetupError(ValueError):
+    """A run cannot begin as it was asked for; nothing was written."""
+
+
+def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
+    """A parser whose options are the parameters of ``function``, and ``--config`` for a YAML file.
+
+    Args:
+        function: Its signature is the schema, its docstring the help.
+        **settings: Passed on to the parser.
+    """
+    parser = ArgumentParser(exit_on_error=False, **settings)
+    parser.add_argument("--config", action="config", help="a YAML file of the options below")
+    parser.add_function_arguments(function, as_positional=False, skip=INVISIBLE)
+    return parser
+
+
+def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
+    """The arguments of ``function`` from command-line words.
+
+    Raises:
+        SetupError: In one line, if a key or class is unknown or a value is refused.
+    """
+    try:
+        parser = parser_of(function)
+        settings = parser.instantiate(parser.parse_args(list(arguments)))
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
+        raise SetupError(one_line(error)) from error
+    return {name: value for name, value in settings.items() if name != "config"}
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error without line breaks."""
+    return " ".join(str(error).split())
+
+
+def describe(settings: dict[str, Any]) -> str:
+    """The YAML text that :func:`build` turns into the same settings.
+
+    Example:
+        >>> from fedbolic.federated import Cohort, Median
+        >>> print(describe({"cohort": Cohort(0.5), "aggregator": Median()}), end="")
+        cohort:
+          rate: 0.5
+        aggregator:
+          class_path: fedbolic.federated.aggregate.Median
+    """
+    plain = {name: _plain(value) for name, value in settings.items() if name not in INVISIBLE}
+    return yaml.safe_dump(plain, sort_keys=False)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        kind = type(value)
+        if ABC not in kind.__mro__:  # no choice of class, so no need to name it
+            return fields
+        path = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
+        return path | ({"init_args": fields} if fields else {})
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise SetupError(
+        f"{value!r} cannot be written to a configuration: use frozen dataclasses of plain values"
+    )

@@ -1,0 +1,197 @@
+"""From settings to a run's folder: run, and go on after a crash."""
+
+import contextlib
+import importlib
+import inspect
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.fabric import Fabric
+
+from fedbolic import check
+from fedbolic.configuration import SetupError, build, describe, one_line
+from fedbolic.data import Images, Source
+from fedbolic.federated import (
+    Channel,
+    Cohort,
+    Engine,
+    Evaluation,
+    FedAvg,
+    Method,
+    Position,
+    Sequential,
+    Trainer,
+)
+from fedbolic.record import Row, RunFolder, environment, refuse_existing
+from fedbolic.rng import Rng
+
+DTYPES = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
+
+
+def run(
+    method: Method = FedAvg(),
+    data: Source = Images(),
+    *,
+    engine: Engine = Sequential(),
+    cohort: Cohort = Cohort(),
+    channels: tuple[Channel, ...] = (),
+    evaluation: Evaluation = Evaluation(),
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true",
+    threads: int = 1,
+    loggers: tuple[str, ...] = (),
+    seed: int = 0,
+    name: str = "run",
+    runs: Path = Path("runs"),
+    overwrite: bool = False,
+    callbacks: Sequence[object] = (),
+) -> Path:
+    """Train a federated method and leave a folder with all that was asked and measured.
+
+    Args:
+        method: What is trained.
+        data: Where the clients' data come from.
+        engine: How the clients of a round are looped.
+        cohort: Who takes part in a round.
+        channels: What happens to updates on the wire, in the order of sending.
+        evaluation: When and how the run is scored.
+        device: Where to compute; auto takes a GPU if there is one.
+        precision: Lightning's names; in 64-true every number has double precision.
+        threads: Threads of one operation on the CPU; more than one rarely helps small models.
+        loggers: Import paths of Lightning loggers, each made with the run's folder as its first
+            argument, such as lightning.fabric.loggers.TensorBoardLogger.
+        seed: Of every random number in the run; runs of one seed are equal.
+        name: Of the run; its folder is RUNS/NAME/seedSEED.
+        runs: The folder of all runs.
+        overwrite: Replace a run of the same name and seed.
+        callbacks: Objects with any of the methods ``on_run_start``, ``on_round_end`` and
+            ``on_run_end``, as :class:`~fedbolic.progress.ProgressBar` has them.
+
+    Returns:
+        The folder, with ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
+
+    Raises:
+        SetupError: If the run cannot begin; nothing has been written then.
+        RunStoppedError: If training cannot go on; the last good state is saved.
+    """
+    settings = {k: v for k, v in locals().items() if k not in ("overwrite", "callbacks")}
+    path = runs / name / f"seed{seed}"
+    with _setup():
+        if not overwrite:
+            refuse_existing(path)
+        job = _prepare(settings)
+        config = describe(settings)
+        if path.exists():
+            RunFolder(path).remove()
+        folder = RunFolder.create(path, config=config, environment=job.environment())
+    _train(job, folder, None, callbacks)
+    return path
+
+
+def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
+    """Go on with a run that was stopped, bit for bit as if it had not been.
+
+    Args:
+        path: Its folder.
+        callbacks: As for :func:`run`.
+
+    Returns:
+        Whether there was anything left to do.
+
+    Raises:
+        SetupError: If there is no run, or it cannot go on here as it began.
+        RunStoppedError: If training cannot go on; the last good state is saved.
+    """
+    with _setup():
+        folder = RunFolder.open(path)
+        job = _prepare(build(run, ["--config", str(folder.config)]))
+        _refuse_other_arithmetic(folder.environment, job.environment())
+        checkpoint = folder.load()
+    position = None if checkpoint is None else Position.restore(checkpoint)
+    if position is not None and position.round >= job.method.rounds:
+        return False
+    _train(job, folder, position, callbacks)
+    return True
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A run that is ready to start: everything is built, the data are loaded and checked."""
+
+    method: Method
+    data: FederatedData
+    trainer: Trainer
+    fabric: Fabric
+    settings: dict[str, Any]
+
+    def environment(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to be equal bit for bit."""
+        engine = type(self.settings["engine"]).__name__
+        threads, precision = self.settings["threads"], self.settings["precision"]
+        device = self.fabric.device.type
+        return environment(engine=engine, threads=threads, precision=precision, device=device)
+
+
+@contextlib.contextmanager
+def _setup() -> Iterator[None]:
+    """What goes wrong inside is the caller's to mend, and is said in one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise SetupError(one_line(error)) from error
+
+
+def _prepare(settings: dict[str, Any]) -> _Job:
+    check.at_least(1, threads=settings["threads"])
+    torch.set_num_threads(settings["threads"])
+    precision = settings["precision"]
+    device = settings["device"]
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SetupError("device is cuda, and torch sees no CUDA device: use --device=cpu")
+    fabric = Fabric(accelerator=device, devices=1, precision=precision)
+    data = settings["data"].load(Rng(settings["seed"]).at("data"))
+    trainer = Trainer(
+        settings["engine"], settings["cohort"], settings["channels"], settings["evaluation"]
+    )
+    return _Job(
+        settings["method"], data.to(fabric.device, DTYPES[precision]), trainer, fabric, settings
+    )
+
+
+def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> None:
+    changed = {
+        name: (before.get(name), now[name])
+        for name in ("engine", "threads", "precision", "device", "packages")
+        if before.get(name) != now[name]
+    }
+    if changed:
+        raise SetupError(
+            f"the run began with another arithmetic, so its end would differ: {changed} "
+            "(before, now)"
+        )
+
+
+def _train(
+    job: _Job, folder: RunFolder, position: Position | None, callbacks: Sequence[object]
+) -> None:
+    fabric, method = job.fabric, job.method
+    loggers = [_logger(path, folder.path) for path in job.settings["loggers"]]
+    rng = Rng(job.settings["seed"]).at("run")
+    rounds = method.rounds
+    _call(callbacks, "on_run_start", round=position.round if position else 0, rounds=rounds)
+    try:
+        began = time.perf_counter()
+        with fabric.autocast():
+            for position, rows in job.trainer.run(method, job.data, rng, position):
+                folder.save(position.checkpoint(), rows, time.perf_counter() - began)
+                began = time.perf_counter()
+                if position.exchange == 0:  # a round has ended
+                    _log(loggers, rows, position.round)
+                    _call(
+                        callbacks, "on_round_end", round=position.round, rounds=rounds, rows=rows
+                    )
+    finally:
+        _call(callbacks, "on_run_end")

@@ -1,0 +1,38 @@
+"""Federated training: methods, engines, and the trainer that runs their rounds."""
+
+from fedbolic.federated.aggregate import Additive, Aggregator, Collect, Mean, Median, Sum
+from fedbolic.federated.channel import Channel, Clip
+from fedbolic.federated.cohort import Cohort
+from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.evaluation import Evaluation, Tune
+from fedbolic.federated.fedavg import FedAvg
+from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.sequential import Sequential
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.federated.trainer import Position, RunStoppedError, Trainer
+
+__all__ = [
+    "Additive",
+    "Aggregator",
+    "Channel",
+    "Clip",
+    "Cohort",
+    "Collect",
+    "Engine",
+    "Evaluation",
+    "Failure",
+    "FedAvg",
+    "Mean",
+    "Median",
+    "Method",
+    "Position",
+    "RunStoppedError",
+    "Schedule",
+    "Sequential",
+    "Stepped",
+    "Sum",
+    "Total",
+    "Trainer",
+    "Tune",
+    "Update",
+]

@@ -1,0 +1,72 @@
+"""What happens to an update on its way from a client to the server."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import Client
+from fedbolic.federated.method import Total, Update
+from fedbolic.rng import Rng
+
+
+class Channel(ABC):
+    """A change to every update at its client, and its counterpart to the total at the server."""
+
+    @property
+    def needs_additive(self) -> bool:
+        """Whether it only makes sense with an aggregator that sums."""
+        return False
+
+    @abstractmethod
+    def send(self, update: Update, client: Client, rng: Rng) -> Update:
+        """What leaves the client in place of ``update``; ``rng`` is the client's own stream."""
+
+    def receive(self, total: Total) -> Total:
+        """What the server works with in place of ``total``; by default the total."""
+        return total
+
+
+@dataclass(frozen=True)
+class Clip(Channel):
+    """Updates no longer than ``bound``: a longer one is scaled down to it.
+
+    .. math:: u \\mapsto u \\min(1, b / \\|u\\|)
+
+    Args:
+        bound: Largest Euclidean norm over all tensors of ``part`` together.
+        part: The part of the payload that is measured and scaled; other parts, such as buffers,
+            pass as they are.
+
+    Raises:
+        ValueError: If ``bound`` is not positive, or (from ``send``) the payload has no such part.
+
+    References:
+        McMahan et al. (2018), Algorithm 1 (flat clipping), arXiv:1710.06963.
+    """
+
+    bound: float
+    part: str = "change"
+
+    def __post_init__(self) -> None:
+        check.positive(bound=self.bound)
+
+    @override
+    def send(self, update: Update, client: Client, rng: Rng) -> Update:
+        if self.part not in update.payload:
+            raise ValueError(
+                f"Clip scales the part {self.part!r} of a payload, and this one has "
+                f"{sorted(update.payload)}: set channels.part to one of them"
+            )
+        part = update.payload[self.part]
+        norm = float(tree.norm(part))
+        if norm <= self.bound:
+            return update
+        factor = self.bound / norm
+        return dataclasses.replace(
+            update,
+            payload={**update.payload, self.part: tree.scale(part, factor)},
+            metrics={**update.metrics, "clip/factor": factor},
+        )

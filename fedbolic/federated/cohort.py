@@ -1,0 +1,34 @@
+"""Who takes part in a round."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedbolic import check
+from fedbolic.rng import Rng
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """A uniform sample of the clients without replacement, drawn anew for every round.
+
+    Args:
+        rate: Share of the clients, in (0, 1], rounded up.
+
+    Raises:
+        ValueError: If ``rate`` is outside (0, 1].
+    """
+
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.positive(rate=self.rate)
+        check.rate(rate=self.rate)
+
+    def sample(self, ids: Sequence[int], rng: Rng) -> tuple[int, ...]:
+        """The ids of those who take part, ascending."""
+        count = math.ceil(self.rate * len(ids) - 1e-9)  # 0.1 * 30 is 3, not 3.0000000000000004
+        chosen = torch.randperm(len(ids), generator=rng.generator())[:count]
+        return tuple(ids[i] for i in sorted(chosen.tolist()))

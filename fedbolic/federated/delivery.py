@@ -1,0 +1,96 @@
+"""The way of the updates of one exchange from the clients to the aggregator."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+
+from fedbolic import tree
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Additive
+from fedbolic.federated.channel import Channel
+from fedbolic.federated.engine import Failure
+from fedbolic.federated.method import Method, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+logger = logging.getLogger("fedbolic")
+
+
+class Delivery:
+    """Sorts the results of an engine into usable updates and failures, and counts both.
+
+    What cannot be used (an error, values that are not finite, another form than the method's
+    template) is left out with a warning, before any channel; its client keeps its old memory.
+
+    Args:
+        phase: The method of this exchange.
+        messages: What every client was sent, by id.
+        channels: What happens to an update on the wire.
+        rng: The stream of this exchange.
+    """
+
+    def __init__(
+        self,
+        phase: Method,
+        messages: Mapping[int, Tree],
+        channels: tuple[Channel, ...],
+        rng: Rng,
+    ) -> None:
+        self.phase, self.messages, self.channels, self.rng = phase, messages, channels, rng
+        self.memories: dict[int, Tree] = {}
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.bytes_up = 0
+
+    def usable(
+        self, results: Iterator[tuple[Client, Update | Failure, Tree]]
+    ) -> Iterator[tuple[int, Update]]:
+        """The usable updates as they arrive, in ascending order of client id."""
+        form = None
+        for client, update, memory in results:
+            template = self.phase.template(self.messages[client.id])
+            expected = form if template is None else tree.signature(template)
+            fault = find_fault(update, memory, expected)
+            if fault is not None or isinstance(update, Failure):
+                logger.warning("client %d is left out of this exchange: %s", client.id, fault)
+                continue
+            if isinstance(self.phase.aggregator, Additive):  # the first sets the form of a sum
+                form = tree.signature(update.payload)
+            for i, channel in enumerate(self.channels):
+                stream = self.rng.at("client", client.id, "channel", i)
+                update = channel.send(update, client, stream)
+            self.memories[client.id] = memory
+            self.metrics[client.id] = dict(update.metrics)
+            self.bytes_up += tree.num_bytes(update.payload)
+            yield client.id, update
+
+    def counts(self) -> dict[str, float]:
+        """What the exchange cost: bytes both ways, clients asked and clients left out."""
+        return {
+            "bytes/down": sum(tree.num_bytes(message) for message in self.messages.values()),
+            "bytes/up": self.bytes_up,
+            "clients/asked": len(self.messages),
+            "clients/failed": len(self.messages) - len(self.metrics),
+        }
+
+
+def find_fault(
+    update: Update | Failure, memory: Tree, expected: Mapping[str, str] | None
+) -> str | None:
+    """Why an update cannot be used, in words; none if it can.
+
+    Args:
+        update: What the engine gave.
+        memory: What the client would keep.
+        expected: The signature that the payload must have; none: any.
+    """
+    if isinstance(update, Failure):
+        return f"{type(update.error).__name__}: {update.error}"
+    form = tree.signature(update.payload)
+    if expected is not None and form != expected:
+        wrong = sorted(form.items() ^ expected.items())
+        return f"its payload has another form than expected, at {dict(wrong[:4])}"
+    if not (math.isfinite(update.weight) and update.weight >= 0):
+        return f"its weight is {update.weight}"
+    if not (tree.is_finite(update.payload) and tree.is_finite(memory)):
+        return "its update holds NaN or infinite values"
+    return None

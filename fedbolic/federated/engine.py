@@ -1,0 +1,44 @@
+"""How the clients of an exchange are looped."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedbolic.data.client import Client
+from fedbolic.federated.method import Method, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """What an engine gives in place of the update of a client whose work raised an error."""
+
+    error: Exception
+
+
+class Engine(ABC):
+    """Runs the local work of an exchange.
+
+    Every engine gives the results of :class:`~fedbolic.federated.sequential.Sequential` up to rounding, whatever the clients'
+    sizes: streams, the order of batches and the order of results belong to this law.
+    """
+
+    @abstractmethod
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+        """Every client with its update and new memory, in ascending order of id.
+
+        Args:
+            method: Whose local work is done.
+            messages: What each client received, by id.
+            clients: Those who take part, in ascending order of id.
+            memories: What clients kept from earlier turns, by id; absent the first time.
+            rng: The stream of this exchange; client ``i`` works with ``rng.at("client", i)``.
+        """

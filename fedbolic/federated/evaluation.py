@@ -1,0 +1,144 @@
+"""When a run is scored, and how clients' scores become the federation's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedbolic import check
+from fedbolic.data.client import HOLDOUT, FederatedData
+from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.method import Method
+from fedbolic.federated.tuning import Tuned
+from fedbolic.record import Row
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class Tune:
+    """Fine-tuning of every client's copy of the model before it is scored; the copy is then dropped.
+
+    Args:
+        epochs: Passes over the local training data.
+        lr: Step size; none for the method's own.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    epochs: int = 5
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        check.at_least(1, epochs=self.epochs)
+        if self.lr is not None:
+            check.positive(lr=self.lr)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of the server's model (G-FL) and at the clients (P-FL).
+
+    Args:
+        every: Rounds between two evaluations; the last round is always evaluated.
+        tune: Fine-tuning for the personalised scores, done after the last round only; none: the
+            clients are scored with what they receive.
+
+    Raises:
+        ValueError: If ``every`` is below 1.
+    """
+
+    every: int = 1
+    tune: Tune | None = None
+
+    def __post_init__(self) -> None:
+        check.at_least(1, every=self.every)
+
+    def rows(
+        self,
+        method: Method,
+        data: FederatedData,
+        state: Tree,
+        memories: Mapping[int, Tree],
+        *,
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """The scores after a round, if it is one to be evaluated."""
+        last = round == method.rounds
+        if round % self.every and not last:
+            return []
+        rows = _aggregated(method, data, state, memories, round, rng)
+        if last and self.tune:
+            rows += _tuned(method, data, state, memories, self.tune, round, engine, rng)
+        return rows
+
+
+def _aggregated(
+    method: Method,
+    data: FederatedData,
+    state: Tree,
+    memories: Mapping[int, Tree],
+    round: int,
+    rng: Rng,
+) -> list[Row]:
+    """Scores of what every client, and the server's test set, receive from ``state``."""
+    scores = {}
+    for client in data.clients:
+        message = method.broadcast(state, client.id)
+        stream = rng.at("client", client.id)
+        memory = memories.get(client.id, {})
+        scores[client.id] = method.evaluate(message, client, memory, stream)
+    rows = client_rows(round, scores)
+    if data.holdout is not None:
+        message = method.broadcast(state, HOLDOUT)
+        holdout = method.evaluate(message, data.holdout, {}, rng.at("holdout"))
+        rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in holdout.items()]
+    return rows
+
+
+def _tuned(
+    method: Method,
+    data: FederatedData,
+    state: Tree,
+    memories: Mapping[int, Tree],
+    tune: Tune,
+    round: int,
+    engine: Engine,
+    rng: Rng,
+) -> list[Row]:
+    """Scores at the clients after fine-tuning, under ``tuned/...``."""
+    tuning = method.tuning(tune.epochs, tune.lr)
+    if tuning is None:
+        return []
+    messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
+    results = engine.run(Tuned(tuning), messages, data.clients, memories, rng.at("tune"))
+    scores = {
+        client.id: {_rename(name, "tuned"): v for name, v in update.metrics.items()}
+        for client, update, _ in results
+        if not isinstance(update, Failure)
+    }
+    return client_rows(round, scores)
+
+
+def _rename(name: str, prefix: str) -> str:
+    """``test/accuracy`` as ``tuned/accuracy``; other splits keep their name behind the prefix."""
+    return f"{prefix}/{name.removeprefix('test/')}"
+
+
+def client_rows(round: int, scores: Mapping[int, Mapping[str, float]]) -> list[Row]:
+    """Every client's scores, and their means by number of examples for the federation."""
+    rows = [
+        Row(round, client_id, name, value)
+        for client_id, named in scores.items()
+        for name, value in named.items()
+    ]
+    names = sorted({name for named in scores.values() for name in named})
+    for name in names:
+        split = name.rpartition("/")[0]
+        present = [named for named in scores.values() if name in named]
+        weights = [named.get(f"{split}/examples", 1.0) for named in present]
+        if sum(weights) and not name.endswith("/examples"):
+            mean = sum(w * named[name] for w, named in zip(weights, present, strict=True))
+            rows.append(Row(round, None, name, mean / sum(weights)))
+    return rows

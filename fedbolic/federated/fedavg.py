@@ -1,0 +1,185 @@
+"""FedAvg: the plainest method, and the one to copy.
+
+A round, in the words of the paper's Algorithm 1: the server sends its parameters to a cohort, every
+client trains them on its own data, and the server takes the mean of what comes back.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.federated.aggregate import Aggregator, Mean
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.score import score
+from fedbolic.federated.sharing import Sharing, assemble, check_sharing, pick
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.nn.classifier import classifier
+from fedbolic.nn.model import Model
+from fedbolic.optim import SGD, Optimizer
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+
+@dataclass(frozen=True)
+class FedAvg(Stepped):
+    r"""Federated averaging, with FedProx's term, server momentum and a table of what is shared.
+
+    .. math::
+        \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \sum_k \frac{N_k}{N}
+        (\theta_k - \theta), \quad \theta_k = \text{local steps on }
+        f_k(\theta_k) + \tfrac{\mu}{2} \|\theta_k - \theta\|^2
+
+    Other methods are rows of the ``sharing`` table: ``{"*": personal}`` is local training,
+    ``{"head.*": personal, "*": shared}`` FedPer, ``{"head.*": fixed, "*": shared}`` FedBABU.
+
+    Args:
+        backbone: The network from inputs to features; a linear head follows.
+        rounds: Communication rounds.
+        schedule: Local epochs and batch size.
+        lr: Local step size, above 0.
+        optimizer: The local optimiser, started afresh each round.
+        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        proximal: FedProx's mu, at least 0; 0 is FedAvg.
+        momentum: The server's beta in [0, 1); 0 is FedAvg.
+        weights: Clients count by ``size`` (training examples) or ``uniform``.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        McMahan et al. (2017), Algorithm 1, arXiv:1602.05629; Li et al. (2020), Eq. (2),
+        arXiv:1812.06127; Hsu et al. (2019), Sec. 4.3, arXiv:1909.06335.
+
+    Example:
+        >>> FedAvg(lr=0.05, proximal=0.01).rounds
+        20
+    """
+
+    backbone: Backbone = MLP()
+    rounds: int = 20
+    schedule: Schedule = Schedule()
+    lr: float = 0.1
+    optimizer: Optimizer = SGD()
+    sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
+    proximal: float = 0.0
+    momentum: float = 0.0
+    weights: Literal["size", "uniform"] = "size"
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr)
+        check.not_negative(proximal=self.proximal)
+        check.rate(momentum=self.momentum, below_one=True)
+        check_sharing(self.sharing)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        seed = rng.at("model").number()
+        parameters, buffers = self.model(meta).init(seed)
+        shared = pick(parameters, self.sharing, "shared")
+        return {
+            "parameters": shared,
+            "buffers": pick(buffers, self.sharing, "shared"),
+            "velocity": tree.zeros_like(shared) if self.momentum else {},
+            "seed": seed,
+        }
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return {name: state[name] for name in ("parameters", "buffers", "seed")}
+
+    @override
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        values = assemble(self.model(client.meta), self.sharing, message, memory, client)
+        local = {
+            "parameters": values.trained,
+            "buffers": values.buffers,
+            "optimizer": self.optimizer.init(values.trained),
+        }
+        return local, {"shared": {"anchor": message["parameters"], "fixed": values.fixed}}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        parameters = {**parameters, **context["shared"]["fixed"]}
+        logits, buffers = model(parameters, buffers, batch["x"], training=True)
+        return cross_entropy(logits, batch["y"], reduction="none"), buffers
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        if self.proximal:
+            anchor = context["shared"]["anchor"]
+            pulls = {n: local["parameters"][n] - anchor[n] for n in anchor if n in gradients}
+            gradients = {
+                **gradients,
+                **{n: gradients[n] + self.proximal * pull for n, pull in pulls.items()},
+            }
+        parameters, optimizer = self.optimizer.step(
+            local["parameters"], gradients, local["optimizer"], lr=self.lr
+        )
+        return {**local, "parameters": parameters, "optimizer": optimizer}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        anchor = context["shared"]["anchor"]
+        payload = {
+            "change": tree.subtract({n: local["parameters"][n] for n in anchor}, anchor),
+            "buffers": pick(local["buffers"], self.sharing, "shared"),
+        }
+        personal = {
+            "parameters": pick(local["parameters"], self.sharing, "personal"),
+            "buffers": pick(local["buffers"], self.sharing, "personal"),
+        }
+        weight = float(client.size) if self.weights == "size" else 1.0
+        return Update(payload, weight), personal if any(personal.values()) else {}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"change": message["parameters"], "buffers": message["buffers"]}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        change = total.payload["change"]
+        if self.momentum:
+            change = tree.add(tree.scale(state["velocity"], self.momentum), change)
+        return {
+            **state,
+            "parameters": tree.add(state["parameters"], change),
+            "buffers": total.payload["buffers"],
+            "velocity": change if self.momentum else {},
+        }
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        return model(parameters, local["buffers"], batch["x"])[0]
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        if client.id == HOLDOUT and "personal" in self.sharing.values():
+            return {}  # there is no global model
+        return score(self, *self.start(message, client, memory), client)
+
+    @override
+    def tuning(self, epochs: int, lr: float | None) -> "FedAvg | None":
+        if "shared" not in self.sharing.values():
+            return None  # already trained on nothing but the client's own data
+        schedule = dataclasses.replace(self.schedule, epochs=epochs)
+        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)

@@ -1,0 +1,36 @@
+"""One client after another: the engine that the others must equal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from fedbolic.data.client import Client
+from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.method import Method, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class Sequential(Engine):
+    """Every client's own ``local_update``, in turn: the definition of the result."""
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+        for client in clients:
+            memory = memories.get(client.id, {})
+            stream = rng.at("client", client.id)
+            try:
+                update, new = method.local_update(messages[client.id], client, memory, stream)
+            except Exception as error:  # one client's failure must not end the round
+                yield client, Failure(error), memory
+            else:
+                yield client, update, new

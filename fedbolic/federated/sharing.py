@@ -1,0 +1,116 @@
+"""Which parameters a client shares: a table over their names, and the values that follow from it."""
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import torch
+
+from fedbolic import tree
+from fedbolic.data.client import Client
+from fedbolic.nn.model import Model
+from fedbolic.types import Params, Tree
+
+Kind = Literal["shared", "personal", "fixed"]
+"""Shared: averaged over clients. Personal: trained, never sent. Fixed: never trained."""
+
+Sharing = dict[str, Kind]
+"""From shell patterns over parameter and buffer names to a kind; the first match decides."""
+
+
+def check_sharing(sharing: Mapping[str, str]) -> None:
+    """Refuse an empty table or an unknown kind.
+
+    Raises:
+        ValueError: Naming the pattern and what came.
+    """
+    if not sharing:
+        raise ValueError('sharing has no row: {"*": "shared"} shares every parameter')
+    for pattern, kind in sharing.items():
+        if kind not in ("shared", "personal", "fixed"):
+            raise ValueError(
+                f"sharing of {pattern!r} must be shared, personal or fixed, got {kind!r}"
+            )
+
+
+def kinds(sharing: Mapping[str, Kind], names: Iterable[str]) -> dict[str, Kind]:
+    """The kind of every name.
+
+    Raises:
+        ValueError: If a name matches no pattern.
+
+    Example:
+        >>> kinds({"head.*": "personal", "*": "shared"}, ["body.0.weight", "head.bias"])
+        {'body.0.weight': 'shared', 'head.bias': 'personal'}
+    """
+    table = {}
+    for name in names:
+        for pattern, kind in sharing.items():
+            if fnmatchcase(name, pattern):
+                table[name] = kind
+                break
+        else:
+            raise ValueError(
+                f"no pattern of sharing {list(sharing)} matches {name!r}: "
+                'end the table with {"*": "shared"}'
+            )
+    return table
+
+
+def pick(values: Params, sharing: Mapping[str, Kind], kind: Kind) -> Params:
+    """The values whose names are of ``kind``."""
+    table = kinds(sharing, values)
+    return {name: value for name, value in values.items() if table[name] == kind}
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """The values a client starts a round with, put together from what it got and what it kept.
+
+    Args:
+        trained: Shared and personal parameters, fresh copies.
+        fixed: Parameters that stay as they were initialised.
+        buffers: All buffers, fresh copies.
+    """
+
+    trained: Params
+    fixed: Params
+    buffers: Params
+
+
+def assemble(
+    model: Model, sharing: Mapping[str, Kind], message: Tree, memory: Tree, client: Client
+) -> Assembly:
+    """Shared values from the message, personal ones from memory, the rest from the common seed.
+
+    Values that are never sent are initialised at the client from the seed in the message, so all
+    clients begin alike and no byte is spent on them.
+
+    Args:
+        model: The architecture.
+        sharing: The table.
+        message: ``parameters`` and ``buffers`` that are shared, and the ``seed``.
+        memory: ``parameters`` and ``buffers`` that are personal; empty the first time.
+        client: Whose data say the device and dtype to work in.
+    """
+    personal = memory or {"parameters": {}, "buffers": {}}
+    inputs = client.no_inputs
+    parameters, buffers = _initial(model, message["seed"], inputs.device, inputs.dtype)
+    parameters = {**parameters, **message["parameters"], **personal["parameters"]}
+    buffers = {**buffers, **message["buffers"], **personal["buffers"]}
+    table = kinds(sharing, parameters)
+    return Assembly(
+        trained=tree.clone({n: v for n, v in parameters.items() if table[n] != "fixed"}),
+        fixed={n: v for n, v in parameters.items() if table[n] == "fixed"},
+        buffers=tree.clone(buffers),
+    )
+
+
+@functools.lru_cache(maxsize=4)  # the clients of a round ask for the same values one after another
+def _initial(
+    model: Model, seed: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Params, Params]:
+    parameters, buffers = model.init(seed)
+    return tree.to(parameters, device, dtype), tree.to(buffers, device, dtype)

@@ -1,0 +1,154 @@
+"""Methods that train by gradient steps, given in parts so that an engine may batch clients."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import Client
+from fedbolic.federated.method import Method, Update
+from fedbolic.nn.model import Model
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often a client goes over its data in one round.
+
+    Args:
+        epochs: Passes over the training data.
+        batch_size: Examples of a step; none for the whole client at once.
+        repeats: Steps on each batch before the next.
+
+    Raises:
+        ValueError: If a count is below 1.
+    """
+
+    epochs: int = 5
+    batch_size: int | None = 128
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        check.at_least(1, epochs=self.epochs, repeats=self.repeats)
+        if self.batch_size is not None:
+            check.at_least(1, batch_size=self.batch_size)
+
+    def order(self, size: int, rng: Rng) -> list[Tensor]:
+        """The positions of every batch of a round: each epoch is a new permutation.
+
+        The last batch of an epoch is short if the batch size does not divide ``size``.
+        """
+        if size == 0:
+            return []
+        generator = rng.at("order").generator()
+        orders = (torch.randperm(size, generator=generator) for _ in range(self.epochs))
+        return [batch for order in orders for batch in order.split(self.batch_size or size)]
+
+
+class Stepped(Method):
+    """A method whose clients take gradient steps on batches of their examples.
+
+    ``local_update`` below is the definition; an engine may do the same for many clients at once
+    from the parts, and must reach the same result up to rounding. ``local`` is what changes while a
+    client works: ``parameters``, ``buffers``, the optimiser's state, counters. ``context`` is what
+    does not: ``shared`` by all clients of a round, or a client's ``own``. Both are nested dicts of
+    tensors, with the same keys and shapes for all clients of the same architecture.
+    """
+
+    schedule: Schedule
+
+    @abstractmethod
+    def model(self, meta: Meta) -> Model:
+        """The architecture that is trained; the same object for the same ``meta``."""
+
+    @abstractmethod
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        """``(local, context)`` before the first step. ``local`` shares no storage with others."""
+
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        """All randomness of one client's round, with a leading axis of steps; by default none.
+
+        What belongs to single examples has a second axis of ``batch_size``; a short batch uses its
+        beginning.
+        """
+        del num_steps, batch_size, generator
+        return {}
+
+    @abstractmethod
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        """The loss of every example of a batch, and the buffers after it.
+
+        ``batch`` holds the examples, ``mask`` (which of them count), ``visit`` (which repeat of the
+        batch this is) and the step's draws. Whoever calls masks and averages.
+        """
+
+    @abstractmethod
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        """``local`` after one step, elementwise; it may reuse the storage of ``local``."""
+
+    @abstractmethod
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        """What the client sends up and what it keeps, after the last step."""
+
+    @abstractmethod
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """One logit per class for every example; the largest is the prediction."""
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        model = self.model(client.meta)
+        local, context = self.start(message, client, memory)
+        losses, num_examples = [], 0
+        for batch in self.batches(model, client, rng):
+            mean_loss, gradients, buffers = differentiate(self, model, local, batch, context)
+            with torch.no_grad():
+                local = self.step({**local, "buffers": buffers}, gradients, context)
+            losses.append(mean_loss * len(batch["mask"]))
+            num_examples += len(batch["mask"])
+        update, memory = self.finish(tree.map_tensors(torch.Tensor.detach, local), client, context)
+        if losses:
+            metrics = {"train/loss": float(torch.stack(losses).sum()) / num_examples}
+            update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
+        return update, memory
+
+    def batches(self, model: Model, client: Client, rng: Rng) -> Iterator[Params]:
+        """The batches of one client's round, in order, with everything that ``loss`` may read."""
+        order = self.schedule.order(client.size, rng)
+        if model.mixes_examples:  # batch norm has no variance to divide by in a batch of one
+            order = [index for index in order if len(index) > 1]
+        order = [index for index in order for _ in range(self.schedule.repeats)]
+        batch_size = self.schedule.batch_size or client.size
+        draws = self.draw(len(order), batch_size, rng.at("draw").generator())
+        for i, index in enumerate(order):
+            examples = client.train.at(index)
+            device = next(iter(examples.values())).device
+            yield {
+                **examples,
+                "mask": torch.ones(len(index), dtype=torch.bool, device=device),
+                "visit": torch.tensor(i % self.schedule.repeats, device=device),
+                **{name: draw[i].to(device) for name, draw in draws.items()},
+            }
+
+
+def differentiate(
+    method: Stepped, model: Model, local: Tree, batch: Params, context: Tree
+) -> tuple[Tensor, Params, Params]:
+    """The mean loss of a batch, its gradients by parameter name, and the buffers after it."""
+    parameters = {
+        name: value if value.requires_grad else value.detach().requires_grad_()
+        for name, value in local["parameters"].items()
+    }
+    losses, buffers = method.loss(model, parameters, local["buffers"], batch, context)
+    loss = losses.mean()
+    gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+    return loss.detach(), dict(zip(parameters, gradients, strict=True)), buffers

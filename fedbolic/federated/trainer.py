@@ -1,0 +1,176 @@
+"""The rounds of a federated run: cohort, engine, channels, aggregator, server, evaluation."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedbolic import tree
+from fedbolic.data.client import FederatedData
+from fedbolic.federated.aggregate import Additive
+from fedbolic.federated.channel import Channel
+from fedbolic.federated.cohort import Cohort
+from fedbolic.federated.delivery import Delivery
+from fedbolic.federated.engine import Engine
+from fedbolic.federated.evaluation import Evaluation, client_rows
+from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.sequential import Sequential
+from fedbolic.record import Row
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+class RunStoppedError(RuntimeError):
+    """Training cannot go on; the last checkpoint is untouched."""
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """Where a run stands between two exchanges: all that a checkpoint holds.
+
+    Args:
+        state: The server's.
+        memories: What clients keep, by id.
+        round: Rounds ended.
+        exchange: Exchanges ended since.
+        answered: Who delivered in the last of them.
+        tally: Counts of the round so far, such as bytes.
+    """
+
+    state: Tree
+    memories: dict[int, Tree] = field(default_factory=dict)
+    round: int = 0
+    exchange: int = 0
+    answered: tuple[int, ...] = ()
+    tally: dict[str, float] = field(default_factory=dict)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The position as nested dicts and lists, to be saved."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return fields | {"answered": list(self.answered)}
+
+    @classmethod
+    def restore(cls, checkpoint: dict[str, Any]) -> "Position":
+        """The position of a checkpoint."""
+        return cls(**{**checkpoint, "answered": tuple(checkpoint["answered"])})
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Runs the exchanges of a method; it holds no method's code and writes nothing.
+
+    Args:
+        engine: How clients are looped.
+        cohort: Who takes part in an exchange that asks for a sample.
+        channels: What happens to updates on the wire, in the order of sending.
+        evaluation: When and how the run is scored.
+
+    Example:
+        >>> from fedbolic.federated import FedAvg
+        >>> from fedbolic.data import Digits, Images, IID
+        >>> method, data = FedAvg(rounds=2), Images(Digits(), IID(5)).load(Rng(0))
+        >>> *_, (position, rows) = Trainer().run(method, data, Rng(0))
+        >>> position.round
+        2
+    """
+
+    engine: Engine = Sequential()
+    cohort: Cohort = Cohort()
+    channels: tuple[Channel, ...] = ()
+    evaluation: Evaluation = Evaluation()
+
+    def run(
+        self, method: Method, data: FederatedData, rng: Rng, position: Position | None = None
+    ) -> Iterator[tuple[Position, list[Row]]]:
+        """The position after every exchange that is left, and what was measured in it.
+
+        Args:
+            method: What is trained.
+            data: Where; on the device and in the dtype to work in.
+            rng: The run's stream: every exchange, client and purpose has its own below it.
+            position: Where to go on; none to begin.
+
+        Raises:
+            RunStoppedError: If no client of an exchange delivers, or the server's state would not
+                be finite.
+            ValueError: If a channel does not fit the method's aggregator.
+        """
+        self._check(method)
+        if position is None:
+            inputs = data.clients[0].no_inputs
+            state = tree.to(method.init(data.meta, rng.at("init")), inputs.device, inputs.dtype)
+            position = Position(state)
+        while position.round < method.rounds:
+            position, rows = self._exchange(method, data, rng, position)
+            yield position, rows
+
+    def _check(self, method: Method) -> None:
+        for channel in self.channels:
+            if channel.needs_additive and not isinstance(method.aggregator, Additive):
+                raise ValueError(
+                    f"{type(channel).__name__} needs an aggregator that sums, and "
+                    f"{type(method).__name__} uses {type(method.aggregator).__name__}"
+                )
+
+    def _exchange(
+        self, method: Method, data: FederatedData, rng: Rng, position: Position
+    ) -> tuple[Position, list[Row]]:
+        """One exchange: broadcast, local work, aggregation, the server's step; then the scores."""
+        phase = method.phase(position.state)
+        current = position.round + 1
+        stream = rng.at("round", current, "exchange", position.exchange)
+        cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]
+        messages = {client.id: phase.broadcast(position.state, client.id) for client in cohort}
+        results = self.engine.run(phase, messages, cohort, position.memories, stream)
+        delivery = Delivery(phase, messages, self.channels, stream)
+        total = _aggregate(phase, delivery.usable(results), current)
+        for channel in reversed(self.channels):
+            total = channel.receive(total)
+        state = phase.server_update(position.state, total)
+        if not tree.is_finite(state):
+            raise RunStoppedError(
+                f"round {current}: the server's state would hold NaN or infinite values although "
+                "every update was finite: use a smaller step size"
+            )
+        tally = _add_counts(position.tally, delivery.counts())
+        memories = {**position.memories, **delivery.memories}
+        done = Position(
+            state, memories, position.round, position.exchange + 1, total.clients, tally
+        )
+        rows = client_rows(current, delivery.metrics)
+        rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
+        if phase.evaluates:
+            rows += [Row(current, None, name, value) for name, value in tally.items()]
+            done = dataclasses.replace(done, round=current, exchange=0, answered=(), tally={})
+            rows += self.evaluation.rows(
+                method,
+                data,
+                state,
+                done.memories,
+                round=current,
+                engine=self.engine,
+                rng=rng.at("round", current, "evaluation"),
+            )
+        return done, rows
+
+    def _members(
+        self, phase: Method, data: FederatedData, position: Position, stream: Rng
+    ) -> tuple[int, ...]:
+        ids = range(data.meta.num_clients)
+        if phase.cohort == "same" and position.exchange > 0:
+            return position.answered
+        return tuple(ids) if phase.cohort == "all" else self.cohort.sample(ids, stream.at("cohort"))
+
+
+def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]], round: int) -> Total:
+    first = next(updates, None)
+    if first is None:
+        raise RunStoppedError(
+            f"round {round}: no client delivered a usable update; the warnings above say why"
+        )
+    return phase.aggregator.aggregate(itertools.chain([first], updates))
+
+
+def _add_counts(tally: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+    return {name: tally.get(name, 0) + count for name, count in counts.items()}

@@ -1,0 +1,1 @@
+"""Layers and networks; nothing here knows of federations."""

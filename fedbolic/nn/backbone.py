@@ -1,0 +1,97 @@
+"""Networks from inputs to features, as frozen recipes."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import nn
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.types import Meta
+
+
+class Backbone(ABC):
+    """A recipe for the part of a network that every method shares: inputs to features."""
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """The width of the features."""
+
+    @abstractmethod
+    def build(self, meta: Meta) -> nn.Module:
+        """The network for inputs of ``meta.input_shape``, freshly initialised."""
+
+
+@dataclass(frozen=True)
+class MLP(Backbone):
+    """Fully connected layers with ReLU after each; inputs are flattened.
+
+    Args:
+        widths: Width of every layer, at least one; the last is the width of the features.
+
+    Raises:
+        ValueError: If there is no layer or a width is below 1.
+    """
+
+    widths: tuple[int, ...] = (200,)
+
+    def __post_init__(self) -> None:
+        check.at_least(1, num_widths=len(self.widths))
+        check.at_least(1, narrowest_width=min(self.widths))
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.widths[-1]
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        widths = (math.prod(meta.input_shape), *self.widths)
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i in range(len(self.widths)):
+            layers += [nn.Linear(widths[i], widths[i + 1]), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True)
+class ConvNet(Backbone):
+    """Two 5x5 convolutions (16 and 32 channels) with ReLU and 2x2 max pooling, then a linear layer.
+
+    On 28x28 grey images with 20 features it is the network of 44,628 parameters that HyperFed's
+    authors train on EMNIST and Fashion-MNIST.
+
+    Args:
+        dim: Width of the features.
+
+    Raises:
+        ValueError: If ``dim`` is below 1.
+
+    References:
+        LeCun et al. (1998); Liao et al. (2023), Sec. 5.1, arXiv:2307.14384.
+    """
+
+    dim: int = 20
+
+    def __post_init__(self) -> None:
+        check.at_least(1, dim=self.dim)
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.dim
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        if len(meta.input_shape) != 3 or min(meta.input_shape[1:]) < 4:
+            raise ValueError(
+                f"ConvNet needs images of shape (channels, height >= 4, width >= 4), "
+                f"got examples of shape {meta.input_shape}: use MLP for tables"
+            )
+        channels, height, width = meta.input_shape
+        return nn.Sequential(
+            nn.Conv2d(channels, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), self.dim),
+        )  # fmt: skip

@@ -1,0 +1,160 @@
+"""A run's folder: what was asked, what was measured, and where the run stands."""
+
+import csv
+import io
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+HEADER = "round,client,name,value\n"
+PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
+
+
+class Row(NamedTuple):
+    """One measured number; ``client`` is none for numbers of the whole federation."""
+
+    round: int
+    client: int | None
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
+
+    Metrics hold no times, so two runs of one seed are equal byte by byte. A checkpoint knows how
+    many bytes of metrics belong to it; what a killed run wrote after its last checkpoint is cut off
+    when it resumes.
+
+    Args:
+        path: The folder.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, *, config: str, environment: dict[str, Any]) -> "RunFolder":
+        """A new folder that appears under its name only when it is complete.
+
+        Raises:
+            FileExistsError: If there is something at ``path``.
+        """
+        refuse_existing(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        draft.chmod(0o755)
+        (draft / "config.yaml").write_text(config)
+        (draft / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
+        (draft / "metrics.csv").write_text(HEADER)
+        (draft / "times.csv").write_text("round,exchange,seconds\n")
+        draft.rename(path)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """The folder of an existing run.
+
+        Raises:
+            FileNotFoundError: If there is no run at ``path``.
+        """
+        if not (path / "config.yaml").is_file():
+            raise FileNotFoundError(f"there is no run in {path}: it has no config.yaml")
+        return cls(path)
+
+    def remove(self) -> None:
+        """Delete the folder with all it holds."""
+        shutil.rmtree(self.path)
+
+    @property
+    def config(self) -> Path:
+        """The file with the whole configuration of the run."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions and machine of the process that began the run."""
+        return json.loads((self.path / "environment.json").read_text())
+
+    def save(self, checkpoint: dict[str, Any], rows: Iterable[Row], seconds: float) -> None:
+        """Append ``rows`` to the metrics, then replace the checkpoint, each so that a kill is safe.
+
+        Args:
+            checkpoint: Nested dicts and lists of tensors, numbers and strings; holds ``round`` and
+                ``exchange``.
+            rows: What was measured since the last checkpoint.
+            seconds: Time taken since the last checkpoint, kept in ``times.csv``.
+        """
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([r.round, r.client, r.name, repr(float(r.value))] for r in rows)
+        size = _append(self.path / "metrics.csv", text.getvalue())
+        times = f"{checkpoint['round']},{checkpoint['exchange']},{seconds:.3f}\n"
+        _append(self.path / "times.csv", times)
+        self._replace_checkpoint({**checkpoint, "metrics_bytes": size})
+
+    def _replace_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        draft = self.path / "state.pt.draft"
+        with draft.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path / "state.pt")  # atomic: the old one or the new one, never half
+
+    def load(self) -> dict[str, Any] | None:
+        """The last checkpoint, with the metrics cut back to it; none if there is not one yet."""
+        file = self.path / "state.pt"
+        checkpoint = torch.load(file, weights_only=True) if file.exists() else None
+        size = len(HEADER) if checkpoint is None else checkpoint.pop("metrics_bytes")
+        os.truncate(self.path / "metrics.csv", size)
+        return checkpoint
+
+    def rows(self) -> list[Row]:
+        """All that was measured, in order."""
+        with (self.path / "metrics.csv").open(newline="") as file:
+            return [
+                Row(int(r["round"]), int(r["client"]) if r["client"] else None, r["name"],
+                    float(r["value"]))
+                for r in csv.DictReader(file)
+            ]  # fmt: skip
+
+
+def refuse_existing(path: Path) -> None:
+    """Refuse a folder that is there already.
+
+    Raises:
+        FileExistsError: Naming it and the two ways out.
+    """
+    if path.exists():
+        raise FileExistsError(
+            f"{path} exists: continue it with `fedbolic resume {path}`, or replace it with "
+            "--overwrite=true"
+        )
+
+
+def environment(**settings: Any) -> dict[str, Any]:
+    """Versions and machine of this process, beside ``settings`` that a resumed run must repeat."""
+    return {
+        **settings,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+    }
+
+
+def _append(file: Path, text: str) -> int:
+    with file.open("a") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return file.stat().st_size
