@@ -1,0 +1,174 @@
+"""The verbs every space has, and what they promise one another."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Points: TypeAlias = Float[Tensor, "*#batch ambient"]
+"""Points or ambient vectors along the last axis; the other axes broadcast."""
+
+Scalars: TypeAlias = Float[Tensor, "*#batch"]
+"""One number per point; the curvature broadcasts with these."""
+
+Mode: TypeAlias = Literal["auto", "mm", "mm64", "broadcast"]
+"""How ``cdist`` computes: same value, other cost."""
+
+
+class Manifold(ABC):
+    r"""A space of constant sectional curvature :math:`-c`, with points along the last axis.
+
+    The laws every space keeps, up to rounding: ``logmap(x, expmap(x, u)) = u``;
+    ``norm(x, logmap(x, y)) = dist(x, y)``; ``dist`` is a metric; ``transp`` keeps ``inner``;
+    ``dist`` scales with the unit of length, which is :math:`1 / \sqrt c`. Verbs ending in ``0`` are
+    their namesakes at the origin. A point off the space is read as the nearest one that the verbs
+    of its space name; nothing is refused, because tensors are not inspected: ``require`` does that.
+
+    ``c`` is a number or a tensor that broadcasts with the result of ``dist`` (or of ``cdist``),
+    so one record is one space, or one space per client or per sample. float16 and bfloat16 are
+    computed in float32 and rounded once.
+    """
+
+    @property
+    @abstractmethod
+    def c(self) -> Tensor | float:
+        """Minus the sectional curvature."""
+
+    @abstractmethod
+    def origin(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Float[Tensor, "*batch ambient"]:
+        """The base point, ``shape`` times; the last number is the ambient dimension."""
+
+    @abstractmethod
+    def dist(self, x: Points, y: Points) -> Scalars:
+        """Length of the geodesic from ``x`` to ``y``; exactly 0 from a point to itself."""
+
+    @abstractmethod
+    def dist0(self, x: Points) -> Scalars:
+        """Length of the geodesic from the origin to ``x``."""
+
+    @abstractmethod
+    def cdist(
+        self,
+        x: Float[Tensor, "*#batch n ambient"],
+        y: Float[Tensor, "*#batch m ambient"],
+        *,
+        mode: Mode = "auto",
+    ) -> Float[Tensor, "*#batch n m"]:
+        """All distances between the points ``x`` and the points ``y``.
+
+        Args:
+            x: ``n`` points.
+            y: ``m`` points.
+            mode: ``broadcast`` is ``dist`` itself, in memory ``n m ambient``. ``mm`` is one matrix
+                product: least cost, but close pairs far out lose digits. ``mm64`` takes that
+                product in float64: right to float32. ``auto`` is ``mm`` with close pairs computed
+                again by ``dist``; how many there are depends on the data, so where it is traced
+                (``vmap``, ``compile``) it is ``mm64`` in float32 and ``broadcast`` in float64.
+        """
+
+    @abstractmethod
+    def expmap(self, x: Points, u: Points) -> Points:
+        """The point reached from ``x`` along the tangent ``u`` after its length."""
+
+    @abstractmethod
+    def expmap0(self, u: Points) -> Points:
+        """``expmap`` from the origin."""
+
+    @abstractmethod
+    def logmap(self, x: Points, y: Points) -> Points:
+        """The tangent at ``x`` whose ``expmap`` is ``y``."""
+
+    @abstractmethod
+    def logmap0(self, y: Points) -> Points:
+        """``logmap`` at the origin."""
+
+    @abstractmethod
+    def transp(self, x: Points, y: Points, v: Points) -> Points:
+        """The tangent ``v`` at ``x``, carried in parallel along the geodesic to ``y``."""
+
+    @abstractmethod
+    def transp0(self, y: Points, v: Points) -> Points:
+        """``transp`` from the origin to ``y``."""
+
+    @abstractmethod
+    def projx(self, x: Points) -> Points:
+        """The point of the space that the verbs read ``x`` as."""
+
+    @abstractmethod
+    def proju(self, x: Points, u: Points) -> Points:
+        """The orthogonal projection of the ambient vector ``u`` to the tangents at ``x``."""
+
+    @abstractmethod
+    def egrad2rgrad(self, x: Points, g: Points) -> Points:
+        """The Riemannian gradient of which ``g`` is the Euclidean one."""
+
+    @abstractmethod
+    def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
+        """The inner product of two tangents at ``x``; of ``u`` with itself if one is given."""
+
+    @abstractmethod
+    def norm(self, x: Points, u: Points) -> Scalars:
+        """The length of a tangent at ``x``."""
+
+    @abstractmethod
+    def centroid(
+        self,
+        points: Float[Tensor, "*#batch n ambient"],
+        weights: Float[Tensor, "*#batch n"] | None = None,
+    ) -> Points:
+        """The point on the ray through the weighted mean, in the Lorentz model.
+
+        Args:
+            points: At least one.
+            weights: 0 or more, not all 0, and they need not sum to one; all equal if not given.
+
+        References:
+            Law et al. (2019), Eq. (12), PMLR 97; Chen et al. (2022), Eq. (10), arXiv:2105.14686.
+        """
+
+    @abstractmethod
+    def contains(self, x: Points, *, tolerance: float = 1e-5) -> Bool[Tensor, "*#batch"]:
+        """Which points lie on the space, within a share ``tolerance`` of their own size."""
+
+    def require(self, x: Float[Tensor, "*batch ambient"]) -> None:
+        """Refuse points that are not on the space; no layer calls this.
+
+        Raises:
+            ValueError: Naming the first such point.
+        """
+        outside = ~self.contains(x)
+        if outside.any():
+            index = tuple(outside.nonzero()[0].tolist())
+            point = x[index].tolist()
+            raise ValueError(
+                f"{int(outside.sum())} of {outside.numel()} points are not on {self}: the first is "
+                f"x[{', '.join(map(str, index))}] = {point}; use projx(x), or check the curvature"
+            )
+
+
+def curvature(c: Tensor | float, *, flat: bool) -> Tensor | float:
+    """``c`` as a space may hold it.
+
+    Args:
+        c: A number, which is checked, or a floating tensor, whose values are not looked at.
+        flat: Whether ``c = 0`` is a space too.
+
+    Raises:
+        ValueError: If a number is negative, not finite, or 0 where that is no space.
+    """
+    if isinstance(c, Tensor):
+        return c
+    if not (math.isfinite(c) and (c > 0 or (flat and c == 0))):
+        least = "0 or more" if flat else "above 0"
+        raise ValueError(
+            f"c must be finite and {least}, got {c}: it is minus the sectional curvature"
+        )
+    return float(c)

@@ -1,0 +1,319 @@
+"""Riemannian gradient descent and Adam as pure functions of named tensors."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds.manifold import Manifold
+from fedbolic.types import Params, Tree
+
+Spaces = Mapping[str, Manifold]
+"""Where parameters live, by name; a name that is absent is Euclidean."""
+
+
+class Optimizer(ABC):
+    """Two pure functions: ``init`` gives the state of no steps, ``step`` makes one.
+
+    Neither changes its arguments. Both are elementwise in leading axes, so the parameters and the
+    states of many clients may be stacked and stepped together, by one call or under ``vmap``;
+    counters are tensors, so these clients may have made different numbers of steps.
+    """
+
+    @abstractmethod
+    def init(self, parameters: Params) -> Tree:
+        """The state before the first step: nested dicts of tensors.
+
+        Args:
+            parameters: What will be stepped; only shapes, dtypes and devices are read.
+        """
+
+    @abstractmethod
+    def step(
+        self,
+        parameters: Params,
+        gradients: Params,
+        state: Tree,
+        *,
+        lr: float,
+        spaces: Spaces | None = None,
+    ) -> tuple[Params, Tree]:
+        """The parameters and the state after one step.
+
+        Args:
+            parameters: Tensors by name; on a manifold, points along the last axis.
+            gradients: Euclidean gradients by the same names; a parameter without one stays.
+            state: What ``init`` or the last step gave.
+            lr: Step size, 0 or more.
+            spaces: The manifolds of the parameters that have one.
+
+        Raises:
+            ValueError: If a gradient or a space names no parameter.
+        """
+
+    @abstractmethod
+    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
+        r"""The state, its moments carried from the spaces ``old`` to the spaces ``new``.
+
+        Points move by ``manifolds.change_curvature``, which multiplies by
+        :math:`s = \sqrt{c / c'}`; a gradient is a derivative by length, so it is divided by
+        :math:`s`. Moments are means of gradients and of their squares.
+
+        Args:
+            state: The state whose moments are tangent to ``old``.
+            old: The spaces until now.
+            new: The same spaces with new curvatures.
+
+        References:
+            Bdeir et al. (2024), Sec. 3, arXiv:2405.13979: learnt curvature and stale moments.
+        """
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    r"""Gradient descent with momentum, along geodesics where a parameter has a space.
+
+    .. math:: g = \mathrm{grad} f(x) + \lambda x, \quad m' = \mu m + g, \quad
+        x' = \exp_x(-\eta m'), \quad m'' = \mathrm{transp}_{x \to x'}(m')
+
+    In Euclidean space bit for bit ``torch.optim.SGD``.
+
+    Args:
+        momentum: The share :math:`\mu` of the past that is kept, in [0, 1).
+        weight_decay: :math:`\lambda`, added to the Euclidean gradient before it is raised.
+        nesterov: Whether to step along :math:`g + \mu m'` instead of :math:`m'`.
+
+    References:
+        Bonnabel (2013), Eq. (2), arXiv:1111.5280.
+
+    Example:
+        >>> x = {"x": torch.ones(2)}
+        >>> SGD().step(x, {"x": torch.ones(2)}, SGD().init(x), lr=0.5)
+        ({'x': tensor([0.5000, 0.5000])}, {})
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check.rate(below_one=True, momentum=self.momentum)
+        check.not_negative(weight_decay=self.weight_decay)
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs momentum, got 0: give momentum, or no nesterov")
+
+    @override
+    def init(self, parameters: Params) -> Tree:
+        if not self.momentum:
+            return {}
+        return {"momentum": {name: torch.zeros_like(x) for name, x in parameters.items()}}
+
+    @override
+    def step(
+        self,
+        parameters: Params,
+        gradients: Params,
+        state: Tree,
+        *,
+        lr: float,
+        spaces: Spaces | None = None,
+    ) -> tuple[Params, Tree]:
+        names, spaces = _names(parameters, gradients, spaces)
+        points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
+        m = g
+        if self.momentum:
+            m = _each("add", _each("mul", _of(state["momentum"], names), self.momentum), g)
+        descent = _each("add", g, m, alpha=self.momentum) if self.nesterov else m
+        moved = _move(names, points, descent, spaces, lr)
+        if not self.momentum:
+            return parameters | _named(names, moved), state
+        carried = _carry(names, points, moved, m, spaces)
+        momentum = state["momentum"] | _named(names, carried)
+        return parameters | _named(names, moved), {"momentum": momentum}
+
+    @override
+    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
+        return {kind: _rescaled(moments, old, new, 1) for kind, moments in state.items()}
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    r"""Adam, with one second moment per point where a parameter has a space.
+
+    .. math:: m' = \beta_1 m + (1 - \beta_1) g, \quad
+        v' = \beta_2 v + (1 - \beta_2) \langle g, g \rangle_x, \quad
+        x' = \exp_x\Bigl(-\eta \frac{m' / (1 - \beta_1^t)}
+        {\sqrt{v' / (1 - \beta_2^t)} + \epsilon}\Bigr)
+
+    In Euclidean space the square is taken by coordinate, which is ``torch.optim.Adam``.
+
+    Args:
+        beta1: The share of the mean gradient that is kept, in [0, 1).
+        beta2: The share of the mean square that is kept, in [0, 1).
+        eps: Added to the root, positive.
+        weight_decay: Added, times the parameter, to the Euclidean gradient; 0 or more.
+
+    References:
+        Kingma and Ba (2015), Alg. 1, arXiv:1412.6980; Becigneul and Ganea (2019), Alg. 1,
+        arXiv:1810.00760, of which this keeps Adam's second moment instead of AMSGrad's maximum.
+
+    Example:
+        >>> x = {"x": torch.ones(2)}
+        >>> moved, _ = Adam().step(x, {"x": torch.tensor([3.0, -3.0])}, Adam().init(x), lr=0.5)
+        >>> moved
+        {'x': tensor([0.5000, 1.5000])}
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.rate(below_one=True, beta1=self.beta1, beta2=self.beta2)
+        check.positive(eps=self.eps)
+        check.not_negative(weight_decay=self.weight_decay)
+
+    @override
+    def init(self, parameters: Params) -> Tree:
+        devices = {x.device for x in parameters.values()}
+        return {
+            "step": torch.zeros((), dtype=torch.int64, device=min(devices, key=str, default=None)),
+            "mean": {name: torch.zeros_like(x) for name, x in parameters.items()},
+            "square": {name: torch.zeros_like(x) for name, x in parameters.items()},
+        }
+
+    @override
+    def step(
+        self,
+        parameters: Params,
+        gradients: Params,
+        state: Tree,
+        *,
+        lr: float,
+        spaces: Spaces | None = None,
+    ) -> tuple[Params, Tree]:
+        names, spaces = _names(parameters, gradients, spaces)
+        points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
+        step = state["step"] + 1
+        mean = _each("lerp", _of(state["mean"], names), g, 1 - self.beta1)
+        squares = [
+            spaces[name].inner(x, u, u).unsqueeze(-1).expand_as(u) if name in spaces else u * u
+            for name, x, u in zip(names, points, g, strict=True)
+        ]
+        square = _each("mul", _of(state["square"], names), self.beta2)
+        square = _each("add", square, squares, alpha=1 - self.beta2)
+        root = _each("sqrt", square)
+        root = _each("div", root, [_bias(self.beta2, step, x).sqrt() for x in points])
+        root = _each("add", root, self.eps)
+        descent = _each("div", mean, [_bias(self.beta1, step, x) for x in points])
+        moved = _move(names, points, _each("div", descent, root), spaces, lr)
+        carried = _carry(names, points, moved, mean, spaces)
+        return parameters | _named(names, moved), {
+            "step": step,
+            "mean": state["mean"] | _named(names, carried),
+            "square": state["square"] | _named(names, square),
+        }
+
+    @override
+    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
+        return {
+            "step": state["step"],
+            "mean": _rescaled(state["mean"], old, new, 1),
+            "square": _rescaled(state["square"], old, new, 2),
+        }
+
+
+def _names(
+    parameters: Params, gradients: Params, spaces: Spaces | None
+) -> tuple[list[str], Spaces]:
+    """The names that have a gradient, in the parameters' order, and the spaces among them."""
+    spaces = spaces or {}
+    for kind, given in (("gradients", gradients), ("spaces", spaces)):
+        if unknown := sorted(given.keys() - parameters.keys()):
+            raise ValueError(
+                f"{kind} name {unknown}, which are no parameters: use names of {sorted(parameters)}"
+            )
+    return [name for name in parameters if name in gradients], spaces
+
+
+def _of(tensors: Params, names: list[str]) -> list[Tensor]:
+    return [tensors[name] for name in names]
+
+
+def _named(names: list[str], tensors: list[Tensor]) -> Params:
+    return dict(zip(names, tensors, strict=True))
+
+
+def _each(op: str, xs: list[Tensor], *others: Any, **options: float) -> list[Tensor]:
+    """``torch.<op>`` on every tensor of a list, in one launch where that is possible."""
+    if not xs:
+        return []
+    lists = [other for other in others if isinstance(other, list)]
+    if not any(is_functorch_wrapped_tensor(x) for tensors in (xs, *lists) for x in tensors):
+        return list(getattr(torch, f"_foreach_{op}")(xs, *others, **options))
+    rows = zip(*(o if isinstance(o, list) else [o] * len(xs) for o in (xs, *others)), strict=True)
+    return [getattr(torch, op)(*row, **options) for row in rows]
+
+
+def _gradients(
+    names: list[str], parameters: Params, gradients: Params, spaces: Spaces, decay: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The points and their Riemannian gradients, weight decay included."""
+    points, g = _of(parameters, names), _of(gradients, names)
+    if decay:
+        g = _each("add", g, points, alpha=decay)
+    return points, [
+        spaces[name].egrad2rgrad(x, u) if name in spaces else u
+        for name, x, u in zip(names, points, g, strict=True)
+    ]
+
+
+def _move(
+    names: list[str], points: list[Tensor], descent: list[Tensor], spaces: Spaces, lr: float
+) -> list[Tensor]:
+    """The points after a step of ``lr`` against ``descent``, along geodesics."""
+    straight = [i for i, name in enumerate(names) if name not in spaces]
+    moved = iter(
+        _each("add", [points[i] for i in straight], [descent[i] for i in straight], alpha=-lr)
+    )
+    return [
+        spaces[name].expmap(x, -lr * u) if name in spaces else next(moved)
+        for name, x, u in zip(names, points, descent, strict=True)
+    ]
+
+
+def _carry(
+    names: list[str], old: list[Tensor], new: list[Tensor], moments: list[Tensor], spaces: Spaces
+) -> list[Tensor]:
+    """Moments at the old points, transported to the new ones."""
+    return [
+        spaces[name].transp(x, y, m) if name in spaces else m
+        for name, x, y, m in zip(names, old, new, moments, strict=True)
+    ]
+
+
+def _bias(beta: float, step: Tensor, x: Tensor) -> Tensor:
+    """``1 - beta**step``, shaped so that leading axes of ``step`` are leading axes of ``x``."""
+    decades = step.to(x.dtype) * (math.log(beta) if beta else -math.inf)
+    return -torch.expm1(decades).reshape(step.shape + (1,) * (x.ndim - step.ndim))
+
+
+def _rescaled(moments: Params, old: Spaces, new: Spaces, power: int) -> Params:
+    """Moments of the given power of the gradient, divided by that power of the ratio of lengths."""
+    return {
+        name: m
+        * torch.as_tensor(new[name].c / old[name].c, dtype=m.dtype, device=m.device)
+        .pow(power / 2)
+        .unsqueeze(-1)
+        if name in old
+        else m
+        for name, m in moments.items()
+    }
