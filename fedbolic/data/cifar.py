@@ -1,0 +1,126 @@
+"""CIFAR-10 and CIFAR-100, published as Python pickles."""
+
+import io
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.data.dataset import Dataset, Parts
+from fedbolic.data.files import Published, locate, members
+
+# checksums and addresses as torchvision 0.29.2 states them
+TEN = Published(
+    "cifar-10-python.tar.gz",
+    "c58f30108f718f92721af3b95e74349a",
+    ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
+)
+HUNDRED = Published(
+    "cifar-100-python.tar.gz",
+    "eb9058c3a382ffc7106e4002c42a8d85",
+    ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
+)
+TEN_BATCHES = (
+    *(f"cifar-10-batches-py/data_batch_{i}" for i in range(1, 6)),
+    "cifar-10-batches-py/test_batch",
+)
+HUNDRED_BATCHES = ("cifar-100-python/train", "cifar-100-python/test")
+
+
+@dataclass(frozen=True)
+class CIFAR10(Dataset):
+    """Photographs: 50,000 + 10,000 colour images of 32 x 32, 10 classes.
+
+    References:
+        Krizhevsky (2009), Learning multiple layers of features from tiny images.
+    """
+
+    @override
+    def read(self, root: Path | None, *, download: bool) -> Parts:
+        batches = _batches(TEN, TEN_BATCHES, root=root, download=download, labels=b"labels")
+        return _parts("CIFAR10", batches, num_classes=10)
+
+
+@dataclass(frozen=True)
+class CIFAR100(Dataset):
+    """Photographs: 50,000 + 10,000 colour images of 32 x 32, 100 classes (the fine labels).
+
+    References:
+        Krizhevsky (2009), Learning multiple layers of features from tiny images.
+    """
+
+    @override
+    def read(self, root: Path | None, *, download: bool) -> Parts:
+        batches = _batches(
+            HUNDRED, HUNDRED_BATCHES, root=root, download=download, labels=b"fine_labels"
+        )
+        return _parts("CIFAR100", batches, num_classes=100)
+
+
+Batch = tuple[UInt8[Tensor, "n 3 32 32"], Int64[Tensor, " n"]]
+
+
+def read_batch(data: bytes, name: str, *, labels: bytes) -> Batch:
+    """Images and labels in a pickled CIFAR batch; what the pickle would run is refused.
+
+    Args:
+        data: The file's content.
+        name: What errors call it.
+        labels: The key of the labels.
+
+    Raises:
+        ValueError: If the content is not such a batch, or names anything but arrays.
+    """
+    try:
+        batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
+        rows = np.asarray(batch[b"data"])
+        targets = torch.tensor(batch[labels], dtype=torch.int64)
+    except Exception as error:  # a damaged pickle may raise anything
+        raise ValueError(
+            f"{name} is damaged or not a CIFAR batch ({type(error).__name__}: {error}): get it "
+            "again"
+        ) from error
+    if rows.dtype != np.uint8 or rows.shape != (len(targets), 3072):
+        raise ValueError(
+            f"{name} is not a CIFAR batch: expected {len(targets)} rows of 3072 bytes, found "
+            f"{rows.dtype} of shape {rows.shape}"
+        )
+    # a copy: a pickled array may be read-only, of which torch warns
+    return torch.from_numpy(rows.copy()).reshape(-1, 3, 32, 32), targets
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """An unpickler that makes numpy arrays and built-in containers, and calls nothing else."""
+
+    @override
+    def find_class(self, module: str, name: str) -> object:
+        if module == "numpy" and name in ("ndarray", "dtype"):
+            return getattr(np, name)
+        # numpy.core was renamed in numpy 2, and importing it warns
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return np.empty(0).__reduce__()[0]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which may run code")
+
+
+def _batches(
+    archive: Published, names: Sequence[str], *, root: Path | None, download: bool, labels: bytes
+) -> list[Batch]:
+    """The batches in order, unpacked or from the archive."""
+    paths = locate(archive, [names], root=root, download=download)
+    if len(paths) == 1:
+        contents = zip(names, members(paths[0], names), strict=True)
+    else:
+        contents = ((str(path), path.read_bytes()) for path in paths)
+    return [read_batch(data, name, labels=labels) for name, data in contents]
+
+
+def _parts(name: str, batches: Sequence[Batch], *, num_classes: int) -> Parts:
+    """All batches but the last for training, the last for testing."""
+    x_train, y_train = (torch.cat(parts) for parts in zip(*batches[:-1], strict=True))
+    return Parts(name, x_train, y_train, *batches[-1], num_classes)

@@ -1,0 +1,132 @@
+"""Finding published files on disk, and unpacking them in memory."""
+
+import gzip
+import hashlib
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file as its publisher offers it.
+
+    Args:
+        path: Where it lies below a data folder, in torchvision's layout.
+        md5: Its checksum, hexadecimal.
+        urls: Mirrors, the best first.
+    """
+
+    path: str
+    md5: str
+    urls: tuple[str, ...]
+
+
+def locate(
+    published: Published,
+    unpacked: Sequence[Sequence[str]] = (),
+    *,
+    root: Path | None,
+    download: bool,
+) -> tuple[Path, ...]:
+    """The published file with its checksum verified, or the files it was unpacked into.
+
+    Args:
+        published: What is looked for first, since its checksum is known.
+        unpacked: Sets of paths below a data folder; a set does if all its files are in one folder.
+        root: As for :meth:`fedbolic.data.Dataset.read`.
+        download: As for :meth:`fedbolic.data.Dataset.read`.
+
+    Raises:
+        FileNotFoundError: If nothing is found and nothing may be downloaded.
+        ValueError: If the published file has another checksum.
+    """
+    folders = search_path(root)
+    for folder in folders:
+        if (folder / published.path).is_file():
+            verify(folder / published.path, published.md5)
+            return (folder / published.path,)
+        for names in unpacked:
+            paths = tuple(folder / name for name in names)
+            if all(path.is_file() for path in paths):
+                return paths
+    if root is None:
+        # only here: what reads local files must work on machines without pooch
+        from fedbolic.data.download import cache, fetch
+
+        if download:
+            return (fetch(published.urls, published.md5, name=published.path),)
+        kept = cache() / published.path
+        if kept.is_file():
+            verify(kept, published.md5)
+            return (kept,)
+        folders = (*folders, cache())
+    others = "".join(f", nor {', '.join(names)}" for names in unpacked)
+    raise FileNotFoundError(
+        f"{published.path} is not in {' or '.join(map(str, folders))}{others}: "
+        + ("drop root to download it" if root else "set download to fetch it")
+        + ", or place it there"
+    )
+
+
+def search_path(root: Path | None) -> tuple[Path, ...]:
+    """Folders to look into before the cache: ``root`` alone, or those of ``FEDBOLIC_DATA``."""
+    if root is not None:
+        return (root,)
+    named = os.environ.get("FEDBOLIC_DATA")
+    return (Path(named), Path(named) / "torchvision") if named else ()
+
+
+def verify(path: Path, md5: str) -> None:
+    """Refuse a file with another checksum.
+
+    Raises:
+        ValueError: Naming the file and both checksums.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != md5:
+        raise ValueError(
+            f"{path} is damaged or another file: expected md5 {md5}, found {found}; delete it and "
+            "get it again"
+        )
+
+
+def gunzip(data: bytes, name: str) -> bytes:
+    """The content of a gzip file.
+
+    Raises:
+        ValueError: If it is truncated or damaged, naming it.
+    """
+    try:
+        return gzip.decompress(data)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{name} is truncated or damaged after {len(data)} bytes ({error}): get it again"
+        ) from error
+
+
+def members(archive: Path, names: Sequence[str]) -> list[bytes]:
+    """The content of some members of a .zip or .tar.gz archive; nothing is written to disk.
+
+    Raises:
+        ValueError: If a member is missing, naming it.
+    """
+    contents: dict[str, bytes] = {}
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as packed:
+            contents = {name: packed.read(name) for name in names if name in packed.namelist()}
+    else:
+        with tarfile.open(archive) as packed:
+            # in the archive's own order: going back would decompress from the start again
+            for member in packed:
+                if member.name in names and (file := packed.extractfile(member)):
+                    contents[member.name] = file.read()
+    missing = [name for name in names if name not in contents]
+    if missing:
+        raise ValueError(f"{archive} lacks {', '.join(missing)}: get it again")
+    return [contents[name] for name in names]
