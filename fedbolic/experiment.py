@@ -2,9 +2,9 @@
 
 import contextlib
 import importlib
-import inspect
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from lightning.fabric import Fabric
 
 from fedbolic import check
 from fedbolic.configuration import SetupError, build, describe, one_line
-from fedbolic.data import Images, Source
+from fedbolic.data import FederatedData, Images, Source
 from fedbolic.federated import (
     Channel,
     Cohort,
@@ -25,7 +25,7 @@ from fedbolic.federated import (
     Sequential,
     Trainer,
 )
-from fedbolic.record import Row, RunFolder, environment, refuse_existing
+from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.rng import Rng
 
 DTYPES = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
@@ -44,7 +44,7 @@ def run(
     threads: int = 1,
     loggers: tuple[str, ...] = (),
     seed: int = 0,
-    name: str = "run",
+    name: str | None = None,
     runs: Path = Path("runs"),
     overwrite: bool = False,
     callbacks: Sequence[object] = (),
@@ -64,7 +64,8 @@ def run(
         loggers: Import paths of Lightning loggers, each made with the run's folder as its first
             argument, such as lightning.fabric.loggers.TensorBoardLogger.
         seed: Of every random number in the run; runs of one seed are equal.
-        name: Of the run; its folder is RUNS/NAME/seedSEED.
+        name: Of the run; its folder is RUNS/NAME/seedSEED. By default the stem of the configuration
+            file, or "run".
         runs: The folder of all runs.
         overwrite: Replace a run of the same name and seed.
         callbacks: Objects with any of the methods ``on_run_start``, ``on_round_end`` and
@@ -78,16 +79,16 @@ def run(
         RunStoppedError: If training cannot go on; the last good state is saved.
     """
     settings = {k: v for k, v in locals().items() if k not in ("overwrite", "callbacks")}
-    path = runs / name / f"seed{seed}"
+    path = runs / (name or "run") / f"seed{seed}"
     with _setup():
         if not overwrite:
             refuse_existing(path)
-        job = _prepare(settings)
+        job = _prepare(settings, path, callbacks)
         config = describe(settings)
         if path.exists():
             RunFolder(path).remove()
         folder = RunFolder.create(path, config=config, environment=job.environment())
-    _train(job, folder, None, callbacks)
+    _train(job, folder, None)
     return path
 
 
@@ -107,13 +108,14 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
     """
     with _setup():
         folder = RunFolder.open(path)
-        job = _prepare(build(run, ["--config", str(folder.config)]))
+        settings = build(run, ["--config", str(folder.config)])
+        job = _prepare(settings, path, callbacks)
         _refuse_other_arithmetic(folder.environment, job.environment())
         checkpoint = folder.load()
     position = None if checkpoint is None else Position.restore(checkpoint)
     if position is not None and position.round >= job.method.rounds:
         return False
-    _train(job, folder, position, callbacks)
+    _train(job, folder, position)
     return True
 
 
@@ -144,14 +146,20 @@ def _setup() -> Iterator[None]:
         raise SetupError(one_line(error)) from error
 
 
-def _prepare(settings: dict[str, Any]) -> _Job:
+def _prepare(settings: dict[str, Any], path: Path, callbacks: Sequence[object]) -> _Job:
     check.at_least(1, threads=settings["threads"])
     torch.set_num_threads(settings["threads"])
     precision = settings["precision"]
     device = settings["device"]
     if device == "cuda" and not torch.cuda.is_available():
         raise SetupError("device is cuda, and torch sees no CUDA device: use --device=cpu")
-    fabric = Fabric(accelerator=device, devices=1, precision=precision)
+    fabric = Fabric(
+        accelerator=device,
+        devices=1,
+        precision=precision,
+        loggers=[_logger(import_path, path) for import_path in settings["loggers"]],
+        callbacks=list(callbacks),
+    )
     data = settings["data"].load(Rng(settings["seed"]).at("data"))
     trainer = Trainer(
         settings["engine"], settings["cohort"], settings["channels"], settings["evaluation"]
@@ -174,24 +182,27 @@ def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> Non
         )
 
 
-def _train(
-    job: _Job, folder: RunFolder, position: Position | None, callbacks: Sequence[object]
-) -> None:
-    fabric, method = job.fabric, job.method
-    loggers = [_logger(path, folder.path) for path in job.settings["loggers"]]
-    rng = Rng(job.settings["seed"]).at("run")
-    rounds = method.rounds
-    _call(callbacks, "on_run_start", round=position.round if position else 0, rounds=rounds)
+def _logger(import_path: str, folder: Path) -> Any:
+    module, _, name = import_path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)(folder)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SetupError(f"logger {import_path!r} cannot be made: {one_line(error)}") from error
+
+
+def _train(job: _Job, folder: RunFolder, position: Position | None) -> None:
+    fabric, rounds = job.fabric, job.method.rounds
+    stream = Rng(job.settings["seed"]).at("run")
+    fabric.call("on_run_start", round=position.round if position else 0, rounds=rounds)
     try:
         began = time.perf_counter()
         with fabric.autocast():
-            for position, rows in job.trainer.run(method, job.data, rng, position):
+            for position, rows in job.trainer.run(job.method, job.data, stream, position):
                 folder.save(position.checkpoint(), rows, time.perf_counter() - began)
                 began = time.perf_counter()
                 if position.exchange == 0:  # a round has ended
-                    _log(loggers, rows, position.round)
-                    _call(
-                        callbacks, "on_round_end", round=position.round, rounds=rounds, rows=rows
-                    )
+                    common = {row.name: row.value for row in rows if row.client is None}
+                    fabric.log_dict(common, step=position.round)
+                    fabric.call("on_round_end", round=position.round, rounds=rounds, rows=rows)
     finally:
-        _call(callbacks, "on_run_end")
+        fabric.call("on_run_end")

@@ -137,7 +137,7 @@ def refuse_existing(path: Path) -> None:
     if path.exists():
         raise FileExistsError(
             f"{path} exists: continue it with `fedbolic resume {path}`, or replace it with "
-            "--overwrite=true"
+            "--overwrite"
         )
 
 

@@ -154,6 +154,6 @@ class Scaffold(Stepped):
 
     @override
     def tuning(self, epochs: int, lr: float | None) -> FedAvg:
-        """Plain local descent: the variates steer towards the common model, away from a client's."""
+        """Plain local descent: the variates steer towards the common model, not to a client's."""
         schedule = dataclasses.replace(self.schedule, epochs=epochs)
         return FedAvg(self.backbone, schedule=schedule, lr=lr or self.lr)

@@ -132,8 +132,8 @@ class Median(Aggregator):
         Yin et al. (2018), Definition 1, arXiv:1803.01498.
 
     Example:
-        >>> updates = [(i, Update({"a": torch.tensor([v])})) for i, v in enumerate([1.0, 2.0, 99.0])]
-        >>> Median().aggregate(updates).payload
+        >>> values = enumerate([1.0, 2.0, 99.0])
+        >>> Median().aggregate((i, Update({"a": torch.tensor([v])})) for i, v in values).payload
         {'a': tensor([2.])}
     """
 

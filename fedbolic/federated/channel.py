@@ -31,9 +31,9 @@ class Channel(ABC):
 
 @dataclass(frozen=True)
 class Clip(Channel):
-    """Updates no longer than ``bound``: a longer one is scaled down to it.
+    r"""Updates no longer than ``bound``: a longer one is scaled down to it.
 
-    .. math:: u \\mapsto u \\min(1, b / \\|u\\|)
+    .. math:: u \mapsto u \min(1, b / \|u\|)
 
     Args:
         bound: Largest Euclidean norm over all tensors of ``part`` together.

@@ -20,8 +20,9 @@ class Failure:
 class Engine(ABC):
     """Runs the local work of an exchange.
 
-    Every engine gives the results of :class:`~fedbolic.federated.sequential.Sequential` up to rounding, whatever the clients'
-    sizes: streams, the order of batches and the order of results belong to this law.
+    Every engine gives the results of :class:`~fedbolic.federated.sequential.Sequential` up to
+    rounding, whatever the clients' sizes: streams, the order of batches and the order of results
+    belong to this law.
     """
 
     @abstractmethod

@@ -15,7 +15,7 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class Tune:
-    """Fine-tuning of every client's copy of the model before it is scored; the copy is then dropped.
+    """Fine-tuning of every client's copy of the model before it is scored and dropped.
 
     Args:
         epochs: Passes over the local training data.

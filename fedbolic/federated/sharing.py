@@ -1,4 +1,4 @@
-"""Which parameters a client shares: a table over their names, and the values that follow from it."""
+"""Which parameters a client shares: a table over their names, and what follows from it."""
 
 import functools
 from collections.abc import Iterable, Mapping

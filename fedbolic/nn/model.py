@@ -10,7 +10,7 @@ from fedbolic.types import Params
 
 
 class Model:
-    """A network without values of its own: parameters and buffers go in, outputs and buffers come out.
+    """A network without values of its own: these go in with the inputs, and come out.
 
     Any ``nn.Module`` becomes one; clients then share the architecture and nothing else.
 
@@ -42,7 +42,7 @@ class Model:
         )
 
     def init(self, seed: int) -> tuple[Params, Params]:
-        """Fresh parameters and buffers by the module's own initialisation, the same for one seed."""
+        """Parameters and buffers by the module's own initialisation, the same for one seed."""
         module = self._make(seed)
         parameters = {name: value.detach() for name, value in module.named_parameters()}
         return parameters, dict(module.named_buffers())
