@@ -4,29 +4,29 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.logging import RichHandler
 
 from fedbolic import __version__
-from fedbolic.configuration import SetupError, one_line, parser_of
+from fedbolic.configuration import SetupError, given, one_line, parse, parser_of
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
 from fedbolic.report import report
 from fedbolic.sweep import sweep
 
-CONSOLE = Console(stderr=True)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 if training stopped, or 2 if it could not begin."""
-    handler = RichHandler(console=CONSOLE, show_path=False, show_time=False)
+    handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
-        return _command(sys.argv[1:] if arguments is None else list(arguments))
-    except (SetupError, ArgumentError) as error:
+        settings = parse(command_line(), sys.argv[1:] if arguments is None else arguments)
+        return COMMANDS[settings["command"]](vars(settings[settings["command"]]))
+    except (SetupError, FileNotFoundError) as error:
         sys.stderr.write(f"fedbolic: {one_line(error)}\n")
         return 2
     except RunStoppedError as error:
@@ -34,30 +34,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _command(arguments: Sequence[str]) -> int:
-    parser = command_line()
-    settings = parser.instantiate(parser.parse_args(list(arguments)))
-    command = settings["command"]
-    chosen = settings[command]
-    overwrite = chosen.pop("overwrite", False)
-    configs = chosen.pop("config", None)
-    if command in ("run", "sweep") and configs and chosen["name"] is None:
-        chosen["name"] = Path(str(configs[-1])).stem
-    if command == "run":
-        bar = ProgressBar(chosen["name"] or "run")
-        path = run(**chosen, overwrite=overwrite, callbacks=[bar])
-        sys.stdout.write(f"{report([path])}\n{path}\n")
-    elif command == "resume":
-        bar = ProgressBar(str(chosen["run"]))
-        if not resume(chosen["run"], callbacks=[bar]):
-            sys.stdout.write(f"{chosen['run']} is finished: nothing is left to do\n")
-        sys.stdout.write(f"{report([chosen['run']])}\n")
-    elif command == "sweep":
-        path = sweep(**chosen, overwrite=overwrite)
-        sys.stdout.write(f"{report([path])}\n{path}\n")
-    else:
-        sys.stdout.write(f"{report(chosen['runs'])}\n")
+def _run(settings: dict[str, Any]) -> int:
+    name = _name(settings)
+    bar = ProgressBar(name or "run")
+    path = run(**given(run, {**settings, "name": name}), callbacks=[bar])
+    return _report([path], path)
+
+
+def _resume(settings: dict[str, Any]) -> int:
+    path = settings["run"]
+    if not resume(path, callbacks=[ProgressBar(str(path))]):
+        sys.stdout.write(f"{path} is finished: nothing is left to do\n")
+    return _report([path], path)
+
+
+def _sweep(settings: dict[str, Any]) -> int:
+    configs = settings["config"]
+    files = {name: _seen_from(configs, settings[name]) for name in ("base", "published")}
+    path = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
+    return _report([path], path)
+
+
+def _report(paths: Sequence[Path], path: Path | None = None) -> int:
+    sys.stdout.write(report(paths) + (f"\n{path}\n" if path else ""))
     return 0
+
+
+COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "run": _run,
+    "resume": _resume,
+    "sweep": _sweep,
+    "report": lambda settings: _report(settings["runs"]),
+}
+
+
+def _name(settings: dict[str, Any]) -> str | None:
+    configs = settings["config"]
+    return settings["name"] or (Path(str(configs[-1])).stem if configs else None)
+
+
+def _seen_from(configs: Sequence[object] | None, path: Path | None) -> Path | None:
+    """A path as a configuration names it: from the file's own folder, or from the current one."""
+    beside = Path(str(configs[-1])).parent / path if configs and path else None
+    return beside if beside and beside.exists() else path
 
 
 def command_line() -> ArgumentParser:

@@ -1,15 +1,16 @@
 """YAML and flags to objects, and objects back to YAML."""
 
 import dataclasses
+import inspect
 from abc import ABC
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-INVISIBLE = {"overwrite", "callbacks"}
+INVISIBLE = ("overwrite", "callbacks")
 """Parameters that say how to call, not what to run: they stand in no configuration."""
 
 
@@ -26,22 +27,43 @@ def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
     """
     parser = ArgumentParser(exit_on_error=False, **settings)
     parser.add_argument("--config", action="config", help="a YAML file of the options below")
-    parser.add_function_arguments(function, as_positional=False, skip=INVISIBLE)
+    parser.add_function_arguments(function, as_positional=False, skip=set(INVISIBLE))
+    # A class named in place of a default would inherit the default's settings of the same name.
+    parser.set_defaults(dict.fromkeys(_replaceable(function)))
     return parser
+
+
+def _replaceable(function: Callable) -> list[str]:
+    """The parameters whose default is one implementation of an abstract class."""
+    parameters = inspect.signature(function).parameters
+    return [name for name, p in parameters.items() if isinstance(p.default, ABC)]
+
+
+def given(function: Callable, settings: dict[str, Any]) -> dict[str, Any]:
+    """The parsed settings without those for which the function's own default stands."""
+    own = _replaceable(function)
+    return {n: v for n, v in settings.items() if n != "config" and not (n in own and v is None)}
+
+
+def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+    """The objects that command-line words ask for.
+
+    Raises:
+        SetupError: In one line, if a key or class is unknown or a value is refused.
+    """
+    try:
+        return parser.instantiate(parser.parse_args(list(arguments)))
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
+        raise SetupError(one_line(error)) from error
 
 
 def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
     """The arguments of ``function`` from command-line words.
 
     Raises:
-        SetupError: In one line, if a key or class is unknown or a value is refused.
+        SetupError: As :func:`parse`.
     """
-    try:
-        parser = parser_of(function)
-        settings = parser.instantiate(parser.parse_args(list(arguments)))
-    except (ArgumentError, ValueError, TypeError, OSError) as error:
-        raise SetupError(one_line(error)) from error
-    return {name: value for name, value in settings.items() if name != "config"}
+    return given(function, vars(parse(parser_of(function), arguments)))
 
 
 def one_line(error: Exception) -> str:

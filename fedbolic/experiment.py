@@ -197,12 +197,12 @@ def _train(job: _Job, folder: RunFolder, position: Position | None) -> None:
     try:
         began = time.perf_counter()
         with fabric.autocast():
-            for position, rows in job.trainer.run(job.method, job.data, stream, position):
-                folder.save(position.checkpoint(), rows, time.perf_counter() - began)
+            for now, rows in job.trainer.run(job.method, job.data, stream, position):
+                folder.save(now.checkpoint(), rows, time.perf_counter() - began)
                 began = time.perf_counter()
-                if position.exchange == 0:  # a round has ended
+                if now.exchange == 0:  # a round has ended
                     common = {row.name: row.value for row in rows if row.client is None}
-                    fabric.log_dict(common, step=position.round)
-                    fabric.call("on_round_end", round=position.round, rounds=rounds, rows=rows)
+                    fabric.log_dict(common, step=now.round)
+                    fabric.call("on_round_end", round=now.round, rounds=rounds, rows=rows)
     finally:
         fabric.call("on_run_end")

@@ -13,11 +13,11 @@ CHOSEN, UP, DOWN, ROUNDS = "G-FL % chosen on validation", "MB up", "MB down", "r
 COLUMNS = (G_FL, P_FL, MEAN, WORST, CHOSEN, UP, DOWN, ROUNDS)
 
 LEGEND = f"""\
-Mean ± standard deviation over seeds, of the last round. {G_FL}: accuracy of the server's model on the
-server's test set. {P_FL}: accuracy at the clients on their own test examples, after fine-tuning where
-the run asks for it; by examples, as mean over clients, and of the worst client. {CHOSEN}: the
-server's model of the round with the best accuracy on the clients' validation examples. MB: bytes
-of all rounds and clients together, in 10^6."""
+Mean ± standard deviation over seeds, of the last round. {G_FL}: accuracy of the server's model on
+the server's test set. {P_FL}: accuracy at the clients on their own test examples, after fine-tuning
+where the run asks for it; by examples, as mean over clients, and of the worst client.
+{CHOSEN}: the server's model of the round with the best accuracy
+on the clients' validation examples. MB: bytes of all rounds and clients together, in 10^6."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,8 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
     common = {(r.round, r.name): r.value for r in rows if r.client is None}
     tuned = any(row.name == "tuned/accuracy" for row in rows)
     personal = "tuned/accuracy" if tuned else "test/accuracy"
-    clients = [
-        r.value for r in rows if r.client is not None and (r.round, r.name) == (last, personal)
-    ]
+    final = (row for row in rows if row.client is not None and row.round == last)
+    clients = [row.value for row in final if row.name == personal]
     found = {
         G_FL: common.get((last, "holdout/accuracy")),
         P_FL: common.get((last, personal)),

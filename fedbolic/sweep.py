@@ -9,8 +9,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from jsonargparse.typing import Path_fr
-
 from fedbolic import check
 from fedbolic.configuration import SetupError, build, describe
 from fedbolic.experiment import resume, run
@@ -21,11 +19,11 @@ logger = logging.getLogger("fedbolic")
 
 
 def sweep(
-    base: Path_fr,
+    base: Path,
     rows: dict[str, dict[str, Any] | None],
     *,
     seeds: tuple[int, ...] = (0,),
-    published: Path_fr | None = None,
+    published: Path | None = None,
     name: str | None = None,
     runs: Path = Path("runs"),
     jobs: int = 1,
@@ -34,8 +32,10 @@ def sweep(
     """Run every row with every seed; what is finished stays, what was stopped goes on.
 
     Args:
-        base: The configuration that all rows share.
-        rows: By the name of the row, the settings in which it differs: dotted option to value.
+        base: The configuration that all rows share. On the command line, this file and
+            ``published`` may be named as seen from the sweep's own file.
+        rows: By the name of the row, the settings in which it differs: dotted option to value. A
+            row that names another class keeps the base's settings that the new class has too.
         seeds: Each row runs once with each.
         published: A table of published numbers: row, column, value, source.
         name: Of the sweep; its folder is RUNS/NAME, with RUNS/NAME/ROW/seedSEED in it. By default

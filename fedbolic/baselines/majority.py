@@ -1,13 +1,13 @@
 """The trivial classifier: one exact count of the labels, then always the commonest."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, Split
 from fedbolic.federated.aggregate import Aggregator, Sum
 from fedbolic.federated.method import Method, Total, Update
@@ -22,20 +22,9 @@ class Majority(Method):
     Everybody then predicts the commonest class of the federation; the personalised score
     (``tuned/accuracy``) is that of each client's own commonest class. Whatever a learned model
     adds, it adds to these rows.
-
-    Args:
-        rounds: 1; the counts do not change.
-
-    Raises:
-        ValueError: If ``rounds`` is not 1.
     """
 
-    rounds: int = 1
-
-    def __post_init__(self) -> None:
-        check.at_least(1, rounds=self.rounds)
-        if self.rounds != 1:
-            raise ValueError(f"Majority counts once: rounds must be 1, got {self.rounds}")
+    rounds: ClassVar[int] = 1
 
     @property
     @override

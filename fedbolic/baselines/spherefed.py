@@ -28,7 +28,7 @@ HEAD = "head.weight"
 class SphereFed(Stepped):
     r"""Mean squared error between cosines with fixed class vectors and the one-hot labels.
 
-    .. math:: \ell(x, y) = \|W \hat z(x) - e_y\|^2, \qquad \hat z = z / \|z\|
+    .. math:: \ell(x, y) = \tfrac1C \|W \hat z(x) - e_y\|^2, \qquad \hat z = z / \|z\|
 
     Only the body is trained, sent and averaged; the head goes down with it. With ``calibrate``, the
     last round trains nothing: it sums Z'Z and Z'Y over all clients and solves for the head exactly.
