@@ -143,5 +143,5 @@ def pixels(
 
 def _part(share: float, size: int) -> int:
     """``share`` of ``size`` rounded up, but never all of it."""
-    # the last digits go first: 0.1 * 30 is 3.0000000000000004
+    # the last digits go first: 0.07 * 100 is 7.000000000000001
     return min(math.ceil(round(share * size, 6)), size - 1)

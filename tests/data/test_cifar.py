@@ -159,6 +159,13 @@ def test_another_kind_of_file_is_refused_by_name(data):
         read_batch(data, "folder/b", labels=b"labels")
 
 
+def test_a_set_of_batches_with_one_missing_is_none(tmp_path):
+    write_ten(tmp_path)
+    (tmp_path / TEN_BATCHES[2]).unlink()
+    with pytest.raises(FileNotFoundError, match="drop root to download"):
+        CIFAR10().read(tmp_path, download=False)
+
+
 def test_missing_batches_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="drop root to download") as caught:
         CIFAR100().read(tmp_path, download=True)

@@ -128,6 +128,16 @@ def test_local_files_come_first_then_the_download(server, folder, tmp_path, monk
     assert server.asked == ["/good/f"]
 
 
+def test_a_root_is_the_only_place_to_look(tmp_path, monkeypatch):
+    (tmp_path / "f").write_bytes(GOOD)
+    monkeypatch.setenv("FEDBOLIC_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    published = Published("f", MD5, ())
+    assert locate(published, root=tmp_path, download=True) == (tmp_path / "f",)
+    with pytest.raises(FileNotFoundError, match="f is not in"):
+        locate(published, root=tmp_path / "else", download=True)
+
+
 def test_nothing_is_downloaded_unless_allowed(server, folder, tmp_path):
     published = Published("A/f", MD5, (f"{server.url}/good/f",))
     with pytest.raises(FileNotFoundError, match="set download to fetch it") as caught:
@@ -138,6 +148,9 @@ def test_nothing_is_downloaded_unless_allowed(server, folder, tmp_path):
     assert server.asked == []
     fetch(published.urls, MD5, name="A/f")
     assert locate(published, root=None, download=False) == (folder / "A" / "f",)
+    (folder / "A" / "f").write_bytes(GOOD[:-1])
+    with pytest.raises(ValueError, match=f"expected md5 {MD5}, found"):
+        locate(published, root=None, download=False)
 
 
 def test_a_damaged_local_file_is_refused_not_replaced(server, tmp_path, monkeypatch):

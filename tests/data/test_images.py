@@ -77,6 +77,20 @@ def test_shares_are_rounded_up(test_rate, validation_rate, sizes):
         assert (len(client.train), len(client.validation), len(client.test)) == sizes
 
 
+def test_rounding_errors_are_not_rounded_up():
+    data = Images(Numbered(100), IID(1), test_rate=0.07).load(Rng(0))
+    assert data.meta.sizes == (93,)
+
+
+def test_clients_hold_out_examples_independently():
+    data = Images(Numbered(60), IID(2), test_rate=0.5).load(Rng(0))
+    places = []
+    for client in data.clients:
+        held = sorted(rows(client.train) + rows(client.test))
+        places.append([held.index(row) for row in rows(client.test)])
+    assert places[0] != places[1]
+
+
 def test_same_seed_same_data_and_another_seed_another():
     def held(seed):
         data = Images(Numbered(), Dirichlet(4, min_size=4)).load(Rng(seed))

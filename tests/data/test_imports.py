@@ -18,8 +18,8 @@ def test_importing_the_package_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", CHECK], check=True, timeout=60)
 
 
-@pytest.mark.data
-def test_local_files_are_read_without_pooch(data_root):
+def test_local_files_are_read_without_pooch(write_idx):
+    root, _, _ = write_idx("FashionMNIST")
     code = "\n".join(
         [
             "import sys",
@@ -27,7 +27,7 @@ def test_local_files_are_read_without_pooch(data_root):
             "sys.modules['pooch'] = None",
             "from fedbolic.data import *",
             "from fedbolic.rng import Rng",
-            f"root = Path({str(data_root / 'torchvision')!r})",
+            f"root = Path({str(root)!r})",
             "Images(FashionMNIST(), IID(2), num_train=9, root=root).load(Rng(0))",
         ]
     )

@@ -126,6 +126,13 @@ def test_a_large_alpha_is_nearly_iid(cap):
     assert (np.abs(table - 1000 / 8) <= 2).all()
 
 
+def test_which_examples_of_a_class_a_client_gets_is_random():
+    y = torch.zeros(100, dtype=torch.long)
+    parts = [Dirichlet(2, 1e9).split(y, Rng(seed))[0] for seed in range(50)]
+    mean = torch.cat(parts).double().mean()
+    assert abs(float(mean) - 49.5) < 5 * 100 / (12 * 50 * 50) ** 0.5
+
+
 def test_a_small_alpha_gives_a_class_to_one_client():
     y = torch.arange(10_000) % 10
     table = counts(Dirichlet(8, 1e-3, cap=False, min_size=0).split(y, Rng(0)), y)
