@@ -34,9 +34,10 @@ class Arrays(Dataset):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> Parts:
-        path = _find(Path(self.path), root)
+        path = _find(self.path, root)
         try:
-            with np.load(path) as file:
+            # opened here: numpy leaves a damaged file open
+            with path.open("rb") as raw, np.load(raw) as file:
                 arrays = {name: file[name] for name in (*NAMES, "class_names") if name in file}
         except (zipfile.BadZipFile, EOFError, ValueError, AttributeError, TypeError) as error:
             raise ValueError(
@@ -45,13 +46,13 @@ class Arrays(Dataset):
         missing = [name for name in NAMES if name not in arrays]
         if missing:
             raise ValueError(f"{path} lacks {', '.join(missing)}: it needs {', '.join(NAMES)}")
-        y_train, y_test = (_labels(arrays, name, path) for name in ("y_train", "y_test"))
+        y_train, y_test = (_labels(arrays, name, path=path) for name in ("y_train", "y_test"))
         num_classes = (
             len(arrays["class_names"])
             if "class_names" in arrays
             else max((int(y.max()) for y in (y_train, y_test) if len(y)), default=0) + 1
         )
-        x_train, x_test = (_inputs(arrays, name, path) for name in ("x_train", "x_test"))
+        x_train, x_test = (_inputs(arrays, name, path=path) for name in ("x_train", "x_test"))
         return Parts(str(path), x_train, y_train, x_test, y_test, num_classes)
 
 
@@ -67,7 +68,7 @@ def _find(path: Path, root: Path | None) -> Path:
     )
 
 
-def _labels(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> Tensor:
+def _labels(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tensor:
     labels = arrays[name]
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -77,7 +78,7 @@ def _labels(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _inputs(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> Tensor:
+def _inputs(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tensor:
     """Rows of features as float32; images channels first, as bytes or float32."""
     x = arrays[name]
     said = f"{name} of {path} is {x.dtype} of shape {x.shape}"

@@ -63,7 +63,7 @@ class CIFAR100(Dataset):
         return _parts("CIFAR100", batches, num_classes=100)
 
 
-Batch = tuple[UInt8[Tensor, "n 3 32 32"], Int64[Tensor, " n"]]
+Batch = tuple[UInt8[Tensor, "_ 3 32 32"], Int64[Tensor, " _"]]
 
 
 def read_batch(data: bytes, name: str, *, labels: bytes) -> Batch:

@@ -38,11 +38,14 @@ def fetch(urls: Sequence[str], md5: str, *, name: str) -> Path:
                 progressbar=sys.stderr.isatty(),
             )
         except (OSError, ValueError) as error:  # what requests raises is an OSError
+            response = getattr(error, "response", None)
+            if response is not None:
+                response.close()  # pooch leaves the connection of a refusal open
             failures.append((url, error))
         else:
             return path
-    told = "".join(f"\n  {url}: {error}" for url, error in failures)
+    told = "; ".join(f"{url}: {error}" for url, error in failures)
     wrong = any(not isinstance(error, OSError) for _, error in failures)
     raise (ValueError if wrong else ConnectionError)(
-        f"cannot download {name}: place it in a folder and give that as root, or try again{told}"
+        f"cannot download {name}: place it in a folder and give that as root, or try again ({told})"
     )

@@ -62,7 +62,7 @@ class MNIST(Dataset):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> Parts:
-        files = _published("MNIST", MNIST_MIRRORS, MNIST_MD5)
+        files = _published("MNIST", MNIST_MIRRORS, md5s=MNIST_MD5)
         return _parts("MNIST", _contents(files, root=root, download=download), num_classes=10)
 
 
@@ -76,7 +76,7 @@ class FashionMNIST(Dataset):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> Parts:
-        files = _published("FashionMNIST", FASHION_MIRRORS, FASHION_MD5)
+        files = _published("FashionMNIST", FASHION_MIRRORS, md5s=FASHION_MD5)
         contents = _contents(files, root=root, download=download)
         return _parts("FashionMNIST", contents, num_classes=10)
 
@@ -143,7 +143,7 @@ def read_idx(data: bytes, name: str, *, num_axes: int) -> UInt8[Tensor, "..."]:
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy())
 
 
-def _published(folder: str, mirrors: Sequence[str], md5s: Sequence[str]) -> list[Published]:
+def _published(folder: str, mirrors: Sequence[str], *, md5s: Sequence[str]) -> list[Published]:
     """The four files of a relative of MNIST."""
     return [
         Published(f"{folder}/raw/{stem}.gz", md5, tuple(f"{mirror}{stem}.gz" for mirror in mirrors))

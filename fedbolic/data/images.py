@@ -68,11 +68,11 @@ class Images(Source):
     @override
     def load(self, rng: Rng) -> FederatedData:
         parts = self.dataset.read(self.root, download=self.download)
-        train = self._examples(parts.x_train, parts.y_train, self.num_train, name="num_train")
-        test = self._examples(parts.x_test, parts.y_test, self.num_test, name="num_test")
+        train = self._examples(parts.x_train, parts.y_train, keep=self.num_train, name="num_train")
+        test = self._examples(parts.x_test, parts.y_test, keep=self.num_test, name="num_test")
         shares = self.partition.split(train.tensors["y"], rng.at("partition"))
         splits = [
-            tuple(Examples(train.at(index)) for index in self._hold_out(client_id, share, rng))
+            tuple(Examples(train.at(index)) for index in self._hold_out(client_id, share, rng=rng))
             for client_id, share in enumerate(shares)
         ]
         meta = Meta(
@@ -86,7 +86,7 @@ class Images(Source):
         empty = Examples(test.at(torch.arange(0)))
         return FederatedData(clients, meta, Client(HOLDOUT, empty, empty, test, meta))
 
-    def _examples(self, x: Tensor, y: Tensor, keep: int | None, *, name: str) -> Examples:
+    def _examples(self, x: Tensor, y: Tensor, *, keep: int | None, name: str) -> Examples:
         """The first so many examples of an official part, ready for a model."""
         if keep is not None and keep > len(y):
             raise ValueError(
@@ -99,7 +99,9 @@ class Images(Source):
             raise ValueError(f"pool is {self.pool}, but the examples are no images: use pool=1")
         return Examples({"x": x.float(), "y": y})
 
-    def _hold_out(self, client_id: int, share: Int64[Tensor, " n"], rng: Rng) -> tuple[Tensor, ...]:
+    def _hold_out(
+        self, client_id: int, share: Int64[Tensor, " n"], *, rng: Rng
+    ) -> tuple[Tensor, ...]:
         """A client's examples split into train, validation and test."""
         if not len(share):
             raise ValueError(
@@ -141,5 +143,5 @@ def pixels(
 
 def _part(share: float, size: int) -> int:
     """``share`` of ``size`` rounded up, but never all of it."""
-    # the last digits go first: 0.1 * 30 is 3.0000000000000004
+    # the last digits go first: 0.07 * 100 is 7.000000000000001
     return min(math.ceil(round(share * size, 6)), size - 1)

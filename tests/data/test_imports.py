@@ -1,0 +1,71 @@
+import subprocess
+import sys
+
+import pytest
+from jsonargparse import ArgumentParser
+
+from fedbolic.data import IID, Arrays, Dirichlet, FashionMNIST, Images, Source
+
+CHECK = """
+import sys
+import fedbolic.data
+for name in ("pooch", "requests", "sklearn", "jsonargparse", "lightning", "scipy.stats"):
+    assert name not in sys.modules, name
+"""
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    subprocess.run([sys.executable, "-c", CHECK], check=True, timeout=60)
+
+
+def test_local_files_are_read_without_pooch(write_idx):
+    root, _, _ = write_idx("FashionMNIST")
+    code = "\n".join(
+        [
+            "import sys",
+            "from pathlib import Path",
+            "sys.modules['pooch'] = None",
+            "from fedbolic.data import *",
+            "from fedbolic.rng import Rng",
+            f"root = Path({str(root)!r})",
+            "Images(FashionMNIST(), IID(2), num_train=9, root=root).load(Rng(0))",
+        ]
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+YAML = """
+data:
+  class_path: fedbolic.data.Images
+  init_args:
+    dataset:
+      class_path: fedbolic.data.FashionMNIST
+    partition:
+      class_path: fedbolic.data.Dirichlet
+      init_args:
+        num_clients: 5
+"""
+
+
+@pytest.fixture
+def parser():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--data", type=Source)
+    return parser
+
+
+def test_a_configuration_file_builds_a_source(parser, tmp_path):
+    (tmp_path / "c.yaml").write_text(YAML)
+    asked = ["--config", str(tmp_path / "c.yaml"), "--data.root", str(tmp_path)]
+    asked += ["--data.partition.alpha", "0.1", "--data.pool", "2"]
+    built = parser.instantiate(parser.parse_args(asked)).data
+    assert built == Images(FashionMNIST(), Dirichlet(5, 0.1), pool=2, root=tmp_path)
+
+
+def test_flags_alone_build_a_source(parser, tmp_path):
+    asked = ["--data", "fedbolic.data.Images", "--data.dataset", "fedbolic.data.Arrays"]
+    asked += ["--data.dataset.path", str(tmp_path), "--data.partition", "fedbolic.data.IID"]
+    asked += ["--data.partition.num_clients", "3"]
+    built = parser.instantiate(parser.parse_args(asked)).data
+    assert built == Images(Arrays(tmp_path), IID(3))
