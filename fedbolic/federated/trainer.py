@@ -94,9 +94,8 @@ class Trainer:
         Raises:
             RunStoppedError: If no client of an exchange delivers, or the server's state would not
                 be finite.
-            ValueError: If a channel does not fit the method's aggregator.
+            ValueError: If a channel does not fit the aggregator of an exchange.
         """
-        self._check(method)
         if position is None:
             inputs = data.clients[0].no_inputs
             state = tree.to(method.init(data.meta, rng.at("init")), inputs.device, inputs.dtype)
@@ -105,12 +104,12 @@ class Trainer:
             position, rows = self._exchange(method, data, rng, position)
             yield position, rows
 
-    def _check(self, method: Method) -> None:
+    def _check(self, phase: Method) -> None:
         for channel in self.channels:
-            if channel.needs_additive and not isinstance(method.aggregator, Additive):
+            if channel.needs_additive and not isinstance(phase.aggregator, Additive):
                 raise ValueError(
                     f"{type(channel).__name__} needs an aggregator that sums, and "
-                    f"{type(method).__name__} uses {type(method.aggregator).__name__}"
+                    f"{type(phase).__name__} uses {type(phase.aggregator).__name__}"
                 )
 
     def _exchange(
@@ -118,6 +117,7 @@ class Trainer:
     ) -> tuple[Position, list[Row]]:
         """One exchange: broadcast, local work, aggregation, the server's step; then the scores."""
         phase = method.phase(position.state)
+        self._check(phase)
         current = position.round + 1
         stream = rng.at("round", current, "exchange", position.exchange)
         cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]
