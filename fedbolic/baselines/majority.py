@@ -40,7 +40,7 @@ class Majority(Method):
         self, message: Tree, client: Client, memory: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         counts = one_hot(_labels(client.train), client.meta.num_classes).sum(dim=0)
-        return Update({"counts": counts}, weight=client.size), {"own_counts": counts}
+        return Update({"counts": counts}, weight=client.size), {"own_counts": counts.clone()}
 
     @override
     def template(self, message: Tree) -> Tree:
