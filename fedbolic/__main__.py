@@ -51,8 +51,10 @@ def _resume(settings: dict[str, Any]) -> int:
 def _sweep(settings: dict[str, Any]) -> int:
     configs = settings["config"]
     files = {name: _seen_from(configs, settings[name]) for name in ("base", "published")}
-    path = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
-    return _report([path], path)
+    path, stopped = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
+    _report([path], path)
+    sys.stderr.writelines(f"fedbolic: stopped: {one_line(reason)}\n" for reason in stopped)
+    return 1 if stopped else 0
 
 
 def _report(paths: Sequence[Path], path: Path | None = None) -> int:

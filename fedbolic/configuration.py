@@ -66,23 +66,28 @@ def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
     return given(function, vars(parse(parser_of(function), arguments)))
 
 
-def one_line(error: Exception) -> str:
-    """The message of an error without line breaks."""
+def one_line(error: Exception | str) -> str:
+    """A message without line breaks."""
     return " ".join(str(error).split())
 
 
-def describe(settings: dict[str, Any]) -> str:
-    """The YAML text that :func:`build` turns into the same settings.
+def describe(function: Callable, settings: dict[str, Any]) -> str:
+    """The YAML text of a call of ``function``, defaults written out; :func:`build` reads it back.
+
+    Raises:
+        SetupError: If a value is not made of frozen dataclasses and plain values.
 
     Example:
-        >>> from fedbolic.federated import Cohort, Median
-        >>> print(describe({"cohort": Cohort(0.5), "aggregator": Median()}), end="")
-        cohort:
-          rate: 0.5
+        >>> from fedbolic.federated import Aggregator, Median
+        >>> def call(aggregator: Aggregator = Median(), times: int = 1): ...
+        >>> print(describe(call, {"times": 2}), end="")
         aggregator:
           class_path: fedbolic.federated.aggregate.Median
+        times: 2
     """
-    plain = {name: _plain(value) for name, value in settings.items() if name not in INVISIBLE}
+    call = inspect.signature(function).bind(**settings)
+    call.apply_defaults()
+    plain = {name: _plain(v) for name, v in call.arguments.items() if name not in INVISIBLE}
     return yaml.safe_dump(plain, sort_keys=False)
 
 

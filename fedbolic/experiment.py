@@ -84,7 +84,7 @@ def run(
         if not overwrite:
             refuse_existing(path)
         job = _prepare(settings, path, callbacks)
-        config = describe(settings)
+        config = describe(run, settings)
         if path.exists():
             RunFolder(path).remove()
         folder = RunFolder.create(path, config=config, environment=job.environment())

@@ -9,15 +9,17 @@ from pathlib import Path
 from fedbolic.record import Row, RunFolder
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
-CHOSEN, UP, DOWN, ROUNDS = "G-FL % chosen on validation", "MB up", "MB down", "rounds"
-COLUMNS = (G_FL, P_FL, MEAN, WORST, CHOSEN, UP, DOWN, ROUNDS)
+VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
+UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
+COLUMNS = (G_FL, P_FL, MEAN, WORST, VALIDATION, CHOSEN, UP, DOWN, ROUNDS)
 
 LEGEND = f"""\
 Mean ± standard deviation over seeds, of the last round. {G_FL}: accuracy of the server's model on
 the server's test set. {P_FL}: accuracy at the clients on their own test examples, after fine-tuning
 where the run asks for it; by examples, as mean over clients, and of the worst client.
-{CHOSEN}: the server's model of the round with the best accuracy
-on the clients' validation examples. MB: bytes of all rounds and clients together, in 10^6."""
+{VALIDATION}: accuracy at the clients on their own validation examples.
+{CHOSEN}: the server's model of the round with the best of these.
+MB: bytes of all rounds and clients together, in 10^6."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         P_FL: common.get((last, personal)),
         MEAN: statistics.fmean(clients) if clients else None,
         WORST: min(clients, default=None),
+        VALIDATION: common.get((last, "validation/accuracy")),
         CHOSEN: _chosen(common),
     }
     percent = {name: 100 * value for name, value in found.items() if value is not None}

@@ -1,7 +1,7 @@
 """Many runs of one configuration: the rows of a table, each with several seeds."""
 
+import difflib
 import json
-import logging
 import multiprocessing
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,6 @@ from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
 
-logger = logging.getLogger("fedbolic")
-
 
 def sweep(
     base: Path,
@@ -28,7 +26,7 @@ def sweep(
     runs: Path = Path("runs"),
     jobs: int = 1,
     overwrite: bool = False,
-) -> Path:
+) -> tuple[Path, list[str]]:
     """Run every row with every seed; what is finished stays, what was stopped goes on.
 
     Args:
@@ -45,11 +43,10 @@ def sweep(
         overwrite: Begin again with every run.
 
     Returns:
-        The sweep's folder.
+        The sweep's folder, and why runs stopped, if any did; the others went on to their end.
 
     Raises:
         SetupError: If a row is no configuration, or an unlike run stands in its folder.
-        RunStoppedError: If runs stopped; the others have gone on to their end.
     """
     check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
     name = name or "sweep"
@@ -63,10 +60,7 @@ def sweep(
     for place, row in enumerate(rows):
         (folder / row).mkdir(exist_ok=True)
         (folder / row / "place").write_text(str(place))
-    stopped = [error for error in _run_all(tasks, jobs, overwrite) if error]
-    if stopped:
-        raise RunStoppedError("; ".join(stopped))
-    return folder
+    return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
 
 
 def _tasks(
@@ -108,13 +102,19 @@ def _run_one(arguments: list[str], path: Path, overwrite: bool) -> str | None:
     try:
         if overwrite or not path.exists():
             run(**settings, overwrite=overwrite, callbacks=callbacks)
-        elif (path / "config.yaml").read_text() != describe(settings):
-            raise SetupError(
-                f"{path} holds a run of another configuration: replace it with --overwrite, or "
-                "give the sweep another --name"
-            )
         else:
+            _refuse_unlike(path / "config.yaml", describe(run, settings))
             resume(path, callbacks=callbacks)
     except RunStoppedError as error:
         return f"{path}: {error}"
     return None
+
+
+def _refuse_unlike(file: Path, config: str) -> None:
+    before, now = file.read_text().splitlines(), config.splitlines()
+    changed = [line for line in difflib.ndiff(before, now) if line[0] in "-+"]
+    if changed:
+        raise SetupError(
+            f"{file.parent} holds a run of another configuration ({' '.join(changed[:4])}): "
+            "replace it with --overwrite, or give the sweep another --name"
+        )
