@@ -2,6 +2,7 @@
 
 import csv
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,15 @@ VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
 UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
 COLUMNS = (G_FL, P_FL, MEAN, WORST, VALIDATION, CHOSEN, UP, DOWN, ROUNDS)
 
-LEGEND = f"""\
-Mean ± standard deviation over seeds, of the last round. {G_FL}: accuracy of the server's model on
-the server's test set. {P_FL}: accuracy at the clients on their own test examples, after fine-tuning
-where the run asks for it; by examples, as mean over clients, and of the worst client.
-{VALIDATION}: accuracy at the clients on their own validation examples.
-{CHOSEN}: the server's model of the round with the best of these.
-MB: bytes of all rounds and clients together, in 10^6."""
+SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
+LEGENDS = {
+    G_FL: "accuracy of the server's model on the server's test set",
+    P_FL: "accuracy at the clients on their own test examples, weighted by their number, after "
+    "fine-tuning where the run asks for it; then the same as a mean over clients and of the worst",
+    VALIDATION: "accuracy at the clients on their own validation examples",
+    CHOSEN: "the server's model of the round with the best validation accuracy",
+    UP: "megabytes (10^6) from all clients in all rounds, then to them",
+}
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ def report(paths: Sequence[Path]) -> str:
         FileNotFoundError: If a folder holds no run.
     """
     rows = [row for path in paths for row in find(path)]
-    text = f"{table(rows, published(paths[0]))}\n\n{LEGEND}\n"
+    text = table(rows, published(paths[0]))
+    meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
+    text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
     (paths[0] / "report.md").write_text(text)
     plot(rows, paths[0] / "accuracy.png")
     return text
@@ -153,7 +158,7 @@ def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> 
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return ""
-    if len(values) == 1:
+    if len(set(values)) == 1:  # one seed, or a count that no seed changes
         return f"{values[0]:.4g}"
     return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
 
