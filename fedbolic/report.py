@@ -187,18 +187,20 @@ def plot(rows: Sequence[TableRow], file: Path) -> None:
     FigureCanvasAgg(figure)
     panels = {"holdout/accuracy": "the server's test set", "test/accuracy": "at the clients"}
     for axes, (name, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for row in rows:
+        for place, row in enumerate(rows):
             curves = [_curve(folder.rows(), name) for folder in row.folders]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            if not rounds:
-                continue
             values = [[100 * curve[r] for curve in curves] for r in rounds]
             means = [statistics.fmean(v) for v in values]
-            marker = "o" if len(rounds) == 1 else ""
-            (line,) = axes.plot(rounds, means, marker=marker, label=row.name)
-            low, high = [min(v) for v in values], [max(v) for v in values]
-            axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+            look = {"color": f"C{place}", "label": row.name}  # one colour in both panels
+            if len(rounds) == 1:  # nothing is learned by rounds: a level to compare with
+                axes.axhline(means[0], linestyle="--", **look)
+            elif rounds:
+                axes.plot(rounds, means, **look)
+                low, high = [min(v) for v in values], [max(v) for v in values]
+                axes.fill_between(rounds, low, high, color=look["color"], alpha=0.2, linewidth=0)
         axes.set(title=title, xlabel="round", ylabel="accuracy %")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(fontsize="small")
