@@ -1,9 +1,10 @@
 """YAML and flags to objects, and objects back to YAML."""
 
+import contextlib
 import dataclasses
 import inspect
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,19 @@ INVISIBLE = ("overwrite", "callbacks")
 
 class SetupError(ValueError):
     """A run cannot begin as it was asked for; nothing was written."""
+
+
+@contextlib.contextmanager
+def setting_up() -> Iterator[None]:
+    """What is refused inside is the caller's to mend, and is said in one line.
+
+    Raises:
+        SetupError: In place of any error about values, files or arguments.
+    """
+    try:
+        yield
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
+        raise SetupError(one_line(error)) from error
 
 
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
@@ -51,10 +65,8 @@ def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     Raises:
         SetupError: In one line, if a key or class is unknown or a value is refused.
     """
-    try:
+    with setting_up():
         return parser.instantiate(parser.parse_args(list(arguments)))
-    except (ArgumentError, ValueError, TypeError, OSError) as error:
-        raise SetupError(one_line(error)) from error
 
 
 def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Tables and plots of finished runs, ours beside the published numbers."""
 
-import csv
 import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbolic.published import PUBLISHED, Published, read
 from fedbolic.record import Row, RunFolder
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
@@ -44,7 +44,8 @@ def report(paths: Sequence[Path]) -> str:
         FileNotFoundError: If a folder holds no run.
     """
     rows = [row for path in paths for row in find(path)]
-    text = table(rows, published(paths[0]))
+    file = paths[0] / PUBLISHED
+    text = table(rows, read(file) if file.exists() else ())
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
     text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
     (paths[0] / "report.md").write_text(text)
@@ -112,28 +113,14 @@ def _chosen(common: dict[tuple[int, str], float]) -> float | None:
     return common.get((best, "holdout/accuracy"))
 
 
-def published(path: Path) -> dict[tuple[str, str], tuple[str, str]]:
-    """Published numbers by row and column, each with its source; from ``published.csv``.
-
-    The columns of the file are ``row, column, value, source``.
-    """
-    file = path / "published.csv"
-    if not file.exists():
-        return {}
-    with file.open(newline="") as stream:
-        return {(r["row"], r["column"]): (r["value"], r["source"]) for r in csv.DictReader(stream)}
-
-
-def table(
-    rows: Sequence[TableRow], known: dict[tuple[str, str], tuple[str, str]] | None = None
-) -> str:
+def table(rows: Sequence[TableRow], known: Sequence[Published] = ()) -> str:
     """A Markdown table; columns in which no row has a number are left out.
 
     Args:
         rows: What stands in it.
-        known: The published numbers, as :func:`published` gives them.
+        known: Published numbers; those of its rows stand beside ours, with their sources below.
     """
-    known = known or {}
+    known = [number for number in known if number.row in {row.name for row in rows}]
     summaries = {row.name: [summary(folder.rows()) for folder in row.folders] for row in rows}
     columns = [c for c in COLUMNS if any(c in s for found in summaries.values() for s in found)]
     lines = [["", *columns, "seeds"]]
@@ -141,8 +128,8 @@ def table(
         lines.append([name, *(_spread([s[c] for s in found if c in s]) for c in columns)])
         lines[-1].append(str(len(found)))
     for column in reversed(columns):
-        _put_beside(lines, column, {n: v for (n, c), (v, _) in known.items() if c == column})
-    sources = sorted({source for name, (_, source) in known.items() if name[0] in summaries})
+        _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
+    sources = sorted({number.source for number in known})
     text = _markdown(lines)
     return text + (f"\n\nPublished: {'; '.join(sources)}." if sources else "")
 

@@ -3,17 +3,17 @@
 import difflib
 import json
 import multiprocessing
-import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe
+from fedbolic.configuration import SetupError, build, describe, setting_up
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
+from fedbolic.published import read, write_published
 
 
 def sweep(
@@ -21,7 +21,8 @@ def sweep(
     rows: dict[str, dict[str, Any] | None],
     *,
     seeds: tuple[int, ...] = (0,),
-    published: Path | None = None,
+    published: tuple[Path, ...] = (),
+    setting: str | None = None,
     name: str | None = None,
     runs: Path = Path("runs"),
     jobs: int = 1,
@@ -31,11 +32,12 @@ def sweep(
 
     Args:
         base: The configuration that all rows share. On the command line, this file and
-            ``published`` may be named as seen from the sweep's own file.
+            those of ``published`` may be named as seen from the sweep's own file.
         rows: By the name of the row, the settings in which it differs: dotted option to value. A
             row that names another class keeps the base's settings that the new class has too.
         seeds: Each row runs once with each.
-        published: A table of published numbers: row, column, value, source.
+        published: Tables of published numbers: CSV files of row, setting, column, value, source.
+        setting: Of these the rows that the report shows beside ours; by default all.
         name: Of the sweep; its folder is RUNS/NAME, with RUNS/NAME/ROW/seedSEED in it. By default
             the stem of the configuration file, or "sweep".
         runs: The folder of all runs.
@@ -48,18 +50,19 @@ def sweep(
     Raises:
         SetupError: If a row is no configuration, or an unlike run stands in its folder.
     """
-    check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
     name = name or "sweep"
     folder = runs / name
     tasks = list(_tasks(str(base), rows, seeds, name, runs))
-    for arguments, _ in tasks:
-        build(run, arguments)  # every row is checked before the first one runs
-    folder.mkdir(parents=True, exist_ok=True)
-    if published is not None:
-        shutil.copyfile(str(published), folder / "published.csv")
-    for place, row in enumerate(rows):
-        (folder / row).mkdir(exist_ok=True)
-        (folder / row / "place").write_text(str(place))
+    with setting_up():
+        check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
+        numbers = [number for file in published for number in read(file, setting)]
+        for arguments, _ in tasks:
+            build(run, arguments)  # every row is checked before the first one runs
+        folder.mkdir(parents=True, exist_ok=True)
+        write_published(numbers, folder)
+        for place, row in enumerate(rows):
+            (folder / row).mkdir(exist_ok=True)
+            (folder / row / "place").write_text(str(place))
     return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
 
 
