@@ -36,7 +36,12 @@ def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
 def _replaceable(function: Callable) -> list[str]:
     """The parameters whose default is one implementation of an abstract class."""
     parameters = inspect.signature(function).parameters
-    return [name for name, p in parameters.items() if isinstance(p.default, ABC)]
+    return [name for name, p in parameters.items() if _is_chosen(p.default)]
+
+
+def _is_chosen(value: Any) -> bool:
+    """Whether a value is one implementation of an abstract class."""
+    return ABC in type(value).__mro__  # isinstance would take a number or a path for one as well
 
 
 def given(function: Callable, settings: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         kind = type(value)
-        if ABC not in kind.__mro__:  # no choice of class, so no need to name it
+        if not _is_chosen(value):  # no choice of class, so no need to name it
             return fields
         path = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
         return path | ({"init_args": fields} if fields else {})
