@@ -1,9 +1,10 @@
 """YAML and flags to objects, and objects back to YAML."""
 
+import contextlib
 import dataclasses
 import inspect
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ INVISIBLE = ("overwrite", "callbacks")
 
 class SetupError(ValueError):
     """A run cannot begin as it was asked for; nothing was written."""
+
+
+@contextlib.contextmanager
+def at_the_door() -> Iterator[None]:
+    """What goes wrong inside is the caller's to mend, and is said in one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise SetupError(one_line(error)) from error
 
 
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:

@@ -1,9 +1,8 @@
 """From settings to a run's folder: run, and go on after a crash."""
 
-import contextlib
 import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import torch
 from lightning.fabric import Fabric
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe, one_line
+from fedbolic.configuration import SetupError, at_the_door, build, describe, one_line
 from fedbolic.data import FederatedData, Images, Source
 from fedbolic.federated import (
     Channel,
@@ -80,7 +79,7 @@ def run(
     """
     settings = {k: v for k, v in locals().items() if k not in ("overwrite", "callbacks")}
     path = runs / (name or "run") / f"seed{seed}"
-    with _setup():
+    with at_the_door():
         if not overwrite:
             refuse_existing(path)
         job = _prepare(settings, path, callbacks)
@@ -106,7 +105,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
         SetupError: If there is no run, or it cannot go on here as it began.
         RunStoppedError: If training cannot go on; the last good state is saved.
     """
-    with _setup():
+    with at_the_door():
         folder = RunFolder.open(path)
         settings = build(run, ["--config", str(folder.config)])
         job = _prepare(settings, path, callbacks)
@@ -135,15 +134,6 @@ class _Job:
         threads, precision = self.settings["threads"], self.settings["precision"]
         device = self.fabric.device.type
         return environment(engine=engine, threads=threads, precision=precision, device=device)
-
-
-@contextlib.contextmanager
-def _setup() -> Iterator[None]:
-    """What goes wrong inside is the caller's to mend, and is said in one line."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise SetupError(one_line(error)) from error
 
 
 def _prepare(settings: dict[str, Any], path: Path, callbacks: Sequence[object]) -> _Job:

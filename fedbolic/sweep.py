@@ -1,7 +1,6 @@
 """Many runs of one configuration: the rows of a table, each with several seeds."""
 
 import json
-import logging
 import multiprocessing
 import shutil
 from collections.abc import Iterator, Sequence
@@ -10,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe
+from fedbolic.configuration import SetupError, at_the_door, build, describe
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
 
-logger = logging.getLogger("fedbolic")
+TAKEN = {"seed", "name", "runs"}
+"""Settings of a run that follow from its place in the sweep."""
 
 
 def sweep(
@@ -48,15 +48,20 @@ def sweep(
         The sweep's folder.
 
     Raises:
-        SetupError: If a row is no configuration, or an unlike run stands in its folder.
+        SetupError: If a row is no configuration, which is said before anything is written; or if
+            an unlike run stands in its folder.
         RunStoppedError: If runs stopped; the others have gone on to their end.
     """
-    check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
     name = name or "sweep"
     folder = runs / name
-    tasks = list(_tasks(str(base), rows, seeds, name, runs))
-    for arguments, _ in tasks:
-        build(run, arguments)  # every row is checked before the first one runs
+    with at_the_door():
+        check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
+        _refuse_unclear(rows, seeds)
+        if published is not None and not published.is_file():
+            raise FileNotFoundError(f"there is no table of published numbers in {published}")
+        tasks = list(_tasks(str(base), rows, seeds, name, runs))
+        for arguments, _ in tasks:
+            build(run, arguments)  # every row is checked before the first one runs
     folder.mkdir(parents=True, exist_ok=True)
     if published is not None:
         shutil.copyfile(str(published), folder / "published.csv")
@@ -67,6 +72,17 @@ def sweep(
     if stopped:
         raise RunStoppedError("; ".join(stopped))
     return folder
+
+
+def _refuse_unclear(rows: dict[str, dict[str, Any] | None], seeds: Sequence[int]) -> None:
+    """Refuse what would give one folder to two runs, or another folder than the row's."""
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must differ from one another, got {list(seeds)}")
+    for row, settings in rows.items():
+        if not isinstance(row, str) or row == ".." or Path(row).name != row:
+            raise ValueError(f"row {row!r} must be named by a text that can name a folder")
+        if taken := sorted(TAKEN & (settings or {}).keys()):
+            raise ValueError(f"row {row!r} sets {', '.join(taken)}, which only the sweep may set")
 
 
 def _tasks(
