@@ -20,15 +20,15 @@ class SetupError(ValueError):
 
 
 @contextlib.contextmanager
-def setting_up() -> Iterator[None]:
-    """What is refused inside is the caller's to mend, and is said in one line.
+def at_the_door() -> Iterator[None]:
+    """What goes wrong inside is the caller's to mend, and is said in one line.
 
     Raises:
         SetupError: In place of any error about values, files or arguments.
     """
     try:
         yield
-    except (ArgumentError, ValueError, TypeError, OSError) as error:
+    except (ArgumentError, ValueError, OSError) as error:
         raise SetupError(one_line(error)) from error
 
 
@@ -50,7 +50,12 @@ def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
 def _replaceable(function: Callable) -> list[str]:
     """The parameters whose default is one implementation of an abstract class."""
     parameters = inspect.signature(function).parameters
-    return [name for name, p in parameters.items() if isinstance(p.default, ABC)]
+    return [name for name, p in parameters.items() if _is_chosen(p.default)]
+
+
+def _is_chosen(value: Any) -> bool:
+    """Whether a value is one implementation of an abstract class."""
+    return ABC in type(value).__mro__  # isinstance would take a number or a path for one as well
 
 
 def given(function: Callable, settings: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +70,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     Raises:
         SetupError: In one line, if a key or class is unknown or a value is refused.
     """
-    with setting_up():
+    with at_the_door():
         return parser.instantiate(parser.parse_args(list(arguments)))
 
 
@@ -107,7 +112,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
         kind = type(value)
-        if ABC not in kind.__mro__:  # no choice of class, so no need to name it
+        if not _is_chosen(value):  # no choice of class, so no need to name it
             return fields
         path = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
         return path | ({"init_args": fields} if fields else {})

@@ -11,7 +11,7 @@ import torch
 from lightning.fabric import Fabric
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe, one_line, setting_up
+from fedbolic.configuration import SetupError, at_the_door, build, describe, one_line
 from fedbolic.data import FederatedData, Images, Source
 from fedbolic.federated import (
     Channel,
@@ -79,15 +79,16 @@ def run(
     """
     settings = {k: v for k, v in locals().items() if k not in ("overwrite", "callbacks")}
     path = runs / (name or "run") / f"seed{seed}"
-    with setting_up():
+    with at_the_door():
         if not overwrite:
             refuse_existing(path)
         job = _prepare(settings, path, callbacks)
         config = describe(run, settings)
+        position = job.trainer.begin(job.method, job.data, job.stream)
         if path.exists():
             RunFolder(path).remove()
         folder = RunFolder.create(path, config=config, environment=job.environment())
-    _train(job, folder, None)
+    _train(job, folder, position)
     return path
 
 
@@ -105,14 +106,16 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
         SetupError: If there is no run, or it cannot go on here as it began.
         RunStoppedError: If training cannot go on; the last good state is saved.
     """
-    with setting_up():
+    with at_the_door():
         folder = RunFolder.open(path)
         settings = build(run, ["--config", str(folder.config)])
         job = _prepare(settings, path, callbacks)
         _refuse_other_arithmetic(folder.environment, job.environment())
+        position = job.trainer.begin(job.method, job.data, job.stream)
         checkpoint = folder.load()
-    position = None if checkpoint is None else Position.restore(checkpoint)
-    if position is not None and position.round >= job.method.rounds:
+    if checkpoint is not None:
+        position = Position.restore(checkpoint)
+    if position.round >= job.method.rounds:
         return False
     _train(job, folder, position)
     return True
@@ -127,6 +130,11 @@ class _Job:
     trainer: Trainer
     fabric: Fabric
     settings: dict[str, Any]
+
+    @property
+    def stream(self) -> Rng:
+        """The random stream of all rounds."""
+        return Rng(self.settings["seed"]).at("run")
 
     def environment(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be equal bit for bit."""
@@ -176,18 +184,17 @@ def _logger(import_path: str, folder: Path) -> Any:
     module, _, name = import_path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)(folder)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise SetupError(f"logger {import_path!r} cannot be made: {one_line(error)}") from error
 
 
-def _train(job: _Job, folder: RunFolder, position: Position | None) -> None:
+def _train(job: _Job, folder: RunFolder, position: Position) -> None:
     fabric, rounds = job.fabric, job.method.rounds
-    stream = Rng(job.settings["seed"]).at("run")
-    fabric.call("on_run_start", round=position.round if position else 0, rounds=rounds)
+    fabric.call("on_run_start", round=position.round, rounds=rounds)
     try:
         began = time.perf_counter()
         with fabric.autocast():
-            for now, rows in job.trainer.run(job.method, job.data, stream, position):
+            for now, rows in job.trainer.run(job.method, job.data, job.stream, position):
                 folder.save(now.checkpoint(), rows, time.perf_counter() - began)
                 began = time.perf_counter()
                 if now.exchange == 0:  # a round has ended

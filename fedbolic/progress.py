@@ -26,7 +26,7 @@ class ProgressBar:
         self.name, self.console = name, console or Console(stderr=True)
         self.last_line = 0.0
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[scores]}"),
@@ -52,7 +52,8 @@ class ProgressBar:
         due = time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES
         if not self.console.is_terminal and (due or round == rounds):
             self.last_line = time.monotonic()
-            self.console.print(f"{self.name}  round {round}/{rounds}  {scores}", highlight=False)
+            line = f"{self.name}  round {round}/{rounds}  {scores}"
+            self.console.print(line, highlight=False, markup=False)
 
     def on_run_end(self) -> None:
         """The run is over, whether well or not."""

@@ -111,11 +111,21 @@ class RunFolder:
         draft.replace(self.path / "state.pt")  # atomic: the old one or the new one, never half
 
     def load(self) -> dict[str, Any] | None:
-        """The last checkpoint, with the metrics cut back to it; none if there is not one yet."""
+        """The last checkpoint, with the metrics cut back to it; none if there is not one yet.
+
+        Raises:
+            ValueError: If metrics are missing that the checkpoint knows of.
+        """
         file = self.path / "state.pt"
         checkpoint = torch.load(file, weights_only=True) if file.exists() else None
         size = len(HEADER) if checkpoint is None else checkpoint.pop("metrics_bytes")
-        os.truncate(self.path / "metrics.csv", size)
+        metrics = self.path / "metrics.csv"
+        if metrics.stat().st_size < size:
+            raise ValueError(
+                f"{metrics} has {metrics.stat().st_size} bytes and had {size} when the run was "
+                "saved: put back what was there, or begin anew with --overwrite"
+            )
+        os.truncate(metrics, size)
         return checkpoint
 
     def rows(self) -> list[Row]:

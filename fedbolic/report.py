@@ -43,7 +43,7 @@ def report(paths: Sequence[Path]) -> str:
     Raises:
         FileNotFoundError: If a folder holds no run.
     """
-    rows = [row for path in paths for row in find(path)]
+    rows = _distinct([row for path in paths for row in find(path)])
     file = paths[0] / PUBLISHED
     text = table(rows, read(file) if file.exists() else ())
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
@@ -54,25 +54,41 @@ def report(paths: Sequence[Path]) -> str:
 
 
 def find(path: Path) -> list[TableRow]:
-    """The rows below a folder: runs of one name are one row, in the order they were begun.
+    """The rows below a folder, by path; those of a sweep in its own order.
+
+    Runs of one name, differing in their seeds, are one row.
 
     Raises:
         FileNotFoundError: If there is no run.
     """
-    configs = sorted(path.rglob("config.yaml"))
+    configs = [
+        config
+        for config in sorted(path.rglob("config.yaml"))
+        # a killed process may leave a draft of its folder, whose name begins with a dot
+        if not any(part.startswith(".") for part in config.relative_to(path).parts)
+    ]
     if not configs:
         raise FileNotFoundError(f"there is no run in {path}")
     by_name: dict[Path, list[RunFolder]] = {}
     for config in configs:
         by_name.setdefault(config.parent.parent, []).append(RunFolder(config.parent))
-    order = sorted(by_name, key=lambda name: _begun(by_name[name]))
-    return [TableRow(name.name, tuple(by_name[name])) for name in order]
+    return [TableRow(name.name, tuple(by_name[name])) for name in sorted(by_name, key=_place)]
 
 
-def _begun(folders: Iterable[RunFolder]) -> tuple[int, str]:
-    first = min(folders, key=lambda folder: str(folder.path))
-    place = first.path.parent / "place"  # a sweep writes there which of its rows this is
-    return (int(place.read_text()) if place.exists() else 0, str(first.path))
+def _place(name: Path) -> tuple[str, int, str]:
+    place = name / "place"  # a sweep writes there which of its rows this is
+    return (str(name.parent), int(place.read_text()) if place.exists() else 0, name.name)
+
+
+def _distinct(rows: Sequence[TableRow]) -> list[TableRow]:
+    """The rows, those of one name called by their paths."""
+    names = [row.name for row in rows]
+    return [
+        row
+        if names.count(row.name) == 1
+        else TableRow(str(row.folders[0].path.parent), row.folders)
+        for row in rows
+    ]
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float]:
@@ -126,7 +142,7 @@ def table(rows: Sequence[TableRow], known: Sequence[Published] = ()) -> str:
     lines = [["", *columns, "seeds"]]
     for name, found in summaries.items():
         lines.append([name, *(_spread([s[c] for s in found if c in s]) for c in columns)])
-        lines[-1].append(str(len(found)))
+        lines[-1].append(str(sum(bool(s) for s in found)))
     for column in reversed(columns):
         _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
     sources = sorted({number.source for number in known})

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe, setting_up
+from fedbolic.configuration import SetupError, at_the_door, build, describe
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
 from fedbolic.published import read, write_published
+
+TAKEN = {"seed", "name", "runs"}
+"""Settings of a run that follow from its place in the sweep."""
 
 
 def sweep(
@@ -48,22 +51,35 @@ def sweep(
         The sweep's folder, and why runs stopped, if any did; the others went on to their end.
 
     Raises:
-        SetupError: If a row is no configuration, or an unlike run stands in its folder.
+        SetupError: If a row is no configuration, which is said before anything is written; or if
+            an unlike run stands in its folder.
     """
     name = name or "sweep"
     folder = runs / name
-    tasks = list(_tasks(str(base), rows, seeds, name, runs))
-    with setting_up():
+    with at_the_door():
         check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
+        _refuse_unclear(rows, seeds)
         numbers = [number for file in published for number in read(file, setting)]
+        tasks = list(_tasks(str(base), rows, seeds, name, runs))
         for arguments, _ in tasks:
             build(run, arguments)  # every row is checked before the first one runs
-        folder.mkdir(parents=True, exist_ok=True)
-        write_published(numbers, folder)
-        for place, row in enumerate(rows):
-            (folder / row).mkdir(exist_ok=True)
-            (folder / row / "place").write_text(str(place))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_published(numbers, folder)
+    for place, row in enumerate(rows):
+        (folder / row).mkdir(exist_ok=True)
+        (folder / row / "place").write_text(str(place))
     return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
+
+
+def _refuse_unclear(rows: dict[str, dict[str, Any] | None], seeds: Sequence[int]) -> None:
+    """Refuse what would give one folder to two runs, or another folder than the row's."""
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must differ from one another, got {list(seeds)}")
+    for row, settings in rows.items():
+        if not isinstance(row, str) or row == ".." or Path(row).name != row:
+            raise ValueError(f"row {row!r} must be named by a text that can name a folder")
+        if taken := sorted(TAKEN & (settings or {}).keys()):
+            raise ValueError(f"row {row!r} sets {', '.join(taken)}, which only the sweep may set")
 
 
 def _tasks(

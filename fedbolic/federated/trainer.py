@@ -80,6 +80,22 @@ class Trainer:
     channels: tuple[Channel, ...] = ()
     evaluation: Evaluation = Evaluation()
 
+    def begin(self, method: Method, data: FederatedData, rng: Rng) -> Position:
+        """The position before the first round.
+
+        Args:
+            method: What is trained.
+            data: Where; on the device and in the dtype to work in.
+            rng: The run's stream.
+
+        Raises:
+            ValueError: If a channel does not fit the method's aggregator, or the method the data.
+        """
+        self._check(method)
+        inputs = data.clients[0].no_inputs
+        state = method.init(data.meta, rng.at("init"))
+        return Position(tree.to(state, inputs.device, inputs.dtype))
+
     def run(
         self, method: Method, data: FederatedData, rng: Rng, position: Position | None = None
     ) -> Iterator[tuple[Position, list[Row]]]:
@@ -97,9 +113,7 @@ class Trainer:
             ValueError: If a channel does not fit the aggregator of an exchange.
         """
         if position is None:
-            inputs = data.clients[0].no_inputs
-            state = tree.to(method.init(data.meta, rng.at("init")), inputs.device, inputs.dtype)
-            position = Position(state)
+            position = self.begin(method, data, rng)
         while position.round < method.rounds:
             position, rows = self._exchange(method, data, rng, position)
             yield position, rows

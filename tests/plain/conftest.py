@@ -1,0 +1,78 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbolic.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+
+TINY = """
+method:
+  class_path: fedbolic.federated.FedAvg
+  init_args:
+    rounds: 2
+    backbone: {class_path: fedbolic.nn.backbone.MLP, init_args: {widths: [4]}}
+    schedule: {epochs: 1, batch_size: 16}
+data:
+  class_path: fedbolic.data.Images
+  init_args:
+    num_train: 60
+    num_test: 20
+    partition: {class_path: fedbolic.data.IID, init_args: {num_clients: 3}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_data_folder(monkeypatch, tmp_path):
+    """No test finds the files of the one who runs it."""
+    monkeypatch.delenv("FEDBOLIC_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    """A configuration that trains in a blink."""
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    return file
+
+
+@pytest.fixture
+def runs(tmp_path) -> Path:
+    """Where runs go; not there yet."""
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def fedbolic(capsys):
+    """Calls the command line in this process: its exit code, standard output and error."""
+
+    def call(*words):
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as error:  # --help and --print_config
+            code = error.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def process():
+    """Starts the command line in a process of its own, as a user would, with this code."""
+
+    def start(*words, cwd=ROOT, path=()):
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedbolic", *map(str, words)],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *path)))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start

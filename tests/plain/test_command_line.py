@@ -1,0 +1,467 @@
+"""The command line: one clear line for what is wrong, and a folder for what is right."""
+
+import gzip
+import json
+import struct
+
+import pytest
+import torch
+import yaml
+
+import fedbolic.experiment
+from fedbolic.configuration import build
+from fedbolic.experiment import run
+from fedbolic.federated import RunStoppedError, Sequential
+from fedbolic.federated.engine import Failure
+
+FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
+
+
+def refused(answer, *, names):
+    """Whether an answer is one line on standard error that names all of ``names``."""
+    code, out, err = answer
+    assert code == 2, answer
+    assert out == ""
+    assert err.startswith("fedbolic: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    for name in names:
+        assert name in err
+    assert "Traceback" not in err
+    return True
+
+
+def tensors(folder):
+    """Every leaf of a checkpoint by its path; tensors as bytes with their dtype and shape."""
+
+    def walk(value, path):
+        if isinstance(value, dict):
+            return [leaf for k, v in value.items() for leaf in walk(v, f"{path}/{k}")]
+        if isinstance(value, torch.Tensor):
+            return [(path, value.dtype, tuple(value.shape), value.numpy().tobytes())]
+        return [(path, value)]
+
+    return walk(torch.load(folder / "state.pt", weights_only=True), "")
+
+
+DOORS = {
+    "unknown flag": (["--nonsense=3"], ["--nonsense"]),
+    "unknown flag of a class": (["--method.nonsense=3"], ["method", "nonsense"]),
+    "stray word": (["stray"], ["stray"]),
+    "a word for a number": (["--method.rounds=many"], ["rounds", "int", "many"]),
+    "a word for the seed": (["--seed=x"], ["seed", "int", "x"]),
+    "no such choice": (["--device=tpu"], ["device", "cpu", "tpu"]),
+    "negative lr": (["--method.lr=-1"], ["lr must be a positive number", "-1"]),
+    "rate above 1": (["--cohort.rate=1.5"], ["rate must lie in [0, 1]", "1.5"]),
+    "no thread": (["--threads=0"], ["threads must be at least 1", "0"]),
+    "unknown module": (["--method=nowhere.FedAvg"], ["method", "nowhere"]),
+    "unknown class": (["--method=fedbolic.federated.FedAvgg"], ["method", "FedAvgg"]),
+    "class of another kind": (["--method=fedbolic.federated.Cohort"], ["Cohort", "Method"]),
+    "too many clients": (
+        ["--data.partition.num_clients=61"],
+        ["61 clients cannot share 60 examples", "ask for 60 or fewer"],
+    ),
+    "too many examples": (["--data.num_train=9999"], ["num_train is 9999", "1352"]),
+    "missing data file": (
+        ["--data.dataset=fedbolic.data.Arrays", "--data.dataset.path=nowhere.npz"],
+        ["nowhere.npz is not in", "give the path"],
+    ),
+    "a table that matches nothing": (
+        ["--method.sharing={'tail.*': shared}"],
+        ["no pattern of sharing", "body.1.weight"],
+    ),
+    "a network for other inputs": (
+        ["--method.backbone=fedbolic.nn.backbone.ConvNet", "--data.pool=8"],
+        ["ConvNet needs images", "use MLP"],
+    ),
+    "unknown logger": (["--loggers=[nowhere.Logger]"], ["nowhere.Logger", "No module"]),
+    "a logger without module": (["--loggers=[Logger]"], ["Logger", "cannot be made"]),
+    "a logger that is none": (["--loggers=[torch.nn.Linear]"], ["Linear", "cannot be made"]),
+    "no configuration": (["--config=nowhere.yaml"], ["nowhere.yaml", "not exist"]),
+}
+
+
+@pytest.mark.parametrize(("words", "names"), DOORS.values(), ids=DOORS)
+def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
+    words, names, fedbolic, config, runs
+):
+    assert refused(fedbolic("run", "--config", config, "--runs", runs, *words), names=names)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("methd: 3", ["methd"]),
+        ("method: {class_path: fedbolic.federated.FedAvg, init_args: {speed: 3}}", ["speed"]),
+        ("seed: [1\n- {", ["config", "line 1"]),
+        ("- 1\n- 2", ["config"]),
+    ],
+)
+def test_a_wrong_configuration_file_is_refused_in_one_line(text, names, fedbolic, tmp_path, runs):
+    (tmp_path / "wrong.yaml").write_text(text)
+    answer = fedbolic("run", "--config", tmp_path / "wrong.yaml", "--runs", runs)
+    assert refused(answer, names=names)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], ["command", "run", "sweep", "resume", "report"]),
+        (["train"], ["train", "run"]),
+        (["resume"], ["run"]),
+        (["resume", "nowhere"], ["there is no run in nowhere"]),
+        (["report", "nowhere"], ["there is no run in nowhere"]),
+        (["sweep"], ["base"]),
+    ],
+)
+def test_a_wrong_command_is_refused_in_one_line(words, names, fedbolic, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(fedbolic(*words), names=names)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cuda_is_refused_where_there_is_none(fedbolic, config, runs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answer = fedbolic("run", "--config", config, "--runs", runs, "--device=cuda")
+    assert refused(answer, names=["cuda", "--device=cpu"])
+    assert not runs.exists()
+
+
+def idx(shape, values):
+    return struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + bytes(values)
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """A folder of tiny IDX files, which tests damage."""
+    raw = tmp_path / "root" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for stem, n in (("train", 12), ("t10k", 4)):
+        (raw / f"{stem}-images-idx3-ubyte").write_bytes(
+            idx((n, 4, 4), [i % 251 for i in range(16 * n)])
+        )
+        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(idx((n,), [i % 3 for i in range(n)]))
+    return raw
+
+
+def truncate(raw):
+    file = raw / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    return [str(file), "expected 208 bytes, found 207"]
+
+
+def mislabel(raw):
+    (raw / "train-labels-idx1-ubyte").write_bytes(idx((12,), [0, 1, 10, *[0] * 9]))
+    return ["label 10", "train example 2", "0 .. 9"]
+
+
+def replace(raw):
+    file = raw / "t10k-labels-idx1-ubyte.gz"
+    file.write_bytes(gzip.compress(b"another"))
+    return [str(file), "expected md5 ec29112dd5afa0611ce80d1b7f02629c"]
+
+
+def lose(raw):
+    (raw / "t10k-labels-idx1-ubyte").unlink()
+    return ["t10k-labels-idx1-ubyte", str(raw.parents[1])]
+
+
+@pytest.mark.parametrize("damage", [truncate, mislabel, replace, lose])
+def test_damaged_data_are_refused_in_one_line(damage, mnist, fedbolic, config, runs):
+    names = damage(mnist)
+    words = ["--data.dataset=fedbolic.data.MNIST", f"--data.root={mnist.parents[1]}"]
+    words += ["--data.num_train=null", "--data.num_test=null"]
+    assert refused(fedbolic("run", "--config", config, "--runs", runs, *words), names=names)
+    assert not runs.exists()
+
+
+def test_whole_data_of_the_same_kind_are_accepted(mnist, fedbolic, config, runs):
+    words = ["--data.dataset=fedbolic.data.MNIST", f"--data.root={mnist.parents[1]}"]
+    words += ["--data.num_train=null", "--data.num_test=null"]
+    assert fedbolic("run", "--config", config, "--runs", runs, *words)[0] == 0
+
+
+def test_a_process_says_it_in_one_line_too(process, config, runs, tmp_path):
+    """Without a test runner around it: no warning, no traceback, no other line."""
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text("base: tiny.yaml\nrows: {good: null, wrong: {method.lr: -1}}")
+    words = [("run", "--config", config, "--method.lr=-1"), ("sweep", "--config", sweep)]
+    for started in [process(*word, "--runs", runs) for word in words]:
+        out, err = started.communicate(timeout=120)
+        assert refused((started.returncode, out, err), names=["lr must be a positive number"])
+    assert not runs.exists()
+
+
+def test_a_run_leaves_a_folder_named_by_its_configuration(fedbolic, config, runs):
+    code, out, err = fedbolic("run", "--config", config, "--runs", runs)
+    folder = runs / "tiny" / "seed0"
+    assert code == 0
+    assert {file.name for file in folder.iterdir()} >= FOLDER
+    assert [file.name for file in folder.parent.iterdir()] == ["seed0"]
+    assert out.splitlines()[0].startswith("|")
+    assert out.splitlines()[-1] == str(folder)
+    assert "round 2/2" in err
+    assert torch.load(folder / "state.pt", weights_only=True)["round"] == 2
+    assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_the_folder_holds_the_configuration_to_run_it_again(fedbolic, config, runs):
+    words = ["--method.lr=0.03", "--seed=5", "--evaluation.tune.epochs=2"]
+    assert fedbolic("run", "--config", config, "--runs", runs, *words)[0] == 0
+    first, second = runs / "tiny" / "seed5", runs / "again" / "seed5"
+    written = yaml.safe_load((first / "config.yaml").read_text())
+    assert written["method"]["init_args"]["lr"] == 0.03
+    assert written["name"] == "tiny"
+    again = ("run", "--config", first / "config.yaml", "--name=again")
+    assert fedbolic(*again)[0] == 0
+    assert (second / "metrics.csv").read_bytes() == (first / "metrics.csv").read_bytes()
+    assert tensors(second) == tensors(first)
+
+
+def test_two_seeds_differ_and_stand_side_by_side(fedbolic, config, runs):
+    for seed in (0, 1):
+        assert fedbolic("run", "--config", config, "--runs", runs, f"--seed={seed}")[0] == 0
+    one, other = ((runs / "tiny" / f"seed{seed}") for seed in (0, 1))
+    assert (one / "metrics.csv").read_bytes() != (other / "metrics.csv").read_bytes()
+    _, out, _ = fedbolic("report", runs)
+    assert "±" in out
+    assert out.splitlines()[2].rstrip(" |").endswith("2")  # the number of seeds
+
+
+def test_a_name_is_taken_from_flag_then_file_then_stem(fedbolic, config, runs):
+    one = ["--config", config, "--runs", runs, "--method.rounds=1"]
+    config.write_text(f"name: inside\n{config.read_text()}")
+    assert fedbolic("run", *one)[0] == 0
+    assert fedbolic("run", *one, "--name=given")[0] == 0
+    assert {path.name for path in runs.iterdir()} == {"inside", "given"}
+
+
+def test_an_existing_run_is_refused_with_two_ways_out_and_kept(fedbolic, config, runs):
+    words = ["run", "--config", config, "--runs", runs, "--method.rounds=1"]
+    fedbolic(*words)
+    folder = runs / "tiny" / "seed0"
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    answer = fedbolic(*words, "--method.lr=0.5")
+    assert refused(answer, names=[str(folder), f"fedbolic resume {folder}", "--overwrite"])
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_overwrite_replaces_all_of_a_run(fedbolic, config, runs):
+    words = ["run", "--config", config, "--runs", runs, "--method.rounds=1"]
+    fedbolic(*words)
+    folder = runs / "tiny" / "seed0"
+    (folder / "mine.txt").touch()
+    before = (folder / "metrics.csv").read_bytes()
+    assert fedbolic(*words, "--method.lr=0.5", "--overwrite")[0] == 0
+    assert (folder / "metrics.csv").read_bytes() != before
+    assert not (folder / "mine.txt").exists()
+    assert "overwrite" not in yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_overwrite_keeps_the_old_run_if_the_new_one_cannot_begin(fedbolic, config, runs):
+    words = ["run", "--config", config, "--runs", runs, "--overwrite", "--method.rounds=1"]
+    fedbolic(*words)
+    folder = runs / "tiny" / "seed0"
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    assert fedbolic(*words, "--data.partition.num_clients=61")[0] == 2
+    assert fedbolic(*words, "--method.sharing={'tail.*': shared}")[0] == 2
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_resume_of_a_finished_run_says_so_and_changes_nothing(fedbolic, config, runs):
+    fedbolic("run", "--config", config, "--runs", runs, "--method.rounds=1")
+    folder = runs / "tiny" / "seed0"
+    before = {name: (folder / name).read_bytes() for name in FOLDER}
+    code, out, _ = fedbolic("resume", folder)
+    assert code == 0
+    assert f"{folder} is finished" in out
+    assert {name: (folder / name).read_bytes() for name in FOLDER} == before
+
+
+def test_the_printed_configuration_is_complete_and_gives_the_same_run(fedbolic, config, runs):
+    code, out, _ = fedbolic("run", "--config", config, "--runs", runs, "--print_config")
+    assert code == 0
+    assert not runs.exists()
+    printed = yaml.safe_load(out)
+    assert printed["method"]["init_args"]["rounds"] == 2
+    assert {name: printed[name] for name in ("seed", "threads", "runs", "precision")} == {
+        "seed": 0, "threads": 1, "runs": str(runs), "precision": "32-true",
+    }  # fmt: skip
+    printed.pop("overwrite")
+    file = config.with_name("printed.yaml")
+    file.write_text(yaml.safe_dump(printed))
+    assert build(run, ["--config", str(file)]) == build(
+        run, ["--config", str(config), "--runs", str(runs)]
+    )
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["sweep"], ["resume"], ["report"]])
+def test_help_names_what_may_be_asked(command, fedbolic):
+    code, out, err = fedbolic(*command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: fedbolic")
+
+
+def test_the_help_of_a_class_is_its_docstring(fedbolic):
+    code, out, _ = fedbolic("run", "--method.help=fedbolic.federated.FedAvg")
+    assert code == 0
+    assert "Local step size, above 0." in " ".join(out.split())
+
+
+class PowerError(RuntimeError):
+    """What a client of these tests raises."""
+
+
+def failing_from(round):
+    """An engine's run whose clients all fail from a round on."""
+    plain = Sequential.run
+
+    def work(self, method, messages, clients, memories, rng):
+        for client, update, memory in plain(self, method, messages, clients, memories, rng):
+            now = rng.path[rng.path.index("round") + 1]
+            yield client, Failure(PowerError("no power")) if now >= round else update, memory
+
+    return work
+
+
+def test_a_run_without_a_usable_update_stops_with_one_line_and_its_last_good_state(
+    fedbolic, config, runs, monkeypatch, caplog
+):
+    words = ["run", "--config", config, "--runs", runs, "--method.rounds=4"]
+    assert fedbolic(*words, "--name=whole")[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Sequential, "run", failing_from(3))
+        code, _, err = fedbolic(*words)
+    assert code == 1
+    assert err.splitlines()[-1].startswith("fedbolic: stopped: round 3: no client delivered")
+    assert [r.getMessage() for r in caplog.records].count(
+        "client 0 is left out of this exchange: PowerError: no power"
+    ) == 1
+    folder = runs / "tiny" / "seed0"
+    assert torch.load(folder / "state.pt", weights_only=True)["round"] == 2
+    # what stopped it is mended: it goes on as if nothing had happened
+    assert fedbolic("resume", folder)[0] == 0
+    assert tensors(folder) == tensors(runs / "whole" / "seed0")
+
+
+FAILING = """
+from dataclasses import dataclass
+
+from fedbolic.baselines import Majority
+from fedbolic.federated import Mean, Method
+
+
+@dataclass(frozen=True)
+class Failing(Method):
+    rounds: int = 3
+
+    aggregator = property(lambda self: Mean())
+
+    def init(self, meta, rng):
+        return {"n": 0}
+
+    def local_update(self, message, client, memory, rng):
+        raise ValueError("no power")
+
+    def server_update(self, state, total):
+        return state
+
+    def evaluate(self, message, client, memory, rng):
+        return {}
+"""
+
+
+def test_a_process_with_somebody_elses_failing_method_stops(process, config, runs, tmp_path):
+    (tmp_path / "somebody.py").write_text(FAILING)
+    config.write_text(config.read_text().replace("fedbolic.federated.FedAvg", "somebody.Failing"))
+    config.write_text("\n".join(
+        line for line in config.read_text().splitlines()
+        if not any(word in line for word in ("backbone", "schedule"))
+    ))  # fmt: skip
+    started = process("run", "--config", config, "--runs", runs, path=[tmp_path])
+    out, err = started.communicate(timeout=120)
+    assert (started.returncode, out) == (1, "")
+    assert "Traceback" not in err
+    assert "client 2 is left out of this exchange: ValueError: no power" in " ".join(err.split())
+    last = "stopped: round 1: no client delivered a usable update; the warnings above say why"
+    assert err.splitlines()[-1] == f"fedbolic: {last}"
+
+
+def test_a_state_that_is_not_finite_stops_the_run(fedbolic, config, runs):
+    words = ["--method.lr=1e39", "--method.rounds=9"]
+    code, _, err = fedbolic("run", "--config", config, "--runs", runs, *words)
+    assert code == 1
+    assert err.splitlines()[-1].startswith("fedbolic: stopped: round ")
+
+
+SWEEPS = {
+    "wrong value": ("rows: {good: null, wrong: {method.lr: -1}}", ["lr must be"]),
+    "unknown option": ("rows: {good: null, wrong: {method.nope: 1}}", ["nope"]),
+    "unknown class": ("rows: {good: null, wrong: {method: fedbolic.X}}", ["fedbolic.X"]),
+    "no row": ("rows: {}", ["num_rows must be at least 1"]),
+    "rows without names": ("rows: [a, b]", ["rows"]),
+    "no seed": ("rows: {a: null}\nseeds: []", ["num_seeds must be at least 1"]),
+    "a seed twice": ("rows: {a: null}\nseeds: [1, 1]", ["seeds must differ", "[1, 1]"]),
+    "no job": ("rows: {a: null}\njobs: 0", ["jobs must be at least 1"]),
+    "unknown key": ("rows: {a: null}\nrow: 1", ["row"]),
+    "no such table": ("rows: {a: null}\npublished: no.csv", ["published", "no.csv"]),
+    "a path for a row": ("rows: {a/b: null}", ["row 'a/b'"]),
+    "a way out": ("rows: {..: null}", ["row '..'"]),
+    "a number for a row": ("rows: {1: null}", ["row 1"]),
+    "own seed": ("rows: {a: {seed: 3}}", ["row 'a' sets seed"]),
+    "own folder": ("rows: {a: {runs: x, name: y}}", ["row 'a' sets name, runs"]),
+    "no base": ("base: nowhere.yaml\nrows: {a: null}", ["nowhere.yaml"]),
+}
+
+
+@pytest.mark.parametrize(("text", "names"), SWEEPS.values(), ids=SWEEPS)
+def test_a_wrong_sweep_is_refused_before_any_row_runs(text, names, fedbolic, config, runs):
+    sweep = config.with_name("sweep.yaml")
+    sweep.write_text(text if text.startswith("base") else f"base: tiny.yaml\n{text}")
+    assert refused(fedbolic("sweep", "--config", sweep, "--runs", runs), names=names)
+    assert not runs.exists()
+
+
+def test_a_sweep_finds_its_base_beside_itself_and_prints_its_table(
+    fedbolic, config, runs, monkeypatch, tmp_path
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    sweep = config.with_name("table.yaml")
+    (tmp_path / "published.csv").write_text("row,column,value,source\nslow,G-FL %,12.3,Table 9\n")
+    sweep.write_text(
+        "base: tiny.yaml\npublished: published.csv\nseeds: [0, 1]\n"
+        "rows: {slow: {method.lr: 0.01}, fast: {method.lr: 0.5}}\n"
+    )
+    code, out, _ = fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")
+    lines = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("| ")]
+    assert code == 0
+    assert lines == ["", "slow", "fast"]
+    assert "12.3" in out
+    assert "Published: Table 9." in out
+    assert (runs / "table" / "report.md").exists()
+    assert {path.name for path in (runs / "table" / "slow").iterdir()} == {
+        "place",
+        "seed0",
+        "seed1",
+    }
+
+
+def test_one_stopped_row_does_not_stop_a_sweep(fedbolic, config, runs):
+    sweep = config.with_name("sweep.yaml")
+    sweep.write_text("base: tiny.yaml\nrows: {bad: {method.lr: 1e39}, good: null}")
+    code, _, err = fedbolic("sweep", "--config", sweep, "--runs", runs, "--method.rounds=9")
+    assert code == 2  # an option of run is none of sweep's
+    code, _, err = fedbolic("sweep", "--config", sweep, "--runs", runs)
+    assert code == 1
+    assert str(runs / "sweep" / "bad" / "seed0") in err.splitlines()[-1]
+    assert torch.load(runs / "sweep" / "good" / "seed0" / "state.pt")["round"] == 2
+
+
+def test_what_stops_a_library_call_is_an_error_of_its_own(config, runs, monkeypatch):
+    monkeypatch.setattr(Sequential, "run", failing_from(1))
+    settings = build(fedbolic.experiment.run, ["--config", str(config), "--runs", str(runs)])
+    with pytest.raises(RunStoppedError, match="round 1"):
+        run(**settings)

@@ -1,0 +1,216 @@
+"""Imports go down only: the floors of the house, read from every file without running it."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+COMMANDS = "the command layer"
+"""The flat files that take a configuration to a run's folder; they may import one another."""
+
+FLOORS = (
+    ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check"),
+    ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
+    ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.report"),
+    ("fedbolic.federated",),
+    ("fedbolic.baselines", COMMANDS, "flatland", "hyperfed", "fedhull", "flynn"),
+    ("fedbolic.__main__", "fedbolic.deploy", "benchmarks"),
+    ("tests",),
+)
+LAYER = ("experiment", "configuration", "progress", "sweep")
+INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
+FENCED = (
+    *("geoopt", "torch_geometric", "lightning", "jsonargparse", "flwr", "opendp", "flint"),
+    *("cryptography", "pooch", "matplotlib", "pymetis", "numba"),
+)
+
+
+def part_of(module):
+    """The part of the house that a module belongs to; none if nobody gave it a floor."""
+    if module in [f"fedbolic.{name}" for name in LAYER]:
+        return COMMANDS
+    named = [part for names in FLOORS for part in names]
+    top, *below = module.split(".")
+    part = f"{top}.{below[0]}" if top == "fedbolic" and below else top
+    return part if part in named else None
+
+
+def floor(part):
+    return next(i for i, names in enumerate(FLOORS, 1) if part in names)
+
+
+def modules(root):
+    """Every module of the project by its dotted name, with its file."""
+    found = {}
+    for top in (*INSTALLED, "benchmarks", "tests"):
+        for file in sorted((root / top).rglob("*.py")):
+            names = file.relative_to(root).with_suffix("").parts
+            found[".".join(names[:-1] if names[-1] == "__init__" else names)] = file
+    return found
+
+
+def imports(file, known, *, typing=True):
+    """Dotted names of what a file imports, in functions too; submodules by their own name."""
+    found = set()
+    for node in walk(ast.parse(file.read_text()), typing=typing):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            full = {alias.name: f"{base}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else base for name in full.values()}
+    return found
+
+
+def walk(node, *, typing):
+    """All nodes below; without ``typing``, not those that only a type checker sees."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if typing or not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from walk(child, typing=typing)
+
+
+def faults(root):
+    """Every import that the floors forbid, in words."""
+    known = modules(root)
+    for module, file in known.items():
+        own = part_of(module)
+        if own is None:
+            yield f"{module} has no floor"
+            continue
+        for target in sorted(imports(file, known)):
+            part = part_of(target)
+            if target.startswith("."):
+                yield f"{module} imports {target}, which is relative"
+            elif target.partition(".")[0] not in (*INSTALLED, "benchmarks", "tests"):
+                continue
+            elif part is None:
+                yield f"{module} imports {target}, which has no floor"
+            elif part != own and floor(part) >= floor(own):
+                yield f"{module} imports {target}, which is not below it"
+
+
+def circle(root):
+    """The modules of one import circle; none if there is no circle."""
+    known = modules(root)
+    graph = {name: imports(file, known, typing=False) & set(known) for name, file in known.items()}
+    free: set[str] = set()
+    while ready := [name for name in graph if name not in free and graph[name] <= free]:
+        free.update(ready)
+    return sorted(set(graph) - free)
+
+
+def users(root, package):
+    """The installed files that import a package from outside."""
+    known = modules(root)
+    names = {package, f"pytorch_{package}"}
+    return [
+        module
+        for module, file in known.items()
+        if module.partition(".")[0] in INSTALLED
+        and any(target.partition(".")[0] in names for target in imports(file, known))
+    ]
+
+
+def test_imports_go_down_only():
+    assert list(faults(ROOT)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circle(ROOT) == []
+
+
+@pytest.mark.parametrize("package", FENCED)
+def test_a_foreign_package_stays_behind_three_files(package):
+    assert len(users(ROOT, package)) <= 3, users(ROOT, package)
+
+
+def test_the_files_are_found():
+    known = modules(ROOT)
+    assert {"fedbolic", "fedbolic.__main__", "fedbolic.federated.fedavg"} <= set(known)
+    assert "fedbolic.tree" in imports(known["fedbolic.federated.trainer"], known)
+    assert users(ROOT, "lightning")
+    assert users(ROOT, "jsonargparse")
+    by_floor = defaultdict(list)
+    for module in known:
+        by_floor[floor(part_of(module))].append(module)
+    assert set(by_floor) == {1, 2, 3, 4, 5, 6}
+
+
+def plant(root, files):
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("fedbolic/rng.py", "from fedbolic import tree", "fedbolic.rng imports fedbolic.tree"),
+        ("fedbolic/rng.py", "from fedbolic import check", "fedbolic.rng imports fedbolic.check"),
+        ("fedbolic/data/a.py", "import fedbolic.nn", "fedbolic.data.a imports fedbolic.nn"),
+        (
+            "fedbolic/nn/a.py",
+            "def f():\n    if 1:\n        from fedbolic.federated import FedAvg",
+            "fedbolic.nn.a imports fedbolic.federated,",
+        ),
+        (
+            "fedbolic/federated/a.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import flatland.method",
+            "fedbolic.federated.a imports flatland.method",
+        ),
+        ("hyperfed/method.py", "from flatland import x", "hyperfed.method imports flatland,"),
+        ("flynn/method.py", "import fedbolic.baselines.ditto", "flynn.method imports fedbolic.b"),
+        ("fedbolic/baselines/a.py", "import fedbolic.sweep", "a imports fedbolic.sweep"),
+        ("fedbolic/sweep.py", "import fedbolic.__main__", "fedbolic.sweep imports fedbolic.__main"),
+        ("fedbolic/data/a.py", "from . import b", "which is relative"),
+        ("fedbolic/utils.py", "", "fedbolic.utils has no floor"),
+        ("fedhull/a.py", "import fedbolic.utils", "imports fedbolic.utils, which has no floor"),
+    ],
+)
+def test_a_planted_import_is_found(file, text, fault, tmp_path):
+    below = ("fedbolic/check.py", "fedbolic/tree.py", "fedbolic/data/b.py", "fedbolic/sweep.py")
+    plant(tmp_path, {**dict.fromkeys(below, ""), file: text})
+    (found,) = faults(tmp_path)
+    assert fault in found
+
+
+def test_what_the_floors_allow_is_not_called_a_fault(tmp_path):
+    allowed = {
+        "fedbolic/tree.py": "import torch\nfrom fedbolic import rng\nimport fedbolic.types",
+        "fedbolic/rng.py": "",
+        "fedbolic/nn/a.py": "from fedbolic.nn import b\nfrom fedbolic.manifolds import Lorentz",
+        "fedbolic/nn/b.py": "import lightning",
+        "fedbolic/sweep.py": "from fedbolic.experiment import run\nimport fedbolic.progress",
+        "fedbolic/experiment.py": "from fedbolic.federated import FedAvg",
+        "fedbolic/__main__.py": "import fedbolic.sweep\nfrom fedbolic import __version__",
+        "hyperfed/method.py": "from hyperfed import loss\nfrom fedbolic.federated import Method",
+        "hyperfed/loss.py": "",
+    }
+    plant(tmp_path, allowed)
+    assert list(faults(tmp_path)) == []
+    assert circle(tmp_path) == []
+
+
+def test_a_planted_circle_is_found(tmp_path):
+    plant(
+        tmp_path,
+        {
+            "fedbolic/nn/a.py": "import fedbolic.nn.b",
+            "fedbolic/nn/b.py": "def f():\n    from fedbolic.nn.c import g",
+            "fedbolic/nn/c.py": "from fedbolic.nn import a",
+            "fedbolic/nn/d.py": "import fedbolic.nn.e",
+            "fedbolic/nn/e.py": "if TYPE_CHECKING:\n    import fedbolic.nn.d",
+        },
+    )
+    assert circle(tmp_path) == ["fedbolic.nn.a", "fedbolic.nn.b", "fedbolic.nn.c"]
+
+
+def test_a_planted_fourth_user_is_found(tmp_path):
+    files = {f"fedbolic/nn/{name}.py": "def f():\n    import geoopt.manifolds" for name in "abcd"}
+    assert len(users(plant(tmp_path, files), "geoopt")) == 4
