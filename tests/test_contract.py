@@ -156,10 +156,11 @@ def test_a_method_is_a_frozen_record_of_hyperparameters(name):
 def test_a_configuration_that_is_written_is_read_back_equal(name, tmp_path):
     given = settings(name)
     file = tmp_path / "config.yaml"
-    file.write_text(describe(given))
+    text = describe(experiment.run, given)
+    file.write_text(text)
     again = build(experiment.run, ["--config", str(file)])
-    assert again == given
-    assert describe(again) == describe(given)  # dicts are equal whatever their order, text is not
+    assert {key: again[key] for key in given} == given
+    assert describe(experiment.run, again) == text  # says more than equal dicts: their order
 
 
 @every_method

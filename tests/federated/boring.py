@@ -213,7 +213,7 @@ class Averaged(Method):
     ) -> tuple[Update, Tree]:
         noise = torch.rand((), generator=rng.generator()).to(message["x"])
         change = client.train.tensors["x"].mean(0) + noise - message["x"]
-        update = Update({"change": {"x": change}}, client.size, {"noise": float(noise)})
+        update = Update({"change": {"x": change}}, float(client.size), {"noise": float(noise)})
         memory = {"turns": memory.get("turns", 0) + 1, "last": change.clone()}
         fault = self.faults.get(client.id)
         return spoil(fault, update, memory) if fault and message["round"] else (update, memory)
@@ -228,8 +228,8 @@ class Averaged(Method):
         gap = client.test.tensors["x"].mean(0) - message["x"]
         return {
             "test/gap": float(gap.norm()),
-            "test/examples": len(client.test),
-            "test/turns": memory.get("turns", 0),
+            "test/examples": float(len(client.test)),
+            "test/turns": float(memory.get("turns", 0)),
         }
 
 
@@ -270,7 +270,7 @@ class Relay(Method):
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        return {"test/turns": memory.get("turns", 0)}
+        return {"test/turns": float(memory.get("turns", 0))}
 
 
 @dataclass(frozen=True)
