@@ -92,7 +92,8 @@ def clone(x: Tree) -> Tree:
 
 
 def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) -> Tree:
-    """The tree on ``device``, its floating tensors as ``dtype`` if one is given."""
+    """The tree on ``device``, its floating tensors as ``dtype`` if that is floating, too."""
+    dtype = dtype if dtype and dtype.is_floating_point else None
     return map_tensors(lambda a: a.to(device, dtype if a.is_floating_point() else None), x)
 
 
