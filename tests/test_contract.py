@@ -14,7 +14,16 @@ import torch
 from fedbolic import experiment
 from fedbolic.configuration import build, describe
 from fedbolic.data import Client, Examples, FederatedData
-from fedbolic.federated import Additive, Evaluation, Position, Schedule, Sequential, Total, Tune
+from fedbolic.federated import (
+    Additive,
+    Evaluation,
+    Position,
+    Schedule,
+    Sequential,
+    Stepped,
+    Total,
+    Tune,
+)
 from fedbolic.federated.method import Method
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
@@ -252,6 +261,20 @@ def test_memory_stays_at_its_client(name):
             assert not storages(payload) & storages(memory)
             assert not flat(payload).keys() & flat(memory).keys()
             assert not storages(x.next, *x.messages.values()) & storages(memory)
+
+
+@every_method
+def test_what_a_client_steps_is_its_own(name):
+    method, _ = subject(name)
+    if not isinstance(method, Stepped):
+        pytest.skip("it makes no steps")
+    for x in exchanges(name):
+        for client in x.clients:
+            message, memory = x.messages[client.id], x.memories[client.id]
+            first, second = (method.start(message, client, memory) for _ in range(2))
+            assert_same(first[0], second[0])
+            assert_same(first[1], second[1])
+            assert not storages(first[0]) & storages(first[1], second[0], message, memory)
 
 
 @every_method
