@@ -27,13 +27,17 @@ from fedbolic.federated import (
 from fedbolic.federated.method import Method
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
-from tests.federated.boring import assert_same, flat, saved_and_loaded, train
+from tests.federated.boring import NormNet, assert_same, flat, saved_and_loaded, train
 
 ROOT = Path(__file__).parents[1] / "configs"
 QUICK = [str(path.relative_to(ROOT).parent) for path in sorted(ROOT.glob("**/quick.yaml"))]
 RNG = Rng(11)
 
-every_method = pytest.mark.parametrize("name", QUICK)
+NORM = " with batch norm"
+NORMED = [n + NORM for n in QUICK if "backbone:" in (ROOT / n / "quick.yaml").read_text()]
+
+every_configuration = pytest.mark.parametrize("name", QUICK)
+every_method = pytest.mark.parametrize("name", QUICK + NORMED)
 
 
 @functools.cache
@@ -70,8 +74,11 @@ def small(data, *, num_clients=4, num_examples=20):
 
 @functools.cache
 def subject(name):
-    given = settings(name)
-    return short(given["method"]), small(given["data"].load(Rng(0)))
+    given = settings(name.removesuffix(NORM))
+    method = short(given["method"])
+    if name.endswith(NORM):
+        method = dataclasses.replace(method, backbone=NormNet())
+    return method, small(given["data"].load(Rng(0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +168,7 @@ def test_a_method_is_a_frozen_record_of_hyperparameters(name):
     assert method == copy.deepcopy(method) == pickle.loads(pickle.dumps(method))
 
 
-@every_method
+@every_configuration
 def test_a_configuration_that_is_written_is_read_back_equal(name, tmp_path):
     given = settings(name)
     file = tmp_path / "config.yaml"

@@ -69,7 +69,7 @@ def test_the_own_part_descends_the_pulled_loss(pull):
         v = initial
         for r, anchor in enumerate(anchors, start=1):
             v = own_loop(v, anchor, client, r, pull)
-        assert_near(positions[-1].memories[client.id]["parameters"], v, 1e-12)
+        assert_near(positions[-1].memories[client.id]["own_parameters"], v, 1e-12)
 
 
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
@@ -79,8 +79,8 @@ def test_without_a_pull_the_own_model_is_trained_in_isolation(backbone):
     ours, _ = train(method, data)
     alone, _ = train(dataclasses.replace(fedavg(method), sharing={"*": "personal"}), data)
     for i, memory in alone[-1].memories.items():
-        assert_same(ours[-1].memories[i]["parameters"], memory["parameters"])
-        assert_same(ours[-1].memories[i]["buffers"], memory["buffers"])
+        assert_same(ours[-1].memories[i]["own_parameters"], memory["parameters"])
+        assert_same(ours[-1].memories[i]["own_buffers"], memory["buffers"])
 
 
 def test_clients_are_scored_with_their_own_model_and_the_server_with_the_common_one():
@@ -93,7 +93,7 @@ def test_clients_are_scored_with_their_own_model_and_the_server_with_the_common_
         return int((hits == client.test.tensors["y"]).sum()) / len(client.test)
 
     for client in data.clients:
-        own = positions[-1].memories[client.id]["parameters"]
+        own = positions[-1].memories[client.id]["own_parameters"]
         assert scores[client.id, "test/accuracy"] == accuracy(own, client)
     common = positions[-1].state["parameters"]
     assert scores[None, "holdout/accuracy"] == accuracy(common, data.holdout)
@@ -109,7 +109,7 @@ def test_a_client_that_joins_late_starts_where_the_common_model_is():
     for i, p in late.items():
         anchor = before[p.round - 1]
         expected = own_loop(anchor, anchor, data.clients[i], p.round, METHOD.pull)
-        assert_near(p.memories[i]["parameters"], expected, 1e-12)
+        assert_near(p.memories[i]["own_parameters"], expected, 1e-12)
 
 
 @pytest.mark.parametrize("changes", [{"rounds": 0}, {"lr": 0.0}, {"pull": -1.0}])

@@ -59,7 +59,7 @@ class NormNet(Backbone):
     def build(self, meta: Meta) -> nn.Module:
         return nn.Sequential(
             nn.Flatten(),
-            nn.Linear(meta.input_shape[0], self.width),
+            nn.Linear(math.prod(meta.input_shape), self.width),
             nn.BatchNorm1d(self.width),
             nn.ReLU(),
         )
