@@ -112,8 +112,8 @@ def features(parameters, data):
 
 @pytest.mark.parametrize("ridge", [1e-4, 1e-2, 10.0])
 def test_the_calibrated_head_is_the_ridge_regression_of_all_data_in_one_place(ridge):
-    data = federation((70, 40, 120, 50))
-    method = dataclasses.replace(METHOD, ridge=ridge, lr=0.05)
+    data = federation((70, 40, 1200, 50))  # one has more than are read at once
+    method = dataclasses.replace(METHOD, ridge=ridge, lr=0.05, schedule=Schedule(1, 64))
     positions, _ = train(method, data)
     z, y = features(positions[-2].state["parameters"], data)
     epsilon = ridge * np.mean(np.sum(z**2, axis=0))

@@ -301,8 +301,9 @@ def test_inputs_may_be_integers():
     assert_near(trained(method, data), theta, 1e-6)
 
 
-def test_scores_are_those_of_the_averaged_model():
-    data = federation()
+@pytest.mark.parametrize("num_test", [6, 1500])  # more than are scored at once
+def test_scores_are_those_of_the_averaged_model(num_test):
+    data = federation(num_test=num_test)
     positions, rows = train(PLAIN, data, RNG)
     network = plain_network(positions[-1].state["parameters"])
     found = {(row.client, row.name): row.value for row in rows if row.round == 3}
