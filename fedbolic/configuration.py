@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import re
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -98,7 +99,18 @@ def describe(settings: dict[str, Any]) -> str:
           class_path: fedbolic.federated.aggregate.Median
     """
     plain = {name: _plain(value) for name, value in settings.items() if name not in INVISIBLE}
-    return yaml.safe_dump(plain, sort_keys=False)
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts such as 1e3 too: a number for jsonargparse, though not for YAML 1.1."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
 
 
 def _plain(value: Any) -> Any:
