@@ -50,9 +50,14 @@ def _resume(settings: dict[str, Any]) -> int:
 
 def _sweep(settings: dict[str, Any]) -> int:
     configs = settings["config"]
-    files = {name: _seen_from(configs, settings[name]) for name in ("base", "published")}
-    path = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
-    return _report([path], path)
+    files = {
+        "base": _seen_from(configs, settings["base"]),
+        "published": tuple(_seen_from(configs, file) for file in settings["published"]),
+    }
+    path, stopped = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
+    _report([path], path)
+    sys.stderr.writelines(f"fedbolic: stopped: {one_line(reason)}\n" for reason in stopped)
+    return 1 if stopped else 0
 
 
 def _report(paths: Sequence[Path], path: Path | None = None) -> int:
@@ -73,10 +78,10 @@ def _name(settings: dict[str, Any]) -> str | None:
     return settings["name"] or (Path(str(configs[-1])).stem if configs else None)
 
 
-def _seen_from(configs: Sequence[object] | None, path: Path | None) -> Path | None:
+def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
     """A path as a configuration names it: from the file's own folder, or from the current one."""
-    beside = Path(str(configs[-1])).parent / path if configs and path else None
-    return beside if beside and beside.exists() else path
+    beside = Path(str(configs[-1])).parent / path if configs else path
+    return beside if beside.exists() else path
 
 
 def command_line() -> ArgumentParser:

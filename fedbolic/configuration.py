@@ -21,11 +21,15 @@ class SetupError(ValueError):
 
 
 @contextlib.contextmanager
-def at_the_door() -> Iterator[None]:
-    """What goes wrong inside is the caller's to mend, and is said in one line."""
+def setting_up() -> Iterator[None]:
+    """What is refused inside is the caller's to mend, and is said in one line.
+
+    Raises:
+        SetupError: In place of any error about values, files or arguments.
+    """
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
         raise SetupError(one_line(error)) from error
 
 
@@ -67,10 +71,8 @@ def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     Raises:
         SetupError: In one line, if a key or class is unknown or a value is refused.
     """
-    try:
+    with setting_up():
         return parser.instantiate(parser.parse_args(list(arguments)))
-    except (ArgumentError, ValueError, TypeError, OSError) as error:
-        raise SetupError(one_line(error)) from error
 
 
 def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
@@ -82,23 +84,28 @@ def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
     return given(function, vars(parse(parser_of(function), arguments)))
 
 
-def one_line(error: Exception) -> str:
-    """The message of an error without line breaks."""
+def one_line(error: Exception | str) -> str:
+    """A message without line breaks."""
     return " ".join(str(error).split())
 
 
-def describe(settings: dict[str, Any]) -> str:
-    """The YAML text that :func:`build` turns into the same settings.
+def describe(function: Callable, settings: dict[str, Any]) -> str:
+    """The YAML text of a call of ``function``, defaults written out; :func:`build` reads it back.
+
+    Raises:
+        SetupError: If a value is not made of frozen dataclasses and plain values.
 
     Example:
-        >>> from fedbolic.federated import Cohort, Median
-        >>> print(describe({"cohort": Cohort(0.5), "aggregator": Median()}), end="")
-        cohort:
-          rate: 0.5
+        >>> from fedbolic.federated import Aggregator, Median
+        >>> def call(aggregator: Aggregator = Median(), times: int = 1): ...
+        >>> print(describe(call, {"times": 2}), end="")
         aggregator:
           class_path: fedbolic.federated.aggregate.Median
+        times: 2
     """
-    plain = {name: _plain(value) for name, value in settings.items() if name not in INVISIBLE}
+    call = inspect.signature(function).bind(**settings)
+    call.apply_defaults()
+    plain = {name: _plain(v) for name, v in call.arguments.items() if name not in INVISIBLE}
     return yaml.dump(plain, Dumper=_Dumper, sort_keys=False)
 
 

@@ -1,23 +1,28 @@
 """Tables and plots of finished runs, ours beside the published numbers."""
 
-import csv
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbolic.published import PUBLISHED, Published, read
 from fedbolic.record import Row, RunFolder
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
-CHOSEN, UP, DOWN, ROUNDS = "G-FL % chosen on validation", "MB up", "MB down", "rounds"
-COLUMNS = (G_FL, P_FL, MEAN, WORST, CHOSEN, UP, DOWN, ROUNDS)
+VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
+UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
+COLUMNS = (G_FL, P_FL, MEAN, WORST, VALIDATION, CHOSEN, UP, DOWN, ROUNDS)
 
-LEGEND = f"""\
-Mean ± standard deviation over seeds, of the last round. {G_FL}: accuracy of the server's model on
-the server's test set. {P_FL}: accuracy at the clients on their own test examples, after fine-tuning
-where the run asks for it; by examples, as mean over clients, and of the worst client.
-{CHOSEN}: the server's model of the round with the best accuracy
-on the clients' validation examples. MB: bytes of all rounds and clients together, in 10^6."""
+SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
+LEGENDS = {
+    G_FL: "accuracy of the server's model on the server's test set",
+    P_FL: "accuracy at the clients on their own test examples, weighted by their number, after "
+    "fine-tuning where the run asks for it; then the same as a mean over clients and of the worst",
+    VALIDATION: "accuracy at the clients on their own validation examples",
+    CHOSEN: "the server's model of the round with the best validation accuracy",
+    UP: "megabytes (10^6) from all clients in all rounds, then to them",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,10 @@ def report(paths: Sequence[Path]) -> str:
         FileNotFoundError: If a folder holds no run.
     """
     rows = _distinct([row for path in paths for row in find(path)])
-    text = f"{table(rows, published(paths[0]))}\n\n{LEGEND}\n"
+    file = paths[0] / PUBLISHED
+    text = table(rows, read(file) if file.exists() else ())
+    meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
+    text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
     (paths[0] / "report.md").write_text(text)
     plot(rows, paths[0] / "accuracy.png")
     return text
@@ -102,6 +110,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         P_FL: common.get((last, personal)),
         MEAN: statistics.fmean(clients) if clients else None,
         WORST: min(clients, default=None),
+        VALIDATION: common.get((last, "validation/accuracy")),
         CHOSEN: _chosen(common),
     }
     percent = {name: 100 * value for name, value in found.items() if value is not None}
@@ -120,28 +129,14 @@ def _chosen(common: dict[tuple[int, str], float]) -> float | None:
     return common.get((best, "holdout/accuracy"))
 
 
-def published(path: Path) -> dict[tuple[str, str], tuple[str, str]]:
-    """Published numbers by row and column, each with its source; from ``published.csv``.
-
-    The columns of the file are ``row, column, value, source``.
-    """
-    file = path / "published.csv"
-    if not file.exists():
-        return {}
-    with file.open(newline="") as stream:
-        return {(r["row"], r["column"]): (r["value"], r["source"]) for r in csv.DictReader(stream)}
-
-
-def table(
-    rows: Sequence[TableRow], known: dict[tuple[str, str], tuple[str, str]] | None = None
-) -> str:
+def table(rows: Sequence[TableRow], known: Sequence[Published] = ()) -> str:
     """A Markdown table; columns in which no row has a number are left out.
 
     Args:
         rows: What stands in it.
-        known: The published numbers, as :func:`published` gives them.
+        known: Published numbers; those of its rows stand beside ours, with their sources below.
     """
-    known = known or {}
+    known = [number for number in known if number.row in {row.name for row in rows}]
     summaries = {row.name: [summary(folder.rows()) for folder in row.folders] for row in rows}
     columns = [c for c in COLUMNS if any(c in s for found in summaries.values() for s in found)]
     lines = [["", *columns, "seeds"]]
@@ -149,8 +144,8 @@ def table(
         lines.append([name, *(_spread([s[c] for s in found if c in s]) for c in columns)])
         lines[-1].append(str(sum(bool(s) for s in found)))
     for column in reversed(columns):
-        _put_beside(lines, column, {n: v for (n, c), (v, _) in known.items() if c == column})
-    sources = sorted({source for name, (_, source) in known.items() if name[0] in summaries})
+        _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
+    sources = sorted({number.source for number in known})
     text = _markdown(lines)
     return text + (f"\n\nPublished: {'; '.join(sources)}." if sources else "")
 
@@ -166,7 +161,7 @@ def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> 
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return ""
-    if len(values) == 1:
+    if len(set(values)) == 1:  # one seed, or a count that no seed changes
         return f"{values[0]:.4g}"
     return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
 
@@ -195,18 +190,20 @@ def plot(rows: Sequence[TableRow], file: Path) -> None:
     FigureCanvasAgg(figure)
     panels = {"holdout/accuracy": "the server's test set", "test/accuracy": "at the clients"}
     for axes, (name, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for row in rows:
+        for place, row in enumerate(rows):
             curves = [_curve(folder.rows(), name) for folder in row.folders]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            if not rounds:
-                continue
             values = [[100 * curve[r] for curve in curves] for r in rounds]
             means = [statistics.fmean(v) for v in values]
-            marker = "o" if len(rounds) == 1 else ""
-            (line,) = axes.plot(rounds, means, marker=marker, label=row.name)
-            low, high = [min(v) for v in values], [max(v) for v in values]
-            axes.fill_between(rounds, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+            look = {"color": f"C{place}", "label": row.name}  # one colour in both panels
+            if len(rounds) == 1:  # nothing is learned by rounds: a level to compare with
+                axes.axhline(means[0], linestyle="--", **look)
+            elif rounds:
+                axes.plot(rounds, means, **look)
+                low, high = [min(v) for v in values], [max(v) for v in values]
+                axes.fill_between(rounds, low, high, color=look["color"], alpha=0.2, linewidth=0)
         axes.set(title=title, xlabel="round", ylabel="accuracy %")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(fontsize="small")

@@ -1,18 +1,19 @@
 """Many runs of one configuration: the rows of a table, each with several seeds."""
 
+import difflib
 import json
 import multiprocessing
-import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, at_the_door, build, describe
+from fedbolic.configuration import SetupError, build, describe, setting_up
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
+from fedbolic.published import read, write_published
 
 TAKEN = {"seed", "name", "runs"}
 """Settings of a run that follow from its place in the sweep."""
@@ -23,21 +24,23 @@ def sweep(
     rows: dict[str, dict[str, Any] | None],
     *,
     seeds: tuple[int, ...] = (0,),
-    published: Path | None = None,
+    published: tuple[Path, ...] = (),
+    setting: str | None = None,
     name: str | None = None,
     runs: Path = Path("runs"),
     jobs: int = 1,
     overwrite: bool = False,
-) -> Path:
+) -> tuple[Path, list[str]]:
     """Run every row with every seed; what is finished stays, what was stopped goes on.
 
     Args:
         base: The configuration that all rows share. On the command line, this file and
-            ``published`` may be named as seen from the sweep's own file.
+            those of ``published`` may be named as seen from the sweep's own file.
         rows: By the name of the row, the settings in which it differs: dotted option to value. A
             row that names another class keeps the base's settings that the new class has too.
         seeds: Each row runs once with each.
-        published: A table of published numbers: row, column, value, source.
+        published: Tables of published numbers: CSV files of row, setting, column, value, source.
+        setting: Of these the rows that the report shows beside ours; by default all.
         name: Of the sweep; its folder is RUNS/NAME, with RUNS/NAME/ROW/seedSEED in it. By default
             the stem of the configuration file, or "sweep".
         runs: The folder of all runs.
@@ -45,33 +48,27 @@ def sweep(
         overwrite: Begin again with every run.
 
     Returns:
-        The sweep's folder.
+        The sweep's folder, and why runs stopped, if any did; the others went on to their end.
 
     Raises:
         SetupError: If a row is no configuration, which is said before anything is written; or if
             an unlike run stands in its folder.
-        RunStoppedError: If runs stopped; the others have gone on to their end.
     """
     name = name or "sweep"
     folder = runs / name
-    with at_the_door():
+    with setting_up():
         check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
         _refuse_unclear(rows, seeds)
-        if published is not None and not published.is_file():
-            raise FileNotFoundError(f"there is no table of published numbers in {published}")
         tasks = list(_tasks(str(base), rows, seeds, name, runs))
+        numbers = [number for file in published for number in read(file, setting)]
         for arguments, _ in tasks:
             build(run, arguments)  # every row is checked before the first one runs
-    folder.mkdir(parents=True, exist_ok=True)
-    if published is not None:
-        shutil.copyfile(str(published), folder / "published.csv")
-    for place, row in enumerate(rows):
-        (folder / row).mkdir(exist_ok=True)
-        (folder / row / "place").write_text(str(place))
-    stopped = [error for error in _run_all(tasks, jobs, overwrite) if error]
-    if stopped:
-        raise RunStoppedError("; ".join(stopped))
-    return folder
+        folder.mkdir(parents=True, exist_ok=True)
+        write_published(numbers, folder)
+        for place, row in enumerate(rows):
+            (folder / row).mkdir(exist_ok=True)
+            (folder / row / "place").write_text(str(place))
+    return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
 
 
 def _refuse_unclear(rows: dict[str, dict[str, Any] | None], seeds: Sequence[int]) -> None:
@@ -124,13 +121,19 @@ def _run_one(arguments: list[str], path: Path, overwrite: bool) -> str | None:
     try:
         if overwrite or not path.exists():
             run(**settings, overwrite=overwrite, callbacks=callbacks)
-        elif (path / "config.yaml").read_text() != describe(settings):
-            raise SetupError(
-                f"{path} holds a run of another configuration: replace it with --overwrite, or "
-                "give the sweep another --name"
-            )
         else:
+            _refuse_unlike(path / "config.yaml", describe(run, settings))
             resume(path, callbacks=callbacks)
     except RunStoppedError as error:
         return f"{path}: {error}"
     return None
+
+
+def _refuse_unlike(file: Path, config: str) -> None:
+    before, now = file.read_text().splitlines(), config.splitlines()
+    changed = [line for line in difflib.ndiff(before, now) if line[0] in "-+"]
+    if changed:
+        raise SetupError(
+            f"{file.parent} holds a run of another configuration ({' '.join(changed[:4])}): "
+            "replace it with --overwrite, or give the sweep another --name"
+        )

@@ -4,6 +4,7 @@ Functions take and give new trees and leave their arguments untouched; tensors t
 are passed on, not copied.
 """
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -50,12 +51,16 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
         if not isinstance(other, dict) or other.keys() != tree.keys():
             names = sorted(other) if isinstance(other, dict) else type(other).__name__
             raise ValueError(f"trees differ: one has {sorted(tree)}, another {names}")
-    return {
-        name: map(function, value, *(other[name] for other in others))
-        if isinstance(value, dict)
-        else function(value, *(other[name] for other in others))
-        for name, value in tree.items()
-    }
+    mapped = {}
+    for name, value in tree.items():
+        values = [other[name] for other in others]
+        if isinstance(value, dict):
+            mapped[name] = map(function, value, *values)
+        elif any(isinstance(other, dict) for other in values):
+            raise ValueError(f"trees differ: {name!r} is a leaf of one and a branch of another")
+        else:
+            mapped[name] = function(value, *values)
+    return mapped
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
@@ -96,9 +101,9 @@ def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) ->
 def is_finite(x: Tree) -> bool:
     """Whether no leaf holds NaN or an infinity."""
     return all(
-        bool(torch.as_tensor(leaf).isfinite().all())
+        bool(leaf.isfinite().all()) if isinstance(leaf, Tensor) else math.isfinite(leaf)
         for _, leaf in leaves(x)
-        if not isinstance(leaf, str)
+        if not isinstance(leaf, str | int)
     )
 
 

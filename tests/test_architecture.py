@@ -13,7 +13,7 @@ COMMANDS = "the command layer"
 
 FLOORS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check"),
-    ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record"),
+    ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.report"),
     ("fedbolic.federated",),
     ("fedbolic.baselines", COMMANDS, "flatland", "hyperfed", "fedhull", "flynn"),

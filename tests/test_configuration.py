@@ -11,7 +11,7 @@ from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.configuration import (
     INVISIBLE,
     SetupError,
-    at_the_door,
+    setting_up,
     build,
     describe,
     one_line,
@@ -57,14 +57,14 @@ def test_a_class_in_place_of_a_default_inherits_nothing_from_it():
 def test_a_class_in_place_of_the_configurations_keeps_settings_of_the_same_name(tmp_path):
     """So a row of a sweep differs from its base in the method alone."""
     file = tmp_path / "c.yaml"
-    file.write_text(describe({"method": FedAvg(lr=0.7, proximal=0.5), "data": Images()}))
+    file.write_text(describe(run, {"method": FedAvg(lr=0.7, proximal=0.5), "data": Images()}))
     built = build(run, ["--config", str(file), "--method=fedbolic.baselines.Ditto"])
     assert built["method"] == Ditto(lr=0.7)
 
 
 def test_flags_go_over_the_file_in_their_order(tmp_path):
     file = tmp_path / "c.yaml"
-    file.write_text(describe({"method": Scaffold(lr=0.7), "data": Images(), "seed": 4}))
+    file.write_text(describe(run, {"method": Scaffold(lr=0.7), "data": Images(), "seed": 4}))
     words = ["--config", str(file), "--method.lr=0.1", "--seed=5", "--seed=6"]
     built = build(run, words)
     assert built["method"] == Scaffold(lr=0.1)
@@ -72,7 +72,9 @@ def test_flags_go_over_the_file_in_their_order(tmp_path):
 
 
 def test_only_a_choice_of_class_is_named(tmp_path):
-    text = describe({"method": FedAvg(), "cohort": Cohort(0.5), "runs": tmp_path, "loggers": ()})
+    text = describe(
+        run, {"method": FedAvg(), "cohort": Cohort(0.5), "runs": tmp_path, "loggers": ()}
+    )
     assert yaml.safe_load(text)["cohort"] == {"rate": 0.5}
     assert yaml.safe_load(text)["method"]["class_path"] == "fedbolic.federated.fedavg.FedAvg"
     assert yaml.safe_load(text)["runs"] == str(tmp_path)
@@ -81,7 +83,7 @@ def test_only_a_choice_of_class_is_named(tmp_path):
 
 def test_what_says_how_to_call_is_never_written_nor_asked():
     assert set(INVISIBLE) == {"overwrite", "callbacks"}
-    text = describe({"seed": 1, "overwrite": True, "callbacks": [object()]})
+    text = describe(run, {"seed": 1, "overwrite": True, "callbacks": [object()]})
     assert yaml.safe_load(text) == {"seed": 1}
     for name in INVISIBLE:
         with pytest.raises(SetupError, match=name):
@@ -107,7 +109,7 @@ class Holder:
 )
 def test_what_cannot_be_written_is_refused_before_anything_runs(value):
     with pytest.raises(SetupError, match="cannot be written to a configuration"):
-        describe({"thing": value})
+        describe(run, {"thing": value})
 
 
 @pytest.mark.parametrize(
@@ -130,11 +132,11 @@ def test_what_is_asked_wrongly_is_refused_in_one_line(words, names):
         assert name in str(caught.value)
 
 
-def test_errors_at_the_door_become_one_line_and_others_pass():
+def test_errors_setting_up_become_one_line_and_others_pass():
     for error in (ValueError("a\n  b"), FileNotFoundError("a\n\tb")):
-        with pytest.raises(SetupError, match=r"^a b$"), at_the_door():
+        with pytest.raises(SetupError, match=r"^a b$"), setting_up():
             raise error
-    with pytest.raises(ZeroDivisionError), at_the_door():
+    with pytest.raises(ZeroDivisionError), setting_up():
         raise ZeroDivisionError
     assert one_line(ValueError(" a \n b ")) == "a b"
 

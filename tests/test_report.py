@@ -16,7 +16,6 @@ from fedbolic.report import (
     WORST,
     find,
     plot,
-    published,
     report,
     summary,
     table,
@@ -212,10 +211,10 @@ def test_published_numbers_stand_beside_ours_with_their_source(write):
     write("FedAvg/seed0")
     runs = write("Other/seed0")
     (runs / "published.csv").write_text(
-        "row,column,value,source\n"
-        'FedAvg,G-FL %,48.1 ± 0.3,"Table 2, page 7"\n'
-        "FedAvg,P-FL %,71.0,Table 3\n"
-        "Absent,G-FL %,99.9,Table 4\n"
+        "row,setting,column,value,source\n"
+        'FedAvg,Set,G-FL %,48.1 ± 0.3,"Table 2, page 7"\n'
+        "FedAvg,Set,P-FL %,71.0,Table 3\n"
+        "Absent,Set,G-FL %,99.9,Table 4\n"
     )
     text = report([runs])
     lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
@@ -230,7 +229,6 @@ def test_published_numbers_stand_beside_ours_with_their_source(write):
 
 def test_without_published_numbers_there_is_no_such_column(write):
     runs = write("FedAvg/seed0")
-    assert published(runs) == {}
     assert "ublished" not in report([runs])
 
 

@@ -93,7 +93,7 @@ class Scaffold(Stepped):
             "buffers": tree.clone(message["buffers"]),
             "num_steps": steps,
         }
-        own = memory.get("variate") or tree.zeros_like(parameters)
+        own = memory.get("own_variate") or tree.zeros_like(parameters)
         common = {"anchor": message["parameters"], "variate": message["variate"]}
         return local, {"shared": common, "own": {"variate": own}}
 
@@ -126,7 +126,7 @@ class Scaffold(Stepped):
             "variate": tree.subtract(new, own),
             "buffers": local["buffers"],
         }
-        return Update(payload, weight=1.0), {"variate": new}
+        return Update(payload, weight=1.0), {"own_variate": new}
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -67,7 +67,7 @@ class Mean(Additive):
 
     @override
     def lift(self, update: Update) -> Tree:
-        return tree.map(lambda leaf: torch.as_tensor(leaf).double() * update.weight, update.payload)
+        return tree.map(lambda leaf: _tensor(leaf).double() * update.weight, update.payload)
 
     @override
     def lower(self, total: Tree, weight: float, like: Tree) -> Tree:
@@ -76,8 +76,13 @@ class Mean(Additive):
         return tree.map(lambda leaf, old: _cast(leaf / weight, old), total, like)
 
 
+def _tensor(leaf: Tensor | float) -> Tensor:
+    """A number as a tensor of its own precision: torch would make a float32 of it."""
+    return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
+
+
 def _cast(value: Tensor, like: Tensor | float) -> Tensor:
-    like = torch.as_tensor(like)
+    like = _tensor(like)
     return (value if like.is_floating_point() else value.round()).to(like.dtype)
 
 
@@ -104,7 +109,7 @@ class Sum(Additive):
 
 
 def _wide(leaf: Tensor | float) -> Tensor:
-    value = torch.as_tensor(leaf)
+    value = _tensor(leaf)
     return value.to(torch.float64 if value.is_floating_point() else torch.int64, copy=True)
 
 

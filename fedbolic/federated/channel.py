@@ -60,13 +60,13 @@ class Clip(Channel):
                 f"Clip scales the part {self.part!r} of a payload, and this one has "
                 f"{sorted(update.payload)}: set channels.part to one of them"
             )
-        part = update.payload[self.part]
+        part = {self.part: update.payload[self.part]}
         norm = float(tree.norm(part))
         if norm <= self.bound:
             return update
         factor = self.bound / norm
         return dataclasses.replace(
             update,
-            payload={**update.payload, self.part: tree.scale(part, factor)},
+            payload=update.payload | tree.scale(part, factor),
             metrics={**update.metrics, "clip/factor": factor},
         )

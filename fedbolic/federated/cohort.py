@@ -29,6 +29,7 @@ class Cohort:
 
     def sample(self, ids: Sequence[int], rng: Rng) -> tuple[int, ...]:
         """The ids of those who take part, ascending."""
-        count = math.ceil(self.rate * len(ids) - 1e-9)  # 0.1 * 30 is 3, not 3.0000000000000004
+        # 0.1 * 30 is 3, not 3.0000000000000004
+        count = max(1, math.ceil(self.rate * len(ids) - 1e-9))
         chosen = torch.randperm(len(ids), generator=rng.generator())[:count]
         return tuple(ids[i] for i in sorted(chosen.tolist()))

@@ -1,5 +1,6 @@
 """When a run is scored, and how clients' scores become the federation's."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from fedbolic.federated.tuning import Tuned
 from fedbolic.record import Row
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
+
+logger = logging.getLogger("fedbolic")
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,12 @@ def _tuned(
         return []
     messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
     results = engine.run(Tuned(tuning), messages, data.clients, memories, rng.at("tune"))
-    scores = {
-        client.id: {_rename(name, "tuned"): v for name, v in update.metrics.items()}
-        for client, update, _ in results
-        if not isinstance(update, Failure)
-    }
+    scores = {}
+    for client, update, _ in results:
+        if isinstance(update, Failure):
+            logger.warning("client %d could not be tuned: %r", client.id, update.error)
+        else:
+            scores[client.id] = {_rename(name, "tuned"): v for name, v in update.metrics.items()}
     return client_rows(round, scores)
 
 

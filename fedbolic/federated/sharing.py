@@ -92,10 +92,11 @@ def assemble(
         model: The architecture.
         sharing: The table.
         message: ``parameters`` and ``buffers`` that are shared, and the ``seed``.
-        memory: ``parameters`` and ``buffers`` that are personal; empty the first time.
+        memory: ``parameters`` and ``buffers`` that are personal; they are not there the first time,
+            nor in the memory of another method whose model is tuned.
         client: Whose data say the device and dtype to work in.
     """
-    personal = memory or {"parameters": {}, "buffers": {}}
+    personal = {kind: memory.get(kind, {}) for kind in ("parameters", "buffers")}
     inputs = client.no_inputs
     parameters, buffers = _initial(model, message["seed"], inputs.device, inputs.dtype)
     parameters = {**parameters, **message["parameters"], **personal["parameters"]}

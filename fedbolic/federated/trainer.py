@@ -89,12 +89,12 @@ class Trainer:
             rng: The run's stream.
 
         Raises:
-            ValueError: If a channel does not fit the method's aggregator, or the method the data.
+            ValueError: If a channel does not fit the first aggregator, or the method the data.
         """
-        self._check(method)
         inputs = data.clients[0].no_inputs
-        state = method.init(data.meta, rng.at("init"))
-        return Position(tree.to(state, inputs.device, inputs.dtype))
+        state = tree.to(method.init(data.meta, rng.at("init")), inputs.device, inputs.dtype)
+        self._check(method.phase(state))
+        return Position(state)
 
     def run(
         self, method: Method, data: FederatedData, rng: Rng, position: Position | None = None
@@ -110,21 +110,20 @@ class Trainer:
         Raises:
             RunStoppedError: If no client of an exchange delivers, or the server's state would not
                 be finite.
-            ValueError: As :meth:`begin`.
+            ValueError: If a channel does not fit the aggregator of an exchange.
         """
-        self._check(method)
         if position is None:
             position = self.begin(method, data, rng)
         while position.round < method.rounds:
             position, rows = self._exchange(method, data, rng, position)
             yield position, rows
 
-    def _check(self, method: Method) -> None:
+    def _check(self, phase: Method) -> None:
         for channel in self.channels:
-            if channel.needs_additive and not isinstance(method.aggregator, Additive):
+            if channel.needs_additive and not isinstance(phase.aggregator, Additive):
                 raise ValueError(
                     f"{type(channel).__name__} needs an aggregator that sums, and "
-                    f"{type(method).__name__} uses {type(method.aggregator).__name__}"
+                    f"{type(phase).__name__} uses {type(phase.aggregator).__name__}"
                 )
 
     def _exchange(
@@ -132,6 +131,7 @@ class Trainer:
     ) -> tuple[Position, list[Row]]:
         """One exchange: broadcast, local work, aggregation, the server's step; then the scores."""
         phase = method.phase(position.state)
+        self._check(phase)
         current = position.round + 1
         stream = rng.at("round", current, "exchange", position.exchange)
         cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]

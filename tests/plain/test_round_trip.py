@@ -76,7 +76,7 @@ settings = st.fixed_dictionaries(
 def test_what_is_described_is_built(tmp_path_factory, settings):
     settings = {"engine": Sequential(), "device": "auto", "loggers": (), **settings}
     file = tmp_path_factory.getbasetemp() / "described.yaml"
-    file.write_text(describe(settings))
+    file.write_text(describe(run, settings))
     built = build(run, ["--config", str(file)])
     for name, value in settings.items():
         assert built[name] == value, name

@@ -1,0 +1,35 @@
+# make demo   sets up .venv and runs the main job      make check  linters and types
+# make test   sets up .venv and passes the tests       make clean  removes .venv and runs/demo
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check install clean
+.DELETE_ON_ERROR:
+
+demo: install
+	$(BIN)/fedbolic sweep --config configs/demo.yaml --jobs 2 --overwrite
+
+test: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/python -m pytest --ignore=tests/plain \
+		--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
+	$(BIN)/python -m pytest tests/plain
+
+check: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+install: .venv/installed
+
+# torch goes first: a later package would otherwise pull in another build of it
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plots,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs/demo

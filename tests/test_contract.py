@@ -1,0 +1,350 @@
+"""The laws of every method: one is tested here as soon as it has a ``configs/**/quick.yaml``."""
+
+import copy
+import dataclasses
+import functools
+import math
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedbolic import experiment
+from fedbolic.configuration import build, describe
+from fedbolic.data import Client, Examples, FederatedData
+from fedbolic.federated import Additive, Evaluation, Position, Schedule, Sequential, Total, Tune
+from fedbolic.federated.method import Method
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+from tests.federated.boring import assert_same, flat, saved_and_loaded, train
+
+ROOT = Path(__file__).parents[1] / "configs"
+QUICK = [str(path.relative_to(ROOT).parent) for path in sorted(ROOT.glob("**/quick.yaml"))]
+RNG = Rng(11)
+
+every_method = pytest.mark.parametrize("name", QUICK)
+
+
+@functools.cache
+def settings(name):
+    return build(experiment.run, ["--config", str(ROOT / name / "quick.yaml")])
+
+
+def short(method):
+    """The method with two rounds of one pass over small batches, as far as it has such settings."""
+    fields = {field.name for field in dataclasses.fields(method) if field.init}
+    changes = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
+    if "schedule" in fields:
+        changes["schedule"] = Schedule(1, 8, method.schedule.repeats)
+    return dataclasses.replace(method, **changes)
+
+
+def small(data, *, num_clients=4, num_examples=20):
+    """The first few clients and examples; splits that are no plain examples stay as they are."""
+
+    def cut(split):
+        if not isinstance(split, Examples):
+            return split
+        return Examples(split.at(torch.arange(min(len(split), num_examples))))
+
+    def cut_client(client, meta):
+        return Client(client.id, cut(client.train), cut(client.validation), cut(client.test), meta)
+
+    clients = data.clients[:num_clients]
+    sizes = tuple(len(cut(client.train)) for client in clients)
+    meta = Meta(data.meta.num_classes, data.meta.input_shape, sizes)
+    holdout = data.holdout and cut_client(data.holdout, meta)
+    return FederatedData(tuple(cut_client(c, meta) for c in clients), meta, holdout)
+
+
+@functools.cache
+def subject(name):
+    given = settings(name)
+    return short(given["method"]), small(given["data"].load(Rng(0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What went in and came out of one exchange, whole-federation cohorts."""
+
+    phase: Method
+    state: Tree
+    clients: tuple[Client, ...]
+    messages: dict[int, Tree]
+    memories: dict[int, Tree]
+    rng: Rng
+    updates: dict
+    kept: dict[int, Tree]
+    total: Total
+    next: Tree
+
+
+@functools.cache
+def exchanges(name):
+    """A short run by a loop of its own, everything kept."""
+    method, data = subject(name)
+    state, memories, answered = method.init(data.meta, RNG.at("init")), {}, ()
+    log, round, exchange = [], 0, 0
+    while round < method.rounds:
+        phase = method.phase(state)
+        same = phase.cohort == "same" and exchange
+        clients = tuple(c for c in data.clients if not same or c.id in answered)
+        messages = {c.id: phase.broadcast(state, c.id) for c in clients}
+        stream = RNG.at("round", round + 1, "exchange", exchange)
+        results = Sequential().run(phase, messages, clients, memories, stream)
+        updates, kept = {}, {}
+        for client, update, memory in results:
+            assert not hasattr(update, "error"), update.error
+            updates[client.id], kept[client.id] = update, memory
+        total = phase.aggregator.aggregate(updates.items())
+        new = phase.server_update(state, total)
+        before = {c.id: memories.get(c.id, {}) for c in clients}
+        log.append(
+            Exchange(phase, state, clients, messages, before, stream, updates, kept, total, new)
+        )
+        state, memories, answered = new, {**memories, **kept}, total.clients
+        round, exchange = (round + 1, 0) if phase.evaluates else (round, exchange + 1)
+    return log
+
+
+def work(x, client):
+    stream = x.rng.at("client", client.id)
+    return x.phase.local_update(x.messages[client.id], client, x.memories[client.id], stream)
+
+
+def storages(*trees):
+    return {
+        leaf.untyped_storage().data_ptr()
+        for tree in trees
+        for leaf in flat(tree).values()
+        if isinstance(leaf, torch.Tensor) and leaf.numel()
+    }
+
+
+def holds_a_row(numbers, rows):
+    """Whether a row stands anywhere in a line of numbers."""
+    width = rows.shape[1]
+    if len(numbers) < width:
+        return False
+    windows = numbers.unfold(0, width, 1)
+    for column in range(width):  # few are left after the first
+        windows = windows[torch.isin(windows[:, column], rows[:, column])]
+    return bool((windows[:, None] == rows).all(-1).any())
+
+
+def test_a_row_is_found_wherever_it_stands():
+    rows = torch.arange(12.0).reshape(4, 3)
+    assert holds_a_row(torch.tensor([7.0, 3.0, 4.0, 5.0, 9.0]), rows)
+    assert not holds_a_row(torch.tensor([7.0, 3.0, 4.0, 8.0, 5.0]), rows)
+    assert not holds_a_row(torch.tensor([3.0, 4.0]), rows)
+
+
+def test_every_method_of_the_house_has_a_quick_configuration():
+    assert {"fedavg", "ditto", "scaffold", "spherefed", "majority"} <= set(QUICK)
+
+
+@every_method
+def test_a_method_is_a_frozen_record_of_hyperparameters(name):
+    method, _ = subject(name)
+    assert type(method).__dataclass_params__.frozen
+    assert method == copy.deepcopy(method) == pickle.loads(pickle.dumps(method))
+
+
+@every_method
+def test_a_configuration_that_is_written_is_read_back_equal(name, tmp_path):
+    given = settings(name)
+    file = tmp_path / "config.yaml"
+    file.write_text(describe(given))
+    again = build(experiment.run, ["--config", str(file)])
+    assert again == given
+    assert describe(again) == describe(given)  # dicts are equal whatever their order, text is not
+
+
+@every_method
+def test_init_is_pure_and_follows_the_seed(name):
+    method, data = subject(name)
+    global_stream = torch.get_rng_state()
+    first, second = (method.init(data.meta, RNG.at("init")) for _ in range(2))
+    assert_same(first, second)
+    assert not storages(first) & storages(second)
+    assert torch.equal(torch.get_rng_state(), global_stream)
+
+
+@every_method
+def test_local_work_is_pure_and_deterministic(name):
+    for x in exchanges(name):
+        for client in x.clients:
+            arguments = (x.messages[client.id], x.memories[client.id])
+            splits = {"train": client.train, "test": client.test}
+            data = {n: s.tensors for n, s in splits.items() if isinstance(s, Examples)}
+            before, data_before = copy.deepcopy(arguments), copy.deepcopy(data)
+            global_stream = torch.get_rng_state()
+            update, memory = work(x, client)
+            assert torch.equal(torch.get_rng_state(), global_stream)
+            for tree, old in zip(arguments, before, strict=True):
+                assert_same(tree, old)
+            assert_same(data, data_before)
+            expected = x.updates[client.id]
+            assert_same(update.payload, expected.payload)
+            assert (update.weight, update.metrics) == (expected.weight, expected.metrics)
+            assert_same(memory, x.kept[client.id])
+
+
+@every_method
+def test_local_work_ignores_the_global_random_stream(name):
+    state = torch.get_rng_state()
+    for seed, x in enumerate(exchanges(name)):
+        torch.manual_seed(seed)
+        update, memory = work(x, x.clients[0])
+        assert_same(update.payload, x.updates[x.clients[0].id].payload)
+        assert_same(memory, x.kept[x.clients[0].id])
+    torch.set_rng_state(state)
+
+
+@every_method
+def test_the_server_is_pure_and_deterministic(name):
+    for x in exchanges(name):
+        before = copy.deepcopy((x.state, x.total.payload))
+        for client in x.clients:
+            assert_same(x.phase.broadcast(x.state, client.id), x.messages[client.id])
+        total = x.phase.aggregator.aggregate(x.updates.items())
+        assert_same(total.payload, x.total.payload)
+        assert_same(x.phase.server_update(x.state, x.total), x.next)
+        assert type(x.phase.phase(x.state)) is type(x.phase)
+        assert_same(x.state, before[0])
+        assert_same(x.total.payload, before[1])
+
+
+@every_method
+def test_evaluation_is_pure_and_its_scores_are_finite(name):
+    method, data = subject(name)
+    for x in exchanges(name):
+        for client in (*x.clients, data.holdout):
+            memory = x.kept.get(client.id, {})
+            message = method.broadcast(x.next, client.id)
+            before = copy.deepcopy((message, memory))
+            first, second = (method.evaluate(message, client, memory, RNG) for _ in range(2))
+            assert first == second
+            assert_same(message, before[0])
+            assert_same(memory, before[1])
+            assert all(math.isfinite(value) for value in first.values())
+            assert all(0 <= v <= 1 for n, v in first.items() if n.endswith("accuracy"))
+
+
+@every_method
+def test_the_order_of_clients_does_not_matter(name):
+    for x in exchanges(name):
+        backwards = x.clients[::-1]
+        results = Sequential().run(x.phase, x.messages, backwards, x.memories, x.rng)
+        for client, update, memory in results:
+            assert_same(update.payload, x.updates[client.id].payload)
+            assert_same(memory, x.kept[client.id])
+
+
+@every_method
+def test_memory_stays_at_its_client(name):
+    for x in exchanges(name):
+        for client in x.clients:
+            payload, memory = x.updates[client.id].payload, x.kept[client.id]
+            assert not storages(payload) & storages(memory)
+            assert not flat(payload).keys() & flat(memory).keys()
+            assert not storages(x.next, *x.messages.values()) & storages(memory)
+
+
+@every_method
+def test_no_row_of_a_payload_is_an_input(name):
+    for x in exchanges(name):
+        for client in x.clients:
+            if not isinstance(client.train, Examples):
+                continue
+            inputs = client.train.tensors["x"].flatten(1).double()
+            assert inputs.shape[1] > 1
+            for leaf in flat(x.updates[client.id].payload).values():
+                if isinstance(leaf, torch.Tensor):
+                    assert not holds_a_row(leaf.double().flatten(), inputs)
+                    assert not holds_a_row(-leaf.double().flatten(), inputs)
+
+
+@every_method
+def test_trees_hold_tensors_numbers_and_strings_and_survive_the_wire(name):
+    for x in exchanges(name):
+        payloads = [update.payload for update in x.updates.values()]
+        for tree in (x.state, x.next, *x.messages.values(), *payloads, *x.kept.values()):
+            for path, leaf in flat(tree).items():
+                assert isinstance(leaf, torch.Tensor | int | float | str), path
+                assert not getattr(leaf, "requires_grad", False), path
+            assert_same(saved_and_loaded(tree), tree)
+            assert_same(pickle.loads(pickle.dumps(tree)), tree)
+
+
+@every_method
+def test_payloads_have_the_form_that_was_declared(name):
+    def forms(tree):
+        return {
+            path: (leaf.dtype, leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf)
+            for path, leaf in flat(tree).items()
+        }
+
+    for x in exchanges(name):
+        found = [forms(update.payload) for update in x.updates.values()]
+        if isinstance(x.phase.aggregator, Additive):
+            assert all(one == found[0] for one in found)
+        for client in x.clients:
+            template = x.phase.template(x.messages[client.id])
+            if template is not None:
+                assert forms(x.updates[client.id].payload) == forms(template)
+
+
+@every_method
+def test_weights_and_metrics_are_finite_numbers(name):
+    for x in exchanges(name):
+        for update in x.updates.values():
+            assert math.isfinite(update.weight)
+            assert update.weight >= 0
+            assert all(math.isfinite(value) for value in update.metrics.values())
+        assert all(math.isfinite(value) for value in x.total.metrics.values())
+        assert x.total.clients == tuple(client.id for client in x.clients)
+
+
+@every_method
+def test_something_is_learned_or_at_least_changed(name):
+    log = exchanges(name)
+    before, after = (flat({"s": x}) for x in (log[0].state, log[-1].next))
+    changed = any(
+        isinstance(after[p], torch.Tensor) and not torch.equal(before[p], after[p]) for p in after
+    )
+    assert changed or any(log[-1].kept.values())
+
+
+@every_method
+def test_a_client_with_a_single_example_takes_part(name):
+    x = exchanges(name)[0]
+    client = x.clients[0]
+    if not isinstance(client.train, Examples):
+        pytest.skip("its data are no plain examples")
+    one = dataclasses.replace(client, train=Examples(client.train.at(torch.arange(1))))
+    update, memory = x.phase.local_update(x.messages[client.id], one, {}, RNG)
+    leaves = [*flat(update.payload).values(), *flat(memory).values()]
+    assert all(leaf.isfinite().all() for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+@every_method
+def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned(name):
+    method, data = subject(name)
+    evaluation = Evaluation(tune=Tune(1))
+    positions, rows = train(method, data, RNG, evaluation=evaluation)
+    assert_same(positions[-1].state, exchanges(name)[-1].next)  # the loop above is the trainer's
+    for position in positions[:-1]:
+        loaded = Position.restore(saved_and_loaded(position.checkpoint()))
+        rest, new = train(method, data, RNG, loaded, evaluation=evaluation)
+        assert_same(rest[-1].state, positions[-1].state)
+        for i, memory in positions[-1].memories.items():
+            assert_same(rest[-1].memories[i], memory)
+        assert new == rows[len(rows) - len(new) :]
+    assert all(math.isfinite(row.value) for row in rows)
+    assert not any(row.value for row in rows if row.name == "clients/failed")
+    if method.tuning(1, None) is not None:
+        tuned = {row.client for row in rows if row.name == "tuned/accuracy"}
+        assert tuned == {None, *(client.id for client in data.clients)}
