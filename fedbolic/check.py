@@ -11,9 +11,9 @@ def positive(**values: float) -> None:
 
     Example:
         >>> positive(lr=0.1)
-        >>> positive(lr=-1)
+        >>> positive(lr=-1.0)
         Traceback (most recent call last):
-        ValueError: lr must be a positive number, got -1
+        ValueError: lr must be a positive number, got -1.0
     """
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):

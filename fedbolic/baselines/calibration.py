@@ -78,7 +78,7 @@ class Calibration(Method):
                 features = normalize(body(parameters, buffers, batch["x"])[0].double())
                 gram += features.T @ features
                 cross += features.T @ one_hot(batch["y"], num_classes).double()
-        return Update({"gram": gram, "cross": cross}, weight=client.size), memory
+        return Update({"gram": gram, "cross": cross}, weight=float(client.size)), memory
 
     @override
     def server_update(self, state: Tree, total: Total) -> Tree:

@@ -115,7 +115,7 @@ class Ditto(Stepped):
         change = tree.subtract(_part(parameters, COMMON), context["shared"]["anchor"])
         payload = {"change": change, "buffers": _part(buffers, COMMON)}
         memory = {"parameters": _part(parameters, OWN), "buffers": _part(buffers, OWN)}
-        return Update(payload, weight=client.size), memory
+        return Update(payload, weight=float(client.size)), memory
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -42,7 +42,8 @@ class Majority(Method):
         self, message: Tree, client: Client, memory: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         counts = one_hot(_labels(client.train), client.meta.num_classes).sum(dim=0)
-        return Update({"counts": counts}, weight=client.size), {"own_counts": counts.clone()}
+        update = Update({"counts": counts}, weight=float(client.size))
+        return update, {"own_counts": counts.clone()}
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -59,10 +60,10 @@ class Majority(Method):
         for name, split in splits.items():
             if len(split):
                 scores[f"{name}/accuracy"] = _share(split, message["counts"])
-                scores[f"{name}/examples"] = len(split)
+                scores[f"{name}/examples"] = float(len(split))
         if client.id != HOLDOUT and memory and len(client.test):
             scores["tuned/accuracy"] = _share(client.test, memory["own_counts"])
-            scores["tuned/examples"] = len(client.test)
+            scores["tuned/examples"] = float(len(client.test))
         return scores
 
 

@@ -116,7 +116,8 @@ class SphereFed(Stepped):
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         change = tree.subtract(local["parameters"], context["shared"]["anchor"])
-        return Update({"change": change, "buffers": local["buffers"]}, weight=client.size), {}
+        payload = {"change": change, "buffers": local["buffers"]}
+        return Update(payload, weight=float(client.size)), {}
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -59,8 +59,8 @@ class Mean(Additive):
     """The mean of the payloads by weight, summed in float64; integers are rounded to nearest.
 
     Example:
-        >>> updates = [(0, Update({"a": torch.tensor([0.0])}, 1)),
-        ...            (1, Update({"a": torch.tensor([4.0])}, 3))]
+        >>> updates = [(0, Update({"a": torch.tensor([0.0])}, 1.0)),
+        ...            (1, Update({"a": torch.tensor([4.0])}, 3.0))]
         >>> Mean().aggregate(updates).payload
         {'a': tensor([3.])}
     """

@@ -65,12 +65,13 @@ class Delivery:
 
     def counts(self) -> dict[str, float]:
         """What the exchange cost: bytes both ways, clients asked and clients left out."""
-        return {
+        counts = {
             "bytes/down": sum(tree.num_bytes(message) for message in self.messages.values()),
             "bytes/up": self.bytes_up,
             "clients/asked": len(self.messages),
             "clients/failed": len(self.messages) - len(self.metrics),
         }
+        return {name: float(count) for name, count in counts.items()}
 
 
 def find_fault(

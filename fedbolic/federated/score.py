@@ -42,5 +42,5 @@ def _score(
     return {
         "accuracy": int(torch.stack(correct).sum()) / len(split),
         "loss": float(torch.stack(loss).sum()) / len(split),
-        "examples": len(split),
+        "examples": float(len(split)),
     }

@@ -69,7 +69,7 @@ class Tuned(Stepped):
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         scores = score(self.inner, local, context, client)
-        return Update({}, weight=client.size, metrics=scores), {}
+        return Update({}, weight=float(client.size), metrics=scores), {}
 
     @override
     def server_update(self, state: Tree, total: Total) -> Tree:
