@@ -191,6 +191,7 @@ def _logger(import_path: str, folder: Path) -> Any:
 def _train(job: _Job, folder: RunFolder, position: Position) -> None:
     fabric, rounds = job.fabric, job.method.rounds
     fabric.call("on_run_start", round=position.round, rounds=rounds)
+    status = "failed"
     try:
         began = time.perf_counter()
         with fabric.autocast():
@@ -201,5 +202,8 @@ def _train(job: _Job, folder: RunFolder, position: Position) -> None:
                     common = {row.name: row.value for row in rows if row.client is None}
                     fabric.log_dict(common, step=now.round)
                     fabric.call("on_round_end", round=now.round, rounds=rounds, rows=rows)
+        status = "success"
     finally:
+        for logger in fabric.loggers:
+            logger.finalize(status)  # some write only now what they were given
         fabric.call("on_run_end")
