@@ -11,11 +11,11 @@ from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.configuration import (
     INVISIBLE,
     SetupError,
-    setting_up,
     build,
     describe,
     one_line,
     parser_of,
+    setting_up,
 )
 from fedbolic.data import Images, Source
 from fedbolic.experiment import run
@@ -83,7 +83,11 @@ def test_only_a_choice_of_class_is_named(tmp_path):
 
 def test_what_says_how_to_call_is_never_written_nor_asked():
     assert set(INVISIBLE) == {"overwrite", "callbacks"}
-    text = describe(run, {"seed": 1, "overwrite": True, "callbacks": [object()]})
+
+    def call(seed: int, *, overwrite: bool = False, callbacks: tuple = ()) -> None:
+        """Call."""
+
+    text = describe(call, {"seed": 1, "overwrite": True, "callbacks": [object()]})
     assert yaml.safe_load(text) == {"seed": 1}
     for name in INVISIBLE:
         with pytest.raises(SetupError, match=name):
@@ -108,8 +112,11 @@ class Holder:
     "value", [object(), Open(), Holder(), {1, 2}, lambda: 0, [Holder()], Cohort]
 )
 def test_what_cannot_be_written_is_refused_before_anything_runs(value):
+    def call(thing: object) -> None:
+        """Call."""
+
     with pytest.raises(SetupError, match="cannot be written to a configuration"):
-        describe(run, {"thing": value})
+        describe(call, {"thing": value})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from fedbolic.report import (
     P_FL,
     ROUNDS,
     UP,
+    VALIDATION,
     WORST,
     find,
     plot,
@@ -82,6 +83,7 @@ def test_the_numbers_of_one_run(write):
             P_FL: 70.0,  # by examples, as the run wrote it
             MEAN: 65.0,  # (80 + 50) / 2
             WORST: 50.0,
+            VALIDATION: 50.0,
             CHOSEN: 30.0,  # round 1: of equal validation scores, the first
             UP: 1.5,
             DOWN: 2.25,
@@ -126,9 +128,9 @@ def test_a_mean_and_deviation_over_seeds(write):
     head, rows = cells(table(find(write("a/seed1", SECOND))))
     assert list(rows) == ["a"]
     assert rows["a"][G_FL] == "55.00 ± 7.07"  # sqrt((25 + 25) / 1), not / 2
-    assert rows["a"][P_FL] == "70.00 ± 0.00"
+    assert rows["a"][P_FL] == "70"  # where seeds agree there is nothing to spread
     assert rows["a"]["seeds"] == "2"
-    assert head == [G_FL, P_FL, MEAN, WORST, CHOSEN, UP, DOWN, ROUNDS, "seeds"]
+    assert head == [G_FL, P_FL, MEAN, WORST, VALIDATION, CHOSEN, UP, DOWN, ROUNDS, "seeds"]
 
 
 def test_one_seed_has_no_deviation(write):

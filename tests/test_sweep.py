@@ -84,11 +84,18 @@ def test_what_is_finished_is_not_run_again(base, tmp_path, monkeypatch):
     folder, _ = sweep(base, ROWS, **arguments)
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("state.pt")}
     began = []
-    plain = module.run
-    monkeypatch.setattr(module, "run", lambda **named: began.append(named) or plain(**named))
+
+    class Note:
+        def __init__(self, name):
+            self.name = name
+
+        def on_run_start(self, round, rounds):
+            began.append(self.name)
+
+    monkeypatch.setattr(module, "ProgressBar", Note)
     sweep(base, {**ROWS, "new": {"method.lr": 0.2}}, **arguments)
     assert {file: file.stat().st_mtime_ns for file in before} == before
-    assert [settings["name"] for settings in began] == ["sweep/new"]
+    assert began == ["new seed0"]
 
 
 class Cut:
