@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import re
 from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,15 +21,15 @@ class SetupError(ValueError):
 
 
 @contextlib.contextmanager
-def at_the_door() -> Iterator[None]:
-    """What goes wrong inside is the caller's to mend, and is said in one line.
+def setting_up() -> Iterator[None]:
+    """What is refused inside is the caller's to mend, and is said in one line.
 
     Raises:
         SetupError: In place of any error about values, files or arguments.
     """
     try:
         yield
-    except (ArgumentError, ValueError, OSError) as error:
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
         raise SetupError(one_line(error)) from error
 
 
@@ -70,7 +71,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     Raises:
         SetupError: In one line, if a key or class is unknown or a value is refused.
     """
-    with at_the_door():
+    with setting_up():
         return parser.instantiate(parser.parse_args(list(arguments)))
 
 
@@ -105,7 +106,18 @@ def describe(function: Callable, settings: dict[str, Any]) -> str:
     call = inspect.signature(function).bind(**settings)
     call.apply_defaults()
     plain = {name: _plain(v) for name, v in call.arguments.items() if name not in INVISIBLE}
-    return yaml.safe_dump(plain, sort_keys=False)
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts such as 1e3 too: a number for jsonargparse, though not for YAML 1.1."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
 
 
 def _plain(value: Any) -> Any:

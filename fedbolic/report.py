@@ -118,7 +118,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         column: sum(value for (_, n), value in common.items() if n == name) / 1e6
         for column, name in ((UP, "bytes/up"), (DOWN, "bytes/down"))
     }
-    return {**percent, **sums, ROUNDS: last}
+    return {**percent, **sums, ROUNDS: float(last)}
 
 
 def _chosen(common: dict[tuple[int, str], float]) -> float | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, at_the_door, build, describe
+from fedbolic.configuration import SetupError, build, describe, setting_up
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
@@ -56,18 +56,18 @@ def sweep(
     """
     name = name or "sweep"
     folder = runs / name
-    with at_the_door():
+    with setting_up():
         check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
         _refuse_unclear(rows, seeds)
-        numbers = [number for file in published for number in read(file, setting)]
         tasks = list(_tasks(str(base), rows, seeds, name, runs))
+        numbers = [number for file in published for number in read(file, setting)]
         for arguments, _ in tasks:
             build(run, arguments)  # every row is checked before the first one runs
-    folder.mkdir(parents=True, exist_ok=True)
-    write_published(numbers, folder)
-    for place, row in enumerate(rows):
-        (folder / row).mkdir(exist_ok=True)
-        (folder / row / "place").write_text(str(place))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_published(numbers, folder)
+        for place, row in enumerate(rows):
+            (folder / row).mkdir(exist_ok=True)
+            (folder / row / "place").write_text(str(place))
     return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
 
 

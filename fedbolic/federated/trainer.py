@@ -89,12 +89,12 @@ class Trainer:
             rng: The run's stream.
 
         Raises:
-            ValueError: If a channel does not fit the method's aggregator, or the method the data.
+            ValueError: If a channel does not fit the first aggregator, or the method the data.
         """
-        self._check(method)
         inputs = data.clients[0].no_inputs
-        state = method.init(data.meta, rng.at("init"))
-        return Position(tree.to(state, inputs.device, inputs.dtype))
+        state = tree.to(method.init(data.meta, rng.at("init")), inputs.device, inputs.dtype)
+        self._check(method.phase(state))
+        return Position(state)
 
     def run(
         self, method: Method, data: FederatedData, rng: Rng, position: Position | None = None

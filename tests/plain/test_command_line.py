@@ -389,7 +389,7 @@ def test_a_process_with_somebody_elses_failing_method_stops(process, config, run
     assert err.splitlines()[-1] == f"fedbolic: {last}"
 
 
-def test_a_state_that_is_not_finite_stops_the_run(fedbolic, config, runs):
+def test_a_step_size_beyond_all_bounds_stops_the_run(fedbolic, config, runs):
     words = ["--method.lr=1e39", "--method.rounds=9"]
     code, _, err = fedbolic("run", "--config", config, "--runs", runs, *words)
     assert code == 1
@@ -406,7 +406,7 @@ SWEEPS = {
     "a seed twice": ("rows: {a: null}\nseeds: [1, 1]", ["seeds must differ", "[1, 1]"]),
     "no job": ("rows: {a: null}\njobs: 0", ["jobs must be at least 1"]),
     "unknown key": ("rows: {a: null}\nrow: 1", ["row"]),
-    "no such table": ("rows: {a: null}\npublished: no.csv", ["published", "no.csv"]),
+    "no such table": ("rows: {a: null}\npublished: [no.csv]", ["No such file", "no.csv"]),
     "a path for a row": ("rows: {a/b: null}", ["row 'a/b'"]),
     "a way out": ("rows: {..: null}", ["row '..'"]),
     "a number for a row": ("rows: {1: null}", ["row 1"]),
@@ -430,9 +430,11 @@ def test_a_sweep_finds_its_base_beside_itself_and_prints_its_table(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     sweep = config.with_name("table.yaml")
-    (tmp_path / "published.csv").write_text("row,column,value,source\nslow,G-FL %,12.3,Table 9\n")
+    (tmp_path / "published.csv").write_text(
+        "row,setting,column,value,source\nslow,Set,G-FL %,12.3,Table 9\n"
+    )
     sweep.write_text(
-        "base: tiny.yaml\npublished: published.csv\nseeds: [0, 1]\n"
+        "base: tiny.yaml\npublished: [published.csv]\nseeds: [0, 1]\n"
         "rows: {slow: {method.lr: 0.01}, fast: {method.lr: 0.5}}\n"
     )
     code, out, _ = fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")

@@ -1,0 +1,88 @@
+"""What the pages tell a reader to type, works: Python blocks run, commands parse."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedbolic.__main__ import command_line
+from fedbolic.configuration import parse
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md")
+
+
+def blocks(text, *languages):
+    """The fenced blocks of a page in one of the languages, with the line on which each begins."""
+    return [
+        (text.count("\n", 0, match.start(2)) + 1, match[2])
+        for match in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```", text, re.M | re.S)
+        if match[1] in languages
+    ]
+
+
+def commands(block):
+    """The words of every ``fedbolic`` command of a shell block, up to a pipe or its like."""
+    lines = re.sub(r"\\\n\s*", " ", block).splitlines()
+    found = []
+    for line in lines:
+        words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+        if words[:3] == ["python", "-m", "fedbolic"]:
+            words = words[2:]
+        if words[:1] == ["fedbolic"]:
+            ends = [i for i, word in enumerate(words) if word in ("|", "&&", ";", ">", "&")]
+            found.append(words[1 : ends[0] if ends else None])
+    return found
+
+
+def pages():
+    return [(name, (ROOT / name).read_text()) for name in PAGES if (ROOT / name).exists()]
+
+
+def cases(get):
+    return [
+        pytest.param(value, id=f"{page}:{line}")
+        for page, text in pages()
+        for line, value in get(text)
+    ]
+
+
+@pytest.mark.parametrize("code", cases(lambda text: blocks(text, "python")))
+def test_a_python_block_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "block", "exec"), {"__name__": "block"})
+
+
+def shell(text):
+    return [
+        (line, words) for line, block in blocks(text, "bash", "sh") for words in commands(block)
+    ]
+
+
+@pytest.mark.parametrize("words", cases(shell))
+def test_a_command_parses(words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    if words in (["--help"], ["--version"]):
+        pytest.skip("prints and exits")
+    parse(command_line(), words)
+
+
+def test_the_blocks_of_a_page_are_found():
+    text = "a\n```python\nx = 1\n```\n```bash\nfedbolic run # c\n```\n```\nplain\n```\n"
+    assert blocks(text, "python") == [(3, "x = 1\n")]
+    assert blocks(text, "bash", "sh") == [(6, "fedbolic run # c\n")]
+
+
+def test_the_commands_of_a_block_are_found():
+    block = "$ fedbolic run --config a.yaml \\\n    --seed 3  # why\npip install x\n"
+    block += "python -m fedbolic report runs | less\necho fedbolic\n"
+    assert commands(block) == [
+        ["run", "--config", "a.yaml", "--seed", "3"],
+        ["report", "runs"],
+    ]
+
+
+def test_a_wrong_command_would_be_found():
+    with pytest.raises(ValueError, match="nonsense"):
+        parse(command_line(), ["run", "--nonsense=1"])

@@ -1,0 +1,83 @@
+"""What a run writes of itself is what it was: objects to YAML and back."""
+
+from pathlib import Path
+
+from hypothesis import Phase, given
+from hypothesis import settings as choices
+from hypothesis import strategies as st
+
+from fedbolic.baselines import Ditto, SphereFed
+from fedbolic.configuration import build, describe
+from fedbolic.data import IID, Arrays, Digits, Dirichlet, Images, Shards
+from fedbolic.experiment import run
+from fedbolic.federated import Clip, Cohort, Evaluation, FedAvg, Schedule, Sequential, Tune
+from fedbolic.nn.backbone import MLP, ConvNet
+from fedbolic.optim import SGD, Adam
+
+positive = st.floats(1e-12, 1e6)
+rates = st.floats(0, 1, exclude_max=True)
+counts = st.integers(1, 10**6)
+# what YAML could take for something else: numbers, truth, nothing, marks of its own
+texts = st.sampled_from(["a", "1", "1e3", "no", "a: b", "é", "0x1", "a b", "*", "12:30", "-2E+5"])
+backbones = st.builds(MLP, st.lists(counts, min_size=1, max_size=3).map(tuple)) | st.builds(
+    ConvNet, counts
+)
+optimizers = st.builds(SGD, momentum=rates) | st.builds(Adam, beta1=rates, eps=positive)
+schedules = st.builds(Schedule, epochs=counts, batch_size=st.none() | counts)
+common = {
+    "backbone": backbones,
+    "rounds": st.integers(2, 99),
+    "schedule": schedules,
+    "lr": positive,
+    "optimizer": optimizers,
+}
+tables = st.lists(
+    st.tuples(texts, st.sampled_from(["shared", "personal", "fixed"])), max_size=3
+).map(lambda pairs: {**dict(pairs), "*": "shared"})
+methods = (
+    st.builds(FedAvg, **common, sharing=tables, proximal=positive, momentum=rates)
+    | st.builds(Ditto, **common, pull=positive)
+    | st.builds(SphereFed, **common, calibrate=st.booleans(), ridge=positive)
+)
+partitions = (
+    st.builds(IID, counts)
+    | st.builds(Shards, counts, counts)
+    | st.builds(Dirichlet, counts, alpha=positive, cap=st.booleans(), min_size=counts)
+)
+sources = st.builds(
+    Images,
+    st.just(Digits()) | st.builds(Arrays, texts.map(Path)),
+    partitions,
+    test_rate=rates,
+    num_train=st.none() | counts,
+    root=st.none() | texts.map(Path),
+    download=st.booleans(),
+)
+settings = st.fixed_dictionaries(
+    {
+        "method": methods,
+        "data": sources,
+        "cohort": st.builds(Cohort, st.floats(1e-6, 1)),
+        "channels": st.lists(st.builds(Clip, positive, texts), max_size=2).map(tuple),
+        "evaluation": st.builds(
+            Evaluation, counts, st.none() | st.builds(Tune, counts, st.none() | positive)
+        ),
+        "precision": st.sampled_from(["32-true", "64-true", "bf16-mixed"]),
+        "threads": counts,
+        "seed": st.integers(-(2**70), 2**70),
+        "name": st.none() | texts,
+        "runs": texts.map(Path),
+    }
+)
+
+
+@choices(max_examples=40, phases=[Phase.generate])  # shrinking such settings takes minutes
+@given(settings)
+def test_what_is_described_is_built(tmp_path_factory, settings):
+    settings = {"engine": Sequential(), "device": "auto", "loggers": (), **settings}
+    file = tmp_path_factory.getbasetemp() / "described.yaml"
+    file.write_text(describe(run, settings))
+    built = build(run, ["--config", str(file)])
+    for name, value in settings.items():
+        assert built[name] == value, name
+    assert built.keys() == settings.keys()

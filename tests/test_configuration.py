@@ -1,0 +1,162 @@
+"""Objects to YAML and back; what is asked wrongly is refused in one line."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedbolic import configuration
+from fedbolic.baselines import Ditto, Scaffold
+from fedbolic.configuration import (
+    INVISIBLE,
+    SetupError,
+    build,
+    describe,
+    one_line,
+    parser_of,
+    setting_up,
+)
+from fedbolic.data import Images, Source
+from fedbolic.experiment import run
+from fedbolic.federated import Cohort, Evaluation, FedAvg, Method, Sequential
+
+DEFAULTS = {
+    "engine": Sequential(),
+    "cohort": Cohort(),
+    "channels": (),
+    "evaluation": Evaluation(),
+    "device": "auto",
+    "precision": "32-true",
+    "threads": 1,
+    "loggers": (),
+    "seed": 0,
+    "name": None,
+    "runs": Path("runs"),
+}
+
+
+def test_defaults_are_those_of_the_function():
+    words = ["--method=fedbolic.federated.FedAvg", "--data=fedbolic.data.Images"]
+    # for a class that is not asked for, the function's own default stands
+    plain = {name: value for name, value in DEFAULTS.items() if name != "engine"}
+    assert build(run, words) == {**plain, "method": FedAvg(), "data": Images()}
+    assert build(run, []) == plain
+
+
+def test_a_class_in_place_of_a_default_inherits_nothing_from_it():
+    """FedAvg's defaults must not flow into a method that has settings of the same name."""
+
+    def train(method: Method = FedAvg(lr=0.7, rounds=3), seed: int = 0) -> None:
+        """Train."""
+
+    assert build(train, ["--method=fedbolic.baselines.Ditto"])["method"] == Ditto()
+    assert "method" not in build(train, [])
+
+
+def test_a_class_in_place_of_the_configurations_keeps_settings_of_the_same_name(tmp_path):
+    """So a row of a sweep differs from its base in the method alone."""
+    file = tmp_path / "c.yaml"
+    file.write_text(describe(run, {"method": FedAvg(lr=0.7, proximal=0.5), "data": Images()}))
+    built = build(run, ["--config", str(file), "--method=fedbolic.baselines.Ditto"])
+    assert built["method"] == Ditto(lr=0.7)
+
+
+def test_flags_go_over_the_file_in_their_order(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(describe(run, {"method": Scaffold(lr=0.7), "data": Images(), "seed": 4}))
+    words = ["--config", str(file), "--method.lr=0.1", "--seed=5", "--seed=6"]
+    built = build(run, words)
+    assert built["method"] == Scaffold(lr=0.1)
+    assert built["seed"] == 6
+
+
+def test_only_a_choice_of_class_is_named(tmp_path):
+    text = describe(
+        run, {"method": FedAvg(), "cohort": Cohort(0.5), "runs": tmp_path, "loggers": ()}
+    )
+    assert yaml.safe_load(text)["cohort"] == {"rate": 0.5}
+    assert yaml.safe_load(text)["method"]["class_path"] == "fedbolic.federated.fedavg.FedAvg"
+    assert yaml.safe_load(text)["runs"] == str(tmp_path)
+    assert yaml.safe_load(text)["loggers"] == []
+
+
+def test_what_says_how_to_call_is_never_written_nor_asked():
+    assert set(INVISIBLE) == {"overwrite", "callbacks"}
+
+    def call(seed: int, *, overwrite: bool = False, callbacks: tuple = ()) -> None:
+        """Call."""
+
+    text = describe(call, {"seed": 1, "overwrite": True, "callbacks": [object()]})
+    assert yaml.safe_load(text) == {"seed": 1}
+    for name in INVISIBLE:
+        with pytest.raises(SetupError, match=name):
+            build(run, [f"--{name}=1"])
+
+
+class Open(Source):
+    """A choice of class that is no dataclass."""
+
+    def load(self, rng):
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Holds anything."""
+
+    thing: object = field(default_factory=object)
+
+
+@pytest.mark.parametrize(
+    "value", [object(), Open(), Holder(), {1, 2}, lambda: 0, [Holder()], Cohort]
+)
+def test_what_cannot_be_written_is_refused_before_anything_runs(value):
+    def call(thing: object) -> None:
+        """Call."""
+
+    with pytest.raises(SetupError, match="cannot be written to a configuration"):
+        describe(call, {"thing": value})
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--nonsense=1"], ["--nonsense"]),
+        (["--method=fedbolic.federated.FedAvg", "--method.lr=fast"], ["lr", "fast", "float"]),
+        (["--method=fedbolic.federated.FedAvg", "--method.lr=-1"], ["lr must be a positive", "-1"]),
+        (["--method=fedbolic.data.Images"], ["Method"]),
+        (["--config=nowhere.yaml"], ["nowhere.yaml"]),
+        (["--cohort.rate=2"], ["rate must lie in [0, 1]"]),
+        (["--seed=1.5"], ["seed", "1.5"]),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_in_one_line(words, names):
+    with pytest.raises(SetupError) as caught:
+        build(run, words)
+    assert "\n" not in str(caught.value)
+    for name in names:
+        assert name in str(caught.value)
+
+
+def test_errors_setting_up_become_one_line_and_others_pass():
+    for error in (ValueError("a\n  b"), FileNotFoundError("a\n\tb")):
+        with pytest.raises(SetupError, match=r"^a b$"), setting_up():
+            raise error
+    with pytest.raises(ZeroDivisionError), setting_up():
+        raise ZeroDivisionError
+    assert one_line(ValueError(" a \n b ")) == "a b"
+
+
+def test_the_help_is_the_docstring():
+    text = " ".join(parser_of(run).format_help().split())
+    assert "Threads of one operation on the CPU" in text
+    assert "default: 1" in text
+    assert "overwrite" not in text
+
+
+def test_settings_without_an_own_default_are_passed_on():
+    assert configuration.given(run, {"method": None, "seed": 3, "config": ["c"], "name": None}) == {
+        "seed": 3,
+        "name": None,
+    }

@@ -1,0 +1,263 @@
+"""A run from settings: its arithmetic, its loggers, its callbacks, and what resume refuses."""
+
+import csv
+import json
+
+import pytest
+import torch
+
+from fedbolic import tree
+from fedbolic.baselines import Ditto, Scaffold
+from fedbolic.configuration import SetupError
+from fedbolic.data import IID, Images
+from fedbolic.experiment import resume, run
+from fedbolic.federated import Clip, Cohort, FedAvg, Mean, Median, Schedule
+from fedbolic.nn.backbone import MLP
+from fedbolic.record import RunFolder
+
+DATA = Images(partition=IID(3), num_train=60, num_test=20)
+METHOD = FedAvg(backbone=MLP((4,)), rounds=2, schedule=Schedule(epochs=1, batch_size=16))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    yield
+    torch.set_num_threads(1)
+
+
+def state_of(path):
+    return torch.load(path / "state.pt", weights_only=True)
+
+
+def dtypes(path):
+    return {
+        leaf.dtype
+        for kept in (state_of(path)["state"], *state_of(path)["memories"].values())
+        for leaf in tree.tensors(kept).values()
+        if leaf.is_floating_point()
+    }
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("64-true", torch.float64), ("32-true", torch.float32), ("bf16-mixed", torch.float32)],
+)
+@pytest.mark.parametrize("kind", [Ditto, Scaffold])
+def test_precision_is_that_of_every_number_kept(precision, dtype, kind, tmp_path):
+    method = kind(backbone=MLP((4,)), rounds=1, schedule=METHOD.schedule)
+    path = run(method, DATA, precision=precision, runs=tmp_path)
+    assert dtypes(path) == {dtype}
+    assert state_of(path)["memories"].keys() == {0, 1, 2}
+
+
+def test_bf16_mixed_computes_in_less(tmp_path):
+    paths = [
+        run(METHOD, DATA, precision=precision, runs=tmp_path, name=precision)
+        for precision in ("32-true", "bf16-mixed")
+    ]
+    exact, rough = (tree.tensors(state_of(path)["state"]["parameters"]) for path in paths)
+    assert all(torch.allclose(exact[name], rough[name], atol=0.05) for name in exact)
+    assert not all(torch.equal(exact[name], rough[name]) for name in exact)
+
+
+def test_double_precision_is_single_precision_up_to_rounding(tmp_path):
+    paths = [
+        run(METHOD, DATA, precision=precision, runs=tmp_path, name=precision)
+        for precision in ("32-true", "64-true")
+    ]
+    single, double = (tree.tensors(state_of(path)["state"]["parameters"]) for path in paths)
+    for name in single:
+        torch.testing.assert_close(single[name].double(), double[name], rtol=1e-4, atol=1e-5)
+
+
+def test_threads_are_those_that_were_asked_for(tmp_path):
+    seen = []
+
+    class Watch:
+        def on_run_start(self, round, rounds):
+            seen.append(torch.get_num_threads())
+
+    path = run(METHOD, DATA, threads=2, runs=tmp_path, callbacks=[Watch()])
+    assert seen == [2]
+    assert RunFolder(path).environment["threads"] == 2
+
+
+def test_the_environment_says_how_the_numbers_were_made(tmp_path):
+    found = RunFolder(run(METHOD, DATA, device="cpu", runs=tmp_path)).environment
+    assert found["engine"] == "Sequential"
+    assert (found["precision"], found["device"]) == ("32-true", "cpu")
+    assert found["packages"].keys() >= {"torch", "fedbolic"}
+
+
+def test_a_logger_gets_the_numbers_of_the_federation(tmp_path):
+    path = run(METHOD, DATA, runs=tmp_path, loggers=("lightning.fabric.loggers.CSVLogger",))
+    (file,) = path.rglob("lightning_logs/**/metrics.csv")
+    with file.open(newline="") as stream:
+        logged = {int(row.pop("step")): row for row in csv.DictReader(stream)}
+    assert logged.keys() == {1, 2}
+    for row in RunFolder(path).rows():
+        if row.client is None:
+            assert float(logged[row.round][row.name]) == row.value
+    assert RunFolder(path).rows()[-1].round == 2
+
+
+class Log:
+    """Writes down how it is called."""
+
+    def __init__(self):
+        self.calls = []
+
+    def on_run_start(self, round, rounds):
+        self.calls.append(("start", round, rounds))
+
+    def on_round_end(self, round, rounds, rows):
+        self.calls.append(("round", round, rounds))
+        assert {row.round for row in rows} == {round}
+
+    def on_run_end(self):
+        self.calls.append(("end",))
+
+
+class RaisesError(RuntimeError):
+    """What a callback of these tests raises."""
+
+
+class Raises:
+    """Ends a run after its first round."""
+
+    def on_round_end(self, round, rounds, rows):
+        raise RaisesError
+
+
+def test_callbacks_are_called_at_start_every_round_and_end(tmp_path):
+    log = Log()
+    path = run(METHOD, DATA, runs=tmp_path, callbacks=[log])
+    assert log.calls == [("start", 0, 2), ("round", 1, 2), ("round", 2, 2), ("end",)]
+    assert resume(path, callbacks=[log]) is False
+    assert len(log.calls) == 4
+
+
+def test_callbacks_hear_of_the_end_of_a_run_that_failed_and_where_it_goes_on(tmp_path):
+    log = Log()
+    with pytest.raises(RaisesError):
+        run(METHOD, DATA, runs=tmp_path, callbacks=[log, Raises()])
+    assert log.calls == [("start", 0, 2), ("round", 1, 2), ("end",)]
+    again = Log()
+    assert resume(tmp_path / "run" / "seed0", callbacks=[again]) is True
+    assert again.calls == [("start", 1, 2), ("round", 2, 2), ("end",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("engine", "Batched"), ("threads", 4), ("precision", "64-true"), ("device", "cuda")],
+)
+def test_resume_refuses_another_arithmetic_and_names_it(name, value, tmp_path):
+    with pytest.raises(RaisesError):
+        run(METHOD, DATA, runs=tmp_path, callbacks=[Raises()])
+    folder = tmp_path / "run" / "seed0"
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    file = folder / "environment.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    with pytest.raises(SetupError, match="another arithmetic") as caught:
+        resume(folder)
+    assert repr(name) in str(caught.value)
+    assert repr(value) in str(caught.value)
+    before[file] = file.read_bytes()
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_resume_refuses_other_versions(tmp_path):
+    with pytest.raises(RaisesError):
+        run(METHOD, DATA, runs=tmp_path, callbacks=[Raises()])
+    file = tmp_path / "run" / "seed0" / "environment.json"
+    changed = json.loads(file.read_text())
+    changed["packages"]["torch"] = "1.13.0"
+    file.write_text(json.dumps(changed))
+    with pytest.raises(SetupError, match=r"1\.13\.0"):
+        resume(file.parent)
+
+
+def test_resume_allows_another_machine(tmp_path):
+    with pytest.raises(RaisesError):
+        run(METHOD, DATA, runs=tmp_path, callbacks=[Raises()])
+    file = tmp_path / "run" / "seed0" / "environment.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "python": "3.0", "machine": "x"}))
+    assert resume(file.parent) is True
+
+
+def test_resume_needs_a_run(tmp_path):
+    with pytest.raises(SetupError, match="there is no run in"):
+        resume(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resume_goes_on_where_the_folder_was_moved(tmp_path):
+    whole = run(METHOD, DATA, runs=tmp_path, name="whole")
+    with pytest.raises(RaisesError):
+        run(METHOD, DATA, runs=tmp_path, name="cut", callbacks=[Raises()])
+    moved = (tmp_path / "cut").rename(tmp_path / "moved") / "seed0"
+    assert resume(moved) is True
+    assert (moved / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    assert not (tmp_path / "cut").exists()
+
+
+def test_a_finished_run_may_be_looked_at_with_a_torn_tail(tmp_path):
+    path = run(METHOD, DATA, runs=tmp_path)
+    whole = (path / "metrics.csv").read_bytes()
+    with (path / "metrics.csv").open("a") as file:
+        file.write("3,,x")
+    assert resume(path) is False
+    assert (path / "metrics.csv").read_bytes() == whole
+
+
+def test_the_default_name_is_run_and_the_seed_its_folder(tmp_path):
+    assert run(METHOD, DATA, seed=7, runs=tmp_path) == tmp_path / "run" / "seed7"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"data": Images(partition=IID(61), num_train=60)}, "61 clients cannot share 60"),
+        ({"method": FedAvg(sharing={"tail": "shared"})}, "no pattern of sharing"),
+        ({"loggers": ("nowhere.Logger",)}, "nowhere"),
+    ],
+)
+def test_what_cannot_begin_is_refused_and_nothing_is_written(settings, message, tmp_path):
+    with pytest.raises(SetupError, match=message):
+        run(**{"method": METHOD, "data": DATA, **settings}, runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_channel_that_does_not_fit_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(FedAvg, "aggregator", property(lambda self: Median()))
+    monkeypatch.setattr(Clip, "needs_additive", property(lambda self: True))
+    with pytest.raises(SetupError, match=r"Clip needs an aggregator that sums.*FedAvg uses Median"):
+        run(METHOD, DATA, channels=(Clip(1.0),), runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr(FedAvg, "aggregator", property(lambda self: Mean()))
+    assert run(METHOD, DATA, channels=(Clip(1.0),), runs=tmp_path / "runs").exists()
+
+
+def test_channels_and_cohorts_reach_the_training(tmp_path):
+    path = run(
+        METHOD, DATA, channels=(Clip(1e-3),), cohort=Cohort(0.3), runs=tmp_path, name="clipped"
+    )
+    rows = RunFolder(path).rows()
+    assert {row.value for row in rows if row.name == "clients/asked"} == {1.0}
+    factors = [row for row in rows if row.name == "clip/factor" and row.client is not None]
+    assert len(factors) == 2
+    assert all(row.value < 1 for row in factors)
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_is_that_on_a_cpu_up_to_rounding(tmp_path):
+    paths = [
+        run(METHOD, DATA, device=device, precision="64-true", runs=tmp_path, name=device)
+        for device in ("cpu", "cuda")
+    ]
+    ours, theirs = (tree.tensors(state_of(path)["state"]["parameters"]) for path in paths)
+    for name in ours:
+        assert theirs[name].is_cuda
+        torch.testing.assert_close(ours[name], theirs[name].cpu(), rtol=1e-9, atol=1e-9)
+    assert RunFolder(paths[1]).environment["cuda"]

@@ -1,0 +1,286 @@
+"""Tables of hand-written runs, with means worked out by hand."""
+
+import sys
+
+import pytest
+
+from fedbolic.record import Row
+from fedbolic.report import (
+    CHOSEN,
+    DOWN,
+    G_FL,
+    MEAN,
+    P_FL,
+    ROUNDS,
+    UP,
+    VALIDATION,
+    WORST,
+    find,
+    plot,
+    report,
+    summary,
+    table,
+)
+
+HEADER = "round,client,name,value\n"
+FIRST = """\
+1,,holdout/accuracy,0.3
+1,,test/accuracy,0.4
+1,0,test/accuracy,0.6
+1,1,test/accuracy,0.2
+1,,validation/accuracy,0.5
+1,,bytes/up,1000000
+1,,bytes/down,2000000
+2,,holdout/accuracy,0.5
+2,,test/accuracy,0.7
+2,0,test/accuracy,0.8
+2,1,test/accuracy,0.5
+2,,validation/accuracy,0.5
+2,,bytes/up,500000
+2,,bytes/down,250000
+"""
+SECOND = FIRST.replace("2,,holdout/accuracy,0.5", "2,,holdout/accuracy,0.6")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a run's folder by hand."""
+
+    def write(name, text=FIRST, *, place=None):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("seed: 0\n")
+        (folder / "metrics.csv").write_text(HEADER + text)
+        if place is not None:
+            (folder.parent / "place").write_text(str(place))
+        return tmp_path / "runs"
+
+    return write
+
+
+def cells(text):
+    """The cells of a Markdown table by row and column."""
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    head, rule, *rows = lines
+    assert set("".join(rule)) == {"-"}
+    assert all(len(row) == len(head) for row in rows)
+    return head[1:], {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def rows_of(write):
+    return find(write("a/seed0"))[0].folders[0].rows()
+
+
+def test_the_numbers_of_one_run(write):
+    found = summary(rows_of(write))
+    assert found == pytest.approx(
+        {
+            G_FL: 50.0,  # of the last round
+            P_FL: 70.0,  # by examples, as the run wrote it
+            MEAN: 65.0,  # (80 + 50) / 2
+            WORST: 50.0,
+            VALIDATION: 50.0,
+            CHOSEN: 30.0,  # round 1: of equal validation scores, the first
+            UP: 1.5,
+            DOWN: 2.25,
+            ROUNDS: 2,
+        }
+    )
+
+
+def test_the_choice_never_looks_at_the_test_set(write):
+    better_validation_first = FIRST.replace(
+        "1,,validation/accuracy,0.5", "1,,validation/accuracy,0.9"
+    )
+    better_validation_last = FIRST.replace(
+        "2,,validation/accuracy,0.5", "2,,validation/accuracy,0.9"
+    )
+    for name, text, chosen in (
+        ("first/seed0", better_validation_first, 30.0),
+        ("last/seed0", better_validation_last, 50.0),
+    ):
+        rows = find(write(name, text) / name.split("/")[0])[0].folders[0].rows()
+        assert summary(rows)[CHOSEN] == pytest.approx(chosen)
+
+
+def test_tuned_scores_are_preferred_at_the_clients(write):
+    tuned = "2,,tuned/accuracy,0.9\n2,0,tuned/accuracy,1.0\n2,1,tuned/accuracy,0.7\n"
+    write("a/seed0", FIRST + tuned)
+    found = summary(find(write("b/seed0"))[0].folders[0].rows())
+    assert found[P_FL] == pytest.approx(90.0)
+    assert found[MEAN] == pytest.approx(85.0)
+    assert found[WORST] == pytest.approx(70.0)
+    assert found[G_FL] == pytest.approx(50.0)
+
+
+def test_what_was_not_measured_has_no_number(write):
+    found = summary([Row(3, None, "train/loss", 1.0)])
+    assert set(found) == {UP, DOWN, ROUNDS}
+    assert summary([]) == {}
+
+
+def test_a_mean_and_deviation_over_seeds(write):
+    write("a/seed0")
+    head, rows = cells(table(find(write("a/seed1", SECOND))))
+    assert list(rows) == ["a"]
+    assert rows["a"][G_FL] == "55.00 ± 7.07"  # sqrt((25 + 25) / 1), not / 2
+    assert rows["a"][P_FL] == "70"  # where seeds agree there is nothing to spread
+    assert rows["a"]["seeds"] == "2"
+    assert head == [G_FL, P_FL, MEAN, WORST, VALIDATION, CHOSEN, UP, DOWN, ROUNDS, "seeds"]
+
+
+def test_one_seed_has_no_deviation(write):
+    _, rows = cells(table(find(write("a/seed0"))))
+    assert rows["a"][G_FL] == "50"
+    assert rows["a"]["seeds"] == "1"
+
+
+def test_a_column_without_numbers_is_left_out_and_a_cell_left_empty(write):
+    write("local/seed0", "1,,test/accuracy,0.4\n1,0,test/accuracy,0.4\n")
+    head, _ = cells(table(find(write("local/seed1", "1,,test/accuracy,0.4\n"))))
+    assert G_FL not in head
+    assert CHOSEN not in head
+    head, rows = cells(table(find(write("z/seed0"))))
+    assert rows["local"][G_FL] == ""
+    assert rows["local"][WORST] == "40"
+    assert rows["z"][G_FL] == "50"
+
+
+def test_a_run_without_a_number_counts_as_no_seed(write):
+    write("a/seed0")
+    _, rows = cells(table(find(write("a/seed1", ""))))
+    assert rows["a"]["seeds"] == "1"
+    assert rows["a"][G_FL] == "50"
+
+
+def test_rows_of_a_sweep_stand_in_its_own_order(write):
+    write("s/zebra/seed0", place=0)
+    write("s/ant/seed0", place=1)
+    write("s/ant/seed1", place=1)
+    runs = write("s/bee/seed0", place=10)
+    assert [row.name for row in find(runs / "s")] == ["zebra", "ant", "bee"]
+    assert [len(row.folders) for row in find(runs / "s")] == [1, 2, 1]
+
+
+def test_several_sweeps_are_not_shuffled_together(write):
+    for name, place in (("s/z/seed0", 0), ("s/a/seed0", 1), ("t/y/seed0", 0), ("t/b/seed0", 1)):
+        runs = write(name, place=place)
+    assert [row.name for row in find(runs)] == ["z", "a", "y", "b"]
+
+
+def test_a_run_a_row_and_all_runs_may_be_asked_for(write):
+    write("a/seed0")
+    runs = write("b/seed0", SECOND)
+    assert [row.name for row in find(runs)] == ["a", "b"]
+    assert [row.name for row in find(runs / "b")] == ["b"]
+    assert [row.name for row in find(runs / "b" / "seed0")] == ["b"]
+
+
+def test_a_draft_that_a_killed_process_left_is_no_run(write):
+    runs = write("a/seed0")
+    (runs / "a" / ".seed1.x1y2").mkdir()
+    (runs / "a" / ".seed1.x1y2" / "config.yaml").touch()
+    assert [len(row.folders) for row in find(runs)] == [1]
+
+
+def test_runs_below_a_hidden_folder_are_found_when_it_is_named(write):
+    runs = write(".mine/a/seed0")
+    assert [row.name for row in find(runs / ".mine")] == ["a"]
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(FileNotFoundError, match=f"there is no run in {path}"):
+            report([path])
+        assert not (tmp_path / "report.md").exists()
+
+
+def test_rows_of_one_name_from_two_folders_are_both_shown(write):
+    write("x/FedAvg/seed0")
+    runs = write("y/FedAvg/seed0", SECOND)
+    _, rows = cells(report([runs / "x", runs / "y"]))
+    assert {name: row[G_FL] for name, row in rows.items()} == {
+        str(runs / "x" / "FedAvg"): "50",
+        str(runs / "y" / "FedAvg"): "60",
+    }
+
+
+def test_published_numbers_stand_beside_ours_with_their_source(write):
+    write("FedAvg/seed0")
+    runs = write("Other/seed0")
+    (runs / "published.csv").write_text(
+        "row,setting,column,value,source\n"
+        'FedAvg,Set,G-FL %,48.1 ± 0.3,"Table 2, page 7"\n'
+        "FedAvg,Set,P-FL %,71.0,Table 3\n"
+        "Absent,Set,G-FL %,99.9,Table 4\n"
+    )
+    text = report([runs])
+    lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+    head = [cell.strip() for cell in lines[0]]
+    assert head[1:5] == [G_FL, "published", P_FL, "published"]
+    assert [cell.strip() for cell in lines[2]][:5] == ["FedAvg", "50", "48.1 ± 0.3", "70", "71.0"]
+    assert [cell.strip() for cell in lines[3]][:5] == ["Other", "50", "", "70", ""]
+    assert "Published: Table 2, page 7; Table 3." in text
+    assert "99.9" not in text
+    assert "Table 4" not in text
+
+
+def test_without_published_numbers_there_is_no_such_column(write):
+    runs = write("FedAvg/seed0")
+    assert "ublished" not in report([runs])
+
+
+def test_the_table_and_the_plot_are_written_to_the_first_folder(write):
+    write("a/seed0")
+    runs = write("b/seed0")
+    text = report([runs / "a", runs / "b"])
+    assert (runs / "a" / "report.md").read_text() == text
+    assert (runs / "a" / "accuracy.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert not (runs / "b" / "report.md").exists()
+
+
+def test_a_report_may_be_made_again(write):
+    runs = write("a/seed0")
+    assert report([runs]) == report([runs])
+
+
+@pytest.mark.parametrize("text", ["", "1,,train/loss,0.5\n", "1,,holdout/accuracy,0.5\n"])
+def test_a_plot_of_little_or_nothing_is_a_plot(text, write):
+    pytest.importorskip("matplotlib")
+    runs = write("a/seed0", text)
+    plot(find(runs), runs / "plot.png")
+    assert (runs / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_shows_mean_and_range_over_seeds(write, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    write("a/seed0")
+    runs = write("a/seed1", SECOND)
+    made = []
+    save = figures.Figure.savefig
+    monkeypatch.setattr(
+        figures.Figure,
+        "savefig",
+        lambda self, *arguments, **named: (made.append(self), save(self, *arguments, **named)),
+    )
+    plot(find(runs), runs / "plot.png")
+    left, right = made[0].axes
+    assert list(left.lines[0].get_xdata()) == [1, 2]
+    assert left.lines[0].get_ydata() == pytest.approx([30.0, 55.0])
+    assert right.lines[0].get_ydata() == pytest.approx([40.0, 70.0])
+    band = left.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((30.0, 60.0))
+
+
+def test_without_matplotlib_the_table_is_made_and_no_plot(write, monkeypatch):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    runs = write("a/seed0")
+    assert "| a " in report([runs])
+    assert (runs / "report.md").exists()
+    assert not (runs / "accuracy.png").exists()

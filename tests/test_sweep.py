@@ -1,0 +1,178 @@
+"""Sweeps: rows times seeds, each run as if it were alone."""
+
+import pytest
+import torch
+
+from fedbolic import sweep as module
+from fedbolic.configuration import SetupError, build
+from fedbolic.experiment import run
+from fedbolic.record import RunFolder
+from fedbolic.sweep import sweep
+
+BASE = """
+method:
+  class_path: fedbolic.federated.FedAvg
+  init_args:
+    rounds: 2
+    backbone: {class_path: fedbolic.nn.backbone.MLP, init_args: {widths: [4]}}
+    schedule: {epochs: 1, batch_size: 16}
+data:
+  class_path: fedbolic.data.Images
+  init_args:
+    num_train: 60
+    num_test: 20
+    partition: {class_path: fedbolic.data.IID, init_args: {num_clients: 3}}
+"""
+ROWS = {"plain": None, "slow": {"method.lr": 0.01}}
+
+
+@pytest.fixture
+def base(tmp_path):
+    file = tmp_path / "base.yaml"
+    file.write_text(BASE)
+    return file
+
+
+def files(folder, *names):
+    """The bytes of the named files of all runs below a folder."""
+    return {
+        file.relative_to(folder): file.read_bytes()
+        for name in names
+        for file in sorted(folder.rglob(name))
+    }
+
+
+def test_every_row_runs_with_every_seed(base, tmp_path):
+    folder, _ = sweep(base, ROWS, seeds=(0, 3), runs=tmp_path / "runs", name="s")
+    assert folder == tmp_path / "runs" / "s"
+    found = {str(file.parent.relative_to(folder)) for file in folder.rglob("state.pt")}
+    assert found == {"plain/seed0", "plain/seed3", "slow/seed0", "slow/seed3"}
+    assert [(folder / row / "place").read_text() for row in ROWS] == ["0", "1"]
+
+
+def test_a_row_is_the_base_with_its_own_settings_and_nothing_else(base, tmp_path):
+    folder, _ = sweep(base, ROWS, seeds=(3,), runs=tmp_path / "runs")
+    words = ["--config", str(base), "--method.lr=0.01", "--seed=3", f"--runs={tmp_path}"]
+    alone = run(**build(run, [*words, "--name=alone"]))
+    metrics = (folder / "slow" / "seed3" / "metrics.csv").read_bytes()
+    assert metrics == (alone / "metrics.csv").read_bytes()
+    assert metrics != (folder / "plain" / "seed3" / "metrics.csv").read_bytes()
+
+
+def test_rows_may_hold_tables_lists_nothing_and_classes(base, tmp_path):
+    rows = {
+        "table": {"method.sharing": {"head.*": "personal", "*": "shared"}},
+        "list": {"method.backbone.widths": [3, 2]},
+        "nothing": {"evaluation.tune": None, "data.num_test": None},
+        "class": {"method": "fedbolic.baselines.Ditto", "method.pull": 0.5},
+        "truth": {"data.download": False},
+    }
+    folder, _ = sweep(base, rows, runs=tmp_path / "runs")
+    built = {
+        row: build(run, ["--config", str(folder / row / "seed0" / "config.yaml")]) for row in rows
+    }
+    assert built["table"]["method"].sharing == {"head.*": "personal", "*": "shared"}
+    assert built["list"]["method"].backbone.widths == (3, 2)
+    assert built["nothing"]["data"].num_test is None
+    assert type(built["class"]["method"]).__name__ == "Ditto"
+    assert (built["class"]["method"].rounds, built["class"]["method"].pull) == (2, 0.5)
+    assert built["truth"]["data"].download is False
+
+
+def test_what_is_finished_is_not_run_again(base, tmp_path, monkeypatch):
+    arguments = {"seeds": (0,), "runs": tmp_path / "runs"}
+    folder, _ = sweep(base, ROWS, **arguments)
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("state.pt")}
+    began = []
+
+    class Note:
+        def __init__(self, name):
+            self.name = name
+
+        def on_run_start(self, round, rounds):
+            began.append(self.name)
+
+    monkeypatch.setattr(module, "ProgressBar", Note)
+    sweep(base, {**ROWS, "new": {"method.lr": 0.2}}, **arguments)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert began == ["new seed0"]
+
+
+class Cut:
+    """Ends a run after its first round."""
+
+    def on_round_end(self, round, rounds, rows):
+        raise KeyboardInterrupt
+
+
+def test_what_was_stopped_goes_on(base, tmp_path, monkeypatch):
+    whole, _ = sweep(base, ROWS, runs=tmp_path / "whole", name="s")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "ProgressBar", lambda name: Cut())
+        with pytest.raises(KeyboardInterrupt):
+            sweep(base, ROWS, runs=tmp_path / "cut", name="s")
+    cut = tmp_path / "cut" / "s"
+    assert torch.load(cut / "plain" / "seed0" / "state.pt", weights_only=True)["round"] == 1
+    assert sweep(base, ROWS, runs=tmp_path / "cut", name="s") == (cut, [])
+    assert files(cut, "metrics.csv", "place") == files(whole, "metrics.csv", "place")
+
+
+def test_a_run_of_another_configuration_is_refused_and_kept(base, tmp_path):
+    folder, _ = sweep(base, ROWS, runs=tmp_path / "runs")
+    before = files(folder, "*.*")
+    changed = {"plain": None, "slow": {"method.lr": 0.02}}
+    with pytest.raises(SetupError, match=r"another configuration.*--overwrite.*--name") as caught:
+        sweep(base, changed, runs=tmp_path / "runs")
+    assert str(folder / "slow" / "seed0") in str(caught.value)
+    assert files(folder, "*.*") == before
+
+
+def test_overwrite_begins_again(base, tmp_path):
+    folder, _ = sweep(base, ROWS, runs=tmp_path / "runs")
+    before = files(folder, "metrics.csv")
+    changed = {"plain": None, "slow": {"method.lr": 0.02}}
+    sweep(base, changed, runs=tmp_path / "runs", overwrite=True)
+    after = files(folder, "metrics.csv")
+    assert [file for file in before if before[file] != after[file]] == [
+        (folder / "slow" / "seed0" / "metrics.csv").relative_to(folder)
+    ]
+
+
+def test_published_numbers_are_kept_with_the_sweep(base, tmp_path):
+    file = tmp_path / "table_2.csv"
+    file.write_text("row,setting,column,value,source\nplain,Set,G-FL %,50,Table 2\n")
+    folder, _ = sweep(base, {"plain": None}, published=(file,), runs=tmp_path / "runs")
+    assert (folder / "published.csv").read_bytes() == file.read_bytes()
+
+
+def test_a_row_that_stops_lets_the_others_end(base, tmp_path):
+    rows = {"bad": {"method.lr": 1e39}, "good": None}
+    folder, stopped = sweep(base, rows, seeds=(0, 1), runs=tmp_path / "runs")
+    for seed, reason in zip((0, 1), stopped, strict=True):
+        assert reason.startswith(f"{folder / 'bad' / f'seed{seed}'}: round 1: ")
+        assert max(row.round for row in RunFolder(folder / "good" / f"seed{seed}").rows()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": {}}, "num_rows"),
+        ({"seeds": ()}, "num_seeds"),
+        ({"seeds": (1, 2, 1)}, r"seeds must differ .* \[1, 2, 1\]"),
+        ({"jobs": 0}, "jobs must be at least 1"),
+        ({"rows": {"good": None, "wrong": {"method.lr": -1}}}, "lr must be a positive"),
+        ({"rows": {"a/b": None}}, "row 'a/b'"),
+        ({"rows": {".": None}}, r"row '\.'"),
+        ({"rows": {"a": {"seed": 1}}}, "row 'a' sets seed"),
+    ],
+)
+def test_a_wrong_sweep_is_refused_before_anything_is_written(arguments, message, base, tmp_path):
+    with pytest.raises(SetupError, match=message):
+        sweep(base, **{"rows": ROWS, **arguments}, runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_published_table_must_be_there(base, tmp_path):
+    with pytest.raises(SetupError, match=r"No such file.*nowhere.csv"):
+        sweep(base, ROWS, published=(tmp_path / "nowhere.csv",), runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
