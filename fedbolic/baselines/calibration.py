@@ -81,6 +81,12 @@ class Calibration(Method):
         return Update({"gram": gram, "cross": cross}, weight=float(client.size)), memory
 
     @override
+    def template(self, message: Tree) -> Tree:
+        num_classes, width = message["parameters"][self.head].shape
+        zeros = torch.zeros(width, width + num_classes, dtype=torch.float64)
+        return {"gram": zeros[:, :width], "cross": zeros[:, width:]}
+
+    @override
     def server_update(self, state: Tree, total: Total) -> Tree:
         gram, cross = total.payload["gram"], total.payload["cross"]
         ridge = self.ridge * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)

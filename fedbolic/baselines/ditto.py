@@ -31,7 +31,7 @@ class Ditto(Stepped):
 
     Both models see the same batches; neither changes the other within a round. The common part is
     FedAvg to the last bit. Clients are scored with their own model, the server's test set with the
-    common one.
+    common one; the training loss is the sum over both.
 
     Args:
         backbone: The network from inputs to features; a linear head follows.

@@ -64,7 +64,7 @@ class Delivery:
             yield client.id, update
 
     def counts(self) -> dict[str, float]:
-        """What the exchange cost: bytes both ways, clients asked and clients left out."""
+        """What it cost: bytes of messages and payloads, clients asked and clients left out."""
         counts = {
             "bytes/down": sum(tree.num_bytes(message) for message in self.messages.values()),
             "bytes/up": self.bytes_up,
@@ -86,6 +86,8 @@ def find_fault(
     """
     if isinstance(update, Failure):
         return f"{type(update.error).__name__}: {update.error}"
+    if not isinstance(update, Update) or not isinstance(memory, dict):
+        return f"it gave {type(update).__name__} and {type(memory).__name__}, not Update and dict"
     form = tree.signature(update.payload)
     if expected is not None and form != expected:
         wrong = sorted(form.items() ^ expected.items())

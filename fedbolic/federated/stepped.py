@@ -117,7 +117,8 @@ class Stepped(Method):
             num_examples += len(batch["mask"])
         update, memory = self.finish(tree.map_tensors(torch.Tensor.detach, local), client, context)
         if losses:
-            metrics = {"train/loss": float(torch.stack(losses).sum()) / num_examples}
+            mean_loss = float(torch.stack(losses).sum()) / num_examples
+            metrics = {"train/loss": mean_loss, "train/examples": client.size}
             update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
         return update, memory
 

@@ -108,8 +108,8 @@ class Trainer:
             position: Where to go on; none to begin.
 
         Raises:
-            RunStoppedError: If no client of an exchange delivers, or the server's state would not
-                be finite.
+            RunStoppedError: If no client of an exchange delivers, a channel does not fit what they
+                deliver, or the server's state would not be finite.
             ValueError: If a channel does not fit the aggregator of an exchange.
         """
         if position is None:
@@ -138,7 +138,10 @@ class Trainer:
         messages = {client.id: phase.broadcast(position.state, client.id) for client in cohort}
         results = self.engine.run(phase, messages, cohort, position.memories, stream)
         delivery = Delivery(phase, messages, self.channels, stream)
-        total = _aggregate(phase, delivery.usable(results), current)
+        try:
+            total = _aggregate(phase, delivery.usable(results))
+        except ValueError as error:  # nothing usable came, or a channel does not fit the payload
+            raise RunStoppedError(f"round {current}: {error}") from error
         for channel in reversed(self.channels):
             total = channel.receive(total)
         state = phase.server_update(position.state, total)
@@ -177,12 +180,10 @@ class Trainer:
         return tuple(ids) if phase.cohort == "all" else self.cohort.sample(ids, stream.at("cohort"))
 
 
-def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]], round: int) -> Total:
+def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]]) -> Total:
     first = next(updates, None)
     if first is None:
-        raise RunStoppedError(
-            f"round {round}: no client delivered a usable update; the warnings above say why"
-        )
+        raise ValueError("no client delivered a usable update; the warnings above say why")
     return phase.aggregator.aggregate(itertools.chain([first], updates))
 
 

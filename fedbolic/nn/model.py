@@ -28,6 +28,7 @@ class Model:
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
         self._module = self._make(seed=0)
+        self._parts: dict[str, Model] = {}
 
     def _make(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream where it was
@@ -49,7 +50,9 @@ class Model:
 
     def part(self, name: str) -> "Model":
         """The submodule ``name`` as a model of its own; it ignores the values of other parts."""
-        return Model(lambda: self._build().get_submodule(name))
+        if name not in self._parts:
+            self._parts[name] = Model(lambda: self._build().get_submodule(name))
+        return self._parts[name]
 
     def __call__(
         self, parameters: Params, buffers: Params, *inputs: Tensor, training: bool = False
