@@ -103,7 +103,7 @@ def is_finite(x: Tree) -> bool:
     return all(
         bool(leaf.isfinite().all()) if isinstance(leaf, Tensor) else math.isfinite(leaf)
         for _, leaf in leaves(x)
-        if not isinstance(leaf, str | int)
+        if isinstance(leaf, Tensor | float)
     )
 
 
