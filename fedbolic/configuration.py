@@ -21,15 +21,15 @@ class SetupError(ValueError):
 
 
 @contextlib.contextmanager
-def at_the_door() -> Iterator[None]:
-    """What goes wrong inside is the caller's to mend, and is said in one line.
+def setting_up() -> Iterator[None]:
+    """What is refused inside is the caller's to mend, and is said in one line.
 
     Raises:
         SetupError: In place of any error about values, files or arguments.
     """
     try:
         yield
-    except (ArgumentError, ValueError, OSError) as error:
+    except (ArgumentError, ValueError, TypeError, OSError) as error:
         raise SetupError(one_line(error)) from error
 
 
@@ -71,7 +71,7 @@ def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     Raises:
         SetupError: In one line, if a key or class is unknown or a value is refused.
     """
-    with at_the_door():
+    with setting_up():
         return parser.instantiate(parser.parse_args(list(arguments)))
 
 

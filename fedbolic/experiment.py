@@ -11,7 +11,7 @@ import torch
 from lightning.fabric import Fabric
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, at_the_door, build, describe, one_line
+from fedbolic.configuration import SetupError, build, describe, one_line, setting_up
 from fedbolic.data import FederatedData, Images, Source
 from fedbolic.federated import (
     Channel,
@@ -79,7 +79,7 @@ def run(
     """
     settings = {k: v for k, v in locals().items() if k not in ("overwrite", "callbacks")}
     path = runs / (name or "run") / f"seed{seed}"
-    with at_the_door():
+    with setting_up():
         if not overwrite:
             refuse_existing(path)
         job = _prepare(settings, path, callbacks)
@@ -106,7 +106,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
         SetupError: If there is no run, or it cannot go on here as it began.
         RunStoppedError: If training cannot go on; the last good state is saved.
     """
-    with at_the_door():
+    with setting_up():
         folder = RunFolder.open(path)
         settings = build(run, ["--config", str(folder.config)])
         job = _prepare(settings, path, callbacks)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, at_the_door, build, describe
+from fedbolic.configuration import SetupError, build, describe, setting_up
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
@@ -56,7 +56,7 @@ def sweep(
     """
     name = name or "sweep"
     folder = runs / name
-    with at_the_door():
+    with setting_up():
         check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
         _refuse_unclear(rows, seeds)
         tasks = list(_tasks(str(base), rows, seeds, name, runs))

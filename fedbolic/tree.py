@@ -4,6 +4,7 @@ Functions take and give new trees and leave their arguments untouched; tensors t
 are passed on, not copied.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -48,18 +49,15 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
         {'a': {'b': 3}}
     """
     for other in others:
-        if not isinstance(other, dict) or other.keys() != tree.keys():
-            names = sorted(other) if isinstance(other, dict) else type(other).__name__
-            raise ValueError(f"trees differ: one has {sorted(tree)}, another {names}")
+        if other.keys() != tree.keys():
+            raise ValueError(f"trees differ: one has {sorted(tree)}, another {sorted(other)}")
     mapped = {}
     for name, value in tree.items():
         values = [other[name] for other in others]
-        if isinstance(value, dict):
-            mapped[name] = map(function, value, *values)
-        elif any(isinstance(other, dict) for other in values):
-            raise ValueError(f"trees differ: {name!r} is a leaf of one and a branch of another")
-        else:
-            mapped[name] = function(value, *values)
+        if len({isinstance(of_name, dict) for of_name in (value, *values)}) > 1:
+            raise ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
+        apply = functools.partial(map, function) if isinstance(value, dict) else function
+        mapped[name] = apply(value, *values)
     return mapped
 
 
@@ -94,7 +92,8 @@ def clone(x: Tree) -> Tree:
 
 
 def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) -> Tree:
-    """The tree on ``device``, its floating tensors as ``dtype`` if one is given."""
+    """The tree on ``device``, its floating tensors as ``dtype`` if that is floating, too."""
+    dtype = dtype if dtype and dtype.is_floating_point else None
     return map_tensors(lambda a: a.to(device, dtype if a.is_floating_point() else None), x)
 
 

@@ -11,11 +11,11 @@ from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.configuration import (
     INVISIBLE,
     SetupError,
-    at_the_door,
     build,
     describe,
     one_line,
     parser_of,
+    setting_up,
 )
 from fedbolic.data import Images, Source
 from fedbolic.experiment import run
@@ -139,11 +139,11 @@ def test_what_is_asked_wrongly_is_refused_in_one_line(words, names):
         assert name in str(caught.value)
 
 
-def test_errors_at_the_door_become_one_line_and_others_pass():
+def test_errors_setting_up_become_one_line_and_others_pass():
     for error in (ValueError("a\n  b"), FileNotFoundError("a\n\tb")):
-        with pytest.raises(SetupError, match=r"^a b$"), at_the_door():
+        with pytest.raises(SetupError, match=r"^a b$"), setting_up():
             raise error
-    with pytest.raises(ZeroDivisionError), at_the_door():
+    with pytest.raises(ZeroDivisionError), setting_up():
         raise ZeroDivisionError
     assert one_line(ValueError(" a \n b ")) == "a b"
 

@@ -116,6 +116,7 @@ def test_only_floating_tensors_change_their_dtype():
     y = tree.to(x, "cpu", torch.float64)
     assert (y["f"].dtype, y["i"].dtype, y["n"], y["s"]) == (torch.float64, torch.int32, 1, "text")
     assert_same(tree.to(x, "cpu"), x)
+    assert_same(tree.to(x, "cpu", torch.int64), x)
 
 
 @given(whole, st.sampled_from([math.nan, math.inf, -math.inf]))

@@ -77,8 +77,10 @@ class Ditto(Stepped):
     @override
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
         # The first time, the own model starts where the common one is.
-        parameters = _join(message["parameters"], memory.get("parameters", message["parameters"]))
-        buffers = _join(message["buffers"], memory.get("buffers", message["buffers"]))
+        parameters = _join(
+            message["parameters"], memory.get("own_parameters", message["parameters"])
+        )
+        buffers = _join(message["buffers"], memory.get("own_buffers", message["buffers"]))
         local = {
             "parameters": parameters,
             "buffers": buffers,
@@ -114,7 +116,7 @@ class Ditto(Stepped):
         parameters, buffers = local["parameters"], local["buffers"]
         change = tree.subtract(_part(parameters, COMMON), context["shared"]["anchor"])
         payload = {"change": change, "buffers": _part(buffers, COMMON)}
-        memory = {"parameters": _part(parameters, OWN), "buffers": _part(buffers, OWN)}
+        memory = {"own_parameters": _part(parameters, OWN), "own_buffers": _part(buffers, OWN)}
         return Update(payload, weight=float(client.size)), memory
 
     @override

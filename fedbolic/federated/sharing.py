@@ -21,7 +21,7 @@ Sharing = dict[str, Kind]
 
 
 def check_sharing(sharing: Mapping[str, str]) -> None:
-    """Refuse an empty table or an unknown kind.
+    """Refuse an empty table, an unknown kind, or a table by which nothing is trained.
 
     Raises:
         ValueError: Naming the pattern and what came.
@@ -33,6 +33,8 @@ def check_sharing(sharing: Mapping[str, str]) -> None:
             raise ValueError(
                 f"sharing of {pattern!r} must be shared, personal or fixed, got {kind!r}"
             )
+    if set(sharing.values()) == {"fixed"}:
+        raise ValueError("sharing fixes every parameter: one must be shared or personal")
 
 
 def kinds(sharing: Mapping[str, Kind], names: Iterable[str]) -> dict[str, Kind]:

@@ -66,5 +66,6 @@ class Model:
             self._module.train(training)
         if training and buffers:  # batch norm writes into the buffers it is given
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        outputs = functional_call(self._module, {**parameters, **buffers}, inputs, strict=True)
-        return outputs, buffers
+        values = {**parameters, **buffers}
+        outputs = functional_call(self._module, values, inputs, strict=True)
+        return outputs, {name: values[name] for name in buffers}  # a module may replace a buffer

@@ -59,10 +59,50 @@ class NormNet(Backbone):
     def build(self, meta: Meta) -> nn.Module:
         return nn.Sequential(
             nn.Flatten(),
-            nn.Linear(meta.input_shape[0], self.width),
+            nn.Linear(math.prod(meta.input_shape), self.width),
             nn.BatchNorm1d(self.width),
             nn.ReLU(),
         )
+
+
+class MeanEmbedding(nn.Module):
+    """The mean vector of a row of words."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.embedding = nn.Embedding(10, width)
+
+    def forward(self, x):
+        return self.embedding(x).mean(dim=1)
+
+
+@dataclass(frozen=True)
+class Words(Backbone):
+    """For inputs that are integers below 10."""
+
+    width: int = 4
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.width
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        return MeanEmbedding(self.width)
+
+
+def with_words(data):
+    """The federation with whole numbers below 10 for inputs."""
+
+    def words(split):
+        return Examples({**split.tensors, "x": (5 + 2 * split.tensors["x"]).long().clamp(0, 9)})
+
+    def change(client):
+        splits = (words(split) for split in (client.train, client.validation, client.test))
+        return Client(client.id, *splits, meta=client.meta)
+
+    return FederatedData(tuple(map(change, data.clients)), data.meta, change(data.holdout))
 
 
 def plain_network(parameters, buffers=None, *, dim=5, width=4, classes=3, norm=False):
@@ -213,7 +253,7 @@ class Averaged(Method):
     ) -> tuple[Update, Tree]:
         noise = torch.rand((), generator=rng.generator()).to(message["x"])
         change = client.train.tensors["x"].mean(0) + noise - message["x"]
-        update = Update({"change": {"x": change}}, client.size, {"noise": float(noise)})
+        update = Update({"change": {"x": change}}, float(client.size), {"noise": float(noise)})
         memory = {"turns": memory.get("turns", 0) + 1, "last": change.clone()}
         fault = self.faults.get(client.id)
         return spoil(fault, update, memory) if fault and message["round"] else (update, memory)
@@ -228,8 +268,8 @@ class Averaged(Method):
         gap = client.test.tensors["x"].mean(0) - message["x"]
         return {
             "test/gap": float(gap.norm()),
-            "test/examples": len(client.test),
-            "test/turns": memory.get("turns", 0),
+            "test/examples": float(len(client.test)),
+            "test/turns": float(memory.get("turns", 0)),
         }
 
 
@@ -270,7 +310,7 @@ class Relay(Method):
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        return {"test/turns": memory.get("turns", 0)}
+        return {"test/turns": float(memory.get("turns", 0))}
 
 
 @dataclass(frozen=True)

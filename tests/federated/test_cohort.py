@@ -2,7 +2,7 @@ from fractions import Fraction
 from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedbolic.federated import Cohort
@@ -12,6 +12,7 @@ decimals = st.integers(1, 1000).map(lambda n: n / 1000)
 
 
 @given(decimals, st.integers(1, 300), st.integers(0, 2**31))
+@example(0.07, 100, 0)  # 0.07 * 100 is 7.000000000000001
 def test_a_sample_is_a_sorted_set_of_the_rounded_up_share(rate, n, seed):
     ids = range(10, 10 + n)
     sample = Cohort(rate).sample(ids, Rng(seed))

@@ -1,4 +1,5 @@
 import dataclasses
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from fedbolic.nn.backbone import MLP
 from fedbolic.optim import SGD
 from tests.federated.boring import (
     RNG,
+    MeanEmbedding,
     NormNet,
+    Words,
     assert_near,
     assert_same,
     average,
@@ -19,6 +22,7 @@ from tests.federated.boring import (
     plain_network,
     train,
     values,
+    with_words,
 )
 
 PLAIN = FedAvg(MLP((4,)), rounds=3, schedule=Schedule(epochs=2, batch_size=3), lr=0.2)
@@ -278,8 +282,28 @@ def test_a_client_without_examples_changes_nothing():
     assert_same(trained(PLAIN, with_empty), trained(PLAIN, without))
 
 
-def test_scores_are_those_of_the_averaged_model():
-    data = federation()
+def test_inputs_may_be_integers():
+    data = with_words(federation())
+    method = with_(backbone=Words())
+    theta = method.init(data.meta, RNG.at("init"))["parameters"]
+    for r in (1, 2, 3):
+        local = []
+        for client in data.clients:
+            network = nn.Sequential(OrderedDict(body=MeanEmbedding(4), head=nn.Linear(4, 3)))
+            network.load_state_dict(theta)
+            descent = torch.optim.SGD(network.parameters(), lr=0.2)
+            for x, y in batches(RNG, r, client, epochs=2, batch_size=3):
+                descent.zero_grad()
+                cross_entropy(network(x), y).backward()
+                descent.step()
+            local.append(values(network))
+        theta = average(local, data.meta.sizes)
+    assert_near(trained(method, data), theta, 1e-6)
+
+
+@pytest.mark.parametrize("num_test", [6, 1500])  # more than are scored at once
+def test_scores_are_those_of_the_averaged_model(num_test):
+    data = federation(num_test=num_test)
     positions, rows = train(PLAIN, data, RNG)
     network = plain_network(positions[-1].state["parameters"])
     found = {(row.client, row.name): row.value for row in rows if row.round == 3}
@@ -327,6 +351,7 @@ def test_the_recorded_training_loss_is_the_mean_over_the_examples_seen():
         ({"proximal": -1.0}, "proximal must be 0 or more, got -1.0"),
         ({"momentum": 1.0}, r"momentum must lie in \[0, 1\), got 1.0"),
         ({"sharing": {}}, "sharing has no row"),
+        ({"sharing": {"*": "fixed"}}, "sharing fixes every parameter"),
     ],
 )
 def test_values_outside_their_range_are_refused(changes, message):
