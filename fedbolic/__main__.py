@@ -20,7 +20,7 @@ from fedbolic.sweep import sweep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 if training stopped, or 2 if it could not begin."""
+    """Run one command; the exit code is 0, 1 if training stopped, 2 if it could not begin."""
     handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
@@ -29,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SetupError, FileNotFoundError) as error:
         sys.stderr.write(f"fedbolic: {one_line(error)}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("fedbolic: interrupted; `fedbolic resume RUN` goes on where it was\n")
+        return 130
     except RunStoppedError as error:
         sys.stderr.write(f"fedbolic: stopped: {one_line(error)}\n")
         return 1

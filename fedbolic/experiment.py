@@ -80,6 +80,8 @@ def run(
     settings = {k: v for k, v in locals().items() if k not in ("overwrite", "callbacks")}
     path = runs / (name or "run") / f"seed{seed}"
     with setting_up():
+        if Path(name or "").is_absolute() or ".." in Path(name or "").parts:
+            raise SetupError(f"name must stay inside {runs}, got {name!r}")
         if not overwrite:
             refuse_existing(path)
         job = _prepare(settings, path, callbacks)

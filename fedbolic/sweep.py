@@ -61,8 +61,10 @@ def sweep(
         _refuse_unclear(rows, seeds)
         tasks = list(_tasks(str(base), rows, seeds, name, runs))
         numbers = [number for file in published for number in read(file, setting)]
-        for arguments, _ in tasks:
-            build(run, arguments)  # every row is checked before the first one runs
+        for arguments, path in tasks:  # every row is checked before the first one runs
+            settings = build(run, arguments)
+            if path.exists() and not overwrite:
+                _refuse_unlike(path / "config.yaml", describe(run, settings))
         folder.mkdir(parents=True, exist_ok=True)
         write_published(numbers, folder)
         for place, row in enumerate(rows):
@@ -122,9 +124,8 @@ def _run_one(arguments: list[str], path: Path, overwrite: bool) -> str | None:
         if overwrite or not path.exists():
             run(**settings, overwrite=overwrite, callbacks=callbacks)
         else:
-            _refuse_unlike(path / "config.yaml", describe(run, settings))
             resume(path, callbacks=callbacks)
-    except RunStoppedError as error:
+    except (RunStoppedError, SetupError) as error:  # the other rows go on
         return f"{path}: {error}"
     return None
 

@@ -77,6 +77,8 @@ DOORS = {
     "unknown logger": (["--loggers=[nowhere.Logger]"], ["nowhere.Logger", "No module"]),
     "a logger without module": (["--loggers=[Logger]"], ["Logger", "cannot be made"]),
     "a logger that is none": (["--loggers=[torch.nn.Linear]"], ["Linear", "cannot be made"]),
+    "a name that leaves the folder": (["--name=../../x"], ["name must stay inside", "../../x"]),
+    "an absolute name": (["--name=/x"], ["name must stay inside", "/x"]),
     "no configuration": (["--config=nowhere.yaml"], ["nowhere.yaml", "not exist"]),
 }
 
@@ -467,3 +469,14 @@ def test_what_stops_a_library_call_is_an_error_of_its_own(config, runs, monkeypa
     settings = build(fedbolic.experiment.run, ["--config", str(config), "--runs", str(runs)])
     with pytest.raises(RunStoppedError, match="round 1"):
         run(**settings)
+
+
+def test_an_interrupt_says_how_to_go_on(fedbolic, config, runs, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedbolic.federated.trainer.Trainer.run", interrupt)
+    code, out, err = fedbolic("run", "--config", config, "--runs", runs)
+    assert (code, out) == (130, "")
+    assert "fedbolic resume" in err
+    assert len(err.splitlines()) == 1
