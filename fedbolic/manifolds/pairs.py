@@ -52,7 +52,7 @@ def _again(space: Manifold, x: Tensor, y: Tensor, distances: Tensor, close: Tens
     y = y.expand(*lead, *y.shape[-2:])[(*batch, j)]
     c = space.c
     if isinstance(c, Tensor) and c.ndim:
-        space = replace(cast(Any, space), c=c.expand_as(distances)[where])
+        space = with_curvature(space, c.expand_as(distances)[where])
     return distances.index_put(where, space.dist(x, y))
 
 
@@ -87,6 +87,16 @@ def _is_traced(*tensors: object) -> bool:
     return torch.compiler.is_compiling() or any(
         isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in tensors
     )
+
+
+def with_curvature(space: Manifold, c: Tensor | float) -> Manifold:
+    """The same model with another curvature; flat space has but one."""
+    return replace(cast(Any, space), c=c) if space.c is not c else space
+
+
+def per_set(space: Manifold) -> Manifold:
+    """The space of the points of a set whose curvature broadcasts with the sets."""
+    return with_curvature(space, space.c.unsqueeze(-1)) if isinstance(space.c, Tensor) else space
 
 
 def shares(
