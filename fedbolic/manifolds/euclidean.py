@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fedbolic.manifolds import numerics, pairs
 from fedbolic.manifolds.manifold import Manifold, Mode, Points, Scalars
-from fedbolic.manifolds.numerics import in_float32, root, saturate, square
+from fedbolic.manifolds.numerics import finite, in_float32, root, square
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,38 +60,47 @@ class Euclidean(Manifold):
         return root(gap), gap / size.clamp_min(torch.finfo(x.dtype).tiny)
 
     @override
+    @in_float32
     def expmap(self, x: Points, u: Points) -> Points:
         return x + u
 
     @override
+    @in_float32
     def expmap0(self, u: Points) -> Points:
         return u
 
     @override
+    @in_float32
     def logmap(self, x: Points, y: Points) -> Points:
         return y - x
 
     @override
+    @in_float32
     def logmap0(self, y: Points) -> Points:
         return y
 
     @override
+    @in_float32
     def transp(self, x: Points, y: Points, v: Points) -> Points:
         return v + torch.zeros_like(x) + torch.zeros_like(y)
 
     @override
+    @in_float32
     def transp0(self, y: Points, v: Points) -> Points:
         return v + torch.zeros_like(y)
 
     @override
+    @in_float32
     def projx(self, x: Points) -> Points:
         return x
 
     @override
+    @in_float32
     def proju(self, x: Points, u: Points) -> Points:
         return u + torch.zeros_like(x)
 
     @override
+    @in_float32
     def egrad2rgrad(self, x: Points, g: Points) -> Points:
         return g + torch.zeros_like(x)
 
@@ -99,7 +108,7 @@ class Euclidean(Manifold):
     @in_float32
     def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
         product = u * (u if v is None else v) + torch.zeros_like(x)
-        return saturate(product.sum(-1))
+        return finite(product.sum(-1))
 
     @override
     @in_float32

@@ -19,10 +19,12 @@ from fedbolic.manifolds.numerics import (
     TOLERANCE,
     asinhc,
     dot,
+    finite,
     in_float32,
     per_point,
     root,
     saturate,
+    scale_down,
     shrink,
     sinhc,
     square,
@@ -80,13 +82,14 @@ class Lorentz(Manifold):
         return s * factor, (1 + c * (q * factor * factor)).sqrt()
 
     def _point(self, s: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """The point with the space coordinates ``s``."""
-        s, time = self._draw_in(s, dtype)
+        """The point with the space coordinates ``s``, whose squares need not be floats."""
+        s, time = self._draw_in(scale_down(s), dtype)
         time = time / per_point(self.c, s) ** 0.5
         return torch.cat((time.expand(*s.shape[:-1], 1), s), -1)
 
     def _tangent(self, s: Tensor, time: Tensor, u: Tensor) -> Tensor:
         """The tangent with the space coordinates ``u`` at the point that was read so."""
+        u = saturate(u)
         first = per_point(self.c, s) ** 0.5 * dot(s / time, u)
         return torch.cat((first, u.expand(*first.shape[:-1], u.shape[-1])), -1)
 
@@ -163,8 +166,7 @@ class Lorentz(Manifold):
     def expmap(self, x: Points, u: Points) -> Points:
         (s, time), u = self._read(x), u[..., 1:]
         across, along = self._split(s, time, u)
-        y = self._shoot(square(across) + along * along, u)
-        cosh1, move = y
+        cosh1, move = self._shoot(square(across) + along * along, u)
         return self._point(s + cosh1 * s + move)
 
     def _shoot(self, q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,7 +230,7 @@ class Lorentz(Manifold):
         (s, time), first, u = self._read(x), u[..., :1], u[..., 1:]
         scale = per_point(self.c, s) ** 0.5
         off = first - scale * dot(s / time, u)
-        return self._tangent(s, time, saturate(u - scale * time * off * s))
+        return self._tangent(s, time, u - scale * time * off * s)
 
     @override
     @in_float32
@@ -236,7 +238,7 @@ class Lorentz(Manifold):
         (s, time), first, g = self._read(x), g[..., :1], g[..., 1:]
         c = per_point(self.c, s)
         slope = c * dot(s, g) + c**0.5 * time * first
-        return self._tangent(s, time, saturate(g + slope * s))
+        return self._tangent(s, time, g + slope * s)
 
     @override
     @in_float32
@@ -244,9 +246,9 @@ class Lorentz(Manifold):
         s, time = self._read(x)
         across, along = self._split(s, time, u[..., 1:])
         if v is None:
-            return saturate(square(across) + along * along).squeeze(-1)
+            return finite(square(across) + along * along).squeeze(-1)
         across_v, along_v = self._split(s, time, v[..., 1:])
-        return saturate(dot(across, across_v) + along * along_v).squeeze(-1)
+        return finite(dot(across, across_v) + along * along_v).squeeze(-1)
 
     @override
     @in_float32
@@ -263,7 +265,7 @@ class Lorentz(Manifold):
         toward = dot(self._toward(p, time_p, x, time_x), a / torch.where(length > 0, length, 1.0))
         c = per_point(self.c, toward)
         largest = SHEET_RADIUS[x.dtype] ** 0.5
-        sinh = toward * largest / (c**0.5 * toward.abs()).clamp(min=largest)
+        sinh = toward * (largest / (c**0.5 * toward.abs()).clamp(min=largest))
         return (sinh * asinhc(c * sinh * sinh)).squeeze(-1)
 
     @override

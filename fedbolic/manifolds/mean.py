@@ -6,12 +6,13 @@ from torch import Tensor
 
 from fedbolic.manifolds import pairs
 from fedbolic.manifolds.manifold import Manifold, Points, Scalars
-from fedbolic.manifolds.numerics import HALVES, per_point, unit
+from fedbolic.manifolds.numerics import per_point, to_point, unit
 
 NEAR = 1e-6
 """Squared distance in radii below which the Hessian is taken as 1; it differs by a third of it."""
 
 
+@to_point
 def midpoint(space: Manifold, x: Points, y: Points, share: float | Scalars = 0.5) -> Points:
     """The point of the geodesic from ``x`` to ``y`` at a share of its length.
 
@@ -30,6 +31,7 @@ def midpoint(space: Manifold, x: Points, y: Points, share: float | Scalars = 0.5
     return space.expmap(x, share * space.logmap(x, y))
 
 
+@to_point
 def frechet_mean(
     space: Manifold,
     points: Float[Tensor, "*#batch n ambient"],
@@ -64,24 +66,25 @@ def frechet_mean(
         >>> torch.equal(frechet_mean(Lorentz(), x), x[0])
         True
     """
-    dtype = points.dtype
-    wide = points.float() if dtype in HALVES else points
-    w = pairs.shares(wide, weights)
-    mean = space.centroid(wide, weights)
+    w = pairs.shares(points, weights)
+    mean = space.centroid(points, weights)
     for _ in range(steps):
-        mean = _newton(space, pairs.per_set(space), wide, w, mean)
-    return mean if dtype == wide.dtype else space.projx(mean.to(dtype))
+        mean = _newton(space, pairs.per_set(space), points, w, mean)
+    return mean
 
 
 def _newton(space: Manifold, around: Manifold, points: Tensor, w: Tensor, mean: Tensor) -> Tensor:
-    """One step; tangents at the mean are carried to the origin, where axes are orthonormal."""
+    """One step; tangents at the mean are carried to the origin, where axes are orthogonal."""
     base = mean.unsqueeze(-2)
-    logs = around.transp(base, torch.zeros_like(base), around.logmap(base, points))
-    t = per_point(around.c, points) * around.dist(base, points).unsqueeze(-1).square()
+    origin = torch.zeros_like(base)
+    eye = torch.eye(points.shape[-1], dtype=points.dtype, device=points.device)
+    toward = unit(around.transp(base, origin, around.logmap(base, points)))
+    away = around.dist(base, points).unsqueeze(-1)  # far out, better than the length of logmap
+    t = per_point(around.c, points) * away.square()
     there = t > NEAR
     radii = torch.where(there, t, 1.0).sqrt()
     stretch = torch.where(there, radii / radii.tanh() - 1, 0.0)
-    eye = torch.eye(points.shape[-1], dtype=points.dtype, device=points.device)
-    across = (w * stretch).sum(-2, keepdim=True) * eye - (w * stretch * unit(logs)).mT @ unit(logs)
-    step = torch.linalg.solve(eye + across, (w * logs).sum(-2))
-    return space.expmap(mean, space.transp0(mean, step))
+    across = (w * stretch).sum(-2, keepdim=True) * eye - (w * stretch * toward).mT @ toward
+    step = torch.linalg.solve(eye + across, (w * away * toward).sum(-2))
+    metric = space.norm(origin.squeeze(-2), eye[-1]).unsqueeze(-1)
+    return space.expmap(mean, space.transp0(mean, step / metric))

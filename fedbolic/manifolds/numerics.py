@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -118,6 +119,12 @@ def unit(a: Tensor) -> Tensor:
     return a * torch.where(length > 0, 1 / torch.where(length > 0, length, 1.0), 0.0)
 
 
+def scale_down(x: Tensor) -> Tensor:
+    """``saturate``, in the same direction."""
+    largest = (torch.finfo(x.dtype).max / x.shape[-1]) ** 0.5
+    return x * (largest / x.abs().amax(-1, keepdim=True).clamp(min=largest))
+
+
 def shrink(excess: Tensor) -> Tensor:
     """``1 / sqrt(excess / SMALL)``, at most 1: brings a square down to its bound, or leaves it.
 
@@ -127,9 +134,15 @@ def shrink(excess: Tensor) -> Tensor:
     return SMALL**0.5 / excess.clamp(min=SMALL).sqrt()
 
 
-def saturate(x: Tensor) -> Tensor:
-    """Finite floats: what lies beyond the largest is the largest."""
+def finite(x: Tensor) -> Tensor:
+    """Numbers that are at most the largest float."""
     largest = torch.finfo(x.dtype).max
+    return x.clamp(-largest, largest)
+
+
+def saturate(x: Tensor) -> Tensor:
+    """Vectors whose squares still sum to a float: a coordinate beyond is the largest such."""
+    largest = (torch.finfo(x.dtype).max / x.shape[-1]) ** 0.5
     return x.clamp(-largest, largest)
 
 
@@ -138,30 +151,36 @@ def per_point(c: Tensor | float, x: Tensor) -> Tensor | float:
     return c.to(x.dtype).unsqueeze(-1) if isinstance(c, Tensor) else c
 
 
-class Widen(torch.autograd.Function):
-    """A half-precision tensor in float32, whose gradient saturates where it comes back."""
+class Bounded(torch.autograd.Function):
+    """A tensor in a wider type or its own, whose gradient is finite in the type it had.
+
+    A derivative may be larger than any float: 41 radii out in float32 the coordinates of a
+    transported tangent change by e^80 per unit. Such a gradient is the largest float, and the
+    difference of two such is 0.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         """The same numbers, exactly."""
-        return x.float()
+        return x.view_as(x) if x.dtype == dtype else x.to(dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Remember the type."""
-        ctx.dtype = inputs[0].dtype
+    def setup_context(ctx: Any, inputs: tuple[Tensor, torch.dtype], output: Tensor) -> None:
+        """Remember both types."""
+        ctx.narrow, ctx.wide = inputs[0].dtype, inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        """The gradient, rounded to the type it belongs to."""
-        return narrow(grad_outputs[0], ctx.dtype)
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        """The gradient, made finite and rounded."""
+        gradient = grad_outputs[0].nan_to_num(nan=0.0)
+        return (gradient if ctx.narrow == ctx.wide else narrow(gradient, ctx.narrow)), None
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Tensor) -> Tensor:
         """The same direction."""
-        return grad_inputs[0].float()
+        return grad_inputs[0].to(ctx.wide)
 
 
 def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -170,32 +189,40 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.clamp(-largest, largest).to(dtype)
 
 
+def bounded(x: Any) -> Any:
+    """A verb's argument: half types in float32, and gradients finite where one is asked for."""
+    if not isinstance(x, Tensor):
+        return x
+    dtype = torch.float32 if x.dtype in HALVES else x.dtype
+    return Bounded.apply(x, dtype) if x.requires_grad else x.to(dtype)
+
+
+def _run(verb: Callable, space: Any, tensors: tuple, options: dict, is_point: bool) -> Tensor:
+    """The verb on bounded arguments, rounded to a half type if every tensor is of one."""
+    if isinstance(space.c, Tensor):
+        space = replace(space, c=bounded(space.c))
+    result = verb(space, *(bounded(x) for x in tensors), **options)
+    if not {x.dtype for x in tensors if isinstance(x, Tensor)} <= set(HALVES):
+        return result
+    dtype = tensors[0].dtype
+    return narrow(space.within(result, dtype) if is_point else result, dtype)
+
+
 def in_float32(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A verb that computes half types in float32 and rounds what it gives, once."""
+    """A verb that computes half types in float32, rounds once, and has finite gradients."""
 
     @functools.wraps(verb)
-    def widened(space: Any, *tensors: Tensor | None, **options: Any) -> Tensor:
-        given = [x for x in tensors if x is not None]
-        halves = [x.dtype for x in given if x.dtype in HALVES]
-        if not halves:
-            return verb(space, *tensors, **options)
-        wide = [Widen.apply(x) if x is not None and x.dtype in HALVES else x for x in tensors]
-        if len(halves) < len(given):
-            return verb(space, *wide, **options)
-        return narrow(verb(space, *wide, **options), halves[0])
+    def guarded(space: Any, *tensors: Any, **options: Any) -> Tensor:
+        return _run(verb, space, tensors, options, False)
 
-    return widened
+    return guarded
 
 
 def to_point(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``in_float32`` for a verb that gives points: rounded, they still lie on the space."""
 
     @functools.wraps(verb)
-    def widened(space: Any, *tensors: Tensor | None, **options: Any) -> Tensor:
-        dtype = next((x.dtype for x in tensors if x is not None and x.dtype in HALVES), None)
-        if dtype is None or any(x is not None and x.dtype not in HALVES for x in tensors):
-            return in_float32(verb)(space, *tensors, **options)
-        wide = verb(space, *(x if x is None else Widen.apply(x) for x in tensors), **options)
-        return narrow(space.within(wide, dtype), dtype)
+    def guarded(space: Any, *tensors: Any, **options: Any) -> Tensor:
+        return _run(verb, space, tensors, options, True)
 
-    return widened
+    return guarded

@@ -17,10 +17,10 @@ from fedbolic.manifolds.numerics import (
     asinhc,
     atanhc,
     dot,
+    finite,
     in_float32,
     per_point,
     root,
-    saturate,
     shrink,
     square,
     tanhc,
@@ -198,7 +198,7 @@ class Poincare(Manifold):
     @in_float32
     def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
         product = dot(u, u if v is None else v)
-        return saturate(product * (2 / self._read(x)[1]).square()).squeeze(-1)
+        return finite(product * (2 / self._read(x)[1]).square()).squeeze(-1)
 
     @override
     @in_float32
