@@ -1,12 +1,11 @@
 """The same point elsewhere: in the other model, or in other units of length."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold, Points
-from fedbolic.manifolds.numerics import dot, in_float32, per_point
+from fedbolic.manifolds.numerics import bounded, dot, in_float32, per_point, to_point
 from fedbolic.manifolds.poincare import Poincare
 
 
@@ -47,6 +46,7 @@ def to_lorentz(space: Poincare, x: Float[Tensor, "*batch dim"]) -> Float[Tensor,
         ValueError: If the curvature is the number 0: flat space has no sheet.
 
     Example:
+        >>> import torch
         >>> to_lorentz(Poincare(), torch.zeros(2))
         tensor([1., 0., 0.])
     """
@@ -107,6 +107,7 @@ def change_curvature(
         ValueError: If the spaces are of different models, or one of the curvatures is the number 0.
 
     Example:
+        >>> import torch
         >>> change_curvature(torch.tensor([0.5]), Poincare(1.0), Poincare(0.25))
         tensor([1.])
     """
@@ -114,7 +115,7 @@ def change_curvature(
         raise ValueError(f"{old} and {new} are different models: use to_poincare or to_lorentz")
     if any(not isinstance(space.c, Tensor) and space.c == 0 for space in (old, new)):
         raise ValueError(f"flat space has no unit of length, got {old} and {new}: keep c above 0")
-    return new.projx(_rescale(new, x, torch.as_tensor(old.c / new.c)))
+    return _rescale(new, x, old=old)
 
 
 @in_float32
@@ -144,6 +145,7 @@ def _push_to_sheet(space: Poincare, x: Points, u: Points) -> Tensor:
     return sheet._tangent(2 * x / gap, 2 / gap - 1, pushed)
 
 
-@in_float32
-def _rescale(space: Manifold, x: Tensor, ratio: Tensor) -> Tensor:
-    return x * per_point(ratio.to(x.device) ** 0.5, x)
+@to_point
+def _rescale(new: Manifold, x: Tensor, *, old: Manifold) -> Tensor:
+    ratio = per_point(bounded(old.c), x) / per_point(new.c, x)
+    return new.within(x * ratio**0.5)

@@ -156,7 +156,8 @@ class Bounded(torch.autograd.Function):
 
     A derivative may be larger than any float: 41 radii out in float32 the coordinates of a
     transported tangent change by e^80 per unit. Such a gradient is the largest float, and the
-    difference of two such is 0.
+    difference of two such is 0. ``torch.compile`` takes no function with a forward derivative: what
+    it traces has the plain gradient, the same wherever that is finite.
     """
 
     generate_vmap_rule = True
@@ -178,7 +179,7 @@ class Bounded(torch.autograd.Function):
         return (gradient if ctx.narrow == ctx.wide else narrow(gradient, ctx.narrow)), None
 
     @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Tensor) -> Tensor:
+    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
         """The same direction."""
         return grad_inputs[0].to(ctx.wide)
 
@@ -194,7 +195,9 @@ def bounded(x: Any) -> Any:
     if not isinstance(x, Tensor):
         return x
     dtype = torch.float32 if x.dtype in HALVES else x.dtype
-    return Bounded.apply(x, dtype) if x.requires_grad else x.to(dtype)
+    if x.requires_grad and not torch.compiler.is_compiling():
+        return Bounded.apply(x, dtype)
+    return x.to(dtype)
 
 
 def _run(verb: Callable, space: Any, tensors: tuple, options: dict, is_point: bool) -> Tensor:
