@@ -6,7 +6,6 @@ import torch
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.manifolds.cases import ALL, IDS, arguments, call, points
 
-
 CASES = [
     # a mean unrolls eight Newton steps: a minute to trace
     pytest.param(*case, id=name, marks=[pytest.mark.slow] if case[1] == "frechet_mean" else [])
