@@ -3,15 +3,20 @@
 python -m benchmarks.precision [--peer geoopt=PYTHON] [--peer hypll=PYTHON] [--plot FILE]
 """
 
+import argparse
+import itertools
 import math
-from collections.abc import Iterator
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
 from mpmath import mpf
 from torch import Tensor
 
-from benchmarks import truth
+from benchmarks import peers, truth
 
 Cell: TypeAlias = tuple[str, float, str, float]
 """Model, curvature, type and radius (a true distance, not in units of length)."""
@@ -119,7 +124,7 @@ def errors(cell: Cell, given: dict[str, Tensor], answers: dict[str, Tensor]) -> 
         for name, error in _errors(space, radius, {n: v[i] for n, v in rows.items()}, mine):
             found[name].append(error)
     return {
-        name: math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
+        name: math.nan if any(map(math.isnan, values)) else max(values, default=math.inf)
         for name, values in found.items()
     }
 
@@ -163,3 +168,131 @@ def _apart(space: truth.Ball | truth.Sheet, x: list, y: list) -> float:
     if not all(math.isfinite(a) for a in x):
         return math.nan
     return float(space.dist(x, y)) if _holds(space, x) else math.inf
+
+
+def ask(library: str, python: str, cells: list[tuple[Cell, dict]]) -> list[dict[str, Tensor]]:
+    """The answers of a peer, from its own interpreter."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, out = Path(folder) / "given.pt", Path(folder) / "out.pt"
+        torch.save(cells, given)
+        script = str(Path(peers.__file__))
+        quiet = [python, "-W", "ignore", script, str(given), str(out), library]
+        subprocess.run(quiet, check=True)
+        return torch.load(out)
+
+
+def grid(dtypes: Sequence[str], curvatures: Sequence[float]) -> list[tuple[Cell, dict]]:
+    """Every cell and what is given in it."""
+    cells = itertools.product(("ball", "sheet"), curvatures, dtypes, RADII)
+    return [(cell, inputs(cell)) for cell in cells]
+
+
+Found: TypeAlias = dict[tuple[str, Cell], dict[str, float]]
+"""Errors by verb, of a library in a cell."""
+
+
+def measure(cells: list[tuple[Cell, dict]], interpreters: dict[str, str]) -> Found:
+    """The errors of this library and of the peers that have an interpreter."""
+    found: Found = {}
+    for library in ("fedbolic", *interpreters):
+        if library == "fedbolic":
+            verbs = [peers.fedbolic(m, c, getattr(torch, dtype)) for (m, c, dtype, _), _ in cells]
+            made = [peers.answers(v, given) for v, (_, given) in zip(verbs, cells, strict=True)]
+        else:
+            made = ask(library, interpreters[library], cells)
+        for (cell, given), answers in zip(cells, made, strict=True):
+            if answers:
+                found[library, cell] = errors(cell, given, answers)
+    return found
+
+
+def reach(row: dict[float, float]) -> str:
+    """The first radius from 0.5 on where the error passes 1e-3, and where it did below that."""
+    broken = [r for r, e in row.items() if not e <= BROKEN]
+    far = [f"{r:g}" for r in broken if r >= 0.5][:1] or [f">{max(row):g}"]
+    nan = [f"NaN {r:g}" for r, e in row.items() if math.isnan(e)][:1]
+    near = (
+        [f"wrong to {max(r for r in broken if r < 0.5):g}"] if min(broken, default=1) < 0.5 else []
+    )
+    return ", ".join(far + near + nan)
+
+
+def tables(found: Found) -> Iterator[str]:
+    """A Markdown table by type and curvature: how far every verb reaches."""
+    cells = sorted({cell for _, cell in found}, key=str)
+    verbs = list(dict.fromkeys(name for row in found.values() for name in row))
+    for dtype, c in dict.fromkeys((cell[2], cell[1]) for cell in cells):
+        yield f"\n**{dtype}, c = {c:g}**\n\n| | {' | '.join(verbs)} |\n|---{'|---' * len(verbs)}|"
+        for library, model in dict.fromkeys((name, cell[0]) for name, cell in found):
+            rows = [found.get((library, (model, c, dtype, r)), {}) for r in RADII]
+            texts = [
+                reach({r: row[v] for r, row in zip(RADII, rows, strict=True)})
+                if v in rows[0]
+                else ""
+                for v in verbs
+            ]
+            yield f"| {library} {model} | {' | '.join(texts)} |"
+
+
+def write_csv(found: Found, path: Path) -> None:
+    """Every error, one line each."""
+    lines = ["library,model,c,dtype,radius,verb,error"]
+    for (library, cell), row in found.items():
+        lines += [f"{library},{','.join(map(str, cell))},{v},{e:.3g}" for v, e in row.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def plot(found: Found, path: Path, c: float = 1.0) -> None:
+    """Error over radius, one panel by verb and type."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    verbs = ["far from tangents", "near", "expmap", "exp, log"]
+    dtypes = list(dict.fromkeys(cell[2] for _, cell in found))
+    figure, axes = pyplot.subplots(len(dtypes), len(verbs), figsize=(14, 6), squeeze=False)
+    for (i, dtype), (j, verb) in itertools.product(enumerate(dtypes), enumerate(verbs)):
+        for library, model in dict.fromkeys((name, cell[0]) for name, cell in found):
+            row = [
+                found.get((library, (model, c, dtype, r)), {}).get(verb, math.nan) for r in RADII
+            ]
+            style = "-" if library == "fedbolic" else "--"
+            axes[i][j].loglog(RADII, row, style, label=f"{library} {model}")
+        axes[i][j].axhline(BROKEN, color="grey", linewidth=0.5)
+        axes[i][j].set_title(f"{verb}, {dtype}", fontsize=9)
+    axes[0][0].legend(fontsize=7)
+    figure.supxlabel("distance from the origin, c = 1")
+    figure.supylabel("error")
+    figure.tight_layout()
+    figure.savefig(path, dpi=70)
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--peer", action="append", default=[], metavar="LIBRARY=PYTHON")
+    parser.add_argument("--dtype", nargs="+", default=["float32", "float64"])
+    parser.add_argument("--c", nargs="+", type=float, default=list(CURVATURES))
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--plot", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    interpreters = dict(pair.split("=", 1) for pair in given.peer)
+    for absent in sorted(peers.LIBRARIES.keys() - interpreters.keys() - {"fedbolic"}):
+        print(f"{absent}: skipped, no interpreter given (--peer {absent}=PYTHON)")
+    found = measure(grid(given.dtype, given.c), interpreters)
+    print("First radius (from 0.5 on) with an error above 1e-3 of what is true in 60 digits;")
+    print(f"'wrong to r': also below 0.5, up to r. Of {NUM_POINTS} points in {DIM} dimensions.")
+    for line in tables(found):
+        print(line)
+    if given.csv:
+        write_csv(found, given.csv)
+    if given.plot:
+        plot(found, given.plot)
+
+
+if __name__ == "__main__":
+    main()
