@@ -17,6 +17,7 @@ from fedbolic.manifolds.numerics import (
     SMALL,
     STEP,
     TOLERANCE,
+    arc,
     asinhc,
     dot,
     finite,
@@ -99,8 +100,10 @@ class Lorentz(Manifold):
         lean = dot(gap, x + y) / ((time_x + time_y) * time_x.sqrt() * time_y.sqrt())
         swap = time_x < time_y
         ratio = torch.where(swap, time_x / time_y, time_y / time_x).sqrt()
-        across = ratio * gap - c * lean * torch.where(swap, x, y)
-        return (square(across) + c * lean * lean) / 4
+        turn = c * lean
+        turn_x = torch.where(swap, turn, 0.0)  # to the nearer point of the two: no overflow
+        across = ratio * gap - turn_x * x - (turn - turn_x) * y
+        return (square(across) + turn * lean) / 4
 
     def _split(self, s: Tensor, time: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """A tangent as a Euclidean vector and one number, whose squares sum to its own."""
@@ -134,13 +137,13 @@ class Lorentz(Manifold):
     @in_float32
     def dist(self, x: Points, y: Points) -> Scalars:
         q = self._sinh2(*self._read(x), *self._read(y))
-        return (2 * root(q) * asinhc(per_point(self.c, q) * q)).squeeze(-1)
+        return 2 * arc(q, per_point(self.c, q)).squeeze(-1)
 
     @override
     @in_float32
     def dist0(self, x: Points) -> Scalars:
         q = square(self._read(x)[0])
-        return (root(q) * asinhc(per_point(self.c, q) * q)).squeeze(-1)
+        return arc(q, per_point(self.c, q)).squeeze(-1)
 
     @override
     @in_float32
@@ -157,9 +160,11 @@ class Lorentz(Manifold):
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         c = pairs.matrix_curvature(self.c, x)
         space = Lorentz(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
-        (x, time_x), (y, time_y) = space._read(x), space._read(y)
-        x, gap_x, y, gap_y = x / (1 + time_x), 2 / (1 + time_x), y / (1 + time_y), 2 / (1 + time_y)
-        return pairs.ball_product(x, gap_x, y, gap_y, c)
+        return pairs.product(space._parts(x), space._parts(y), c)
+
+    def _parts(self, x: Tensor) -> pairs.Parts:
+        s, time = self._read(x)
+        return s / 2, square(s) / (2 + 2 * time), (1 + time) / 2
 
     @override
     @to_point

@@ -1,7 +1,7 @@
 """What many points ask of a space at once: all distances, shares of weights."""
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedbolic.manifolds.manifold import Manifold, Mode
-from fedbolic.manifolds.numerics import asinhc, root, square
+from fedbolic.manifolds.numerics import asinh_root, asinhc
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
 """Pairs whose difference is below this share of what was subtracted are computed again by ``auto``.
@@ -56,15 +56,21 @@ def _again(space: Manifold, x: Tensor, y: Tensor, distances: Tensor, close: Tens
     return distances.index_put(where, space.dist(x, y))
 
 
-def ball_product(
-    x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: Tensor | float
-) -> tuple[Tensor, Tensor]:
-    """``Poincare.product`` of points of the ball whose gaps ``1 - c |x|^2`` are known."""
-    size = square(x) + square(y).mT
-    apart = (size - 2 * (x @ y.mT)).clamp_min(0)
-    gaps = gap_x * gap_y.mT
-    distances = 2 * root(apart) / gaps.sqrt() * asinhc(c * apart / gaps)
-    return distances, apart / size.clamp_min(torch.finfo(x.dtype).tiny)
+Parts: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Points of the ball over their gaps ``g = 1 - c |x|^2``: ``x / g``, ``|x|^2 / g``, ``1 / g``."""
+
+
+def product(x: Parts, y: Parts, c: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Distances by one matrix product, and the share of what was subtracted that is left."""
+    left = torch.cat((-2 * x[0], x[1], x[2]), -1)
+    right = torch.cat((y[0], y[2], y[1]), -1)
+    # |x - y|^2 over both gaps; at least the smallest float, so that the root has a derivative
+    apart = (left @ right.mT).clamp_min(torch.finfo(left.dtype).tiny)
+    with torch.no_grad():
+        share = apart / (x[1] * y[2].mT + x[2] * y[1].mT).clamp_min(torch.finfo(left.dtype).tiny)
+    if isinstance(c, Tensor) or c == 0:
+        return 2 * apart.sqrt() * asinhc(c * apart), share
+    return 2 / c**0.5 * asinh_root(c * apart), share
 
 
 def matrix_curvature(c: Tensor | float, x: Tensor) -> Tensor | float:

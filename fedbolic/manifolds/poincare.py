@@ -14,6 +14,7 @@ from fedbolic.manifolds.numerics import (
     BALL_STEP,
     HALVES,
     SMALL,
+    arc,
     asinhc,
     atanhc,
     dot,
@@ -81,9 +82,7 @@ class Poincare(Manifold):
     @in_float32
     def dist(self, x: Points, y: Points) -> Scalars:
         (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
-        apart, gaps = square(x - y), gap_x * gap_y
-        t = per_point(self.c, apart) * apart / gaps  # sinh^2 of half the distance, in radii
-        return (2 * root(apart) / gaps.sqrt() * asinhc(t)).squeeze(-1)
+        return 2 * arc(square(x - y) / (gap_x * gap_y), per_point(self.c, x)).squeeze(-1)
 
     @override
     @in_float32
@@ -106,7 +105,11 @@ class Poincare(Manifold):
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         c = pairs.matrix_curvature(self.c, x)
         space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
-        return pairs.ball_product(*space._read(x), *space._read(y), c)
+        return pairs.product(space._parts(x), space._parts(y), c)
+
+    def _parts(self, x: Tensor) -> pairs.Parts:
+        x, gap = self._read(x)
+        return x / gap, square(x) / gap, 1 / gap
 
     @to_point
     def mobius_add(self, x: Points, y: Points) -> Points:
