@@ -4,8 +4,9 @@ python -m benchmarks.manifolds [--peer geoopt=PYTHON] [--peer hypll=PYTHON] [--d
 """
 
 import argparse
+import importlib
+import itertools
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -123,8 +124,7 @@ def _hypll(device: str) -> dict[str, Case]:
     from functools import partial
     from types import SimpleNamespace
 
-    from hypll.manifolds.poincare_ball.math import diffgeom
-
+    diffgeom = importlib.import_module("hypll.manifolds.poincare_ball.math.diffgeom")
     c = torch.tensor(1.0, device=device)
     verbs = ("dist", "expmap", "logmap", "expmap0", "logmap0")
     space = SimpleNamespace(**{verb: partial(getattr(diffgeom, verb), c=c) for verb in verbs})
@@ -158,17 +158,20 @@ def time_ratios(name: str, device: str) -> dict[str, float]:
 
 
 def peak_mebibytes(name: str, key: str, device: str) -> float:
-    """How far one call raises the peak of memory in a process that has done nothing else."""
+    """The most that one call has allocated at a time, what it gives included."""
     case = _floor(device)[key] if name == "floor" else library(name, device)[key]
+    case()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         case()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    torch.ones(64, 64).mm(torch.ones(64, 64))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    case()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
+    with torch.profiler.profile(profile_memory=True) as profile:
+        case()
+    profiler: Any = profile.profiler  # its stub leaves out what an event of memory has
+    events = [e for e in profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda e: e.start_ns())
+    return max(itertools.accumulate(e.nbytes() for e in events)) / 2**20
 
 
 def _ask(python: str, *words: str) -> Any:

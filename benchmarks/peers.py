@@ -3,6 +3,7 @@
 Run as a script, ``peers.py IN.pt OUT.pt LIBRARY``, it needs torch and that library alone.
 """
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,16 +27,17 @@ def geoopt(model: str, c: float, dtype: torch.dtype) -> Verbs:
     """Geoopt, whose sheet takes the squared radius ``1 / c``."""
     import geoopt
 
-    if model == "ball":
-        return _methods(geoopt.PoincareBall(torch.tensor(c, dtype=dtype)), model)
-    return _methods(geoopt.Lorentz(torch.tensor(1 / c, dtype=dtype)), model)
+    held: Any = torch.tensor(
+        c if model == "ball" else 1 / c, dtype=dtype
+    )  # a float would be rounded
+    return _methods(geoopt.PoincareBall(held) if model == "ball" else geoopt.Lorentz(held), model)
 
 
 def hypll(model: str, c: float, dtype: torch.dtype) -> Verbs:
     """Hypll's formulas on plain tensors; it has no sheet."""
     if model != "ball":
         return {}
-    from hypll.manifolds.poincare_ball.math import diffgeom
+    diffgeom = importlib.import_module("hypll.manifolds.poincare_ball.math.diffgeom")
 
     k = torch.tensor(c, dtype=dtype)
     return {

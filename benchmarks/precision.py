@@ -73,7 +73,7 @@ def inputs(cell: Cell) -> dict[str, Tensor]:
         rows = zip(spatial(model, at), directions(), strict=True)
         made = [[float(a) for a in scaled(space, x, u, length)] for x, u in rows]
         u = torch.tensor(made, dtype=torch.float64).to(dtype)
-        if model == "ball":
+        if isinstance(space, truth.Ball):
             return u
         firsts = [
             float(truth.dot(x, truth.exact(v)) / space.time(x))

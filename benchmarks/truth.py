@@ -5,12 +5,17 @@ of the sheet is its space coordinates, as its time coordinate follows from them.
 """
 
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from mpmath import mp, mpf
 
 mp.dps = 60
 
-Vector = list
+Number: TypeAlias = Any
+"""An ``mpf``, for which mpmath has no type."""
+
+Vector: TypeAlias = list[Any]
+"""Coordinates."""
 
 
 def exact(x: Sequence[float]) -> Vector:
@@ -18,17 +23,17 @@ def exact(x: Sequence[float]) -> Vector:
     return [mpf(float(a)) for a in x]
 
 
-def dot(x: Vector, y: Vector) -> mpf:
+def dot(x: Vector, y: Vector) -> Number:
     """The Euclidean product."""
     return sum((a * b for a, b in zip(x, y, strict=True)), mpf(0))
 
 
-def length(x: Vector) -> mpf:
+def length(x: Vector) -> Number:
     """The Euclidean length."""
     return mp.sqrt(dot(x, x))
 
 
-def combine(a: mpf, x: Vector, b: mpf, y: Vector) -> Vector:
+def combine(a: Number, x: Vector, b: Number, y: Vector) -> Vector:
     """``a x + b y``."""
     return [a * p + b * q for p, q in zip(x, y, strict=True)]
 
@@ -46,7 +51,7 @@ class Ball:
         below = 1 + 2 * c * xy + c * c * xx * yy
         return combine((1 + 2 * c * xy + c * yy) / below, x, (1 - c * xx) / below, y)
 
-    def dist(self, x: Vector, y: Vector) -> mpf:
+    def dist(self, x: Vector, y: Vector) -> Number:
         """Eq. (8)."""
         moved = length(self.add([-a for a in x], y))
         return 2 / self.root * mp.atanh(self.root * moved)
@@ -71,7 +76,7 @@ class Ball:
         scale = 1 - self.c * dot(x, x)
         return [scale * a for a in self.logmap0(self.add([-a for a in x], y))]
 
-    def norm(self, x: Vector, u: Vector) -> mpf:
+    def norm(self, x: Vector, u: Vector) -> Number:
         """The length of a tangent."""
         return 2 * length(u) / (1 - self.c * dot(x, x))
 
@@ -89,23 +94,23 @@ class Sheet:
         self.c = mpf(c)
         self.root = mp.sqrt(self.c)
 
-    def time(self, x: Vector) -> mpf:
+    def time(self, x: Vector) -> Number:
         """The coordinate that the others imply."""
         return mp.sqrt(1 / self.c + dot(x, x))
 
-    def inner(self, x: Vector, u: Vector, v: Vector) -> mpf:
+    def inner(self, x: Vector, u: Vector, v: Vector) -> Number:
         """The Minkowski product of two tangents at ``x``."""
         return dot(u, v) - dot(x, u) * dot(x, v) / self.time(x) ** 2
 
-    def product(self, x: Vector, y: Vector) -> mpf:
+    def product(self, x: Vector, y: Vector) -> Number:
         """The Minkowski product of two points."""
         return dot(x, y) - self.time(x) * self.time(y)
 
-    def dist(self, x: Vector, y: Vector) -> mpf:
+    def dist(self, x: Vector, y: Vector) -> Number:
         """The inverse hyperbolic cosine of the Minkowski product."""
         return mp.acosh(max(mpf(1), -self.c * self.product(x, y))) / self.root
 
-    def norm(self, x: Vector, u: Vector) -> mpf:
+    def norm(self, x: Vector, u: Vector) -> Number:
         """The length of a tangent."""
         return mp.sqrt(self.inner(x, u, u))
 
