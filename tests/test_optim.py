@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import vmap
 
+from fedbolic.manifolds import Euclidean, Lorentz, Poincare, change_curvature, to_poincare
 from fedbolic.optim import SGD, Adam
+from tests.manifolds.cases import CURVED, normal, points
 
 SGDS = [
     SGD(),
@@ -63,6 +65,7 @@ def run_theirs(method, parameters, num_steps):
 
 
 @pytest.mark.parametrize("method", SGDS, ids=str)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 99))
 def test_sgd_is_torch_sgd_bit_for_bit(method, seed):
     ours, _ = run(method, start(seed), 5)
@@ -71,6 +74,7 @@ def test_sgd_is_torch_sgd_bit_for_bit(method, seed):
 
 
 @pytest.mark.parametrize("method", ADAMS, ids=str)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 99))
 def test_adam_is_torch_adam(method, seed):
     ours, _ = run(method, start(seed), 20)
@@ -149,3 +153,114 @@ def test_a_bad_option_is_refused_where_it_is_made(kind, options, words):
 def test_no_parameters_is_no_step():
     for method in (SGD(momentum=0.5), Adam()):
         assert method.step({}, {}, method.init({}), lr=0.1)[0] == {}
+
+
+def descend(method, space, x, goal, num_steps, lr=0.05):
+    state = method.init({"x": x})
+    for _ in range(num_steps):
+        y = x.clone().requires_grad_()
+        (g,) = torch.autograd.grad(space.dist(y, goal).square().sum(), y)
+        moved, state = method.step({"x": x}, {"x": g}, state, lr=lr, spaces={"x": space})
+        x = moved["x"]
+    return x, state
+
+
+RIEMANNIAN = [SGD(), SGD(momentum=0.5), SGD(momentum=0.5, nesterov=True), Adam()]
+
+
+@pytest.mark.parametrize("method", RIEMANNIAN, ids=str)
+@pytest.mark.parametrize("kind", CURVED)
+@pytest.mark.parametrize("c", [0.5, 2.0])
+def test_descent_reaches_the_goal_on_the_space(method, kind, c):
+    space, x, goal = kind(c), points(kind, c, 0, 10, 3), points(kind, c, 1, 10, 3)
+    x, _ = descend(method, space, x, goal, 150, lr=0.1)
+    assert space.dist(x, goal).max() < 1e-2
+    assert space.contains(x).all()
+
+
+@pytest.mark.parametrize("kind", CURVED)
+def test_a_plain_step_goes_along_the_geodesic_by_the_gradient(kind):
+    """The gradient of half the squared distance is minus the logarithm."""
+    space, x, goal = kind(0.7), points(kind, 0.7, 0, 10, 3), points(kind, 0.7, 1, 10, 3)
+    moved, _ = descend(SGD(), space, x, goal, 1, lr=0.1)
+    torch.testing.assert_close(moved, space.expmap(x, 0.2 * space.logmap(x, goal)))
+
+
+@pytest.mark.parametrize("method", RIEMANNIAN, ids=str)
+@pytest.mark.parametrize("kind", CURVED)
+def test_the_path_is_the_same_in_both_models_and_any_isometry(method, kind):
+    """What is intrinsic does not know its coordinates: turn the space, and the path turns."""
+    space, x, goal = kind(1.3), points(kind, 1.3, 0, 10, 3), points(kind, 1.3, 1, 10, 3)
+    turn = torch.linalg.qr(normal(2, 3, 3))[0]
+    if kind is Lorentz:
+        turn = torch.block_diag(torch.ones(1, 1, dtype=turn.dtype), turn)
+    path, _ = descend(method, space, x, goal, 5)
+    turned, _ = descend(method, space, x @ turn, goal @ turn, 5)
+    torch.testing.assert_close(turned, path @ turn, rtol=1e-9, atol=1e-9)
+    if kind is Lorentz:
+        ball = Poincare(1.3)
+        x, goal = to_poincare(space, x), to_poincare(space, goal)
+        other, _ = descend(method, ball, x, goal, 5)
+        torch.testing.assert_close(other, to_poincare(space, path), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", RIEMANNIAN, ids=str)
+@pytest.mark.parametrize("kind", CURVED)
+def test_moments_follow_a_curvature_that_moves(method, kind):
+    """A step, a change of units, a step: the same as changing units last, at the scaled rate."""
+    old, new = kind(2.0), kind(0.5)
+    scale = 2.0  # sqrt(2.0 / 0.5): lengths double
+    x, goal = points(kind, 2.0, 0, 10, 3), points(kind, 2.0, 1, 10, 3)
+    state = method.init({"x": x})
+
+    def step(space, x, state, goal, unit, lr):
+        y = x.clone().requires_grad_()
+        loss = (space.dist(y, goal) / unit).square().sum()  # in units that do not change
+        (g,) = torch.autograd.grad(loss, y)
+        moved, state = method.step({"x": x}, {"x": g}, state, lr=lr, spaces={"x": space})
+        return moved["x"], state
+
+    # SGD moves by lr times a gradient, which is a derivative by length; Adam by lr itself
+    rate = scale if isinstance(method, Adam) else scale**2
+    x, state = step(old, x, state, goal, 1.0, 0.05)
+    stays, _ = step(old, x, state, goal, 1.0, 0.05)
+    moved = change_curvature(x, old, new)
+    carried = method.change_curvature(state, {"x": old}, {"x": new})
+    tangent = carried.get("momentum", carried.get("mean"))
+    if kind is Lorentz and tangent:
+        torch.testing.assert_close(
+            tangent["x"], new.transp0(moved, new.transp(moved, new.origin(4), tangent["x"]))
+        )
+    goal = change_curvature(goal, old, new)
+    there, _ = step(new, moved, carried, goal, scale, 0.05 * rate)
+    torch.testing.assert_close(there, change_curvature(stays, old, new), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", RIEMANNIAN, ids=str)
+@pytest.mark.parametrize("kind", CURVED)
+def test_clients_with_their_own_curvature_step_as_each_alone(method, kind):
+    each = (0.5, 1.0, 2.0)
+    c = torch.tensor(each, dtype=torch.float64)
+    x = torch.stack([points(kind, c, i, 4, 3) for i, c in enumerate(each)])
+    g = normal(9, *x.shape)
+
+    def step(c, x, g):
+        state = method.init({"x": x})
+        for _ in range(3):
+            moved, state = method.step({"x": x}, {"x": g}, state, lr=0.1, spaces={"x": kind(c)})
+            x = moved["x"]
+        return x
+
+    alone = torch.stack([step(*row) for row in zip(each, x, g, strict=True)])
+    torch.testing.assert_close(vmap(step)(c, x, g), alone, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(step(c.unsqueeze(-1), x, g), alone, rtol=1e-12, atol=1e-12)
+
+
+def test_flat_space_and_no_space_are_the_same():
+    for method in RIEMANNIAN[:3]:
+        x, goal = normal(0, 10, 3), normal(1, 10, 3)
+        with_space, _ = method.step(
+            {"x": x}, {"x": goal}, method.init({"x": x}), lr=0.1, spaces={"x": Euclidean()}
+        )
+        without, _ = method.step({"x": x}, {"x": goal}, method.init({"x": x}), lr=0.1)
+        torch.testing.assert_close(with_space, without, rtol=1e-15, atol=1e-15)

@@ -1,1 +1,30 @@
 """Hyperbolic spaces as frozen records: the Lorentz sheet, the Poincaré ball, and flat space."""
+
+from fedbolic.manifolds.convert import (
+    change_curvature,
+    push_to_lorentz,
+    push_to_poincare,
+    to_lorentz,
+    to_poincare,
+)
+from fedbolic.manifolds.curvature import Curvature
+from fedbolic.manifolds.euclidean import Euclidean
+from fedbolic.manifolds.lorentz import Lorentz
+from fedbolic.manifolds.manifold import Manifold
+from fedbolic.manifolds.mean import frechet_mean, midpoint
+from fedbolic.manifolds.poincare import Poincare
+
+__all__ = [
+    "Curvature",
+    "Euclidean",
+    "Lorentz",
+    "Manifold",
+    "Poincare",
+    "change_curvature",
+    "frechet_mean",
+    "midpoint",
+    "push_to_lorentz",
+    "push_to_poincare",
+    "to_lorentz",
+    "to_poincare",
+]

@@ -32,10 +32,7 @@ class Manifold(ABC):
     computed in float32 and rounded once.
     """
 
-    @property
-    @abstractmethod
-    def c(self) -> Tensor | float:
-        """Minus the sectional curvature."""
+    c: Tensor | float
 
     @abstractmethod
     def origin(
@@ -135,8 +132,29 @@ class Manifold(ABC):
         """
 
     @abstractmethod
-    def contains(self, x: Points, *, tolerance: float = 1e-5) -> Bool[Tensor, "*#batch"]:
-        """Which points lie on the space, within a share ``tolerance`` of their own size."""
+    def dist2plane(self, x: Points, p: Points, a: Points) -> Scalars:
+        """Signed distance from ``x`` to the hyperplane through ``p`` with the normal ``a``.
+
+        Args:
+            x: Where the distance is taken from; it is positive on the side ``a`` points to.
+            p: A point of the hyperplane, which is totally geodesic.
+            a: A tangent at ``p``, not 0; its length does not matter.
+
+        References:
+            Ganea et al. (2018), Thm. 5, arXiv:1805.09112.
+        """
+
+    @abstractmethod
+    def contains(self, x: Points) -> Bool[Tensor, "*#batch"]:
+        """Which points lie on the space, up to the rounding of their type; NaN does not."""
+
+    @abstractmethod
+    def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """``cdist`` by one matrix product, and the share of what was subtracted that is left."""
+
+    @abstractmethod
+    def within(self, x: Points, dtype: torch.dtype | None = None) -> Points:
+        """``projx`` to what ``dtype`` can hold (by default the type of ``x``)."""
 
     def require(self, x: Float[Tensor, "*batch ambient"]) -> None:
         """Refuse points that are not on the space; no layer calls this.

@@ -1,0 +1,151 @@
+"""The same point elsewhere: in the other model, or in other units of length."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedbolic.manifolds.lorentz import Lorentz
+from fedbolic.manifolds.manifold import Manifold, Points
+from fedbolic.manifolds.numerics import bounded, dot, in_float32, per_point, to_point
+from fedbolic.manifolds.poincare import Poincare
+
+
+def to_poincare(
+    space: Lorentz, x: Float[Tensor, "*batch ambient"]
+) -> Float[Tensor, "*batch ambient-1"]:
+    r"""The isometry from the sheet to the ball of the same curvature.
+
+    .. math:: x_s / (1 + \sqrt c \, x_0)
+
+    Args:
+        space: Where ``x`` lies.
+        x: Points, at any rank.
+
+    Returns:
+        Points of ``Poincare(space.c)``.
+
+    Example:
+        >>> to_poincare(Lorentz(), Lorentz().origin(3))
+        tensor([0., 0.])
+    """
+    return Poincare(space.c).projx(_to_ball(space, x))
+
+
+def to_lorentz(space: Poincare, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim+1"]:
+    r"""The isometry from the ball to the sheet of the same curvature, which must be above 0.
+
+    .. math:: x_s = 2 x / (1 - c |x|^2)
+
+    Args:
+        space: Where ``x`` lies.
+        x: Points, at any rank.
+
+    Returns:
+        Points of ``Lorentz(space.c)``.
+
+    Raises:
+        ValueError: If the curvature is the number 0: flat space has no sheet.
+
+    Example:
+        >>> import torch
+        >>> to_lorentz(Poincare(), torch.zeros(2))
+        tensor([1., 0., 0.])
+    """
+    sheet = Lorentz(space.c)
+    return sheet.projx(sheet.lift(_to_sheet(space, x)))
+
+
+def push_to_poincare(
+    space: Lorentz, x: Float[Tensor, "*batch ambient"], u: Float[Tensor, "*batch ambient"]
+) -> Float[Tensor, "*batch ambient-1"]:
+    """The differential of ``to_poincare`` at ``x``: tangents keep their length and angles.
+
+    Args:
+        space: Where ``x`` lies.
+        x: Points.
+        u: Tangents at ``x``.
+
+    Returns:
+        Tangents at ``to_poincare(space, x)``.
+    """
+    return _push_to_ball(space, x, u)
+
+
+def push_to_lorentz(
+    space: Poincare, x: Float[Tensor, "*batch dim"], u: Float[Tensor, "*batch dim"]
+) -> Float[Tensor, "*batch dim+1"]:
+    """The differential of ``to_lorentz`` at ``x``: tangents keep their length and angles.
+
+    At the origin it doubles coordinates, as lengths there are twice the Euclidean ones in the ball.
+
+    Args:
+        space: Where ``x`` lies.
+        x: Points.
+        u: Tangents at ``x``.
+
+    Returns:
+        Tangents at ``to_lorentz(space, x)``.
+    """
+    return _push_to_sheet(space, x, u)
+
+
+def change_curvature(
+    x: Float[Tensor, "*batch ambient"], old: Manifold, new: Manifold
+) -> Float[Tensor, "*batch ambient"]:
+    r"""The point in the same model at another curvature, every length in radii kept.
+
+    .. math:: x' = x \sqrt{c / c'}, \quad \sqrt{c'} \, d'(x', y') = \sqrt c \, d(x, y)
+
+    Args:
+        x: Points of ``old``.
+        old: A space of curvature above 0.
+        new: The same model at another curvature above 0.
+
+    Returns:
+        Points of ``new``.
+
+    Raises:
+        ValueError: If the spaces are of different models, or one of the curvatures is the number 0.
+
+    Example:
+        >>> import torch
+        >>> change_curvature(torch.tensor([0.5]), Poincare(1.0), Poincare(0.25))
+        tensor([1.])
+    """
+    if type(old) is not type(new):
+        raise ValueError(f"{old} and {new} are different models: use to_poincare or to_lorentz")
+    if any(not isinstance(space.c, Tensor) and space.c == 0 for space in (old, new)):
+        raise ValueError(f"flat space has no unit of length, got {old} and {new}: keep c above 0")
+    return _rescale(new, x, old=old)
+
+
+@in_float32
+def _to_ball(space: Lorentz, x: Points) -> Tensor:
+    s, time = space._read(x)
+    return s / (1 + time)
+
+
+@in_float32
+def _to_sheet(space: Poincare, x: Points) -> Tensor:
+    x, gap = space._read(x)
+    return 2 * x / gap
+
+
+@in_float32
+def _push_to_ball(space: Lorentz, x: Points, u: Points) -> Tensor:
+    (s, time), u = space._read(x), u[..., 1:]
+    later = per_point(space.c, s) * dot(s / time, u)
+    return (u - s / (1 + time) * later) / (1 + time)
+
+
+@in_float32
+def _push_to_sheet(space: Poincare, x: Points, u: Points) -> Tensor:
+    x, gap = space._read(x)
+    sheet = Lorentz(space.c)
+    pushed = 2 / gap * (u + 2 * per_point(space.c, x) * dot(x, u) / gap * x)
+    return sheet._tangent(2 * x / gap, 2 / gap - 1, pushed)
+
+
+@to_point
+def _rescale(new: Manifold, x: Tensor, *, old: Manifold) -> Tensor:
+    ratio = per_point(bounded(old.c), x) / per_point(new.c, x)
+    return new.within(x * ratio**0.5)

@@ -1,0 +1,90 @@
+"""A curvature that is learnt."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Curvature(nn.Module):
+    r"""A learnable :math:`c`, kept as a raw number that may take any value.
+
+    .. math:: c = l + \log(1 + e^r), \qquad \text{or} \quad c = l + (h - l) / (1 + e^{-r})
+
+    for the bounds :math:`l` and, if finite, :math:`h`. What is set is what is read:
+    ``Curvature(1.0).c`` is 1, to a share of 2e-6 for 1e-9 to 1e3 in float32. Read ``c`` in
+    ``forward`` (``Lorentz(self.curvature.c)``): a record made earlier would hold an old number and
+    an old graph. Averages over clients are taken of ``c``, and set again through ``raw_of``.
+
+    Args:
+        c: The first value, between the bounds; a tensor gives one curvature per element, as for
+            clients that each have their own.
+        bounds: The open interval of values, from 0 or more; the upper may be infinite.
+        learnable: Whether the raw number asks for a gradient.
+
+    Raises:
+        ValueError: If the bounds are no interval or ``c`` is not inside.
+
+    Example:
+        >>> curvature = Curvature(0.5, bounds=(1e-2, 1e2))
+        >>> curvature.c
+        tensor(0.5000, grad_fn=<AddBackward0>)
+    """
+
+    def __init__(
+        self,
+        c: float | Tensor = 1.0,
+        *,
+        bounds: tuple[float, float] = (0.0, math.inf),
+        learnable: bool = True,
+    ) -> None:
+        super().__init__()
+        low, high = bounds
+        if not 0 <= low < high:
+            raise ValueError(f"bounds must be 0 <= low < high, got {bounds}")
+        self.bounds = (float(low), float(high))
+        wide = torch.as_tensor(c).double()
+        if not bool(((wide > low) & (wide < high)).all()):
+            raise ValueError(f"c must lie inside {bounds}, got {c}: widen the bounds")
+        dtype = c.dtype if isinstance(c, Tensor) else torch.get_default_dtype()
+        self.raw = nn.Parameter(self.raw_of(torch.as_tensor(c, dtype=dtype)), learnable)
+
+    @property
+    def c(self) -> Tensor:
+        """The curvature: what a manifold takes."""
+        return self.c_of(self.raw)
+
+    def c_of(self, raw: Tensor) -> Tensor:
+        """The curvature that a raw number stands for."""
+        low, high = self.bounds
+        if math.isinf(high):
+            return low + functional.softplus(raw, threshold=40)  # past 20 float64 would lose digits
+        return low + (high - low) * raw.sigmoid()
+
+    def raw_of(self, c: Tensor) -> Tensor:
+        """The raw number of a curvature between the bounds: undoes ``c_of``.
+
+        Found in float64, then among the floats beside it the one that gives ``c`` best.
+
+        Args:
+            c: Curvatures inside the bounds; at a bound the raw number is infinite.
+        """
+        low, high = self.bounds
+        above = c.detach().double() - low
+        if math.isinf(high):
+            raw = above + (-torch.expm1(-above)).log()
+        else:
+            raw = above.log() - (high - low - above).log()
+        best = raw.to(c.dtype)
+        for end in (-math.inf, math.inf):
+            beside = best
+            for _ in range(3):
+                beside = torch.nextafter(beside, torch.full_like(beside, end))
+                closer = (self.c_of(beside) - c).abs() < (self.c_of(best) - c).abs()
+                best = torch.where(closer, beside, best)
+        return best.detach()
+
+    def extra_repr(self) -> str:
+        """The bounds, for ``print``."""
+        return f"bounds={self.bounds}"

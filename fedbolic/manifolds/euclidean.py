@@ -1,0 +1,138 @@
+"""Flat space, with the verbs of the curved ones."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.manifolds import numerics, pairs
+from fedbolic.manifolds.manifold import Manifold, Mode, Points, Scalars
+from fedbolic.manifolds.numerics import finite, in_float32, root, square
+
+
+@dataclass(frozen=True, eq=False)
+class Euclidean(Manifold):
+    r"""The space :math:`\mathbb R^n`: geodesics are straight and nothing changes on the way.
+
+    Example:
+        >>> Euclidean().dist(torch.tensor([0.0, 3.0]), torch.tensor([4.0, 0.0]))
+        tensor(5.)
+    """
+
+    c: Tensor | float = field(default=0.0, init=False, repr=False)
+
+    @override
+    def origin(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Float[Tensor, "*batch ambient"]:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    @override
+    @in_float32
+    def dist(self, x: Points, y: Points) -> Scalars:
+        return root(square(x - y)).squeeze(-1)
+
+    @override
+    @in_float32
+    def dist0(self, x: Points) -> Scalars:
+        return root(square(x)).squeeze(-1)
+
+    @override
+    @in_float32
+    def cdist(
+        self,
+        x: Float[Tensor, "*#batch n ambient"],
+        y: Float[Tensor, "*#batch m ambient"],
+        *,
+        mode: Mode = "auto",
+    ) -> Float[Tensor, "*#batch n m"]:
+        return pairs.cdist(self, x, y, mode)
+
+    @override
+    def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        size = square(x) + square(y).mT
+        gap = (size - 2 * (x @ y.mT)).clamp_min(0)
+        return root(gap), gap / size.clamp_min(torch.finfo(x.dtype).tiny)
+
+    @override
+    @in_float32
+    def expmap(self, x: Points, u: Points) -> Points:
+        return x + u
+
+    @override
+    @in_float32
+    def expmap0(self, u: Points) -> Points:
+        return u
+
+    @override
+    @in_float32
+    def logmap(self, x: Points, y: Points) -> Points:
+        return y - x
+
+    @override
+    @in_float32
+    def logmap0(self, y: Points) -> Points:
+        return y
+
+    @override
+    @in_float32
+    def transp(self, x: Points, y: Points, v: Points) -> Points:
+        return v + torch.zeros_like(x) + torch.zeros_like(y)
+
+    @override
+    @in_float32
+    def transp0(self, y: Points, v: Points) -> Points:
+        return v + torch.zeros_like(y)
+
+    @override
+    @in_float32
+    def projx(self, x: Points) -> Points:
+        return x
+
+    @override
+    @in_float32
+    def proju(self, x: Points, u: Points) -> Points:
+        return u + torch.zeros_like(x)
+
+    @override
+    @in_float32
+    def egrad2rgrad(self, x: Points, g: Points) -> Points:
+        return g + torch.zeros_like(x)
+
+    @override
+    @in_float32
+    def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
+        product = u * (u if v is None else v) + torch.zeros_like(x)
+        return finite(product.sum(-1))
+
+    @override
+    @in_float32
+    def norm(self, x: Points, u: Points) -> Scalars:
+        return root(square(u + torch.zeros_like(x))).squeeze(-1)
+
+    @override
+    @in_float32
+    def dist2plane(self, x: Points, p: Points, a: Points) -> Scalars:
+        return numerics.dot(x - p, numerics.unit(a)).squeeze(-1)
+
+    @override
+    @in_float32
+    def centroid(
+        self,
+        points: Float[Tensor, "*#batch n ambient"],
+        weights: Float[Tensor, "*#batch n"] | None = None,
+    ) -> Points:
+        return pairs.shares(points, weights).mul(points).sum(-2)
+
+    @override
+    def contains(self, x: Points) -> Bool[Tensor, "*#batch"]:
+        return x.isfinite().all(-1)
+
+    @override
+    def within(self, x: Points, dtype: torch.dtype | None = None) -> Points:
+        return x

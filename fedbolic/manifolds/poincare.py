@@ -1,0 +1,242 @@
+"""The ball model, where angles are true and flat space is one value of the curvature."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.manifolds import pairs
+from fedbolic.manifolds.manifold import Manifold, Mode, Points, Scalars, curvature
+from fedbolic.manifolds.numerics import (
+    BALL_MARGIN,
+    BALL_STEP,
+    HALVES,
+    SMALL,
+    arc,
+    asinhc,
+    atanhc,
+    dot,
+    finite,
+    in_float32,
+    per_point,
+    root,
+    shrink,
+    square,
+    tanhc,
+    to_point,
+    unit,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Poincare(Manifold):
+    r"""The Poincaré ball :math:`\{x \in \mathbb R^n : c \, |x|^2 < 1\}`.
+
+    .. math:: \langle u, v \rangle_x = \Bigl(\frac{2}{1 - c |x|^2}\Bigr)^2 u \cdot v
+
+    Lengths at the origin are twice the Euclidean ones: ``expmap0(u)`` lies at distance
+    :math:`2 |u|`. Every verb is analytic in ``c`` at 0, where the space is flat with that metric.
+    A point outside is read as the nearest one whose ``c |x|^2`` is below 1 by a few roundings.
+
+    Args:
+        c: Minus the sectional curvature, 0 or more; see ``Manifold`` for tensors.
+
+    References:
+        Ganea et al. (2018), Sec. 2, arXiv:1805.09112; the forms without cancellation are ours.
+
+    Example:
+        >>> space = Poincare(c=1.0)
+        >>> x = space.expmap0(torch.tensor([1.0, 0.0]))
+        >>> space.dist0(x)
+        tensor(2.)
+    """
+
+    c: Tensor | float = 1.0
+
+    def __post_init__(self) -> None:
+        curvature(self.c, flat=True)
+
+    def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        """The point of the ball that ``x`` is read as, and its gap ``1 - c |x|^2``."""
+        c, q = per_point(self.c, x), square(x)
+        limit = 1 - BALL_MARGIN * torch.finfo(dtype or x.dtype).eps
+        inside = x * shrink(c * (q * SMALL) / limit)
+        return inside, 1 - (c * q).clamp(max=limit)
+
+    @override
+    def within(self, x: Points, dtype: torch.dtype | None = None) -> Points:
+        return self._read(x, dtype)[0]
+
+    @override
+    def origin(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Float[Tensor, "*batch ambient"]:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    @override
+    @in_float32
+    def dist(self, x: Points, y: Points) -> Scalars:
+        (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
+        return 2 * arc(square(x - y) / (gap_x * gap_y), per_point(self.c, x)).squeeze(-1)
+
+    @override
+    @in_float32
+    def dist0(self, x: Points) -> Scalars:
+        x, gap = self._read(x)
+        return (2 * root(square(x)) * atanhc(1 - gap)).squeeze(-1)
+
+    @override
+    @in_float32
+    def cdist(
+        self,
+        x: Float[Tensor, "*#batch n ambient"],
+        y: Float[Tensor, "*#batch m ambient"],
+        *,
+        mode: Mode = "auto",
+    ) -> Float[Tensor, "*#batch n m"]:
+        return pairs.cdist(self, x, y, mode)
+
+    @override
+    def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        c = pairs.matrix_curvature(self.c, x)
+        space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
+        return pairs.product(space._parts(x), space._parts(y), c)
+
+    def _parts(self, x: Tensor) -> pairs.Parts:
+        x, gap = self._read(x)
+        return x / gap, square(x) / gap, 1 / gap
+
+    @to_point
+    def mobius_add(self, x: Points, y: Points) -> Points:
+        r"""The sum :math:`x \oplus y`: ``y`` after the translation that takes the origin to ``x``.
+
+        .. math:: x \oplus y = \frac{(1 - c |x|^2) s + c |s|^2 x}
+            {(1 - c |x|^2)(1 - c |y|^2) + c |s|^2}, \quad s = x + y
+
+        Equal to Eq. (1) of the reference, with no difference of large terms.
+
+        References:
+            Ganea et al. (2018), Eq. (1), arXiv:1805.09112.
+
+        Example:
+            >>> Poincare().mobius_add(torch.tensor([0.5, 0.0]), torch.tensor([-0.5, 0.0]))
+            tensor([0., 0.])
+        """
+        return self._add(*self._read(x), *self._read(y))
+
+    def _add(self, x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor) -> Tensor:
+        s = x + y
+        t = per_point(self.c, s) * square(s)
+        return self.within((gap_x * s + t * x) / (gap_x * gap_y + t))
+
+    @override
+    @to_point
+    def expmap(self, x: Points, u: Points) -> Points:
+        x, gap = self._read(x)
+        c, q = per_point(self.c, u), square(u)
+        w = u * shrink(c * (q * SMALL) / (BALL_STEP * gap * gap)) / gap
+        return self._add(x, gap, *self._read(w * tanhc(c * square(w))))
+
+    @override
+    @to_point
+    def expmap0(self, u: Points) -> Points:
+        c, q = per_point(self.c, u), square(u)
+        u = u * shrink(c * (q * SMALL) / BALL_STEP)
+        return self.within(u * tanhc(c * square(u)))
+
+    @override
+    @in_float32
+    def logmap(self, x: Points, y: Points) -> Points:
+        (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
+        s = y - x
+        t = per_point(self.c, s) * square(s)
+        sinh2 = t / (gap_x * gap_y)
+        return (gap_x * s - t * x) * asinhc(sinh2) / (gap_y * (1 + sinh2).sqrt())
+
+    @override
+    @in_float32
+    def logmap0(self, y: Points) -> Points:
+        y, gap = self._read(y)
+        return y * atanhc(1 - gap)
+
+    @override
+    @in_float32
+    def transp(self, x: Points, y: Points, v: Points) -> Points:
+        # gyr[y, -x] v in terms of s = y - x, then the ratio of the metrics
+        (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
+        s = y - x
+        c = per_point(self.c, s)
+        t, along_x, along_s = c * square(s), dot(c * x, v), dot(c * s, v)
+        on_x = gap_x * along_s - t * along_x
+        on_s = (1 - gap_x) * along_s + (gap_y + t) * along_x
+        turned = v + 2 * (on_x * x - on_s * s) / (gap_x * gap_y + t)
+        return turned * (gap_y / gap_x)
+
+    @override
+    @in_float32
+    def transp0(self, y: Points, v: Points) -> Points:
+        return v * self._read(y)[1]
+
+    @override
+    @to_point
+    def projx(self, x: Points) -> Points:
+        return self.within(x)
+
+    @override
+    @in_float32
+    def proju(self, x: Points, u: Points) -> Points:
+        return u + torch.zeros_like(x)
+
+    @override
+    @in_float32
+    def egrad2rgrad(self, x: Points, g: Points) -> Points:
+        return g * (self._read(x)[1] / 2).square()
+
+    @override
+    @in_float32
+    def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
+        product = dot(u, u if v is None else v)
+        return finite(product * (2 / self._read(x)[1]).square()).squeeze(-1)
+
+    @override
+    @in_float32
+    def norm(self, x: Points, u: Points) -> Scalars:
+        return (2 * root(square(u)) / self._read(x)[1]).squeeze(-1)
+
+    @override
+    @in_float32
+    def dist2plane(self, x: Points, p: Points, a: Points) -> Scalars:
+        (x, gap_x), (p, gap_p) = self._read(x), self._read(p)
+        s = x - p
+        c = per_point(self.c, s)
+        sinh = 2 * dot(gap_p * s - c * square(s) * p, unit(a)) / (gap_x * gap_p)
+        return (sinh * asinhc(c * sinh * sinh)).squeeze(-1)
+
+    @override
+    @to_point
+    def centroid(
+        self,
+        points: Float[Tensor, "*#batch n ambient"],
+        weights: Float[Tensor, "*#batch n"] | None = None,
+    ) -> Points:
+        w = pairs.shares(points, weights)
+        space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
+        x, gap = space._read(points)
+        c = per_point(space.c, x)
+        mean = (w * (2 / gap) * x).sum(-2, keepdim=True)  # space coordinates on the sheet
+        time = (1 + c * square(mean)).sqrt()
+        near, near_gap = mean / (1 + time), 2 / (1 + time)
+        spread = (w * (c * square(x - near) / (gap * near_gap))).sum(-2, keepdim=True)
+        y = mean / pairs.mean_length(spread, time)
+        return self.within((y / (1 + (1 + c * square(y)).sqrt())).squeeze(-2))
+
+    @override
+    def contains(self, x: Points) -> Bool[Tensor, "*#batch"]:
+        wide = x.float() if x.dtype in HALVES else x
+        c = per_point(self.c, wide)
+        return ((c * square(wide) < 1) & wide.isfinite().all(-1, keepdim=True)).squeeze(-1)

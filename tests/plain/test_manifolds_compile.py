@@ -1,0 +1,45 @@
+"""G13: every verb is one graph for torch.compile, and the compiled verb is the eager one."""
+
+import pytest
+import torch
+
+from fedbolic.manifolds import Lorentz, Poincare
+from tests.manifolds.cases import ALL, IDS, arguments, call, points
+
+CASES = [
+    # a mean unrolls eight Newton steps: a minute to trace
+    pytest.param(*case, id=name, marks=[pytest.mark.slow] if case[1] == "frechet_mean" else [])
+    for case, name in zip(ALL, IDS, strict=True)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_g13_every_verb_compiles_without_a_graph_break(kind, name):
+    torch._dynamo.reset()
+    c = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    given = [t.requires_grad_() for t in arguments(kind, name, 0.7)]
+    # traced, auto takes the mode that does not look at the data
+    eager_name = "cdist broadcast" if name == "cdist" else name
+    eager = call(kind, eager_name, c, *given)
+    compiled = torch.compile(
+        lambda c, *t: call(kind, name, c, *t), fullgraph=True, backend="aot_eager"
+    )(c, *given)
+    torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+    options = {"allow_unused": True, "materialize_grads": True}
+    expected = torch.autograd.grad(eager.square().sum(), (c, *given), **options)
+    got = torch.autograd.grad(compiled.square().sum(), (c, *given), **options)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Lorentz, Poincare])
+def test_g13_inductor_keeps_the_value(kind):
+    torch._dynamo.reset()
+    space = kind(1.0)
+    x, y = (points(kind, 1.0, s, 64, 8, dtype=torch.float32) for s in (0, 1))
+
+    def together(x, y):
+        return space.dist(space.expmap(x, space.logmap(x, y) / 2), y)
+
+    compiled = torch.compile(together, fullgraph=True)(x, y)
+    torch.testing.assert_close(compiled, together(x, y), rtol=1e-5, atol=1e-6)
