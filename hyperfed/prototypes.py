@@ -164,7 +164,8 @@ def _searched(num_classes: int, dim: int, seed: int) -> Tensor:
 def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
     """Kept points, if they are intact: of the right shape, unit rows and the angle told beside."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
+        # numpy leaves a file open that is not a zip archive, so it does not get to open it
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             points, angle = torch.from_numpy(kept["points"]), float(kept["angle"])
     except FileNotFoundError:
         return None

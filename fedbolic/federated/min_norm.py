@@ -23,7 +23,7 @@ BLOCK = 2**21
 """Entries of the widest float64 block, 16 MiB: a Gram matrix never needs all changes at once."""
 
 QUIET = 1e-8
-"""A change shorter than this share of the median would freeze training: it is set aside."""
+"""A change shorter than this share of the median of those above 0 would freeze training."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class MinNorm(Aggregator):
 
     No client is against it: :math:`\langle \Delta_k, \Delta^* \rangle \ge |\Delta^*|^2` for all k.
     It acts on ``payload["change"]``; every other part is the mean by weight, integers the largest.
-    Set aside are clients of weight 0 and those whose change is below 1e-8 of the median length; a
-    change that is not finite leaves its client out of everything, with a warning.
+    Set aside are clients of weight 0 and those whose change is 0 or below 1e-8 of the median length
+    of the others; one that is not finite leaves its client out of everything, with a warning.
 
     Departs from the paper: the toughest client is mixed with the combination of all clients, not of
     all others, because the printed update does not converge; ``exact`` solves without iterating.
@@ -258,7 +258,8 @@ def _usable(updates: dict[int, Update]) -> tuple[dict[int, Update], Tensor]:
 
 
 def _audible(lengths: Tensor) -> Tensor:
-    return lengths > QUIET * lengths.median()
+    moved = lengths[lengths > 0]
+    return lengths > (QUIET * moved.median() if len(moved) else 0)
 
 
 def _least_cosine(gram: Tensor, p: Tensor) -> float:

@@ -190,10 +190,10 @@ def test_order_of_the_clients_does_not_change_the_step(normalize, x, seed):
 def test_step_is_against_no_client(x, normalize):
     change, total = step(MinNorm(normalize=normalize), x)
     lengths = x.norm(dim=1)
-    heard = lengths > 1e-8 * lengths.median()
-    if not heard.any():
+    if not lengths.any():
         assert not change.any()
         return
+    heard = lengths > 1e-8 * lengths[lengths > 0].median()
     units = lengths[heard] if normalize == "l2_direction" else lengths.max()
     assert (x[heard] @ change / units).min() >= -1e-12 * lengths.max()
     if change.norm() > 1e-5 * lengths.max():
@@ -234,6 +234,14 @@ def test_a_silent_client_does_not_freeze_training(recipe, x, length):
     if x.norm(dim=1).median() < 1e-3:
         return
     assert_close(step(recipe, silent)[0], step(recipe, x)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_silent", [1, 3, 9])
+def test_many_silent_clients_do_not_freeze_training(num_silent):
+    x = torch.cat([torch.zeros(num_silent, 2), torch.tensor([[4.0, 0.0], [0.0, 2.0]])]).double()
+    change, total = step(MinNorm(), x)
+    assert_close(change, torch.tensor([0.8, 1.6], dtype=torch.float64))
+    assert total.metrics["ca/weight_zero"] == num_silent
 
 
 def test_a_client_of_weight_zero_has_no_say():
