@@ -71,7 +71,7 @@ def search(
     best, least = None, np.inf
     for i in range(starts):
         points = rng.at("start", i).numpy().standard_normal((num_points, dim))
-        points = _descend(points, first[i % len(first)])
+        points = _descend(points, first[i % len(first)], least)
         largest = _cosines(points).max()
         if best is None or largest < least:
             best, least = points, largest
@@ -81,10 +81,14 @@ def search(
 
 
 def _descend(
-    points: Float[np.ndarray, "points dim"], sharpness: float
+    points: Float[np.ndarray, "points dim"], sharpness: float, least: float
 ) -> Float[np.ndarray, "points dim"]:
-    """The minimum near ``points``, made sharper until the largest cosine alone counts."""
+    """The minimum near ``points``, made sharper until only the largest cosine counts.
+
+    It gives up where that cannot fall below ``least``: by no more than ``log(pairs) / sharpness``.
+    """
     shape = points.shape
+    slack = np.log(shape[0] * (shape[0] - 1))
     while sharpness <= LAST_SHARPNESS:
         found = minimize(
             _soft_maximum,
@@ -96,6 +100,8 @@ def _descend(
         )
         points = found.x.reshape(shape)
         points = points / np.linalg.norm(points, axis=1, keepdims=True)
+        if found.fun - slack / sharpness > least:
+            break
         sharpness *= 3
     return points
 
