@@ -80,7 +80,8 @@ class MinNorm(Aggregator):
         p, gap = self.weigh(gram, prior)
         norm, average = (float((w @ gram @ w).clamp_min(0).sqrt()) for w in (p, prior))
         # below this a norm is rounding of the Gram matrix, and its vector has no direction
-        has_direction = norm**2 > len(p) * torch.finfo(gram.dtype).eps * float(gram.max())
+        rounding = len(p) * torch.finfo(gram.dtype).eps * float(p @ gram.diagonal().sqrt()) ** 2
+        has_direction = norm**2 > rounding
         scale = average / norm if self.rescale == "average" and has_direction else 1.0
         metrics = {
             "ca/weight_max": float(p.max()),

@@ -286,6 +286,14 @@ def test_rescaled_step_keeps_its_direction_and_has_the_length_of_the_mean(normal
     assert_close(long / long.norm(), short / short.norm())
 
 
+def test_a_step_may_be_far_shorter_than_the_average():
+    x = torch.tensor([[1e-7, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    change, total = step(MinNorm(rescale="average"), x)
+    assert change.norm() == pytest.approx(0.5)
+    assert total.metrics["ca/length"] == pytest.approx(2e-7)
+    assert total.metrics["ca/cosine_min"] == pytest.approx(1e-7)
+
+
 @pytest.mark.parametrize("normalize", ["none", "l2_direction"])
 def test_a_step_of_rounding_is_not_scaled_up(normalize):
     x = torch.tensor([[1.0, 0.3], [-1.0, -0.3], [3.0, 0.9]], dtype=torch.float64)  # hull over zero
