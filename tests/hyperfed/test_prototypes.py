@@ -118,6 +118,15 @@ def test_search_keeps_the_bound_of_fejes_toth(num_points, seed):
         assert angle >= 0.9 * bound
 
 
+def test_starts_differ():
+    def angle(seed, starts):
+        return min_angle(torch.from_numpy(search(20, 7, Rng(seed), starts=starts)))
+
+    gains = [angle(seed, 3) - angle(seed, 1) for seed in range(2)]
+    assert min(gains) >= 0
+    assert max(gains) > 0.01
+
+
 def test_search_beats_the_papers_optimiser():
     points = torch.from_numpy(search(20, 5, Rng(0), starts=2))
     assert min_angle(points) > max(min_angle(eq5(20, 5, seed=seed)) for seed in range(3))
@@ -169,6 +178,7 @@ def test_a_search_is_made_once(searches):
         lambda path: np.savez(path, points=tammes(9, 4).numpy().round(6), angle=80.0),
         lambda path: np.savez(path, points=tammes(9, 4).roll(1, 1).numpy(), angle=80.0),
         lambda path: path.write_bytes(one_array()),
+        lambda path: np.savez(path, points=2 * tammes(9, 4), angle=min_angle(tammes(9, 4))),
     ],
 )
 def test_a_damaged_file_is_made_again_with_a_warning(searches, folder, caplog, damage):
