@@ -7,6 +7,7 @@ from fedbolic.federated.engine import Engine, Failure
 from fedbolic.federated.evaluation import Evaluation, Tune
 from fedbolic.federated.fedavg import FedAvg
 from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.min_norm import MinNorm
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.federated.trainer import Position, RunStoppedError, Trainer
@@ -25,6 +26,7 @@ __all__ = [
     "Mean",
     "Median",
     "Method",
+    "MinNorm",
     "Position",
     "RunStoppedError",
     "Schedule",

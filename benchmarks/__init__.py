@@ -1,0 +1,1 @@
+"""Measurements against stated goals: ``python -m benchmarks.<name>``. Not installed."""

@@ -1,0 +1,353 @@
+import copy
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from torch.testing import assert_close
+
+from benchmarks.min_norm import GOAL_GAP, GOAL_RELATIVE, cases, exact_gap, stepwise
+from fedbolic import tree
+from fedbolic.federated import Mean, MinNorm, Update, min_norm
+from fedbolic.federated.min_norm import frank_wolfe, gram_matrix, min_norm_point
+
+seeds = st.integers(0, 2**31)
+recipes = st.builds(
+    MinNorm,
+    solver=st.sampled_from(["exact", "cu"]),
+    normalize=st.sampled_from(["none", "l2", "l2_direction"]),
+    rescale=st.sampled_from(["none", "average"]),
+)
+
+
+@st.composite
+def hulls(draw, *, most=12):
+    """Vectors of any rank, some repeated, some of very different length."""
+    k, dim = draw(st.integers(1, most)), draw(st.integers(1, 8))
+    rng = np.random.default_rng(draw(seeds))
+    x = rng.standard_normal((k, dim)) + draw(st.sampled_from([0, 1, 5]))
+    x = draw(
+        st.sampled_from([x, np.round(x), x[rng.integers(0, k, k)], x * 10.0 ** rng.uniform(-4, 0)])
+    )
+    return torch.from_numpy(x)
+
+
+def uniform(k):
+    return torch.full((k,), 1 / k, dtype=torch.float64)
+
+
+def updates(x, weights=None, dtype=torch.float64):
+    """One update per row, its change split over a nested tree, with buffers beside it."""
+    weights = [1.0] * len(x) if weights is None else weights
+    return {
+        i: Update(
+            {
+                "change": {"a": row[:1].to(dtype), "b": {"c": row[1:].reshape(-1, 1).to(dtype)}},
+                "buffers": {"mean": torch.tensor([float(i)]), "steps": torch.tensor(10 * i)},
+            },
+            float(weight),
+        )
+        for i, (row, weight) in enumerate(zip(x, weights, strict=True))
+    }
+
+
+def step(recipe, x, weights=None, dtype=torch.float64):
+    """The step a recipe takes on these changes, flat, and its total."""
+    total = recipe.aggregate(updates(x, weights, dtype).items())
+    change = tree.tensors(total.payload["change"]).values()
+    return torch.cat([leaf.flatten() for leaf in change]), total
+
+
+def nearest_by_faces(x):
+    """The least-norm point of a hull by trying every face: least squares on its affine span."""
+    best = None
+    for size in range(1, len(x) + 1):
+        for face in itertools.combinations(range(len(x)), size):
+            first, *others = x[list(face)].numpy()
+            spans = np.array(others).reshape(-1, x.shape[1]) - first
+            w = np.linalg.lstsq(spans.T, -first, rcond=None)[0]
+            if (w >= -1e-12).all() and w.sum() <= 1 + 1e-12:
+                point = first + w @ spans
+                if best is None or point @ point < best @ best:
+                    best = point
+    return torch.from_numpy(best)
+
+
+@pytest.mark.parametrize(("name", "x"), list(cases()))
+def test_goal_of_the_exact_solver(name, x):
+    gram = x @ x.T
+    p, told = min_norm_point(gram, uniform(len(x)))
+    gap, norm = exact_gap(gram, p)
+    assert gap <= GOAL_GAP * gram.max()
+    assert norm < 1e-12 * gram.max() or gap <= GOAL_RELATIVE * norm
+    assert p.min() >= 0
+    assert abs(p.sum() - 1) <= 1e-12
+    assert 0 <= told <= GOAL_GAP
+
+
+@given(hulls(most=4))
+def test_exact_solver_agrees_with_a_search_of_all_faces(x):
+    p, _ = min_norm_point(x @ x.T, uniform(len(x)))
+    assert_close(p @ x, nearest_by_faces(x), rtol=0, atol=1e-7 * float(x.norm(dim=1).max()))
+
+
+@pytest.mark.parametrize("k", [6, 15, 40])
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_exact_solver_agrees_with_a_quadratic_program(k, shift):
+    x = np.random.default_rng(k).standard_normal((k, 20)) + shift
+    gram = x @ x.T
+    found = minimize(
+        lambda p: p @ gram @ p / 2,
+        np.full(k, 1 / k),
+        jac=lambda p: gram @ p,
+        bounds=[(0, 1)] * k,
+        constraints={"type": "eq", "fun": lambda p: p.sum() - 1, "jac": np.ones_like},
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    p, _ = min_norm_point(torch.from_numpy(gram), uniform(k))
+    assert_close(p.numpy() @ x, found.x @ x, rtol=0, atol=1e-4)
+    assert p.numpy() @ gram @ p.numpy() <= found.x @ gram @ found.x + 1e-12
+
+
+@given(hulls())
+def test_no_vector_is_against_the_least_norm_point(x):
+    p, gap = min_norm_point(x @ x.T, uniform(len(x)))
+    point = p @ x
+    largest = x.square().sum(dim=1).max()
+    assert (x @ point >= point @ point - 1e-12 * largest).all()
+    assert 0 <= gap <= 1e-13
+
+
+@given(seeds)
+def test_weights_that_are_optimal_are_kept(seed):
+    start = torch.from_numpy(np.random.default_rng(seed).dirichlet(np.ones(5)))
+    gram = torch.full((5, 5), 3.7, dtype=torch.float64)
+    assert torch.equal(min_norm_point(gram, start)[0], start)
+    assert torch.equal(min_norm_point(0 * gram, start)[0], start)
+    assert_close(frank_wolfe(gram, start, 9)[0], start, rtol=0, atol=1e-15)
+
+
+def test_consistent_updating_is_the_papers_closed_form_and_monotone():
+    difference, rise = stepwise(20, 60)
+    assert difference <= 1e-14
+    assert rise <= 1e-15
+
+
+@given(hulls(most=6), st.integers(1, 40))
+def test_consistent_updating_converges_as_frank_wolfe_must(x, steps):
+    gram, start = x @ x.T, uniform(len(x))
+    p, gap = frank_wolfe(gram, start, steps)
+    best, _ = min_norm_point(gram, start)
+    excess = p @ gram @ p - best @ gram @ best
+    diameter = torch.cdist(x, x).max()
+    assert p.min() >= 0
+    assert excess <= 2 * diameter**2 / (steps + 2) + 1e-12 * gram.max()  # Jaggi (2013), Thm. 1
+    assert excess <= 2 * gap * gram.max() + 1e-12 * gram.max()
+
+
+@pytest.mark.parametrize("block", [1, 7, 10**6])
+def test_gram_matrix_is_that_of_the_flat_changes(monkeypatch, block):
+    monkeypatch.setattr(min_norm, "BLOCK", block)
+    x = torch.randn(3, 11, generator=torch.Generator().manual_seed(0))
+    changes = [u.payload["change"] for u in updates(x, dtype=torch.float32).values()]
+    assert_close(gram_matrix(changes), x.double() @ x.double().T, rtol=1e-14, atol=1e-14)
+
+
+@given(recipes, hulls(), seeds)
+def test_total_has_the_form_of_a_payload_and_arguments_stay_untouched(recipe, x, seed):
+    weights = np.random.default_rng(seed).uniform(1, 9, len(x))
+    before = copy.deepcopy(updates(x, weights))
+    given_updates = updates(x, weights)
+    total = recipe.aggregate(iter(given_updates.items()))  # an iterator is read once
+    for i, update in given_updates.items():
+        assert tree.signature(update.payload) == tree.signature(before[i].payload)
+        for path, leaf in tree.tensors(update.payload).items():
+            assert torch.equal(leaf, tree.tensors(before[i].payload)[path])
+    assert tree.signature(total.payload) == tree.signature(before[0].payload)
+    assert total.clients == tuple(range(len(x)))
+    assert total.weight == pytest.approx(weights.sum())
+    assert set(total.metrics) == {
+        *("ca/weight_max", "ca/weight_zero", "ca/gap", "ca/length", "ca/cosine_min")
+    }
+    assert all(np.isfinite(value) for value in total.metrics.values())
+
+
+@given(st.sampled_from(["none", "l2", "l2_direction"]), hulls(), seeds)
+def test_order_of_the_clients_does_not_change_the_step(normalize, x, seed):
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    recipe = MinNorm(normalize=normalize)
+    first, second = step(recipe, x)[0], step(recipe, x[order])[0]
+    lengths = x.norm(dim=1)
+    if normalize != "l2":  # p is not unique, and l2 gives it to other vectors than the solved ones
+        assert_close(first, second, rtol=0, atol=1e-6 * float(lengths.max()))
+
+
+@given(hulls(), st.sampled_from(["none", "l2_direction"]))
+def test_step_is_against_no_client(x, normalize):
+    change, total = step(MinNorm(normalize=normalize), x)
+    lengths = x.norm(dim=1)
+    if not lengths.any():
+        assert not change.any()
+        return
+    heard = lengths > 1e-8 * lengths[lengths > 0].median()
+    units = lengths[heard] if normalize == "l2_direction" else lengths.max()
+    assert (x[heard] @ change / units).min() >= -1e-12 * lengths.max()
+    if change.norm() > 1e-5 * lengths.max():
+        cosine = (x[heard] @ change / lengths[heard] / change.norm()).min()
+        assert total.metrics["ca/cosine_min"] == pytest.approx(float(cosine), abs=1e-6)
+
+
+@given(recipes, seeds)
+def test_identical_clients_equal_the_mean(recipe, seed):
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.standard_normal(6)).expand(4, 6)
+    change, total = step(recipe, x, rng.uniform(1, 9, 4))
+    assert_close(change, x[0], rtol=1e-13, atol=0)
+    assert total.metrics["ca/length"] == pytest.approx(1)
+    assert total.metrics["ca/cosine_min"] == pytest.approx(1)
+    assert total.metrics["ca/weight_zero"] == 0
+
+
+@given(recipes)
+def test_one_client_decides_alone(recipe):
+    x = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    assert_close(step(recipe, x)[0], x[0])
+
+
+@given(recipes)
+def test_changes_of_length_zero_give_no_step_and_keep_the_weights(recipe):
+    change, total = step(recipe, torch.zeros(3, 2), [1, 2, 5])
+    assert not change.any()
+    assert total.metrics["ca/weight_max"] == 5 / 8
+    assert total.metrics["ca/weight_zero"] == 0
+
+
+@given(recipes, hulls(), st.sampled_from([0.0, 1e-12]))
+def test_a_silent_client_does_not_freeze_training(recipe, x, length):
+    recipe = dataclasses.replace(recipe, rescale="none")  # the mean does shrink with it
+    x = torch.cat([x, x + 1, x + 2])  # the median is not that of the silent one
+    silent = torch.cat([x, torch.full_like(x[:1], length)])
+    if x.norm(dim=1).median() < 1e-3:
+        return
+    assert_close(step(recipe, silent)[0], step(recipe, x)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_silent", [1, 3, 9])
+def test_many_silent_clients_do_not_freeze_training(num_silent):
+    x = torch.cat([torch.zeros(num_silent, 2), torch.tensor([[4.0, 0.0], [0.0, 2.0]])]).double()
+    change, total = step(MinNorm(), x)
+    assert_close(change, torch.tensor([0.8, 1.6], dtype=torch.float64))
+    assert total.metrics["ca/weight_zero"] == num_silent
+
+
+def test_a_client_of_weight_zero_has_no_say():
+    x = torch.tensor([[1.0, 1.0], [0.1, 0.0]], dtype=torch.float64)
+    assert torch.equal(step(MinNorm(), x, [3, 0])[0], x[0])
+
+
+def test_duplicates_change_nothing():
+    x = torch.tensor([[4.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    change, total = step(MinNorm(), x)
+    assert_close(change, torch.tensor([0.8, 1.6], dtype=torch.float64))
+    assert total.metrics["ca/weight_zero"] == 2
+
+
+def test_normalizations_by_hand():
+    x = torch.tensor([[4.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+    expected = {"none": [0.8, 1.6], "l2": [2.0, 1.0], "l2_direction": [4 / 3, 4 / 3]}
+    for normalize, value in expected.items():
+        change, _ = step(MinNorm(normalize=normalize), x)
+        assert_close(change, torch.tensor(value, dtype=torch.float64))
+
+
+def test_metrics_by_hand():
+    x = torch.tensor([[4.0, 0.0], [0.0, 2.0], [8.0, 8.0]], dtype=torch.float64)
+    _, total = step(MinNorm(), x)
+    assert total.metrics["ca/weight_max"] == pytest.approx(0.8)
+    assert total.metrics["ca/weight_zero"] == 1
+    assert total.metrics["ca/gap"] <= 1e-16
+    assert total.metrics["ca/length"] == pytest.approx(np.hypot(0.8, 1.6) / np.hypot(4, 10 / 3))
+    assert total.metrics["ca/cosine_min"] == pytest.approx(0.8 / np.hypot(0.8, 1.6))
+
+
+@given(st.sampled_from(["none", "l2", "l2_direction"]), hulls(), seeds)
+def test_rescaled_step_keeps_its_direction_and_has_the_length_of_the_mean(normalize, x, seed):
+    weights = np.random.default_rng(seed).uniform(1, 9, len(x))
+    short, _ = step(MinNorm(normalize=normalize), x, weights)
+    long, _ = step(MinNorm(normalize=normalize, rescale="average"), x, weights)
+    if short.norm() <= 1e-6 * x.norm(dim=1).max():
+        return
+    average = (torch.from_numpy(weights / weights.sum())[:, None] * x).sum(dim=0)
+    assert_close(long.norm(), average.norm())
+    assert_close(long / long.norm(), short / short.norm())
+
+
+def test_a_step_may_be_far_shorter_than_the_average():
+    x = torch.tensor([[1e-7, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    change, total = step(MinNorm(rescale="average"), x)
+    assert change.norm() == pytest.approx(0.5)
+    assert total.metrics["ca/length"] == pytest.approx(2e-7)
+    assert total.metrics["ca/cosine_min"] == pytest.approx(1e-7)
+
+
+@pytest.mark.parametrize("normalize", ["none", "l2_direction"])
+def test_a_step_of_rounding_is_not_scaled_up(normalize):
+    x = torch.tensor([[1.0, 0.3], [-1.0, -0.3], [3.0, 0.9]], dtype=torch.float64)  # hull over zero
+    assert step(MinNorm(normalize=normalize, rescale="average"), x)[0].norm() < 1e-7
+
+
+@given(hulls())
+def test_float32_changes_give_a_float32_step_close_to_that_of_float64(x):
+    narrow, total = step(MinNorm(), x, dtype=torch.float32)
+    assert narrow.dtype == torch.float32
+    assert total.payload["change"]["b"]["c"].shape == (x.shape[1] - 1, 1)
+    wide, _ = step(MinNorm(), x.float().double())
+    assert_close(narrow.double(), wide, rtol=0, atol=1e-6 * float(x.norm(dim=1).max()) + 1e-30)
+
+
+def test_buffers_are_averaged_by_weight_and_counters_take_the_largest():
+    sent = updates(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), [1, 2, 5])
+    buffers = MinNorm().aggregate(sent.items()).payload["buffers"]
+    assert_close(buffers["mean"], Mean().aggregate(sent.items()).payload["buffers"]["mean"])
+    assert torch.equal(buffers["steps"], torch.tensor(20))
+
+
+def test_a_change_that_is_not_finite_is_left_out_of_everything(caplog):
+    x = torch.tensor([[1.0, 2.0], [np.nan, 0.0], [2.0, 1.0], [np.inf, 1.0]], dtype=torch.float64)
+    change, total = step(MinNorm(), x, [1, 2, 3, 4])
+    assert total.clients == (0, 2)
+    assert total.weight == 4
+    assert_close(change, torch.tensor([1.5, 1.5], dtype=torch.float64))
+    assert_close(total.payload["buffers"]["mean"], torch.tensor([1.5]))
+    assert [record.args for record in caplog.records] == [(1,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ([], "no update"),
+        ([{"parameters": {}}], r"client 0 sent \['parameters'\]: MinNorm needs its 'change'"),
+        ([{"change": {"a": torch.tensor([np.nan])}}], "no client sent a finite change"),
+        (
+            [{"change": {"a": torch.ones(2)}}, {"change": {"a": torch.ones(3)}}],
+            "client 1 sent a payload of another form",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(sent, message):
+    with pytest.raises(ValueError, match=message):
+        MinNorm().aggregate((i, Update(payload)) for i, payload in enumerate(sent))
+
+
+def test_weights_that_are_all_zero_are_refused():
+    with pytest.raises(ValueError, match="no client has training data"):
+        step(MinNorm(), torch.eye(2), [0, 0])
+
+
+def test_max_steps_must_be_positive():
+    with pytest.raises(ValueError, match="max_steps must be at least 1, got 0"):
+        MinNorm(max_steps=0)
