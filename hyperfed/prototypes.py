@@ -11,7 +11,6 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from fedbolic import check
-from fedbolic.data.download import cache
 from fedbolic.rng import Rng
 from hyperfed.sphere import construct, search
 
@@ -152,6 +151,8 @@ def _check_size(num_classes: int, dim: int) -> None:
 
 def _searched(num_classes: int, dim: int, seed: int) -> Tensor:
     """The result of the search from the user's cache, or made and put there."""
+    from fedbolic.data.download import cache  # pooch, which constructions do without
+
     path = cache() / "tammes" / f"{num_classes}x{dim}-seed{seed}.npz"
     points = _read(path, (num_classes, dim))
     if points is None:

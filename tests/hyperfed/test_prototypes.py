@@ -18,7 +18,7 @@ EASY = [case for case in SEARCHED if case.num_points in {7, 10, 12, 16}]
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    monkeypatch.setattr("hyperfed.prototypes.cache", lambda: tmp_path)
+    monkeypatch.setattr("fedbolic.data.download.cache", lambda: tmp_path)
     return tmp_path / "tammes"
 
 
