@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import nn
 from typing_extensions import override
@@ -14,15 +15,17 @@ from typing_extensions import override
 from fedbolic.data import HOLDOUT, Client, Examples, FederatedData
 from fedbolic.federated import (
     Aggregator,
+    FedAvg,
     Mean,
     Median,
     Method,
+    Schedule,
     Sum,
     Total,
     Trainer,
     Update,
 )
-from fedbolic.nn.backbone import Backbone
+from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 
@@ -358,3 +361,29 @@ class Leg(Method):
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
         raise AssertionError("the method is scored, not a phase")
+
+
+SMALL = FedAvg(MLP((4,)), rounds=3, schedule=Schedule(1, 4), lr=0.2)
+SIZES = (7, 4, 12, 5)
+
+
+def point(data, rounds=3, *, without=(), weights=None):
+    """The server's point by hand: the mean of the clients' means and noises."""
+    x = torch.rand(5, generator=RNG.at("init").generator()).double()
+    for r in range(1, rounds + 1):
+        stream = RNG.at("round", r, "exchange", 0)
+        there = [c for c in data.clients if r == 1 or c.id not in without]
+        w = np.array([len(c.train) if weights is None else 1.0 for c in there])
+        ends = [
+            c.train.tensors["x"].mean(0) - x
+            + torch.rand((), generator=stream.at("client", c.id).generator()).double()
+            for c in there
+        ]  # fmt: skip
+        x = x + torch.from_numpy(np.average(np.stack([e.numpy() for e in ends]), 0, w))
+    return x
+
+
+def rows_of(rows, name, round=None, client=None):
+    return [
+        r.value for r in rows if r.name == name and r.client == client and round in (None, r.round)
+    ]

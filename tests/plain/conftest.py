@@ -76,3 +76,17 @@ def process():
         )
 
     return start
+
+
+def refused(answer, *, names):
+    """Whether an answer is one line on standard error that names all of ``names``."""
+    code, out, err = answer
+    assert code == 2, answer
+    assert out == ""
+    assert err.startswith("fedbolic: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    for name in names:
+        assert name in err
+    assert "Traceback" not in err
+    return True

@@ -1,0 +1,188 @@
+"""The command line at the door: one clear line for what is wrong, and nothing written."""
+
+import gzip
+import struct
+
+import pytest
+import torch
+
+from tests.plain.conftest import refused
+
+DOORS = {
+    "unknown flag": (["--nonsense=3"], ["--nonsense"]),
+    "unknown flag of a class": (["--method.nonsense=3"], ["method", "nonsense"]),
+    "stray word": (["stray"], ["stray"]),
+    "a word for a number": (["--method.rounds=many"], ["rounds", "int", "many"]),
+    "a word for the seed": (["--seed=x"], ["seed", "int", "x"]),
+    "no such choice": (["--device=tpu"], ["device", "cpu", "tpu"]),
+    "negative lr": (["--method.lr=-1"], ["lr must be a positive number", "-1"]),
+    "rate above 1": (["--cohort.rate=1.5"], ["rate must lie in [0, 1]", "1.5"]),
+    "no thread": (["--threads=0"], ["threads must be at least 1", "0"]),
+    "unknown module": (["--method=nowhere.FedAvg"], ["method", "nowhere"]),
+    "unknown class": (["--method=fedbolic.federated.FedAvgg"], ["method", "FedAvgg"]),
+    "class of another kind": (["--method=fedbolic.federated.Cohort"], ["Cohort", "Method"]),
+    "too many clients": (
+        ["--data.partition.num_clients=61"],
+        ["61 clients cannot share 60 examples", "ask for 60 or fewer"],
+    ),
+    "too many examples": (["--data.num_train=9999"], ["num_train is 9999", "1352"]),
+    "missing data file": (
+        ["--data.dataset=fedbolic.data.Arrays", "--data.dataset.path=nowhere.npz"],
+        ["nowhere.npz is not in", "give the path"],
+    ),
+    "a table that matches nothing": (
+        ["--method.sharing={'tail.*': shared}"],
+        ["no pattern of sharing", "body.1.weight"],
+    ),
+    "a network for other inputs": (
+        ["--method.backbone=fedbolic.nn.backbone.ConvNet", "--data.pool=8"],
+        ["ConvNet needs images", "use MLP"],
+    ),
+    "unknown logger": (["--loggers=[nowhere.Logger]"], ["nowhere.Logger", "No module"]),
+    "a logger without module": (["--loggers=[Logger]"], ["Logger", "cannot be made"]),
+    "a logger that is none": (["--loggers=[torch.nn.Linear]"], ["Linear", "cannot be made"]),
+    "a name that leaves the folder": (["--name=../../x"], ["name must stay inside", "../../x"]),
+    "an absolute name": (["--name=/x"], ["name must stay inside", "/x"]),
+    "no configuration": (["--config=nowhere.yaml"], ["nowhere.yaml", "not exist"]),
+}
+
+
+@pytest.mark.parametrize(("words", "names"), DOORS.values(), ids=DOORS)
+def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
+    words, names, fedbolic, config, runs
+):
+    assert refused(fedbolic("run", "--config", config, "--runs", runs, *words), names=names)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("methd: 3", ["methd"]),
+        ("method: {class_path: fedbolic.federated.FedAvg, init_args: {speed: 3}}", ["speed"]),
+        ("seed: [1\n- {", ["config", "line 1"]),
+        ("- 1\n- 2", ["config"]),
+    ],
+)
+def test_a_wrong_configuration_file_is_refused_in_one_line(text, names, fedbolic, tmp_path, runs):
+    (tmp_path / "wrong.yaml").write_text(text)
+    answer = fedbolic("run", "--config", tmp_path / "wrong.yaml", "--runs", runs)
+    assert refused(answer, names=names)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], ["command", "run", "sweep", "resume", "report"]),
+        (["train"], ["train", "run"]),
+        (["resume"], ["run"]),
+        (["resume", "nowhere"], ["there is no run in nowhere"]),
+        (["report", "nowhere"], ["there is no run in nowhere"]),
+        (["sweep"], ["base"]),
+    ],
+)
+def test_a_wrong_command_is_refused_in_one_line(words, names, fedbolic, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(fedbolic(*words), names=names)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cuda_is_refused_where_there_is_none(fedbolic, config, runs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answer = fedbolic("run", "--config", config, "--runs", runs, "--device=cuda")
+    assert refused(answer, names=["cuda", "--device=cpu"])
+    assert not runs.exists()
+
+
+def idx(shape, values):
+    return struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + bytes(values)
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """A folder of tiny IDX files, which tests damage."""
+    raw = tmp_path / "root" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for stem, n in (("train", 12), ("t10k", 4)):
+        (raw / f"{stem}-images-idx3-ubyte").write_bytes(
+            idx((n, 4, 4), [i % 251 for i in range(16 * n)])
+        )
+        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(idx((n,), [i % 3 for i in range(n)]))
+    return raw
+
+
+def truncate(raw):
+    file = raw / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:-1])
+    return [str(file), "expected 208 bytes, found 207"]
+
+
+def mislabel(raw):
+    (raw / "train-labels-idx1-ubyte").write_bytes(idx((12,), [0, 1, 10, *[0] * 9]))
+    return ["label 10", "train example 2", "0 .. 9"]
+
+
+def replace(raw):
+    file = raw / "t10k-labels-idx1-ubyte.gz"
+    file.write_bytes(gzip.compress(b"another"))
+    return [str(file), "expected md5 ec29112dd5afa0611ce80d1b7f02629c"]
+
+
+def lose(raw):
+    (raw / "t10k-labels-idx1-ubyte").unlink()
+    return ["t10k-labels-idx1-ubyte", str(raw.parents[1])]
+
+
+@pytest.mark.parametrize("damage", [truncate, mislabel, replace, lose])
+def test_damaged_data_are_refused_in_one_line(damage, mnist, fedbolic, config, runs):
+    names = damage(mnist)
+    words = ["--data.dataset=fedbolic.data.MNIST", f"--data.root={mnist.parents[1]}"]
+    words += ["--data.num_train=null", "--data.num_test=null"]
+    assert refused(fedbolic("run", "--config", config, "--runs", runs, *words), names=names)
+    assert not runs.exists()
+
+
+def test_whole_data_of_the_same_kind_are_accepted(mnist, fedbolic, config, runs):
+    words = ["--data.dataset=fedbolic.data.MNIST", f"--data.root={mnist.parents[1]}"]
+    words += ["--data.num_train=null", "--data.num_test=null"]
+    assert fedbolic("run", "--config", config, "--runs", runs, *words)[0] == 0
+
+
+def test_a_process_says_it_in_one_line_too(process, config, runs, tmp_path):
+    """Without a test runner around it: no warning, no traceback, no other line."""
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text("base: tiny.yaml\nrows: {good: null, wrong: {method.lr: -1}}")
+    words = [("run", "--config", config, "--method.lr=-1"), ("sweep", "--config", sweep)]
+    for started in [process(*word, "--runs", runs) for word in words]:
+        out, err = started.communicate(timeout=120)
+        assert refused((started.returncode, out, err), names=["lr must be a positive number"])
+    assert not runs.exists()
+
+
+SWEEPS = {
+    "wrong value": ("rows: {good: null, wrong: {method.lr: -1}}", ["lr must be"]),
+    "unknown option": ("rows: {good: null, wrong: {method.nope: 1}}", ["nope"]),
+    "unknown class": ("rows: {good: null, wrong: {method: fedbolic.X}}", ["fedbolic.X"]),
+    "no row": ("rows: {}", ["num_rows must be at least 1"]),
+    "rows without names": ("rows: [a, b]", ["rows"]),
+    "no seed": ("rows: {a: null}\nseeds: []", ["num_seeds must be at least 1"]),
+    "a seed twice": ("rows: {a: null}\nseeds: [1, 1]", ["seeds must differ", "[1, 1]"]),
+    "no job": ("rows: {a: null}\njobs: 0", ["jobs must be at least 1"]),
+    "unknown key": ("rows: {a: null}\nrow: 1", ["row"]),
+    "no such table": ("rows: {a: null}\npublished: [no.csv]", ["No such file", "no.csv"]),
+    "a path for a row": ("rows: {a/b: null}", ["row 'a/b'"]),
+    "a way out": ("rows: {..: null}", ["row '..'"]),
+    "a number for a row": ("rows: {1: null}", ["row 1"]),
+    "own seed": ("rows: {a: {seed: 3}}", ["row 'a' sets seed"]),
+    "own folder": ("rows: {a: {runs: x, name: y}}", ["row 'a' sets name, runs"]),
+    "no base": ("base: nowhere.yaml\nrows: {a: null}", ["nowhere.yaml"]),
+}
+
+
+@pytest.mark.parametrize(("text", "names"), SWEEPS.values(), ids=SWEEPS)
+def test_a_wrong_sweep_is_refused_before_any_row_runs(text, names, fedbolic, config, runs):
+    sweep = config.with_name("sweep.yaml")
+    sweep.write_text(text if text.startswith("base") else f"base: tiny.yaml\n{text}")
+    assert refused(fedbolic("sweep", "--config", sweep, "--runs", runs), names=names)
+    assert not runs.exists()
