@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-HEADER = "round,client,name,value\n"
+HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
+"""The files that grow, by name, and their first lines."""
+
 PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
 
@@ -33,8 +35,8 @@ class RunFolder:
     """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
 
     Metrics hold no times, so two runs of one seed are equal byte by byte. A checkpoint knows how
-    many bytes of metrics belong to it; what a killed run wrote after its last checkpoint is cut off
-    when it resumes.
+    many bytes of metrics and times belong to it; what a killed run wrote after its last checkpoint
+    is cut off when it resumes.
 
     Args:
         path: The folder.
@@ -55,8 +57,8 @@ class RunFolder:
         draft.chmod(0o755)
         (draft / "config.yaml").write_text(config)
         (draft / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
-        (draft / "metrics.csv").write_text(HEADER)
-        (draft / "times.csv").write_text("round,exchange,seconds\n")
+        for name, header in HEADERS.items():
+            (draft / name).write_text(header)
         draft.rename(path)
         return cls(path)
 
@@ -97,10 +99,10 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([r.round, r.client, r.name, repr(float(r.value))] for r in rows)
-        size = _append(self.path / "metrics.csv", text.getvalue())
         times = f"{checkpoint['round']},{checkpoint['exchange']},{seconds:.3f}\n"
-        _append(self.path / "times.csv", times)
-        self._replace_checkpoint({**checkpoint, "metrics_bytes": size})
+        added = {"metrics.csv": text.getvalue(), "times.csv": times}
+        sizes = {name: _append(self.path / name, lines) for name, lines in added.items()}
+        self._replace_checkpoint({**checkpoint, "sizes": sizes})
 
     def _replace_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         draft = self.path / "state.pt.draft"
@@ -111,21 +113,17 @@ class RunFolder:
         draft.replace(self.path / "state.pt")  # atomic: the old one or the new one, never half
 
     def load(self) -> dict[str, Any] | None:
-        """The last checkpoint, with the metrics cut back to it; none if there is not one yet.
+        """The last checkpoint, with the files that grow cut back to it; none if there is not one.
 
         Raises:
-            ValueError: If metrics are missing that the checkpoint knows of.
+            ValueError: If lines are missing that the checkpoint knows of.
         """
         file = self.path / "state.pt"
         checkpoint = torch.load(file, weights_only=True) if file.exists() else None
-        size = len(HEADER) if checkpoint is None else checkpoint.pop("metrics_bytes")
-        metrics = self.path / "metrics.csv"
-        if metrics.stat().st_size < size:
-            raise ValueError(
-                f"{metrics} has {metrics.stat().st_size} bytes and had {size} when the run was "
-                "saved: put back what was there, or begin anew with --overwrite"
-            )
-        os.truncate(metrics, size)
+        first = {name: len(header) for name, header in HEADERS.items()}
+        sizes = first if checkpoint is None else checkpoint.pop("sizes")
+        for name, size in sizes.items():
+            _cut(self.path / name, size)
         return checkpoint
 
     def rows(self) -> list[Row]:
@@ -160,6 +158,15 @@ def environment(**settings: Any) -> dict[str, Any]:
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "packages": {name: metadata.version(name) for name in PACKAGES},
     }
+
+
+def _cut(file: Path, size: int) -> None:
+    if file.stat().st_size < size:
+        raise ValueError(
+            f"{file} has {file.stat().st_size} bytes and had {size} when the run was saved: put "
+            "back what was there, or begin anew with --overwrite"
+        )
+    os.truncate(file, size)
 
 
 def _append(file: Path, text: str) -> int:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.record import HEADER, Row, RunFolder, environment, refuse_existing
+from fedbolic.record import HEADERS, Row, RunFolder, environment, refuse_existing
 
 ROWS = [Row(1, None, "train/loss", 0.1), Row(1, 0, "test/accuracy", 1 / 3)]
 
@@ -173,7 +173,17 @@ def test_metrics_before_the_first_checkpoint_are_cut_off(folder):
     with (folder.path / "metrics.csv").open("a") as file:
         file.write("1,0,test/accu")
     assert folder.load() is None
-    assert (folder.path / "metrics.csv").read_text() == HEADER
+    assert (folder.path / "metrics.csv").read_text() == HEADERS["metrics.csv"]
+
+
+def test_times_after_the_last_checkpoint_are_cut_off(folder):
+    folder.save(checkpoint(), ROWS, 1.5)
+    before = (folder.path / "times.csv").read_text()
+    with (folder.path / "times.csv").open("a") as file:
+        file.write("2,0,0.1\n3,")
+    folder.load()
+    assert (folder.path / "times.csv").read_text() == before
+    assert before.splitlines()[1:] == ["1,0,1.500"]
 
 
 def test_metrics_that_lost_something_are_refused(folder):

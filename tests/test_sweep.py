@@ -8,28 +8,15 @@ from fedbolic.configuration import SetupError, build
 from fedbolic.experiment import run
 from fedbolic.record import RunFolder
 from fedbolic.sweep import sweep
+from tests.plain.conftest import TINY
 
-BASE = """
-method:
-  class_path: fedbolic.federated.FedAvg
-  init_args:
-    rounds: 2
-    backbone: {class_path: fedbolic.nn.backbone.MLP, init_args: {widths: [4]}}
-    schedule: {epochs: 1, batch_size: 16}
-data:
-  class_path: fedbolic.data.Images
-  init_args:
-    num_train: 60
-    num_test: 20
-    partition: {class_path: fedbolic.data.IID, init_args: {num_clients: 3}}
-"""
 ROWS = {"plain": None, "slow": {"method.lr": 0.01}}
 
 
 @pytest.fixture
 def base(tmp_path):
     file = tmp_path / "base.yaml"
-    file.write_text(BASE)
+    file.write_text(TINY)
     return file
 
 

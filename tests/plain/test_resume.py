@@ -9,7 +9,7 @@ import torch
 from fedbolic import record
 from fedbolic.configuration import build
 from fedbolic.experiment import resume, run
-from fedbolic.record import HEADER, RunFolder
+from fedbolic.record import HEADERS, RunFolder
 
 METHODS = {
     "ditto": ["--method=fedbolic.baselines.Ditto"],  # every client keeps a model of its own
@@ -148,7 +148,7 @@ def test_a_run_that_never_saved_begins_at_the_beginning(words, whole, runs, monk
         patch.setattr(RunFolder, "save", die)
         with pytest.raises(PowerError):
             run(**settings)
-    assert (folder / "metrics.csv").read_text() == HEADER
+    assert (folder / "metrics.csv").read_text() == HEADERS["metrics.csv"]
     assert not (folder / "state.pt").exists()
     resume(folder)
     assert result(folder) == whole
