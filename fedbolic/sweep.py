@@ -1,6 +1,7 @@
 """Many runs of one configuration: the rows of a table, each with several seeds."""
 
 import difflib
+import itertools
 import json
 import multiprocessing
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ def sweep(
     base: Path,
     rows: dict[str, dict[str, Any] | None],
     *,
+    common: dict[str, Any] | None = None,
+    grid: dict[str, list[Any]] | None = None,
     seeds: tuple[int, ...] = (0,),
     published: tuple[Path, ...] = (),
     setting: str | None = None,
@@ -38,6 +41,9 @@ def sweep(
             those of ``published`` may be named as seen from the sweep's own file.
         rows: By the name of the row, the settings in which it differs: dotted option to value. A
             row that names another class keeps the base's settings that the new class has too.
+        common: Settings in which all rows differ from the base; a row's own go before them.
+        grid: By option, the values that every row is run with, as a row for each combination: row
+            ``A`` becomes ``A lr=0.1``, ``A lr=0.3`` for the values of ``method.lr``.
         seeds: Each row runs once with each.
         published: Tables of published numbers: CSV files of row, setting, column, value, source.
         setting: Of these the rows that the report shows beside ours; by default all.
@@ -57,6 +63,7 @@ def sweep(
     name = name or "sweep"
     folder = runs / name
     with setting_up():
+        rows = _crossed(rows, common or {}, grid or {})
         check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
         _refuse_unclear(rows, seeds)
         tasks = list(_tasks(str(base), rows, seeds, name, runs))
@@ -71,6 +78,21 @@ def sweep(
             (folder / row).mkdir(exist_ok=True)
             (folder / row / "place").write_text(str(place))
     return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
+
+
+def _crossed(
+    rows: dict[str, dict[str, Any] | None], common: dict[str, Any], grid: dict[str, list[Any]]
+) -> dict[str, dict[str, Any] | None]:
+    """All rows with all combinations of the grid's values."""
+    crossed: dict[str, dict[str, Any] | None] = {}
+    for row, settings in rows.items():
+        for values in itertools.product(*grid.values()):
+            point = dict(zip(grid, values, strict=True))
+            names = [f"{option.rpartition('.')[2]}={value}" for option, value in point.items()]
+            own = settings or {}  # first, as a class must be named before its settings
+            others = {option: value for option, value in common.items() if option not in own}
+            crossed[" ".join([row, *names]) if names else row] = {**own, **others, **point}
+    return crossed
 
 
 def _refuse_unclear(rows: dict[str, dict[str, Any] | None], seeds: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from fedbolic import check
@@ -114,6 +114,22 @@ def eq5(
         w = w - lr / num_classes * gradient
         w /= np.linalg.norm(w, axis=1, keepdims=True)
     return torch.from_numpy(w)
+
+
+def turned(
+    points: Float[Tensor, "classes dim"], generator: torch.Generator
+) -> Float[Tensor, "classes dim"]:
+    """The points after a random rotation or reflection about the origin, and in random order.
+
+    Args:
+        points: Of the ball.
+        generator: Of the randomness, on the CPU.
+    """
+    num_classes, dim = points.shape
+    normal = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(normal)
+    orthogonal = (q * r.diagonal().sign()).to(points)  # without the signs not evenly distributed
+    return points[torch.randperm(num_classes, generator=generator)] @ orthogonal
 
 
 def min_angle(points: Float64[Tensor, "points dim"]) -> float:

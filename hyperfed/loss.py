@@ -1,0 +1,235 @@
+"""Losses over hyperbolic distances between features and class prototypes.
+
+A feature ``z`` is a tangent vector at the origin of the Poincare ball; its point is ``expmap0(z)``.
+No distance here goes through that point, which rounds onto the boundary from ``|z| = 8`` on.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear, normalize
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import numerics
+from fedbolic.types import Params
+
+Features = Float[Tensor, "batch dim"]
+Prototypes = Float[Tensor, "classes dim"]
+Labels = Int[Tensor, " batch"]
+Losses = Float[Tensor, " batch"]
+
+FAR = 60.0
+"""Beyond this radius of a feature's point a distance is its radius and :func:`excess`, to rounding;
+``exp`` of it is a finite float."""
+
+
+def distance(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
+    r"""Geodesic distance from the point of every feature to every prototype.
+
+    .. math:: d(z, w) = 2 \operatorname{asinh} \sqrt{\sinh^2 \tfrac{a - \rho}{2} + \tfrac12
+        \sinh a \, \sinh \rho \, (1 - c)}, \quad a = 2 |z|, \; \rho = 2 \operatorname{artanh} |w|
+
+    with c the cosine of the angle at the origin: the hyperbolic law of cosines without its
+    cancellations. It equals Eq. (1) of Eq. (6), at every length of ``z``.
+
+    Args:
+        z: Tangent vectors at the origin, any length.
+        prototypes: Points of the ball of curvature -1, none at the origin.
+
+    References:
+        Liao et al. (2023), Eq. (1) and (6), arXiv:2307.14384.
+
+    Example:
+        >>> distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.5, 0.0]]))  # log 3
+        tensor([[1.0986]])
+    """
+    radius, q = _law_of_cosines(z, prototypes)
+    near = radius.clamp(max=FAR)
+    return torch.where(
+        radius < FAR, 2 * numerics.arc(near.exp() * q / 4, 1.0), radius + _far(radius, q)
+    )
+
+
+def excess(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
+    r"""How much farther a prototype is from the point of a feature than the origin is.
+
+    .. math:: d(z, w) - d(z, 0) = 2 \log \tfrac12 \bigl(\sqrt q + \sqrt{q + 4 e^{-a}}\bigr),
+        \quad q = 4 e^{-a} \sinh^2 \tfrac{d(z, w)}{2}
+
+    Never above the prototype's own distance from the origin, however long ``z`` is: differences of
+    distances, softmax and the nearest prototype are taken of this, with no digit lost. Where ``z``
+    has no end it is the Busemann function.
+
+    Args:
+        z: Tangent vectors at the origin, any length.
+        prototypes: Points of the ball of curvature -1, none at the origin.
+
+    Example:
+        >>> excess(torch.tensor([[1e4, 0.0]]), torch.tensor([[0.5, 0.0], [-0.5, 0.0]]))
+        tensor([[-1.0986,  1.0986]])
+    """
+    return _far(*_law_of_cosines(z, prototypes))
+
+
+def _law_of_cosines(z: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance ``a`` of every feature from the origin, and ``4 exp(-a) sinh^2(d / 2)``."""
+    length, towards = numerics.root(numerics.square(z)), numerics.unit(z)
+    rho = 2 * numerics.root(numerics.square(prototypes)).atanh().T
+    direction = numerics.unit(prototypes)
+    a = 2 * length
+    gap = (towards.unsqueeze(-2) - direction).square().sum(-1) / 2  # 1 - cos, exact for small angles
+    # the angle has no derivative at the origin, but sinh a times its cosine has
+    across = torch.where(length > 0, -(-2 * a).expm1() * gap, -4 * linear(z, direction))
+    return a, (-rho).exp() * (rho - a).expm1().square() + rho.sinh() * across
+
+
+def _far(a: Tensor, q: Tensor) -> Tensor:
+    return 2 * ((numerics.root(q) + (q + 4 * (-a).exp()).sqrt()) / 2).log()
+
+
+def clip(z: Features, length: float) -> Features:
+    """Features no longer than ``length``, in their directions."""
+    return z * (length / numerics.root(numerics.square(z)).clamp(min=length))
+
+
+def cosines(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
+    """Cosines of the angles at the origin between features and prototypes."""
+    return linear(normalize(z), normalize(prototypes))
+
+
+class Objective(ABC):
+    """What local training minimises, of features, prototypes and labels."""
+
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        """The random numbers of a client's round, as of a method."""
+        del num_steps, batch_size, generator
+        return {}
+
+    @abstractmethod
+    def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
+        """The loss of every example; ``batch`` holds labels ``y`` and the draws of the step."""
+
+
+@dataclass(frozen=True)
+class Triplet(Objective):
+    r"""Hyperbolic prototype learning: nearer to the own prototype than to others, by a margin.
+
+    .. math:: \ell = \max\{d(z, w_y) - d(z, w_j) + m, 0\}, \quad j \ne y
+
+    Args:
+        margin: m, above 0, in units of length. Larger than the least distance between prototypes it
+            can never be met: :func:`~hyperfed.prototypes.prototypes` has the radius that sets it.
+        negatives: ``one``, a class j drawn evenly at every visit (paper); ``all``, the mean over
+            the other classes; ``hard``, the worst of them.
+
+    Raises:
+        ValueError: If ``margin`` is not positive.
+
+    References:
+        Liao et al. (2023), Eq. (7), arXiv:2307.14384.
+
+    Example:
+        >>> z, two = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.5, 0.0], [-0.5, 0.0]])
+        >>> Triplet(margin=3.0, negatives="all").losses(z, two, {"y": torch.tensor([1])})
+        tensor([3.])
+    """
+
+    margin: float = 3.0
+    negatives: Literal["one", "all", "hard"] = "one"
+
+    def __post_init__(self) -> None:
+        check.positive(margin=self.margin)
+
+    @override
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        if self.negatives != "one":
+            return {}
+        return {"negative": torch.rand(num_steps, batch_size, generator=generator)}
+
+    @override
+    def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
+        away, y = excess(z, prototypes), batch["y"].unsqueeze(-1)
+        hinge = (away.gather(-1, y) - away + self.margin).relu()
+        if self.negatives == "one":
+            return hinge.gather(-1, negative(batch["negative"], y, len(prototypes))).squeeze(-1)
+        others = hinge.scatter(-1, y, 0.0)
+        if self.negatives == "hard":
+            return others.amax(dim=-1)
+        return others.sum(dim=-1) / (len(prototypes) - 1)
+
+
+def negative(
+    uniform: Float[Tensor, " batch_or_more"], y: Int[Tensor, "batch 1"], num_classes: int
+) -> Int[Tensor, "batch 1"]:
+    """A class other than ``y``, each as likely, from uniform numbers in [0, 1)."""
+    drawn = (uniform[: len(y)] * (num_classes - 1)).long().clamp(max=num_classes - 2).unsqueeze(-1)
+    return drawn + (drawn >= y)
+
+
+@dataclass(frozen=True)
+class Geodesic(Objective):
+    """The distance to the own prototype alone (the paper's ablation of that name)."""
+
+    @override
+    def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
+        return distance(z, prototypes).gather(-1, batch["y"].unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Objective):
+    r"""Cross-entropy of a softmax over negative distances to all prototypes (H-CE).
+
+    .. math:: \ell = -\log \frac{e^{-\tau d(z, w_y)}}{\sum_j e^{-\tau d(z, w_j)}}
+
+    Not in the paper.
+
+    Args:
+        scale: tau, above 0: the sharpness of the softmax.
+
+    Raises:
+        ValueError: If ``scale`` is not positive.
+    """
+
+    scale: float = 2.0
+
+    def __post_init__(self) -> None:
+        check.positive(scale=self.scale)
+
+    @override
+    def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
+        return cross_entropy(-self.scale * excess(z, prototypes), batch["y"], reduction="none")
+
+
+def mixup_loss(mixed: Features, prototypes: Prototypes, batch: Params, scale: float) -> Losses:
+    """Cross-entropy of mixed inputs on scaled cosines, as in the authors' code.
+
+    Args:
+        mixed: Features of :func:`mix`'s inputs.
+        prototypes: Of all classes.
+        batch: Labels ``y``, ``mask``, and the draws ``partner`` and ``share``.
+        scale: Of the cosines.
+    """
+    logits = scale * cosines(mixed, prototypes)
+    share, partners = mixing(batch)
+    own, other = (
+        cross_entropy(logits, y, reduction="none") for y in (batch["y"], batch["y"][partners])
+    )
+    return share * own + (1 - share) * other
+
+
+def mix(batch: Params) -> Tensor:
+    """Inputs, each blended with its partner's."""
+    share, partners = mixing(batch)
+    return share * batch["x"] + (1 - share) * batch["x"][partners]
+
+
+def mixing(batch: Params) -> tuple[Float[Tensor, ""], Int[Tensor, " batch"]]:
+    """The share of the own input, Beta(1/2, 1/2), and a partner for each example that counts."""
+    uniform = batch["partner"][: len(batch["y"])]
+    partners = torch.where(batch["mask"], uniform, 2.0).argsort()
+    return (batch["share"] * torch.pi / 2).sin().square(), partners

@@ -1,0 +1,260 @@
+"""HyperFed: fixed prototypes in the Poincare ball, hyperbolic prototype learning, consistent steps.
+
+A round, in the words of the paper's Algorithm 1: every client draws the features of its examples
+towards the fixed prototypes of their classes and away from others (:mod:`hyperfed.loss`); the server
+goes the way on which the clients' changes agree (:mod:`fedbolic.federated.min_norm`).
+"""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.federated.aggregate import Aggregator
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.min_norm import MinNorm
+from fedbolic.federated.score import score
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.manifolds import Poincare
+from fedbolic.nn.backbone import Backbone, ConvNet
+from fedbolic.nn.classifier import classifier
+from fedbolic.nn.model import Model
+from fedbolic.optim import SGD, Optimizer
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+from hyperfed.loss import Objective, Triplet, clip, distance, excess, mix, mixup_loss
+from hyperfed.prototypes import prototypes, turned
+
+logger = logging.getLogger("fedbolic")
+
+HEAD = "head.weight"
+"""The prototypes' name among the parameters, where they are trained."""
+
+CLIPPED = "clipped"
+"""The name among the buffers of a count: features that were clipped in this round."""
+
+
+@dataclass(frozen=True)
+class HyperFed(Stepped):
+    r"""Features drawn to class prototypes in the Poincare ball, aggregated by consistent directions.
+
+    .. math:: \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \Delta^*, \quad
+        \Delta_k = \theta_k - \theta, \quad \theta_k = \text{local steps on } \ell(z, w)
+
+    The prediction is the nearest prototype, which for fixed ones is that of the largest cosine.
+
+    The variants of the paper's ablation are settings: *Geodesic*, *Averaged* (``aggregator`` Mean),
+    *Shared* and *Fixed* (``prototypes`` ``trained`` and ``own``). H-CE is ``CrossEntropy`` with
+    Mean, and H-CE-M the same with ``momentum`` 0.5.
+
+    Departs from the paper: features are clipped, without which its step size of 0.3 gives NaN in
+    the first rounds; the toughest client is found over all others and itself (see MinNorm).
+
+    Args:
+        backbone: The network from inputs to features; their width is the ball's dimension.
+        rounds: Communication rounds.
+        schedule: Local epochs and batch size.
+        lr: Local step size, above 0.
+        optimizer: The local optimiser, started afresh each round.
+        objective: The local loss.
+        slope: Distance of the prototypes from the origin, as a share of the ball's radius, in (0, 1).
+        prototypes: ``fixed``, the same for all (paper); ``trained``, from there and shared;
+            ``own``, fixed, and turned another way at every client, so there is no global model.
+        clip: Longest feature, above 0, in units of length at the origin; none: any.
+        mixup: Weight of the authors' cross-entropy of mixed inputs, at least 0; 0 in the paper.
+        aggregator: How the clients' changes become one step.
+        momentum: The server's beta in [0, 1).
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        Liao et al. (2023), Algorithm 1, arXiv:2307.14384.
+
+    Example:
+        >>> HyperFed(ConvNet(dim=2), lr=0.1, slope=0.8).aggregator.normalize
+        'none'
+    """
+
+    backbone: Backbone = ConvNet()
+    rounds: int = 100
+    schedule: Schedule = Schedule()
+    lr: float = 0.3
+    optimizer: Optimizer = SGD()
+    objective: Objective = Triplet()
+    slope: float = 0.9
+    prototypes: Literal["fixed", "trained", "own"] = "fixed"
+    clip: float | None = 3.1
+    mixup: float = 0.0
+    aggregator: Aggregator = MinNorm()  # type: ignore[override]  # a property of the others
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr)
+        if not 0 < self.slope < 1:
+            raise ValueError(
+                f"slope must lie in (0, 1), got {self.slope}: "
+                "at 1 the prototypes are infinitely far away"
+            )
+        if self.clip is not None:
+            check.positive(clip=self.clip)
+        check.not_negative(mixup=self.mixup)
+        check.rate(momentum=self.momentum, below_one=True)
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta, nn.Identity)  # its logits are the features
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        parameters, buffers = self.model(meta).init(rng.at("model").number())
+        points = prototypes(meta.num_classes, self.backbone.num_features, self.slope)
+        _warn_of_margin(self.objective, points)
+        points = points.to(next(iter(parameters.values())).dtype)
+        if self.prototypes == "trained":
+            parameters = {**parameters, HEAD: points}
+        return {
+            "parameters": parameters,
+            "buffers": buffers,
+            "prototypes": {} if self.prototypes == "trained" else {HEAD: points},
+            "velocity": tree.zeros_like(parameters) if self.momentum else {},
+            "seed": rng.at("own").number(),
+        }
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return {name: value for name, value in state.items() if name != "velocity"}
+
+    @override
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        fixed = message["prototypes"]
+        if self.prototypes == "own":
+            generator = Rng(message["seed"]).at("client", client.id).generator()
+            fixed = {HEAD: turned(fixed[HEAD], generator)}
+        parameters = message["parameters"]
+        local = {
+            "parameters": tree.clone(parameters),
+            "buffers": {
+                **tree.clone(message["buffers"]),
+                CLIPPED: torch.zeros((), device=client.no_inputs.device),
+            },
+            "optimizer": self.optimizer.init(parameters),
+        }
+        return local, {"shared": {"anchor": parameters}, "own": fixed}
+
+    @override
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        drawn = self.objective.draw(num_steps, batch_size, generator)
+        if not self.mixup:
+            return drawn
+        partner = torch.rand(num_steps, batch_size, generator=generator)
+        return {**drawn, "partner": partner, "share": torch.rand(num_steps, generator=generator)}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        body, points = _split(parameters, context)
+        running = _without(buffers, CLIPPED)
+        z, running = model(body, running, batch["x"], training=True)
+        losses = self.objective.losses(self._bounded(z), points, batch)
+        if self.mixup:
+            mixed, running = model(body, running, mix(batch), training=True)
+            losses = losses + self.mixup * mixup_loss(mixed, points, batch, self.slope)
+        return losses, {**running, CLIPPED: buffers[CLIPPED] + self._num_beyond(z, batch["mask"])}
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        # the prototypes' own step is Riemannian; every other parameter lies in flat space
+        parameters, optimizer = self.optimizer.step(
+            local["parameters"],
+            gradients,
+            local["optimizer"],
+            lr=self.lr,
+            spaces={HEAD: Poincare()} if self.prototypes == "trained" else None,
+        )
+        return {**local, "parameters": parameters, "optimizer": optimizer}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        payload = {
+            "change": tree.subtract(local["parameters"], context["shared"]["anchor"]),
+            "buffers": _without(local["buffers"], CLIPPED),
+        }
+        visits = client.size * self.schedule.epochs * self.schedule.repeats
+        metrics = {"train/clipped": float(local["buffers"][CLIPPED]) / max(visits, 1)}
+        return Update(payload, weight=float(client.size), metrics=metrics), {}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"change": message["parameters"], "buffers": message["buffers"]}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        change = total.payload["change"]
+        if self.momentum:
+            change = tree.add(tree.scale(state["velocity"], self.momentum), change)
+        parameters = tree.add(state["parameters"], change)
+        if self.prototypes == "trained":
+            parameters[HEAD] = Poincare().projx(parameters[HEAD])  # momentum may carry them out
+        return {
+            **state,
+            "parameters": parameters,
+            "buffers": total.payload["buffers"],
+            "velocity": change if self.momentum else {},
+        }
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """How much nearer than the origin each prototype is: the nearest has the largest."""
+        body, points = _split(local["parameters"], context)
+        z, _ = model(body, _without(local["buffers"], CLIPPED), batch["x"])
+        return -excess(self._bounded(z), points)
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        if client.id == HOLDOUT and self.prototypes == "own":
+            return {}  # there is no global model
+        return score(self, *self.start(message, client, memory), client)
+
+    @override
+    def tuning(self, epochs: int, lr: float | None) -> "HyperFed":
+        schedule = dataclasses.replace(self.schedule, epochs=epochs)
+        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+
+    def _bounded(self, z: Tensor) -> Tensor:
+        return z if self.clip is None else clip(z, self.clip)
+
+    def _num_beyond(self, z: Tensor, mask: Tensor) -> Tensor:
+        if self.clip is None:
+            return torch.zeros((), device=z.device)
+        return ((z.detach().norm(dim=-1) > self.clip) & mask).sum()
+
+
+def _split(parameters: Params, context: Tree) -> tuple[Params, Tensor]:
+    """The network's parameters, and the prototypes."""
+    values = {**parameters, **context["own"]}
+    return _without(values, HEAD), values[HEAD]
+
+
+def _without(values: Params, left_out: str) -> Params:
+    return {name: value for name, value in values.items() if name != left_out}
+
+
+def _warn_of_margin(objective: Objective, points: Tensor) -> None:
+    if isinstance(objective, Triplet):
+        least = float(Poincare().cdist(points, points).fill_diagonal_(torch.inf).min())
+        if objective.margin > least:
+            logger.warning(
+                "margin %g is larger than the least distance between prototypes, %.3g: the loss "
+                "can never be 0; take a smaller margin or a larger slope",
+                objective.margin,
+                least,
+            )
