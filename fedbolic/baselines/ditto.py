@@ -139,6 +139,13 @@ class Ditto(Stepped):
         )[0]
 
     @override
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """Those of the common model: every client's own would be another's nonsense."""
+        kinds = ("parameters", "buffers")
+        common = {kind: tree.part(local[kind], COMMON) for kind in kinds}
+        return super().features(model, common, batch, context)
+
+    @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
         own = {} if client.id == HOLDOUT else memory
         return score(self, *self.start(message, client, own), client)

@@ -136,3 +136,8 @@ class Method(ABC):
         """
         del epochs, lr
         return None
+
+    @property
+    def calibrating(self) -> "Stepped | None":
+        """The method whose features are common to all clients, for a common head; none: not so."""
+        return None
