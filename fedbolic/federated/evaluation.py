@@ -79,8 +79,8 @@ class Evaluation:
         tune: Fine-tuning for the personalised scores, done after the last round only; none: the
             clients are scored with what they receive.
         calibrate: A closed-form head for the method's features, found after the last round only and
-            scored under ``calibrated/...``; none: no such scores. A method without features common
-            to all clients has none either.
+            scored under ``calibrated/...``; none: no such scores. A method without a global model,
+            or whose model takes no gradient steps, has none either.
 
     Raises:
         ValueError: If ``every`` is below 1.
@@ -178,7 +178,9 @@ def _calibrated(
 ) -> list[Row]:
     """Scores under the head of all clients' sums, and what these cost, under ``calibrated/...``."""
     if method.calibrating is None:
-        logger.warning("%s has no common features: it is not calibrated", type(method).__name__)
+        logger.warning(
+            "%s has no features for a common head: not calibrated", type(method).__name__
+        )
         return []
     phase, state = Calibrated(method.calibrating, ridge), {"inner": state}
     messages = {client.id: phase.broadcast(state, client.id) for client in data.clients}

@@ -139,5 +139,5 @@ class Method(ABC):
 
     @property
     def calibrating(self) -> "Stepped | None":
-        """The method whose features are common to all clients, for a common head; none: not so."""
+        """The method that gives the features for a head common to all clients; none: not of use."""
         return None

@@ -192,7 +192,7 @@ def test_without_a_global_model_there_are_no_rows_and_it_is_said_once(method, ca
     _, rows = train(method, federation(SIZES), evaluation=EVALUATION)
     assert not [row for row in rows if row.name.startswith("calibrated/")]
     (said,) = [r.getMessage() for r in caplog.records]
-    assert said == f"{type(method).__name__} has no common features: it is not calibrated"
+    assert said == f"{type(method).__name__} has no features for a common head: not calibrated"
 
 
 def test_without_holdout_it_is_scored_at_the_clients_only():
