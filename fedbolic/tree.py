@@ -66,6 +66,18 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     return map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
+def part(x: Tree, prefix: str) -> Tree:
+    """What stands under names that begin with ``prefix``, by the rest of the name.
+
+    Example:
+        >>> part({"body.0": 1, "head": 2}, "body.")
+        {'0': 1}
+    """
+    return {
+        name.removeprefix(prefix): value for name, value in x.items() if name.startswith(prefix)
+    }
+
+
 def add(x: Tree, y: Tree) -> Tree:
     """The leafwise sum."""
     return map(lambda a, b: a + b, x, y)

@@ -16,6 +16,7 @@ from fedbolic.configuration import build, describe
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import (
     Additive,
+    Calibrate,
     Evaluation,
     Position,
     Schedule,
@@ -362,9 +363,9 @@ def test_a_client_with_a_single_example_takes_part(name):
 
 
 @every_method
-def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned(name):
+def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned_and_calibrated(name):
     method, data = subject(name)
-    evaluation = Evaluation(tune=Tune(1))
+    evaluation = Evaluation(tune=Tune(1), calibrate=Calibrate())
     positions, rows = train(method, data, RNG, evaluation=evaluation)
     assert_same(positions[-1].state, exchanges(name)[-1].next)  # the loop above is the trainer's
     for position in positions[:-1]:
@@ -379,3 +380,15 @@ def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned(name):
     if method.tuning(1, None) is not None:
         tuned = {row.client for row in rows if row.name == "tuned/accuracy"}
         assert tuned == {None, *(client.id for client in data.clients)}
+    calibrated = {row.client for row in rows if row.name == "calibrated/accuracy"}
+    common = method.calibrating is not None
+    assert calibrated == ({None, *(client.id for client in data.clients)} if common else set())
+    assert sum(row.name == "calibrated/holdout/accuracy" for row in rows) == common
+
+
+@every_method
+def test_a_stepped_method_with_a_global_model_can_be_calibrated(name):
+    method, data = subject(name)
+    message = method.broadcast(method.init(data.meta, RNG), data.holdout.id)
+    has_global_model = bool(method.evaluate(message, data.holdout, {}, RNG))
+    assert (method.calibrating is not None) == (isinstance(method, Stepped) and has_global_model)

@@ -6,6 +6,8 @@ import pytest
 
 from fedbolic.record import Row
 from fedbolic.report import (
+    CALIBRATED_G,
+    CALIBRATED_P,
     CHOSEN,
     DOWN,
     G_FL,
@@ -115,6 +117,24 @@ def test_tuned_scores_are_preferred_at_the_clients(write):
     assert found[MEAN] == pytest.approx(85.0)
     assert found[WORST] == pytest.approx(70.0)
     assert found[G_FL] == pytest.approx(50.0)
+
+
+def test_calibrated_scores_have_columns_and_legends_where_a_run_has_them(write):
+    calibrated = (
+        "2,,calibrated/holdout/accuracy,0.55\n2,,calibrated/accuracy,0.75\n"
+        "2,0,calibrated/accuracy,0.9\n2,,calibrated/bytes/up,3000000\n"
+    )
+    write("a/seed0")
+    runs = write("b/seed0", FIRST + calibrated)
+    text = report([runs])
+    head, rows = cells(text)
+    assert head[:6] == [G_FL, P_FL, MEAN, WORST, CALIBRATED_G, CALIBRATED_P]
+    assert (rows["b"][CALIBRATED_G], rows["b"][CALIBRATED_P]) == ("55", "75")
+    assert rows["a"][CALIBRATED_G] == rows["a"][CALIBRATED_P] == ""
+    assert {rows[name][UP] for name in "ab"} == {"1.5"}
+    assert {rows[name][P_FL] for name in "ab"} == {"70"}
+    assert f"{CALIBRATED_G}: accuracy" in text.replace("\n", " ")
+    assert "calibrated" not in report([runs / "a"])
 
 
 def test_what_was_not_measured_has_no_number(write):

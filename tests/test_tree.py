@@ -172,3 +172,11 @@ def test_signatures_are_equal_just_when_names_dtypes_and_shapes_are(x, y):
         }
 
     assert (tree.signature(x) == tree.signature(y)) == (form(x) == form(y))
+
+
+@given(trees(floats), st.sampled_from(["", "a", "ab", "d"]))
+def test_a_part_and_the_rest_are_the_whole(x, prefix):
+    part = {prefix + name: value for name, value in tree.part(x, prefix).items()}
+    rest = {name: value for name, value in x.items() if name[: len(prefix)] != prefix}
+    assert part | rest == x
+    assert not part.keys() & rest.keys()

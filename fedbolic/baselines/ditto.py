@@ -95,7 +95,7 @@ class Ditto(Stepped):
         losses, updated = [], {}
         for prefix in (COMMON, OWN):
             logits, new = model(
-                _part(parameters, prefix), _part(buffers, prefix), batch["x"], training=True
+                tree.part(parameters, prefix), tree.part(buffers, prefix), batch["x"], training=True
             )
             losses.append(cross_entropy(logits, batch["y"], reduction="none"))
             updated |= {prefix + name: buffer for name, buffer in new.items()}
@@ -114,9 +114,12 @@ class Ditto(Stepped):
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         parameters, buffers = local["parameters"], local["buffers"]
-        change = tree.subtract(_part(parameters, COMMON), context["shared"]["anchor"])
-        payload = {"change": change, "buffers": _part(buffers, COMMON)}
-        memory = {"own_parameters": _part(parameters, OWN), "own_buffers": _part(buffers, OWN)}
+        change = tree.subtract(tree.part(parameters, COMMON), context["shared"]["anchor"])
+        payload = {"change": change, "buffers": tree.part(buffers, COMMON)}
+        memory = {
+            "own_parameters": tree.part(parameters, OWN),
+            "own_buffers": tree.part(buffers, OWN),
+        }
         return Update(payload, weight=float(client.size)), memory
 
     @override
@@ -131,7 +134,16 @@ class Ditto(Stepped):
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """The own model's logits; at the server's test set, where there is none, the common's."""
-        return model(_part(local["parameters"], OWN), _part(local["buffers"], OWN), batch["x"])[0]
+        return model(
+            tree.part(local["parameters"], OWN), tree.part(local["buffers"], OWN), batch["x"]
+        )[0]
+
+    @override
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """Those of the common model: every client's own would be another's nonsense."""
+        kinds = ("parameters", "buffers")
+        common = {kind: tree.part(local[kind], COMMON) for kind in kinds}
+        return super().features(model, common, batch, context)
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
@@ -142,11 +154,3 @@ class Ditto(Stepped):
 def _join(common: Params, own: Params) -> Params:
     named = {COMMON + name: value for name, value in common.items()}
     return tree.clone(named | {OWN + name: value for name, value in own.items()})
-
-
-def _part(values: Params, prefix: str) -> Params:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in values.items()
-        if name.startswith(prefix)
-    }

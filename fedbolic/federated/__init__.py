@@ -4,7 +4,7 @@ from fedbolic.federated.aggregate import Additive, Aggregator, Collect, Mean, Me
 from fedbolic.federated.channel import Channel, Clip
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engine import Engine, Failure
-from fedbolic.federated.evaluation import Evaluation, Tune
+from fedbolic.federated.evaluation import Calibrate, Evaluation, Tune
 from fedbolic.federated.fedavg import FedAvg
 from fedbolic.federated.method import Method, Total, Update
 from fedbolic.federated.min_norm import MinNorm
@@ -15,6 +15,7 @@ from fedbolic.federated.trainer import Position, RunStoppedError, Trainer
 __all__ = [
     "Additive",
     "Aggregator",
+    "Calibrate",
     "Channel",
     "Clip",
     "Cohort",

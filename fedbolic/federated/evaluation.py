@@ -1,11 +1,13 @@
 """When a run is scored, and how clients' scores become the federation's."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedbolic import check
-from fedbolic.data.client import HOLDOUT, FederatedData
+from fedbolic.data.client import HOLDOUT, Client, FederatedData
+from fedbolic.federated.calibrated import Calibrated
+from fedbolic.federated.delivery import Delivery
 from fedbolic.federated.engine import Engine, Failure
 from fedbolic.federated.method import Method
 from fedbolic.federated.tuning import Tuned
@@ -38,6 +40,37 @@ class Tune:
 
 
 @dataclass(frozen=True)
+class Calibrate:
+    r"""The closed-form head of a trained method's features, scored beside its own and dropped.
+
+    .. math::
+        W = \Bigl(\sum_k Z_k^T Z_k + \varepsilon I\Bigr)^{-1} \sum_k Z_k^T Y_k, \qquad
+        \text{logits } \hat z(x) W
+
+    with the unit-length features Z_k and one-hot labels Y_k of client k's training examples, summed
+    exactly (float64) in one more exchange over all clients. No channel acts on that exchange.
+
+    Args:
+        ridge: Epsilon, as a share of the mean of the diagonal of Z'Z; above 0.
+
+    Raises:
+        ValueError: If ``ridge`` is not above 0.
+
+    References:
+        Dong et al. (2022), Sec. 3, arXiv:2207.09413.
+
+    Example:
+        >>> Evaluation(calibrate=Calibrate(ridge=1e-3)).calibrate
+        Calibrate(ridge=0.001)
+    """
+
+    ridge: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check.positive(ridge=self.ridge)
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Scores of the server's model (G-FL) and at the clients (P-FL).
 
@@ -45,6 +78,9 @@ class Evaluation:
         every: Rounds between two evaluations; the last round is always evaluated.
         tune: Fine-tuning for the personalised scores, done after the last round only; none: the
             clients are scored with what they receive.
+        calibrate: A closed-form head for the method's features, found after the last round only and
+            scored under ``calibrated/...``; none: no such scores. A method without a global model,
+            or whose model takes no gradient steps, has none either.
 
     Raises:
         ValueError: If ``every`` is below 1.
@@ -52,6 +88,7 @@ class Evaluation:
 
     every: int = 1
     tune: Tune | None = None
+    calibrate: Calibrate | None = None
 
     def __post_init__(self) -> None:
         check.at_least(1, every=self.every)
@@ -71,15 +108,19 @@ class Evaluation:
         last = round == method.rounds
         if round % self.every and not last:
             return []
-        rows = _aggregated(method, data, state, memories, round, rng)
+        rows = _aggregated(method, data.clients, data.holdout, state, memories, round, rng)
         if last and self.tune:
             rows += _tuned(method, data, state, memories, self.tune, round, engine, rng)
+        if last and self.calibrate:
+            ridge = self.calibrate.ridge
+            rows += _calibrated(method, data, state, memories, ridge, round, engine, rng)
         return rows
 
 
 def _aggregated(
     method: Method,
-    data: FederatedData,
+    clients: Sequence[Client],
+    holdout: Client | None,
     state: Tree,
     memories: Mapping[int, Tree],
     round: int,
@@ -87,16 +128,16 @@ def _aggregated(
 ) -> list[Row]:
     """Scores of what every client, and the server's test set, receive from ``state``."""
     scores = {}
-    for client in data.clients:
+    for client in clients:
         message = method.broadcast(state, client.id)
         stream = rng.at("client", client.id)
         memory = memories.get(client.id, {})
         scores[client.id] = method.evaluate(message, client, memory, stream)
     rows = client_rows(round, scores)
-    if data.holdout is not None:
+    if holdout is not None:
         message = method.broadcast(state, HOLDOUT)
-        holdout = method.evaluate(message, data.holdout, {}, rng.at("holdout"))
-        rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in holdout.items()]
+        found = method.evaluate(message, holdout, {}, rng.at("holdout"))
+        rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in found.items()]
     return rows
 
 
@@ -123,6 +164,39 @@ def _tuned(
         else:
             scores[client.id] = {_rename(name, "tuned"): v for name, v in update.metrics.items()}
     return client_rows(round, scores)
+
+
+def _calibrated(
+    method: Method,
+    data: FederatedData,
+    state: Tree,
+    memories: Mapping[int, Tree],
+    ridge: float,
+    round: int,
+    engine: Engine,
+    rng: Rng,
+) -> list[Row]:
+    """Scores under the head of all clients' sums, and what these cost, under ``calibrated/...``."""
+    if method.calibrating is None:
+        logger.warning(
+            "%s has no features for a common head: not calibrated", type(method).__name__
+        )
+        return []
+    phase, state = Calibrated(method.calibrating, ridge), {"inner": state}
+    messages = {client.id: phase.broadcast(state, client.id) for client in data.clients}
+    stream = rng.at("calibrate")
+    delivery = Delivery(phase, messages, (), stream)
+    results = engine.run(phase, messages, data.clients, memories, stream)
+    try:
+        total = phase.aggregator.aggregate(delivery.usable(results))
+    except ValueError as error:
+        logger.warning("%s is not calibrated: %s", type(method).__name__, error)
+        return []
+    clients = [data.clients[i] for i in total.clients]
+    state = phase.server_update(state, total)
+    rows = _aggregated(phase, clients, data.holdout, state, memories, round, stream)
+    rows += [Row(round, None, name, count) for name, count in delivery.counts().items()]
+    return [row._replace(name=_rename(row.name, "calibrated")) for row in rows]
 
 
 def _rename(name: str, prefix: str) -> str:

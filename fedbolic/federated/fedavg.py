@@ -172,6 +172,11 @@ class FedAvg(Stepped):
         return model(parameters, local["buffers"], batch["x"])[0]
 
     @override
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        return super().features(model, {**local, "parameters": parameters}, batch, context)
+
+    @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
         if client.id == HOLDOUT and "personal" in self.sharing.values():
             return {}  # there is no global model
@@ -183,3 +188,8 @@ class FedAvg(Stepped):
             return None  # already trained on nothing but the client's own data
         schedule = dataclasses.replace(self.schedule, epochs=epochs)
         return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+
+    @property
+    @override
+    def calibrating(self) -> "FedAvg | None":
+        return None if "personal" in self.sharing.values() else self  # there is no global model

@@ -136,3 +136,8 @@ class Method(ABC):
         """
         del epochs, lr
         return None
+
+    @property
+    def calibrating(self) -> "Stepped | None":
+        """The method that gives the features for a head common to all clients; none: not of use."""
+        return None

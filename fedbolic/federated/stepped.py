@@ -102,6 +102,17 @@ class Stepped(Method):
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """One logit per class for every example; the largest is the prediction."""
 
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """What a head would act on, a row for every example; by default of the part ``body``."""
+        del context
+        body, buffers = (tree.part(local[kind], "body.") for kind in ("parameters", "buffers"))
+        return model.part("body")(body, buffers, batch["x"])[0]
+
+    @property
+    @override
+    def calibrating(self) -> "Stepped | None":
+        return self
+
     @override
     def local_update(
         self, message: Tree, client: Client, memory: Tree, rng: Rng

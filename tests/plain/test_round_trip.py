@@ -10,7 +10,16 @@ from fedbolic.baselines import Ditto, SphereFed
 from fedbolic.configuration import build, describe
 from fedbolic.data import IID, Arrays, Digits, Dirichlet, Images, Shards
 from fedbolic.experiment import run
-from fedbolic.federated import Clip, Cohort, Evaluation, FedAvg, Schedule, Sequential, Tune
+from fedbolic.federated import (
+    Calibrate,
+    Clip,
+    Cohort,
+    Evaluation,
+    FedAvg,
+    Schedule,
+    Sequential,
+    Tune,
+)
 from fedbolic.nn.backbone import MLP, ConvNet
 from fedbolic.optim import SGD, Adam
 
@@ -60,7 +69,10 @@ settings = st.fixed_dictionaries(
         "cohort": st.builds(Cohort, st.floats(1e-6, 1)),
         "channels": st.lists(st.builds(Clip, positive, texts), max_size=2).map(tuple),
         "evaluation": st.builds(
-            Evaluation, counts, st.none() | st.builds(Tune, counts, st.none() | positive)
+            Evaluation,
+            counts,
+            st.none() | st.builds(Tune, counts, st.none() | positive),
+            st.none() | st.builds(Calibrate, positive),
         ),
         "precision": st.sampled_from(["32-true", "64-true", "bf16-mixed"]),
         "threads": counts,

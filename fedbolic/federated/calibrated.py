@@ -1,0 +1,141 @@
+"""The least-squares head of common features: exact sums over clients, its solution, its scores."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Aggregator, Sum
+from fedbolic.federated.method import Cohort, Method, Total, Update
+from fedbolic.federated.score import CHUNK, score_logits
+from fedbolic.federated.stepped import Stepped
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+
+def unit_features(
+    method: Stepped, message: Tree, client: Client, memory: Tree
+) -> Callable[[Params], Float64[Tensor, "n width"]]:
+    """The function from a batch to the features of its examples, each of length 1.
+
+    Args:
+        method: Whose :meth:`~fedbolic.federated.stepped.Stepped.features` are taken.
+        message: What the client received.
+        client: Where the batches are from.
+        memory: What it keeps.
+    """
+    model = method.model(client.meta)
+    local, context = method.start(message, client, memory)
+
+    def unit(batch: Params) -> Float64[Tensor, "n width"]:
+        with torch.no_grad():
+            return normalize(method.features(model, local, batch, context).double())
+
+    return unit
+
+
+def sums(method: Stepped, message: Tree, client: Client, memory: Tree) -> Tree:
+    """A client's ``gram`` Z'Z and ``cross`` Z'Y: all that a least-squares head needs to know.
+
+    Z holds the unit-length features of its training examples, Y their one-hot labels. A client with
+    fewer examples than features reveals the span of its features to whoever reads its sums.
+
+    Args:
+        method: Gives the features.
+        message: What the client received.
+        client: Whose training examples are summed.
+        memory: What it keeps.
+    """
+    unit = unit_features(method, message, client, memory)
+
+    def products(index: Tensor) -> Tree:
+        batch = client.train.at(index)
+        z, y = unit(batch), one_hot(batch["y"], client.meta.num_classes).double()
+        return {"gram": z.T @ z, "cross": z.T @ y}
+
+    return functools.reduce(tree.add, map(products, torch.arange(client.size).split(CHUNK)))
+
+
+def solve(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes"]:
+    r"""The head of ridge regression without intercept, from the sums of everybody.
+
+    .. math:: W = (Z^T Z + \varepsilon I)^{-1} Z^T Y
+
+    Args:
+        total: ``gram`` and ``cross``.
+        ridge: Epsilon, as a share of the mean of the diagonal of Z'Z; above 0.
+
+    References:
+        Dong et al. (2022), Sec. 3, arXiv:2207.09413.
+
+    Example:
+        >>> total = {"gram": torch.eye(2).double(), "cross": torch.tensor([[3.0], [6.0]]).double()}
+        >>> solve(total, ridge=0.5)
+        tensor([[2.],
+                [4.]], dtype=torch.float64)
+    """
+    gram, cross = total["gram"], total["cross"]
+    mean = gram.diagonal().mean()
+    epsilon = ridge * (mean if mean > 0 else 1.0)  # features that are all 0 have the head 0
+    return torch.linalg.solve(gram + epsilon * torch.eye(len(gram)).to(gram), cross)
+
+
+@dataclass(frozen=True)
+class Calibrated(Method):
+    """Another method's features under the least-squares head of all clients' training examples.
+
+    One exchange finds the head; the other method's state is carried along as it is.
+
+    Args:
+        inner: Gives the features, which must be common to all clients.
+        ridge: As in :func:`solve`.
+    """
+
+    inner: Stepped
+    ridge: float
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
+        """One."""
+        return 1
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sum()
+
+    @property
+    @override
+    def cohort(self) -> Cohort:
+        return "all"
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {"inner": self.inner.init(meta, rng)}
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return {**state, "inner": self.inner.broadcast(state["inner"], client_id)}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        payload = sums(self.inner, message["inner"], client, memory)
+        return Update(payload, weight=float(client.size)), memory
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        return {**state, "head": solve(total.payload, self.ridge)}
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        unit = unit_features(self.inner, message["inner"], client, memory)
+        return score_logits(lambda batch: unit(batch) @ message["head"], client)
