@@ -37,7 +37,10 @@ class Model:
 
     @property
     def mixes_examples(self) -> bool:
-        """Whether an output depends on the other examples of its batch, as in batch norm."""
+        """Whether an output of training depends on the other examples of its batch: batch norm.
+
+        Without running statistics, an output of evaluation does so too.
+        """
         return any(
             isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self._module.modules()
         )

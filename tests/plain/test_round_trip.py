@@ -21,6 +21,7 @@ from fedbolic.federated import (
     Tune,
 )
 from fedbolic.nn.backbone import MLP, ConvNet
+from fedbolic.nn.resnet import ResNet
 from fedbolic.optim import SGD, Adam
 
 positive = st.floats(1e-12, 1e6)
@@ -28,8 +29,17 @@ rates = st.floats(0, 1, exclude_max=True)
 counts = st.integers(1, 10**6)
 # what YAML could take for something else: numbers, truth, nothing, marks of its own
 texts = st.sampled_from(["a", "1", "1e3", "no", "a: b", "é", "0x1", "a b", "*", "12:30", "-2E+5"])
-backbones = st.builds(MLP, st.lists(counts, min_size=1, max_size=3).map(tuple)) | st.builds(
-    ConvNet, counts
+several = st.lists(counts, min_size=1, max_size=3).map(tuple)
+backbones = (
+    st.builds(MLP, several)
+    | st.builds(ConvNet, counts)
+    | st.builds(
+        ResNet,
+        counts,
+        several,
+        stem=st.sampled_from(["imagenet", "cifar"]),
+        norm=st.sampled_from(["batch", "batch_untracked", "group"]),
+    )
 )
 optimizers = st.builds(SGD, momentum=rates) | st.builds(Adam, beta1=rates, eps=positive)
 schedules = st.builds(Schedule, epochs=counts, batch_size=st.none() | counts)
