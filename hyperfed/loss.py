@@ -82,7 +82,9 @@ def _law_of_cosines(z: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
     rho = 2 * numerics.root(numerics.square(prototypes)).atanh().T
     direction = numerics.unit(prototypes)
     a = 2 * length
-    gap = (towards.unsqueeze(-2) - direction).square().sum(-1) / 2  # 1 - cos, exact for small angles
+    gap = (towards.unsqueeze(-2) - direction).square().sum(
+        -1
+    ) / 2  # 1 - cos, exact for small angles
     # the angle has no derivative at the origin, but sinh a times its cosine has
     across = torch.where(length > 0, -(-2 * a).expm1() * gap, -4 * linear(z, direction))
     return a, (-rho).exp() * (rho - a).expm1().square() + rho.sinh() * across

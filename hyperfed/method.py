@@ -1,8 +1,8 @@
 """HyperFed: fixed prototypes in the Poincare ball, hyperbolic prototype learning, consistent steps.
 
 A round, in the words of the paper's Algorithm 1: every client draws the features of its examples
-towards the fixed prototypes of their classes and away from others (:mod:`hyperfed.loss`); the server
-goes the way on which the clients' changes agree (:mod:`fedbolic.federated.min_norm`).
+towards the fixed prototypes of their classes and away from others (:mod:`hyperfed.loss`); the
+server goes the way on which the clients' changes agree (:mod:`fedbolic.federated.min_norm`).
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
-from hyperfed.loss import Objective, Triplet, clip, distance, excess, mix, mixup_loss
+from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
 from hyperfed.prototypes import prototypes, turned
 
 logger = logging.getLogger("fedbolic")
@@ -42,7 +42,7 @@ CLIPPED = "clipped"
 
 @dataclass(frozen=True)
 class HyperFed(Stepped):
-    r"""Features drawn to class prototypes in the Poincare ball, aggregated by consistent directions.
+    r"""Features drawn to class prototypes in the Poincare ball, and steps that suit all clients.
 
     .. math:: \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \Delta^*, \quad
         \Delta_k = \theta_k - \theta, \quad \theta_k = \text{local steps on } \ell(z, w)
@@ -63,7 +63,7 @@ class HyperFed(Stepped):
         lr: Local step size, above 0.
         optimizer: The local optimiser, started afresh each round.
         objective: The local loss.
-        slope: Distance of the prototypes from the origin, as a share of the ball's radius, in (0, 1).
+        slope: The prototypes' distance from the origin over the ball's radius, in (0, 1).
         prototypes: ``fixed``, the same for all (paper); ``trained``, from there and shared;
             ``own``, fixed, and turned another way at every client, so there is no global model.
         clip: Longest feature, above 0, in units of length at the origin; none: any.
@@ -223,6 +223,11 @@ class HyperFed(Stepped):
         if client.id == HOLDOUT and self.prototypes == "own":
             return {}  # there is no global model
         return score(self, *self.start(message, client, memory), client)
+
+    @property
+    @override
+    def calibrating(self) -> "HyperFed | None":
+        return None if self.prototypes == "own" else self
 
     @override
     def tuning(self, epochs: int, lr: float | None) -> "HyperFed":

@@ -58,8 +58,9 @@ class MLP(Backbone):
 class ChannelsLast(nn.Module):
     """Images as they are, stored with the channels of a pixel side by side.
 
-    Convolutions and pooling then run on the CPU in about 6/10 of the time. A view where there is
-    one channel; ``to(memory_format=...)`` would leave such images as they were, and vmap refuses it.
+    Small convolutions and pooling then run on the CPU in about 6/10 of the time. A view where
+    there is one channel: ``to(memory_format=...)`` leaves such images as they are, and vmap refuses
+    it.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import geoopt
 import mpmath
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, normalize
 from torch.testing import assert_close
@@ -45,7 +45,7 @@ def features(length, seed, dtype=torch.float64, *, num=3, dim=4):
 
 def exact(z, w):
     """Eq. (1) of the point of Eq. (6), as they stand, with enough digits for both."""
-    with mpmath.workdps(60 + 18000 * (max(map(abs, z)) > 100)):
+    with mpmath.workdps(60 + 9000 * (max(map(abs, z)) > 100)):  # 1 - tanh(1e4)^2 has as many zeros
         z, w = ([mpmath.mpf(value) for value in vector] for vector in (z, w))
         length = mpmath.sqrt(sum(value**2 for value in z))
         x = [mpmath.tanh(length) * value / length for value in z] if length else z
@@ -92,6 +92,7 @@ def test_distance_equals_geoopt(length, seed, slope):
     assert_close(distance(z, points), expected, rtol=1e-7, atol=1e-9)
 
 
+@settings(max_examples=20)
 @given(st.floats(1e-3, 20.0), seeds)
 def test_derivatives_equal_finite_differences(length, seed):
     points = prototypes(5, 4, 0.9)
@@ -109,9 +110,9 @@ def test_a_feature_at_the_origin_is_pulled_straight_towards_a_prototype():
 
 def test_a_feature_at_its_prototype_has_distance_and_slope_zero():
     points = prototypes(3, 4, 0.9)
-    z = (points / 0.9 * torch.tensor(0.9).double().atanh()).requires_grad_()
+    z = (points / 0.9 * torch.tensor(0.9, dtype=torch.float64).atanh()).requires_grad_()
     own = distance(z, points).diagonal()
-    assert_close(own, torch.zeros_like(own), atol=1e-7, rtol=0)
+    assert_close(own, torch.zeros_like(own), atol=1e-13, rtol=0)
     assert torch.autograd.grad(own.sum(), z)[0].isfinite().all()
 
 
@@ -137,7 +138,8 @@ def test_triplets_equal_a_loop(seed):
     ]
     batch = {"y": y, "negative": drawn}
     found = {
-        kind: Triplet(2.0, kind).losses(z, points, batch).tolist() for kind in ("one", "all", "hard")
+        kind: Triplet(2.0, kind).losses(z, points, batch).tolist()
+        for kind in ("one", "all", "hard")
     }
     assert found["all"] == pytest.approx([sum(row) / 3 for row in every])
     assert found["hard"] == pytest.approx([max(row) for row in every])
@@ -155,7 +157,9 @@ def test_negatives_are_all_other_classes_alike(seed, num_classes):
     assert (steps > 0).all()
     counts = steps.flatten().bincount(minlength=num_classes)[1:]
     share = 1 / (num_classes - 1)
-    assert_close(counts / num, torch.full((num_classes - 1,), share), atol=5 * (share / num) ** 0.5, rtol=0)
+    assert_close(
+        counts / num, torch.full((num_classes - 1,), share), atol=5 * (share / num) ** 0.5, rtol=0
+    )
 
 
 def test_the_largest_uniform_number_still_names_a_class():
@@ -242,7 +246,7 @@ def test_losses_of_stacked_clients_are_those_of_each(objective):
     assert_close(torch.vmap(losses)(z, y, drawn), each)
 
 
-@pytest.mark.parametrize("make", [lambda: Triplet(margin=0), lambda: CrossEntropy(scale=-1)])
+@pytest.mark.parametrize("make", [lambda: Triplet(margin=0.0), lambda: CrossEntropy(scale=-1.0)])
 def test_bad_values_are_refused(make):
-    with pytest.raises(ValueError, match="must be positive"):
+    with pytest.raises(ValueError, match="must be a positive number"):
         make()

@@ -1,0 +1,314 @@
+"""HyperFed against its definition: steps by hand, prototypes by geometry, aggregation by cases."""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+
+import geoopt
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+from torch.testing import assert_close
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.data import HOLDOUT, IID, Digits, Examples, FederatedData, Images
+from fedbolic.federated import Evaluation, Mean, MinNorm, Schedule, Total, Trainer, Tune
+from fedbolic.nn.backbone import MLP, Backbone, ConvNet
+from fedbolic.rng import Rng
+from fedbolic.types import Meta
+from hyperfed import CrossEntropy, Geodesic, HyperFed, Triplet
+from hyperfed.loss import cosines, distance
+from hyperfed.prototypes import prototypes
+from tests.federated.boring import NormNet, federation
+
+RNG = Rng(5)
+META = Meta(3, (5,), (7, 4, 12))
+NET = MLP(widths=(4,))
+WHOLE = Schedule(epochs=2, batch_size=None)
+ALL = Triplet(negatives="all")
+
+
+@dataclass(frozen=True)
+class Linear(Backbone):
+    """One linear layer without bias: its features are easily made of any length."""
+
+    dim: int = 4
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.dim
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        return nn.Linear(meta.input_shape[0], self.dim, bias=False)
+
+
+def train(method, data, evaluation=None):
+    trainer = Trainer(evaluation=evaluation or Evaluation())
+    *_, (position, rows) = trainer.run(method, data, RNG)
+    return position.state, {row.name: row.value for row in rows if row.client is None}
+
+
+def updates(method, data, state):
+    """Every client's update of the first round."""
+    return {
+        client.id: method.local_update(
+            method.broadcast(state, client.id), client, {}, RNG.at("client", client.id)
+        )[0]
+        for client in data.clients
+    }
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return Images(Digits(), IID(4)).load(Rng(0))
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    method = HyperFed(ConvNet(dim=20), rounds=2, schedule=Schedule(2, 32), aggregator=Mean())
+    return method, train(method, digits)[0]
+
+
+def test_the_prediction_is_the_largest_cosine_and_the_nearest_prototype(digits, trained):
+    method, state = trained
+    client = digits.holdout
+    local, context = method.start(method.broadcast(state, HOLDOUT), client, {})
+    model = method.model(client.meta)
+    predicted = method.predict(model, local, client.test.tensors, context).argmax(dim=-1)
+    z = model(local["parameters"], {}, client.test.tensors["x"])[0].double()
+    points = prototypes(10, 20, 0.9)
+    assert torch.equal(predicted, cosines(z, points).argmax(dim=-1))
+    assert torch.equal(predicted, distance(z, points).argmin(dim=-1))
+    ball = geoopt.PoincareBall()
+    short = z * (z.norm(dim=-1, keepdim=True).clamp(max=3.1) / z.norm(dim=-1, keepdim=True))
+    nearest = ball.dist(ball.expmap0(short)[:, None], points).argmin(dim=-1)
+    assert torch.equal(predicted, nearest)
+
+
+@pytest.mark.parametrize("objective", [ALL, Geodesic(), CrossEntropy()])
+def test_a_local_update_is_plain_gradient_descent(objective):
+    data = federation()
+    method = HyperFed(NET, lr=0.1, schedule=WHOLE, objective=objective)
+    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    points = prototypes(3, 4, 0.9).float().double()
+    for i, update in updates(method, data, state).items():
+        layer = nn.Linear(5, 4).double()
+        layer.load_state_dict(
+            {n.removeprefix("body.1."): v.clone() for n, v in state["parameters"].items()}
+        )
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        batch = data.clients[i].train.tensors
+        for _ in range(2):
+            z = layer(batch["x"]).relu()
+            optimizer.zero_grad()
+            objective.losses(z, points, batch).mean().backward()
+            optimizer.step()
+        for name, value in layer.named_parameters():
+            change = value.detach() - state["parameters"][f"body.1.{name}"]
+            assert_close(update.payload["change"][f"body.1.{name}"], change)
+        assert update.weight == data.clients[i].size
+
+
+def test_the_authors_mixed_loss_is_added_with_its_weight():
+    data = federation()
+    plain = HyperFed(NET, objective=ALL)
+    mixed = dataclasses.replace(plain, mixup=2.0)
+    client = data.clients[0]
+    state = tree.to(plain.init(META, RNG), "cpu", torch.float64)
+    local, context = plain.start(plain.broadcast(state, 0), client, {})
+    draws = mixed.draw(1, client.size, torch.Generator().manual_seed(0))
+    mask = torch.ones(client.size, dtype=torch.bool)
+    batch = {**client.train.tensors, "mask": mask, **{n: d[0] for n, d in draws.items()}}
+    model = plain.model(META)
+    parameters, buffers = local["parameters"], local["buffers"]
+    extra = (
+        mixed.loss(model, parameters, buffers, batch, context)[0]
+        - plain.loss(model, parameters, buffers, batch, context)[0]
+    )
+
+    share = torch.sin(torch.pi / 2 * draws["share"][0]) ** 2
+    partner = draws["partner"][0].argsort()
+    x, y = batch["x"], batch["y"]
+    z = model(parameters, {}, share * x + (1 - share) * x[partner])[0]
+    logits = 0.9 * normalize(z) @ normalize(context["own"]["head.weight"]).T
+    log = logits.log_softmax(dim=-1)
+    rows = torch.arange(len(y))
+    assert_close(extra, -2 * (share * log[rows, y] + (1 - share) * log[rows, y[partner]]))
+
+
+def test_clients_with_the_same_data_step_as_the_average_does():
+    same = federation(sizes=(8, 8, 8))
+    one = same.clients[0].train
+    clients = tuple(dataclasses.replace(client, train=one) for client in same.clients)
+    data = FederatedData(clients, same.meta, same.holdout)
+    method = HyperFed(NET, rounds=3, schedule=WHOLE, objective=ALL)
+    consistent, rows = train(method, data)
+    average, _ = train(dataclasses.replace(method, aggregator=Mean()), data)
+    for name, value in average["parameters"].items():
+        assert_close(consistent["parameters"][name], value)
+    assert rows["ca/length"] == pytest.approx(1)
+
+
+def test_a_client_that_wants_no_change_does_not_stop_the_others():
+    data = federation(sizes=(6, 6))
+    happy = Examples({"x": torch.zeros(6, 5).double(), "y": data.clients[1].train.tensors["y"]})
+    clients = (data.clients[0], dataclasses.replace(data.clients[1], train=happy))
+    data = FederatedData(clients, data.meta, data.holdout)
+    method = HyperFed(Linear(), schedule=WHOLE, objective=ALL)  # no bias: zeros give no gradient
+    state = tree.to(method.init(data.meta, RNG), "cpu", torch.float64)
+    total = method.aggregator.aggregate(updates(method, data, state).items())
+    assert_close(
+        total.payload["change"],
+        updates(method, data, state)[0].payload["change"],
+        rtol=1e-12,
+        atol=0,
+    )
+    assert total.metrics["ca/weight_zero"] == 1
+
+
+def test_running_statistics_are_averaged_by_size_and_not_by_consistent_weights():
+    data = federation(sizes=(7, 4, 12))
+    method = HyperFed(NormNet(), schedule=Schedule(1, 4), objective=ALL)
+    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    found = updates(method, data, state)
+    after = method.server_update(state, method.aggregator.aggregate(found.items()))
+    name = "body.2.running_mean"
+    sizes = {i: update.weight for i, update in found.items()}
+    mean = sum(sizes[i] * u.payload["buffers"][name] for i, u in found.items()) / sum(
+        sizes.values()
+    )
+    assert_close(after["buffers"][name], mean)
+    assert "clipped" not in after["buffers"]
+
+
+def test_features_beyond_the_bound_are_counted_and_hold_nobody_back():
+    data = federation()
+    method = HyperFed(Linear(), lr=1e-30, clip=1.0, schedule=Schedule(3, 5), objective=ALL)
+    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    weight = state["parameters"]["body.weight"]
+    for i, update in updates(method, data, state).items():
+        long = (data.clients[i].train.tensors["x"] @ weight.T).norm(dim=1) > 1.0
+        assert update.metrics["train/clipped"] == pytest.approx(float(long.double().mean()))
+    unbounded = dataclasses.replace(method, clip=None)
+    assert {u.metrics["train/clipped"] for u in updates(unbounded, data, state).values()} == {0.0}
+
+
+def test_server_momentum_adds_up_steps():
+    method = HyperFed(NET, momentum=0.5, aggregator=Mean())
+    state = method.init(META, RNG)
+    change = tree.map(torch.ones_like, state["parameters"])
+    for expected in (1.0, 1.5, 1.75):
+        before = state["parameters"]
+        state = method.server_update(state, Total({"change": change, "buffers": {}}, 1.0, (0,)))
+        moved = tree.subtract(state["parameters"], before)
+        assert_close(moved, tree.scale(change, expected))
+
+
+def test_trained_prototypes_start_alike_move_and_stay_in_the_ball():
+    data = federation()
+    method = HyperFed(NET, rounds=3, prototypes="trained", aggregator=Mean(), momentum=0.9, lr=3.0)
+    state, _ = train(method, data)
+    start = prototypes(3, 4, 0.9)
+    learned = state["parameters"]["head.weight"].double()
+    assert_close(method.init(META, RNG)["parameters"]["head.weight"].double(), start)
+    assert not torch.allclose(learned, start, atol=1e-3)
+    assert (learned.norm(dim=1) < 1).all()
+
+
+def test_a_trained_prototype_takes_riemannian_steps():
+    data = federation()
+    method = HyperFed(NET, prototypes="trained", lr=0.1, schedule=Schedule(1, None), objective=ALL)
+    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    client = data.clients[0]
+    change = updates(method, data, state)[0].payload["change"]["head.weight"]
+    ball = geoopt.PoincareBall()
+    points = state["parameters"]["head.weight"].clone().requires_grad_()
+    body = {n: v for n, v in state["parameters"].items() if n != "head.weight"}
+    z, _ = method.model(META)(body, {}, client.train.tensors["x"])
+    loss = ALL.losses(z, points, client.train.tensors).mean()
+    (gradient,) = torch.autograd.grad(loss, points)
+    expected = ball.expmap(points, -0.1 * ball.egrad2rgrad(points, gradient)).detach()
+    assert_close(state["parameters"]["head.weight"] + change, expected)
+
+
+def test_own_prototypes_are_those_of_all_turned_and_there_is_no_global_model():
+    data = federation()
+    method = HyperFed(NET, rounds=1, prototypes="own", aggregator=Mean())
+    state = method.init(META, RNG)
+    common = prototypes(3, 4, 0.9).float()
+    seen = []
+    for client in data.clients:
+        _, context = method.start(method.broadcast(state, client.id), client, {})
+        own = context["own"]["head.weight"]
+        assert_close(torch.cdist(own, own), torch.cdist(common, common), atol=1e-5, rtol=0)
+        assert_close(own.norm(dim=1), torch.full((3,), 0.9))
+        seen.append(own)
+    assert not torch.allclose(seen[0], seen[1], atol=1e-2)
+    _, rows = train(method, data)
+    assert not any(name.startswith(("holdout", "calibrated")) for name in rows)
+    assert "test/accuracy" in rows
+
+
+def test_tuning_has_its_own_step_size(digits):
+    method = HyperFed(ConvNet(dim=4), rounds=1, lr=1e-9, schedule=Schedule(1, 32))
+    _, still = train(method, digits, Evaluation(tune=Tune(epochs=2)))
+    _, tuned = train(method, digits, Evaluation(tune=Tune(epochs=2, lr=0.3)))
+    assert still["tuned/accuracy"] == still["test/accuracy"]
+    assert tuned["tuned/accuracy"] > tuned["test/accuracy"] + 0.1
+
+
+@pytest.mark.parametrize("aggregator", [Mean(), MinNorm(), MinNorm(normalize="l2")])
+def test_a_step_size_of_three_tenths_gives_no_nan_where_features_are_bounded(aggregator, digits):
+    method = HyperFed(rounds=4, schedule=Schedule(5, 32), aggregator=aggregator)
+    state, rows = train(method, digits)
+    assert tree.is_finite(state)
+    assert "clients/failed" not in rows or rows["clients/failed"] == 0
+
+
+@pytest.mark.parametrize(("margin", "warns"), [(5.2, False), (5.4, True)])
+def test_a_margin_that_cannot_be_met_is_told(margin, warns, caplog):
+    with caplog.at_level(logging.WARNING, logger="fedbolic"):
+        # ten classes in 20 dimensions are 5.306 apart: appendix table of the specification
+        HyperFed(objective=Triplet(margin)).init(Meta(10, (1, 28, 28), (1,)), RNG)
+    assert ("larger than the least distance between prototypes, 5.31" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"slope": 1.0}, "at 1 the prototypes are infinitely far away"),
+        ({"slope": 0.0}, r"slope must lie in \(0, 1\), got 0.0"),
+        ({"clip": 0.0}, "clip must be a positive number, got 0"),
+        ({"mixup": -1.0}, "mixup must be 0 or more, got -1"),
+        ({"momentum": 1.0}, "momentum must"),
+        ({"lr": 0.0}, "lr must be a positive number"),
+        ({"rounds": 0}, "rounds must be at least 1"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        HyperFed(**settings)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "dim", "message"),
+    [
+        (1, 20, "there is nothing to keep apart: num_classes is 1"),
+        (3, 1, "a line has two directions"),
+    ],
+)
+def test_prototypes_that_cannot_be_are_told(num_classes, dim, message):
+    with pytest.raises(ValueError, match=message):
+        HyperFed(MLP(widths=(dim,))).init(Meta(num_classes, (5,), (1,)), RNG)
+
+
+def test_two_classes_on_a_line_train():
+    data = federation(classes=2)
+    method = HyperFed(Linear(1), rounds=2, aggregator=Mean())
+    state, rows = train(method, data)
+    assert tree.is_finite(state)
+    assert 0 <= rows["holdout/accuracy"] <= 1
