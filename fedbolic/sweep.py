@@ -28,7 +28,7 @@ def sweep(
     grid: dict[str, list[Any]] | None = None,
     seeds: tuple[int, ...] = (0,),
     published: tuple[Path, ...] = (),
-    setting: str | None = None,
+    settings: dict[str, dict[str, Any]] | None = None,
     name: str | None = None,
     runs: Path = Path("runs"),
     jobs: int = 1,
@@ -46,7 +46,8 @@ def sweep(
             ``A`` becomes ``A lr=0.1``, ``A lr=0.3`` for the values of ``method.lr``.
         seeds: Each row runs once with each.
         published: Tables of published numbers: CSV files of row, setting, column, value, source.
-        setting: Of these the rows that the report shows beside ours; by default all.
+        settings: By its name in those files, what a setting has in common: every row runs in each,
+            in a folder RUNS/NAME/SETTING, with a table of its own.
         name: Of the sweep; its folder is RUNS/NAME, with RUNS/NAME/ROW/seedSEED in it. By default
             the stem of the configuration file, or "sweep".
         runs: The folder of all runs.
@@ -63,20 +64,27 @@ def sweep(
     name = name or "sweep"
     folder = runs / name
     with setting_up():
-        rows = _crossed(rows, common or {}, grid or {})
         check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
-        _refuse_unclear(rows, seeds)
-        tasks = list(_tasks(str(base), rows, seeds, name, runs))
-        numbers = [number for file in published for number in read(file, setting)]
+        tables = {
+            setting: _crossed(rows, {**(common or {}), **shared}, grid or {})
+            for setting, shared in (settings or {"": {}}).items()
+        }
+        for table in tables.values():
+            _refuse_unclear(table, seeds)
+        numbers = {
+            setting: [number for file in published for number in read(file, setting or None)]
+            for setting in tables
+        }
+        tasks = list(_tasks(str(base), tables, seeds, name, runs))
         for arguments, path in tasks:  # every row is checked before the first one runs
-            settings = build(run, arguments)
+            built = build(run, arguments)
             if path.exists() and not overwrite:
-                _refuse_unlike(path / "config.yaml", describe(run, settings))
-        folder.mkdir(parents=True, exist_ok=True)
-        write_published(numbers, folder)
-        for place, row in enumerate(rows):
-            (folder / row).mkdir(exist_ok=True)
-            (folder / row / "place").write_text(str(place))
+                _refuse_unlike(path / "config.yaml", describe(run, built))
+        for setting, table in tables.items():
+            for place, row in enumerate(table):
+                (folder / setting / row).mkdir(exist_ok=True, parents=True)
+                (folder / setting / row / "place").write_text(str(place))
+            write_published(numbers[setting], folder / setting)
     return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
 
 
@@ -108,17 +116,19 @@ def _refuse_unclear(rows: dict[str, dict[str, Any] | None], seeds: Sequence[int]
 
 def _tasks(
     base: str,
-    rows: dict[str, dict[str, Any] | None],
+    tables: dict[str, dict[str, dict[str, Any] | None]],
     seeds: Sequence[int],
     name: str,
     runs: Path,
 ) -> Iterator[tuple[list[str], Path]]:
     """The command-line words and the folder of every run."""
     for seed in seeds:
-        for row, settings in rows.items():
-            words = [f"--{option}={_word(value)}" for option, value in (settings or {}).items()]
-            place = [f"--seed={seed}", f"--name={name}/{row}", f"--runs={runs}"]
-            yield ["--config", base, *words, *place], runs / name / row / f"seed{seed}"
+        for setting, rows in tables.items():
+            for row, settings in rows.items():
+                words = [f"--{option}={_word(value)}" for option, value in (settings or {}).items()]
+                folder = Path(name) / setting / row
+                place = [f"--seed={seed}", f"--name={folder}", f"--runs={runs}"]
+                yield ["--config", base, *words, *place], runs / folder / f"seed{seed}"
 
 
 def _word(value: Any) -> str:

@@ -125,6 +125,44 @@ def test_overwrite_begins_again(base, tmp_path):
     ]
 
 
+def test_a_grid_gives_every_row_every_combination(base, tmp_path):
+    grid = {"method.lr": [0.01, 0.1], "data.partition.num_clients": [2, 3]}
+    rows = {"plain": None, "prox": {"method.proximal": 0.5}}
+    folder, _ = sweep(base, rows, grid=grid, common={"method.rounds": 1}, runs=tmp_path / "runs")
+    for row, proximal in (("plain", 0.0), ("prox", 0.5)):
+        for lr in (0.01, 0.1):
+            for num_clients in (2, 3):
+                config = folder / f"{row} lr={lr} num_clients={num_clients}" / "seed0/config.yaml"
+                built = build(run, ["--config", str(config)])
+                method, partition = built["method"], built["data"].partition
+                assert (method.lr, method.proximal, method.rounds) == (lr, proximal, 1)
+                assert partition.num_clients == num_clients
+    assert len(list(folder.iterdir())) == 8
+
+
+def test_a_row_has_its_own_word_over_what_is_common(base, tmp_path):
+    rows = {"plain": None, "own": {"method.lr": 0.2}}
+    folder, _ = sweep(base, rows, common={"method.lr": 0.1}, runs=tmp_path / "runs")
+    for row, lr in (("plain", 0.1), ("own", 0.2)):
+        built = build(run, ["--config", str(folder / row / "seed0" / "config.yaml")])
+        assert built["method"].lr == lr
+
+
+def test_settings_are_tables_of_their_own_with_their_published_numbers(base, tmp_path):
+    file = tmp_path / "table.csv"
+    head = "row,setting,column,value,source\n"
+    lines = {name: f"plain,{name},G-FL %,{50 + i},T\n" for i, name in enumerate(("One", "Two"))}
+    file.write_text(head + "".join(lines.values()))
+    settings = {"One": {"method.lr": 0.1}, "Two": {"method.lr": 0.2}}
+    folder, _ = sweep(base, ROWS, settings=settings, published=(file,), runs=tmp_path / "runs")
+    for setting, options in settings.items():
+        built = build(run, ["--config", str(folder / setting / "plain" / "seed0" / "config.yaml")])
+        assert built["method"].lr == options["method.lr"]
+        assert (folder / setting / "published.csv").read_text() == head + lines[setting]
+        slow = build(run, ["--config", str(folder / setting / "slow" / "seed0" / "config.yaml")])
+        assert slow["method"].lr == 0.01
+
+
 def test_published_numbers_are_kept_with_the_sweep(base, tmp_path):
     file = tmp_path / "table_2.csv"
     file.write_text("row,setting,column,value,source\nplain,Set,G-FL %,50,Table 2\n")
