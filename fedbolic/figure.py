@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ KINDS = {"disc": Disc, "embedding": Embedding}
 def write(figure: Figure, stream: BinaryIO) -> None:
     """The figure as an ``.npz`` of plain arrays: its fields by name, and its ``kind``."""
     (kind,) = (name for name, known in KINDS.items() if type(figure) is known)
-    arrays = {
+    arrays: dict[str, Any] = {
         name: value.detach().cpu().numpy() if isinstance(value, Tensor) else np.array(value)
         for name, value in vars(figure).items()
     }
