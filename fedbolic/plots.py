@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedbolic import figure
-from fedbolic.figure import Disc, Embedding
+from fedbolic.figure import Disc
 from fedbolic.record import Row, RunFolder
 
 if TYPE_CHECKING:
@@ -103,21 +103,23 @@ def draw(file: Path, *, title: str) -> None:
         ValueError: If the file holds no figure.
     """
     drawn, saved = file.with_suffix(".png"), figure.read(file)
-    canvas = _canvas(8, 7)
+    columns = math.ceil(len(saved.labels.unique()) / 26)  # of the legend
+    canvas = _canvas(7 + columns, 7)
     axes = canvas.subplots()
     axes.set_axis_off()
     axes.set_aspect("equal")
     if isinstance(saved, Disc):
         axes.set_title(f"{title}: {file.stem} in the Poincaré disc")
         _fill_disc(axes, saved)
-    elif isinstance(saved, Embedding) and not drawn.exists():
+    elif not drawn.exists():
         axes.set_title(f"{title}: UMAP of {saved.of}")
         _scatter(axes, umap(saved.points), saved.labels)
     else:
         return
-    num_classes = len(axes.get_legend_handles_labels()[1])
-    if num_classes:
-        canvas.legend(loc="outside right center", ncols=math.ceil(num_classes / 26), frameon=False)
+    if columns:
+        legend = canvas.legend(loc="outside right center", ncols=columns, frameon=False)
+        for handle in filter(None, legend.legend_handles):
+            handle.set(sizes=[36], alpha=1)
     _save(canvas, drawn)
 
 
@@ -136,28 +138,20 @@ def umap(points: Tensor) -> Tensor:
 
 def _fill_disc(axes: "Axes", disc: Disc) -> None:
     from matplotlib.patches import Circle
-    from matplotlib.patheffects import withStroke
 
     axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
     axes.add_patch(Circle((0, 0), 1, fill=False, linewidth=1))
     _scatter(axes, disc.points, disc.labels)
-    area = min(240, 8000 / max(len(disc.marks), 1))  # in square points; they share the boundary
+    area = min(280, 8000 / max(len(disc.marks), 1))  # in square points; they share the boundary
+    text = {"ha": "center", "va": "center_baseline", "fontsize": 0.5 * math.sqrt(area)}
     for k, (x, y) in enumerate(disc.marks.tolist()):
-        axes.scatter(x, y, area, color=_colour(k), edgecolors="black", linewidths=1.5, zorder=3)
-        axes.annotate(
-            str(k),
-            (x, y),
-            ha="center",
-            va="center",
-            color="white",
-            fontsize=0.55 * math.sqrt(area),
-            path_effects=[withStroke(linewidth=1.5, foreground="black")],
-            zorder=4,
-        )
+        edge = {"edgecolor": _colour(k), "linewidth": 0.15 * math.sqrt(area)}
+        axes.scatter(x, y, area, color="white", **edge, zorder=3)
+        axes.annotate(str(k), (x, y), **text, zorder=4)
 
 
 def _scatter(axes: "Axes", points: Tensor, labels: Tensor) -> None:
-    area = float(np.clip(20000 / max(len(points), 1), 4, 36))  # in square points
+    area = float(np.clip(30000 / max(len(points), 1), 6, 36))  # in square points
     for k in labels.unique().tolist():
         x, y = points[labels == k].T.numpy()
         look = {"color": _colour(k), "marker": SHAPES[k // 10 % len(SHAPES)], "label": str(k)}
