@@ -38,7 +38,7 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
     """
     if not _installed():
         return
-    canvas = _canvas(11, 4.5)
+    canvas = _canvas(11.0, 4.5)
     panels = {"holdout/accuracy": "the server's test set", "test/accuracy": "at the clients"}
     for axes, (name, title) in zip(canvas.subplots(1, 2), panels.items(), strict=True):
         for place, (label, runs) in enumerate(measured.items()):
@@ -104,7 +104,7 @@ def draw(file: Path, *, title: str) -> None:
     """
     drawn, saved = file.with_suffix(".png"), figure.read(file)
     columns = math.ceil(len(saved.labels.unique()) / 26)  # of the legend
-    canvas = _canvas(7 + columns, 7)
+    canvas = _canvas(7.0 + columns, 7.0)
     axes = canvas.subplots()
     axes.set_axis_off()
     axes.set_aspect("equal")
