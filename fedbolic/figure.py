@@ -76,8 +76,14 @@ KINDS = {"disc": Disc, "embedding": Embedding}
 
 
 def write(figure: Figure, stream: BinaryIO) -> None:
-    """The figure as an ``.npz`` of plain arrays: its fields by name, and its ``kind``."""
-    (kind,) = (name for name, known in KINDS.items() if type(figure) is known)
+    """The figure as an ``.npz`` of plain arrays: its fields by name, and its ``kind``.
+
+    Raises:
+        TypeError: If it is of no kind that is known here.
+    """
+    kind = next((name for name, known in KINDS.items() if isinstance(figure, known)), None)
+    if kind is None:
+        raise TypeError(f"a figure must be a Disc or an Embedding, got {type(figure).__name__}")
     arrays: dict[str, Any] = {
         name: value.detach().cpu().numpy() if isinstance(value, Tensor) else np.array(value)
         for name, value in vars(figure).items()

@@ -1,11 +1,12 @@
 """Figures at the door: what cannot be drawn is refused where it is made."""
 
+import io
 import math
 
 import pytest
 import torch
 
-from fedbolic.figure import Disc, Embedding
+from fedbolic.figure import Disc, Embedding, write
 
 INSIDE, LABEL = torch.tensor([[0.6, 0.8]]), torch.tensor([0])  # of norm 1: ideal points are allowed
 
@@ -39,3 +40,8 @@ def test_an_embedding_is_finite_and_labelled():
         Embedding(torch.full((1, 9), math.inf), LABEL, of="vectors")
     with pytest.raises(ValueError, match="every point needs one label"):
         Embedding(torch.ones(2, 9), LABEL, of="vectors")
+
+
+def test_what_is_no_figure_is_not_written():
+    with pytest.raises(TypeError, match="must be a Disc or an Embedding, got dict"):
+        write({"points": INSIDE}, io.BytesIO())
