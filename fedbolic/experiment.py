@@ -1,6 +1,7 @@
 """From settings to a run's folder: run, and go on after a crash."""
 
 import importlib
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from fedbolic.federated import (
 )
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.rng import Rng
+
+logger = logging.getLogger("fedbolic")
 
 DTYPES = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
 
@@ -71,7 +74,8 @@ def run(
             ``on_run_end``, as :class:`~fedbolic.progress.ProgressBar` has them.
 
     Returns:
-        The folder, with ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
+        The folder, with ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``, and
+        ``figures`` if the method gives some.
 
     Raises:
         SetupError: If the run cannot begin; nothing has been written then.
@@ -90,7 +94,8 @@ def run(
         if path.exists():
             RunFolder(path).remove()
         folder = RunFolder.create(path, config=config, environment=job.environment())
-    _train(job, folder, position)
+    position = _train(job, folder, position)
+    _save_figures(job, folder, position)
     return path
 
 
@@ -117,10 +122,12 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
         checkpoint = folder.load()
     if checkpoint is not None:
         position = Position.restore(checkpoint)
-    if position.round >= job.method.rounds:
-        return False
-    _train(job, folder, position)
-    return True
+    unfinished = position.round < job.method.rounds
+    if unfinished:
+        position = _train(job, folder, position)
+    if unfinished or not folder.figures():  # it may have been killed between its end and them
+        _save_figures(job, folder, position)
+    return unfinished
 
 
 @dataclass(frozen=True)
@@ -190,22 +197,34 @@ def _logger(import_path: str, folder: Path) -> Any:
         raise SetupError(f"logger {import_path!r} cannot be made: {one_line(error)}") from error
 
 
-def _train(job: _Job, folder: RunFolder, position: Position) -> None:
+def _train(job: _Job, folder: RunFolder, position: Position) -> Position:
+    """The position after the last round."""
     fabric, rounds = job.fabric, job.method.rounds
+    exchanges = job.trainer.run(job.method, job.data, job.stream, position)
     fabric.call("on_run_start", round=position.round, rounds=rounds)
     status = "failed"
     try:
         began = time.perf_counter()
         with fabric.autocast():
-            for now, rows in job.trainer.run(job.method, job.data, job.stream, position):
-                folder.save(now.checkpoint(), rows, time.perf_counter() - began)
+            for position, rows in exchanges:
+                folder.save(position.checkpoint(), rows, time.perf_counter() - began)
                 began = time.perf_counter()
-                if now.exchange == 0:  # a round has ended
+                if position.exchange == 0:  # a round has ended
                     common = {row.name: row.value for row in rows if row.client is None}
-                    fabric.log_dict(common, step=now.round)
-                    fabric.call("on_round_end", round=now.round, rounds=rounds, rows=rows)
+                    fabric.log_dict(common, step=position.round)
+                    fabric.call("on_round_end", round=position.round, rounds=rounds, rows=rows)
         status = "success"
     finally:
         for logger in fabric.loggers:
             logger.finalize(status)  # some write only now what they were given
         fabric.call("on_run_end")
+    return position
+
+
+def _save_figures(job: _Job, folder: RunFolder, position: Position) -> None:
+    """Keep what the method gives to be drawn; a failure is a warning, for the run has ended."""
+    try:
+        with torch.no_grad():
+            folder.save_figures(job.method.figures(position.state, job.data))
+    except Exception:
+        logger.warning("the figures of %s cannot be saved", folder.path, exc_info=True)

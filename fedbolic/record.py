@@ -7,13 +7,16 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+
+from fedbolic import figure
+from fedbolic.figure import Figure
 
 HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
 """The files that grow, by name, and their first lines."""
@@ -33,6 +36,8 @@ class Row(NamedTuple):
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
+
+    Where the method gives figures there is a folder ``figures``, too.
 
     Metrics hold no times, so two runs of one seed are equal byte by byte. A checkpoint knows how
     many bytes of metrics and times belong to it; what a killed run wrote after its last checkpoint
@@ -125,6 +130,34 @@ class RunFolder:
         for name, size in sizes.items():
             _cut(self.path / name, size)
         return checkpoint
+
+    def save_figures(self, figures: Mapping[str, Figure]) -> None:
+        """Keep figures as ``figures/NAME.npz``; the folder appears only when it is complete.
+
+        Nothing is written if there is none. Figures of before are replaced, with what was drawn of
+        them.
+
+        Raises:
+            ValueError: If a name cannot name a file.
+        """
+        if not figures:
+            return
+        if unclear := [n for n in figures if n in ("", "..") or Path(n).name != n]:
+            raise ValueError(f"figures must have names that can name a file, got {unclear}")
+        draft = self.path / "figures.draft"
+        shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left one
+        draft.mkdir()
+        for name, value in figures.items():
+            with (draft / f"{name}.npz").open("wb") as file:
+                figure.write(value, file)
+                file.flush()
+                os.fsync(file.fileno())
+        shutil.rmtree(self.path / "figures", ignore_errors=True)
+        draft.rename(self.path / "figures")
+
+    def figures(self) -> list[Path]:
+        """The files of the figures that were saved, by name; empty if there are none."""
+        return sorted((self.path / "figures").glob("*.npz"))
 
     def rows(self) -> list[Row]:
         """All that was measured, in order."""

@@ -1,11 +1,12 @@
-"""Tables and plots of finished runs, ours beside the published numbers."""
+"""Tables of finished runs, ours beside the published numbers, and their plots."""
 
 import statistics
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbolic.plots import draw_figures, plot
 from fedbolic.published import PUBLISHED, Published, read
 from fedbolic.record import Row, RunFolder
 
@@ -45,6 +46,8 @@ class TableRow:
 def report(paths: Sequence[Path]) -> str:
     """A table of runs in Markdown; a plot of accuracy by round is written beside it.
 
+    What the methods gave to be drawn becomes ``figures/NAME.png`` in the folder of every run.
+
     Args:
         paths: Folders of runs, or folders that hold some. The plot and the table go to the first,
             as ``accuracy.png`` and ``report.md``.
@@ -58,7 +61,8 @@ def report(paths: Sequence[Path]) -> str:
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
     text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
     (paths[0] / "report.md").write_text(text)
-    plot(rows, paths[0] / "accuracy.png")
+    plot({row.name: [run.rows() for run in row.folders] for row in rows}, paths[0] / "accuracy.png")
+    draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
     return text
 
 
@@ -185,41 +189,3 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([texts[0], rule, *texts[1:]])
-
-
-def plot(rows: Sequence[TableRow], file: Path) -> None:
-    """Accuracy by round, a line for each row and a band over its seeds, as a PNG.
-
-    Does nothing where matplotlib, the extra ``plots``, is not installed.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = {"holdout/accuracy": "the server's test set", "test/accuracy": "at the clients"}
-    for axes, (name, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        for place, row in enumerate(rows):
-            curves = [_curve(folder.rows(), name) for folder in row.folders]
-            rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            values = [[100 * curve[r] for curve in curves] for r in rounds]
-            means = [statistics.fmean(v) for v in values]
-            look = {"color": f"C{place}", "label": row.name}  # one colour in both panels
-            if len(rounds) == 1:  # nothing is learned by rounds: a level to compare with
-                axes.axhline(means[0], linestyle="--", **look)
-            elif rounds:
-                axes.plot(rounds, means, **look)
-                low, high = [min(v) for v in values], [max(v) for v in values]
-                axes.fill_between(rounds, low, high, color=look["color"], alpha=0.2, linewidth=0)
-        axes.set(title=title, xlabel="round", ylabel="accuracy %")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend(fontsize="small")
-    figure.savefig(file, dpi=120)
-
-
-def _curve(rows: Iterable[Row], name: str) -> dict[int, float]:
-    return {row.round: row.value for row in rows if row.client is None and row.name == name}

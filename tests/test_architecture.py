@@ -12,10 +12,10 @@ COMMANDS = "the command layer"
 """The flat files that take a configuration to a run's folder; they may import one another."""
 
 FLOORS = (
-    ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check"),
+    ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
-    ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.report"),
-    ("fedbolic.federated",),
+    ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
+    ("fedbolic.federated", "fedbolic.report"),
     ("fedbolic.baselines", COMMANDS, "flatland", "hyperfed", "fedhull", "flynn"),
     ("fedbolic.__main__", "fedbolic.deploy", "benchmarks"),
     ("tests",),  # of the same floor in the design, and yet they call the command line

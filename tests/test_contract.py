@@ -26,6 +26,7 @@ from fedbolic.federated import (
     Tune,
 )
 from fedbolic.federated.method import Method
+from fedbolic.record import RunFolder
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 from tests.federated.boring import NormNet, assert_same, flat, saved_and_loaded, train
@@ -249,6 +250,21 @@ def test_evaluation_is_pure_and_its_scores_are_finite(name):
             assert_same(memory, before[1])
             assert all(math.isfinite(value) for value in first.values())
             assert all(0 <= v <= 1 for n, v in first.items() if n.endswith("accuracy"))
+
+
+@every_method
+def test_figures_are_pure_and_may_be_saved(name, tmp_path):
+    method, data = subject(name)
+    state = exchanges(name)[-1].next
+    before, global_stream = copy.deepcopy(state), torch.get_rng_state()
+    first, second = (method.figures(state, data) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), global_stream)
+    assert_same(state, before)
+    assert first.keys() == second.keys()
+    for label, figure in first.items():
+        assert_same(vars(figure), vars(second[label]))
+    RunFolder(tmp_path).save_figures(first)
+    assert {file.stem for file in RunFolder(tmp_path).figures()} == first.keys()
 
 
 @every_method

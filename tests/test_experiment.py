@@ -3,17 +3,20 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic import record, tree
 from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.configuration import SetupError
 from fedbolic.data import IID, Images
 from fedbolic.experiment import resume, run
 from fedbolic.federated import Clip, Cohort, FedAvg, Mean, Median, Schedule
+from fedbolic.figure import Disc, Embedding, read
 from fedbolic.nn.backbone import MLP
 from fedbolic.record import RunFolder
+from fedbolic.rng import Rng
 
 DATA = Images(partition=IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(backbone=MLP((4,)), rounds=2, schedule=Schedule(epochs=1, batch_size=16))
@@ -248,6 +251,120 @@ def test_channels_and_cohorts_reach_the_training(tmp_path):
     factors = [row for row in rows if row.name == "clip/factor" and row.client is not None]
     assert len(factors) == 2
     assert all(row.value < 1 for row in factors)
+
+
+def weights(state, data):
+    """Pictures that show which state and data they are of."""
+    weight = state["parameters"]["head.weight"]  # by class
+    labels = torch.arange(len(weight), device=weight.device)
+    inputs = data.holdout.test.tensors["x"].flatten(1)
+    return {
+        "heads": Disc(0.9 * torch.nn.functional.normalize(weight[:, :2]), labels),
+        "inputs": Embedding(inputs, data.holdout.test.tensors["y"], of="pixels"),
+    }
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Gives FedAvg figures; what it was asked for, in order."""
+    log = []
+
+    def figures(self, state, data):
+        assert not torch.is_grad_enabled()
+        log.append(weights(state, data))
+        return log[-1]
+
+    monkeypatch.setattr(FedAvg, "figures", figures)
+    return log
+
+
+def assert_saved(path, figures):
+    files = {file.stem: file for file in RunFolder(path).figures()}
+    assert files.keys() == figures.keys()
+    for name, file in files.items():
+        with np.load(file, allow_pickle=False) as arrays:
+            assert np.array_equal(arrays["points"], figures[name].points.numpy())
+            assert np.array_equal(arrays["labels"], figures[name].labels.numpy())
+        assert type(read(file)) is type(figures[name])
+
+
+def test_figures_are_of_the_last_round_and_asked_for_once(asked, tmp_path):
+    path = run(METHOD, DATA, runs=tmp_path)
+    (figures,) = asked
+    assert_saved(path, figures)
+    assert_saved(path, weights(state_of(path)["state"], DATA.load(Rng(0).at("data"))))
+    assert resume(path) is False
+    assert len(asked) == 1
+
+
+def test_figures_change_no_measurement(tmp_path, request):
+    without = run(METHOD, DATA, runs=tmp_path, name="without")
+    request.getfixturevalue("asked")
+    path = run(METHOD, DATA, runs=tmp_path, name="with")
+    assert (path / "metrics.csv").read_bytes() == (without / "metrics.csv").read_bytes()
+    assert not (without / "figures").exists()
+    assert {file.name for file in path.iterdir()} == {
+        "figures",
+        *(file.name for file in without.iterdir()),
+    }
+
+
+def test_a_run_that_was_stopped_saves_its_figures_when_it_is_resumed(asked, tmp_path):
+    whole = run(METHOD, DATA, runs=tmp_path, name="whole")
+    with pytest.raises(RaisesError):
+        run(METHOD, DATA, runs=tmp_path, name="cut", callbacks=[Raises()])
+    cut = tmp_path / "cut" / "seed0"
+    assert len(asked) == 1
+    assert not (cut / "figures").exists()
+    assert resume(cut) is True
+    assert_saved(cut, asked[0])
+    assert [file.name for file in (cut / "figures").iterdir()] == [
+        file.name for file in (whole / "figures").iterdir()
+    ]
+
+
+@pytest.mark.parametrize(("place", "name"), [(RunFolder, "save_figures"), (record.figure, "write")])
+def test_a_run_killed_between_its_end_and_its_figures_saves_them_later(
+    place, name, asked, tmp_path, monkeypatch
+):
+    def die(*arguments):
+        raise KeyboardInterrupt  # not an Exception, as a kill
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, die)
+        with pytest.raises(KeyboardInterrupt):
+            run(METHOD, DATA, runs=tmp_path)
+    path = tmp_path / "run" / "seed0"
+    assert RunFolder(path).figures() == []
+    assert state_of(path)["round"] == 2
+    assert resume(path) is False  # no round is left
+    assert_saved(path, asked[0])
+    assert not (path / "figures.draft").exists()
+
+
+@pytest.mark.parametrize(
+    ("figures", "message"),
+    [
+        (lambda self, state, data: 1 / 0, "division by zero"),
+        (lambda self, state, data: {"../heads": weights(state, data)["heads"]}, "name a file"),
+        (lambda self, state, data: {"a": Disc(torch.full((1, 2), 9.0), torch.zeros(1).long())},
+         "unit disc"),
+    ],
+)  # fmt: skip
+def test_figures_that_fail_are_a_warning_and_the_run_is_whole(
+    figures, message, tmp_path, monkeypatch, caplog
+):
+    whole = run(METHOD, DATA, runs=tmp_path, name="whole")
+    monkeypatch.setattr(FedAvg, "figures", figures)
+    path = run(METHOD, DATA, runs=tmp_path, name="failing")
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert str(path) in warning.getMessage()
+    assert message in caplog.text
+    assert (path / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    assert state_of(path)["round"] == 2
+    assert not list(path.rglob("figures*"))
+    assert not list(tmp_path.rglob("heads*"))
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.figure import Disc
 from fedbolic.record import HEADERS, Row, RunFolder, environment, refuse_existing
 
 ROWS = [Row(1, None, "train/loss", 0.1), Row(1, 0, "test/accuracy", 1 / 3)]
@@ -265,3 +266,44 @@ def test_the_environment_names_versions_beside_what_is_asked():
     assert (found["threads"], found["engine"]) == (3, "Sequential")
     assert torch.__version__.startswith(found["packages"]["torch"])
     assert json.loads(json.dumps(found)) == found
+
+
+POINT = Disc(torch.zeros(1, 2), torch.tensor([0]))
+
+
+def test_figures_are_listed_by_name_and_none_leave_no_folder(folder):
+    folder.save_figures({})
+    assert folder.figures() == []
+    assert not list(folder.path.glob("figures*"))
+    folder.save_figures({"b": POINT, "a.1": POINT})
+    assert [file.name for file in folder.figures()] == ["a.1.npz", "b.npz"]
+
+
+def test_new_figures_replace_the_old_and_what_was_drawn_of_them(folder):
+    folder.save_figures({"a": POINT, "b": POINT})
+    (folder.path / "figures" / "a.png").touch()
+    folder.save_figures({"a": POINT})
+    assert [file.name for file in (folder.path / "figures").iterdir()] == ["a.npz"]
+
+
+def test_figures_appear_together_or_not_at_all(folder, monkeypatch):
+    def die(*arguments):
+        raise PowerError
+
+    syncs = iter([os.fsync, die])  # of the first figure and of the second
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda number: next(syncs)(number))
+        with pytest.raises(PowerError):
+            folder.save_figures({"a": POINT, "b": POINT})
+    assert folder.figures() == []
+    folder.save_figures({"c": POINT})
+    assert [file.name for file in folder.figures()] == ["c.npz"]
+    assert not (folder.path / "figures.draft").exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/a"])
+def test_a_figure_must_have_the_name_of_a_file(name, folder):
+    before = list(folder.path.rglob("*"))
+    with pytest.raises(ValueError, match="names that can name a file"):
+        folder.save_figures({"a": POINT, name: POINT})
+    assert list(folder.path.rglob("*")) == before

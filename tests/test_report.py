@@ -3,8 +3,10 @@
 import sys
 
 import pytest
+import torch
 
-from fedbolic.record import Row
+from fedbolic.figure import Disc
+from fedbolic.record import Row, RunFolder
 from fedbolic.report import (
     CALIBRATED_G,
     CALIBRATED_P,
@@ -18,7 +20,6 @@ from fedbolic.report import (
     VALIDATION,
     WORST,
     find,
-    plot,
     report,
     summary,
     table,
@@ -71,6 +72,10 @@ def cells(text):
     assert set("".join(rule)) == {"-"}
     assert all(len(row) == len(head) for row in rows)
     return head[1:], {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def save_figure(run):
+    RunFolder(run).save_figures({"here": Disc(torch.zeros(1, 2), torch.tensor([0]))})
 
 
 def rows_of(write):
@@ -268,39 +273,25 @@ def test_a_report_may_be_made_again(write):
     assert report([runs]) == report([runs])
 
 
-@pytest.mark.parametrize("text", ["", "1,,train/loss,0.5\n", "1,,holdout/accuracy,0.5\n"])
-def test_a_plot_of_little_or_nothing_is_a_plot(text, write):
-    pytest.importorskip("matplotlib")
-    runs = write("a/seed0", text)
-    plot(find(runs), runs / "plot.png")
-    assert (runs / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_plot_shows_mean_and_range_over_seeds(write, monkeypatch):
-    figures = pytest.importorskip("matplotlib.figure")
-    write("a/seed0")
-    runs = write("a/seed1", SECOND)
-    made = []
-    save = figures.Figure.savefig
-    monkeypatch.setattr(
-        figures.Figure,
-        "savefig",
-        lambda self, *arguments, **named: (made.append(self), save(self, *arguments, **named)),
-    )
-    plot(find(runs), runs / "plot.png")
-    left, right = made[0].axes
-    assert list(left.lines[0].get_xdata()) == [1, 2]
-    assert left.lines[0].get_ydata() == pytest.approx([30.0, 55.0])
-    assert right.lines[0].get_ydata() == pytest.approx([40.0, 70.0])
-    band = left.collections[0].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == pytest.approx((30.0, 60.0))
-
-
 def test_without_matplotlib_the_table_is_made_and_no_plot(write, monkeypatch):
     for name in [n for n in sys.modules if n.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     runs = write("a/seed0")
+    save_figure(runs / "a" / "seed0")
     assert "| a " in report([runs])
     assert (runs / "report.md").exists()
     assert not (runs / "accuracy.png").exists()
+    assert not (runs / "a" / "seed0" / "figures" / "here.png").exists()
+
+
+def test_a_report_draws_the_figures_of_every_run_beside_their_arrays(write):
+    pytest.importorskip("matplotlib")
+    write("a/seed0")
+    write("a/seed1")
+    runs = write("b/seed0")
+    for run in ("a/seed0", "a/seed1"):
+        save_figure(runs / run)
+    report([runs])
+    drawn = {str(file.relative_to(runs)) for file in runs.rglob("*.png")}
+    assert drawn == {"accuracy.png", *(f"a/seed{k}/figures/here.png" for k in (0, 1))}

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, FederatedData
+from fedbolic.figure import Figure
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 
@@ -108,6 +109,18 @@ class Method(ABC):
         ``<split>/examples`` gives the weight of that split's scores in a mean over clients. A
         method without a global model returns nothing for the server's test set.
         """
+
+    def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:
+        """Pictures of what was learned, by names that can name a file; by default none.
+
+        Asked for once, after the last round, without gradients; saved beside the metrics.
+
+        Args:
+            state: The server's, after the last round.
+            data: On the device and in the dtype of the run.
+        """
+        del state, data
+        return {}
 
     def phase(self, state: Tree) -> "Method":
         """The method of the next exchange; by default this one.

@@ -9,8 +9,9 @@ import yaml
 import fedbolic.experiment
 from fedbolic.configuration import build
 from fedbolic.experiment import run
-from fedbolic.federated import RunStoppedError, Sequential
+from fedbolic.federated import FedAvg, RunStoppedError, Sequential
 from fedbolic.federated.engine import Failure
+from fedbolic.figure import Disc
 from tests.plain.conftest import refused
 
 FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
@@ -256,6 +257,17 @@ def test_a_sweep_finds_its_base_beside_itself_and_prints_its_table(
         "seed0",
         "seed1",
     }
+
+
+def test_a_sweep_ends_with_its_figures_drawn(fedbolic, config, runs, monkeypatch):
+    pytest.importorskip("matplotlib")
+    point = Disc(torch.zeros(1, 2), torch.tensor([0]))
+    monkeypatch.setattr(FedAvg, "figures", lambda self, state, data: {"origin": point})
+    sweep = config.with_name("sweep.yaml")
+    sweep.write_text("base: tiny.yaml\nseeds: [0, 1]\nrows: {ours: null, none: {method.rounds: 1}}")
+    assert fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")[0] == 0
+    drawn = {str(file.relative_to(runs / "sweep")) for file in runs.rglob("origin.png")}
+    assert drawn == {f"{r}/seed{k}/figures/origin.png" for r in ("ours", "none") for k in (0, 1)}
 
 
 def test_one_stopped_row_does_not_stop_a_sweep(fedbolic, config, runs):

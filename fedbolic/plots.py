@@ -1,0 +1,183 @@
+"""Drawings of what runs measured and saved, as PNG files.
+
+They need matplotlib, the extra ``plots``, and do nothing where it is not installed.
+"""
+
+import importlib.util
+import logging
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedbolic import figure
+from fedbolic.figure import Disc
+from fedbolic.record import Row, RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger("fedbolic")
+
+COLOURS, SHAPES = "tab10", "os^DvP*X<>"
+"""Class k has colour k mod 10 and shape k // 10, so that 26 classes are told apart, too."""
+
+
+def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
+    """Accuracy by round, a line for each name and a band over its seeds.
+
+    Args:
+        measured: By the name of a line, what the runs behind it measured.
+        file: Where the drawing goes.
+    """
+    if not _installed():
+        return
+    canvas = _canvas(11.0, 4.5)
+    panels = {"holdout/accuracy": "the server's test set", "test/accuracy": "at the clients"}
+    for axes, (name, title) in zip(canvas.subplots(1, 2), panels.items(), strict=True):
+        for place, (label, runs) in enumerate(measured.items()):
+            curves = [_curve(rows, name) for rows in runs]
+            rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+            values = [[100 * curve[r] for curve in curves] for r in rounds]
+            means = [statistics.fmean(v) for v in values]
+            look = {"color": f"C{place}", "label": label}  # one colour in both panels
+            if len(rounds) == 1:  # nothing is learned by rounds: a level to compare with
+                axes.axhline(means[0], linestyle="--", **look)
+            elif rounds:
+                axes.plot(rounds, means, **look)
+                low, high = [min(v) for v in values], [max(v) for v in values]
+                axes.fill_between(rounds, low, high, color=look["color"], alpha=0.2, linewidth=0)
+        axes.set(title=title, xlabel="round", ylabel="accuracy %")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(fontsize="small")
+    _save(canvas, file)
+
+
+def _curve(rows: Iterable[Row], name: str) -> dict[int, float]:
+    return {row.round: row.value for row in rows if row.client is None and row.name == name}
+
+
+def draw_figures(runs: Mapping[str, RunFolder]) -> None:
+    """Every figure that runs saved, beside its arrays; one that cannot be drawn is a warning.
+
+    A projection takes long, so one that is there is kept: delete it to have it drawn anew.
+
+    Args:
+        runs: By what stands in the title.
+    """
+    if not _installed():
+        return
+    without_umap: list[Path] = []
+    for title, folder in runs.items():
+        for file in folder.figures():
+            try:
+                draw(file, title=title)
+            except ModuleNotFoundError:
+                without_umap.append(file)
+            except Exception as error:  # one picture must not cost the others
+                logger.warning("%s cannot be drawn: %r", file, error)
+    if without_umap:
+        logger.warning(
+            "embeddings such as %s are not drawn: they are projected by umap-learn, the extra umap",
+            without_umap[0],
+        )
+
+
+def draw(file: Path, *, title: str) -> None:
+    """One figure, as a PNG beside its arrays.
+
+    Args:
+        file: The arrays.
+        title: What stands before the figure's own title.
+
+    Raises:
+        ModuleNotFoundError: If the figure must be projected and umap-learn is not installed.
+        ValueError: If the file holds no figure.
+    """
+    drawn, saved = file.with_suffix(".png"), figure.read(file)
+    columns = math.ceil(len(saved.labels.unique()) / 26)  # of the legend
+    canvas = _canvas(7.0 + columns, 7.0)
+    axes = canvas.subplots()
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    if isinstance(saved, Disc):
+        axes.set_title(f"{title}: {file.stem} in the Poincaré disc")
+        _fill_disc(axes, saved)
+    elif not drawn.exists():
+        axes.set_title(f"{title}: UMAP of {saved.of}")
+        _scatter(axes, umap(saved.points), saved.labels)
+    else:
+        return
+    if columns:
+        legend = canvas.legend(loc="outside right center", ncols=columns, frameon=False)
+        for handle in filter(None, legend.legend_handles):
+            handle.set(sizes=[36], alpha=1)
+    _save(canvas, drawn)
+
+
+def umap(points: Tensor) -> Tensor:
+    """Two coordinates for every point: neighbours stay near, lengths and angles mean nothing.
+
+    Raises:
+        ModuleNotFoundError: If umap-learn, the extra ``umap``, is not installed.
+
+    References:
+        McInnes, Healy and Melville (2018), arXiv:1802.03426.
+    """
+    projection = importlib.import_module("umap").UMAP(random_state=0, n_jobs=1)
+    return torch.from_numpy(projection.fit_transform(points.numpy()))
+
+
+def _fill_disc(axes: "Axes", disc: Disc) -> None:
+    from matplotlib.patches import Circle
+
+    axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
+    axes.add_patch(Circle((0, 0), 1, fill=False, linewidth=1))
+    _scatter(axes, disc.points, disc.labels)
+    area = min(280, 8000 / max(len(disc.marks), 1))  # in square points; they share the boundary
+    text = {"ha": "center", "va": "center_baseline", "fontsize": 0.5 * math.sqrt(area)}
+    for k, (x, y) in enumerate(disc.marks.tolist()):
+        edge = {"edgecolor": _colour(k), "linewidth": 0.15 * math.sqrt(area)}
+        axes.scatter(x, y, area, color="white", **edge, zorder=3)
+        axes.annotate(str(k), (x, y), **text, zorder=4)
+
+
+def _scatter(axes: "Axes", points: Tensor, labels: Tensor) -> None:
+    area = float(np.clip(30000 / max(len(points), 1), 6, 36))  # in square points
+    for k in labels.unique().tolist():
+        x, y = points[labels == k].T.numpy()
+        look = {"color": _colour(k), "marker": SHAPES[k // 10 % len(SHAPES)], "label": str(k)}
+        axes.scatter(x, y, area, alpha=0.6, linewidths=0, **look)
+
+
+def _colour(k: int) -> tuple[float, float, float, float]:
+    import matplotlib
+
+    return matplotlib.colormaps[COLOURS](k % 10)
+
+
+def _installed() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def _canvas(width: float, height: float) -> "Figure":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(canvas)
+    return canvas
+
+
+def _save(canvas: "Figure", file: Path) -> None:
+    draft = file.with_suffix(".png.draft")
+    canvas.savefig(draft, dpi=120, format="png")
+    draft.replace(file)  # atomic: a projection that is there is whole

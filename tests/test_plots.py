@@ -1,0 +1,188 @@
+"""Drawings: they show the numbers they were given, and a missing extra costs a picture, no more."""
+
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedbolic.figure import Disc, Embedding
+from fedbolic.plots import draw, draw_figures, plot
+from fedbolic.record import Row, RunFolder
+
+figures = pytest.importorskip("matplotlib.figure")
+image = pytest.importorskip("matplotlib.image")
+
+ACCURACIES = {"holdout/accuracy": [(0.3, 0.5), (0.3, 0.6)], "test/accuracy": [(0.4, 0.7)] * 2}
+"""By name, for each of two seeds, what two rounds measured."""
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The matplotlib figures that were saved, in order."""
+    made = []
+    save = figures.Figure.savefig
+    monkeypatch.setattr(
+        figures.Figure,
+        "savefig",
+        lambda self, *arguments, **named: (made.append(self), save(self, *arguments, **named)),
+    )
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def measured(seed):
+    return [
+        Row(round, None, name, seeds[seed][round - 1])
+        for name, seeds in ACCURACIES.items()
+        for round in (1, 2)
+    ]
+
+
+def circle(num_classes, radius=0.9):
+    angles = torch.arange(num_classes) * 2 * math.pi / num_classes
+    return radius * torch.stack([angles.cos(), angles.sin()], dim=1)
+
+
+def disc(num_classes=3, radius=0.5):
+    return Disc(circle(num_classes, radius), torch.arange(num_classes), circle(num_classes))
+
+
+def drawing(folder, figure):
+    """The pixels of a figure that is saved, drawn and read."""
+    folder.save_figures({"a": figure})
+    draw(folder.figures()[0], title="t")
+    return image.imread(folder.path / "figures" / "a.png")
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [Row(1, None, "train/loss", 0.5)], [Row(1, None, "holdout/accuracy", 0.5)]]
+)
+def test_a_plot_of_little_or_nothing_is_a_plot(rows, tmp_path):
+    plot({"a": [rows]}, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["plot.png"]
+
+
+def test_a_plot_shows_mean_and_range_over_seeds(tmp_path, drawn):
+    plot({"a": [measured(0), measured(1)]}, tmp_path / "plot.png")
+    left, right = drawn[0].axes
+    assert list(left.lines[0].get_xdata()) == [1, 2]
+    assert left.lines[0].get_ydata() == pytest.approx([30.0, 55.0])
+    assert right.lines[0].get_ydata() == pytest.approx([40.0, 70.0])
+    band = left.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((30.0, 60.0))
+
+
+def test_a_disc_is_drawn_and_follows_its_points_and_marks(folder):
+    first = drawing(folder, disc())
+    assert len({tuple(pixel) for pixel in first.reshape(-1, first.shape[-1])}) > 10
+    assert (drawing(folder, disc()) == first).all()
+    assert (drawing(folder, disc(radius=0.4)) != first).any()
+    without = drawing(folder, Disc(disc().points, disc().labels))
+    assert without.shape == first.shape
+    assert (without != first).any()
+
+
+def test_a_disc_is_round_and_shows_where_every_point_of_a_class_is(folder, drawn):
+    given = Disc(circle(4, 0.5), torch.tensor([1, 0, 1, 25]), circle(26))
+    drawing(folder, given)
+    (axes,) = drawn[0].axes
+    assert axes.get_aspect() == 1
+    (boundary,) = axes.patches
+    assert (boundary.center, boundary.radius) == ((0, 0), 1)
+    by_label = {c.get_label(): c.get_offsets() for c in axes.collections}
+    for label in (0, 1, 25):
+        expected = given.points[given.labels == label]
+        assert torch.as_tensor(by_label[str(label)]).float().equal(expected)
+    assert [text.get_text() for text in axes.texts] == [str(k) for k in range(26)]
+    for text, place in zip(axes.texts, given.marks.tolist(), strict=True):
+        assert list(text.xy) == place
+    assert axes.get_title() == "t: a in the Poincaré disc"
+
+
+def test_26_classes_differ_in_colour_or_shape(folder, drawn):
+    drawing(folder, disc(26))
+    points = [c for c in drawn[0].axes[0].collections if c.get_label() in map(str, range(26))]
+    looks = {(c.get_facecolor().tobytes(), c.get_paths()[0].vertices.tobytes()) for c in points}
+    assert len(points) == len(looks) == 26
+    (legend,) = drawn[0].legends
+    assert [text.get_text() for text in legend.texts] == [str(k) for k in range(26)]
+
+
+def test_a_disc_without_a_point_is_drawn(folder):
+    drawing(folder, Disc(torch.empty(0, 2), torch.empty(0, dtype=torch.long)))
+
+
+class FirstTwo:
+    """Stands for umap-learn: its projection is to the first two coordinates."""
+
+    calls = 0
+
+    def __init__(self, *, random_state, n_jobs):
+        assert random_state is not None  # otherwise every drawing would be another
+
+    def fit_transform(self, points):
+        type(self).calls += 1
+        return points[:, :2]
+
+
+@pytest.fixture
+def projection(monkeypatch):
+    monkeypatch.setattr(FirstTwo, "calls", 0)
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=FirstTwo))
+    return FirstTwo
+
+
+EMBEDDING = Embedding(torch.arange(15.0).reshape(3, 5), torch.tensor([0, 1, 1]), of="tangents")
+
+
+def test_an_embedding_is_projected_and_its_title_says_so(folder, drawn, projection):
+    drawing(folder, EMBEDDING)
+    (axes,) = drawn[0].axes
+    assert axes.get_title() == "t: UMAP of tangents"
+    assert [c.get_offsets().tolist() for c in axes.collections] == [[[0, 1]], [[5, 6], [10, 11]]]
+
+
+def test_a_projection_that_is_there_is_kept_until_the_points_change(folder, projection):
+    folder.save_figures({"a": EMBEDDING})
+    for _ in range(2):
+        draw_figures({"t": folder})
+    assert projection.calls == 1
+    folder.save_figures({"a": EMBEDDING})
+    draw_figures({"t": folder})
+    assert projection.calls == 2
+
+
+def test_without_umap_the_extra_is_named_once_and_discs_are_drawn(folder, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    folder.save_figures({"a": EMBEDDING, "b": EMBEDDING, "c": disc()})
+    draw_figures({"t": folder, "u": folder})
+    (record,) = caplog.records
+    assert "the extra umap" in record.getMessage()
+    assert [file.name for file in folder.path.rglob("*.png*")] == ["c.png"]
+
+
+def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_are_drawn(folder, caplog):
+    folder.save_figures({"a": disc(), "b": disc(), "c": disc()})
+    (folder.path / "figures" / "b.npz").write_bytes(b"PK")
+    draw_figures({"t": folder})
+    (record,) = caplog.records
+    assert "b.npz" in record.getMessage()
+    assert {file.name for file in folder.path.rglob("*.png*")} == {"a.png", "c.png"}
+
+
+def test_without_matplotlib_nothing_is_drawn_or_said(folder, monkeypatch, caplog):
+    for name in [n for n in sys.modules if n.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    folder.save_figures({"a": disc()})
+    draw_figures({"t": folder})
+    plot({"a": [measured(0)]}, folder.path / "plot.png")
+    assert not caplog.records
+    assert list(folder.path.rglob("*.png*")) == []
