@@ -50,20 +50,38 @@ def report(paths: Sequence[Path]) -> str:
 
     Args:
         paths: Folders of runs, or folders that hold some. The plot and the table go to the first,
-            as ``accuracy.png`` and ``report.md``.
+            as ``accuracy.png`` and ``report.md``. One folder of several settings or sweeps gives a
+            table for each, with its plot beside its rows.
 
     Raises:
         FileNotFoundError: If a folder holds no run.
     """
-    rows = _distinct([row for path in paths for row in find(path)])
-    file = paths[0] / PUBLISHED
-    text = table(rows, read(file) if file.exists() else ())
+    rows = [row for path in paths for row in find(path)]
+    groups = {paths[0]: rows} if len(paths) > 1 else _by_folder(paths[0], rows)
+    text = "\n\n".join(
+        (f"## {folder.relative_to(paths[0])}\n\n" if len(groups) > 1 else "")
+        + _table_beside_plot(folder, _distinct(group))
+        for folder, group in groups.items()
+    )
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
     text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
     (paths[0] / "report.md").write_text(text)
-    plot({row.name: [run.rows() for run in row.folders] for row in rows}, paths[0] / "accuracy.png")
     draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
     return text
+
+
+def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow]]:
+    """The rows by the folder they stand in, if these are several; else all by ``path``."""
+    groups: dict[Path, list[TableRow]] = {}
+    for row in rows:
+        groups.setdefault(row.folders[0].path.parent.parent, []).append(row)
+    return groups if len(groups) > 1 else {path: list(rows)}
+
+
+def _table_beside_plot(folder: Path, rows: Sequence[TableRow]) -> str:
+    file = folder / PUBLISHED
+    plot({row.name: [run.rows() for run in row.folders] for row in rows}, folder / "accuracy.png")
+    return table(rows, read(file) if file.exists() else ())
 
 
 def find(path: Path) -> list[TableRow]:

@@ -4,7 +4,7 @@ import difflib
 import itertools
 import json
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ def sweep(
             setting: _crossed(rows, {**(common or {}), **shared}, grid or {})
             for setting, shared in (settings or {"": {}}).items()
         }
+        _refuse_names("setting", settings or {})
         for table in tables.values():
             _refuse_unclear(table, seeds)
         numbers = {
@@ -107,11 +108,16 @@ def _refuse_unclear(rows: dict[str, dict[str, Any] | None], seeds: Sequence[int]
     """Refuse what would give one folder to two runs, or another folder than the row's."""
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must differ from one another, got {list(seeds)}")
+    _refuse_names("row", rows)
     for row, settings in rows.items():
-        if not isinstance(row, str) or row == ".." or Path(row).name != row:
-            raise ValueError(f"row {row!r} must be named by a text that can name a folder")
         if taken := sorted(TAKEN & (settings or {}).keys()):
             raise ValueError(f"row {row!r} sets {', '.join(taken)}, which only the sweep may set")
+
+
+def _refuse_names(kind: str, names: Iterable[object]) -> None:
+    for name in names:
+        if not isinstance(name, str) or name == ".." or Path(name).name != name:
+            raise ValueError(f"{kind} {name!r} must be named by a text that can name a folder")
 
 
 def _tasks(

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic import check, tree
-from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregate import Aggregator
 from fedbolic.federated.method import Total, Update
 from fedbolic.federated.min_norm import MinNorm
 from fedbolic.federated.score import score
 from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.figure import Disc, Embedding, Figure
 from fedbolic.manifolds import Poincare
 from fedbolic.nn.backbone import Backbone, ConvNet
 from fedbolic.nn.classifier import classifier
@@ -35,6 +36,9 @@ logger = logging.getLogger("fedbolic")
 
 HEAD = "head.weight"
 """The prototypes' name among the parameters, where they are trained."""
+
+NUM_DRAWN = 2000
+"""Test examples in a picture: more hide one another."""
 
 CLIPPED = "clipped"
 """The name among the buffers of a count: features that were clipped in this round."""
@@ -233,6 +237,20 @@ class HyperFed(Stepped):
     def tuning(self, epochs: int, lr: float | None) -> "HyperFed":
         schedule = dataclasses.replace(self.schedule, epochs=epochs)
         return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+
+    @override
+    def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:
+        """The test examples: in the disc with the prototypes, or as vectors where dim is not 2."""
+        client = data.holdout
+        if client is None or self.prototypes == "own":
+            return {}
+        local, context = self.start(self.broadcast(state, HOLDOUT), client, {})
+        batch = client.test.at(torch.arange(min(len(client.test), NUM_DRAWN)))
+        z = self._bounded(self.features(self.model(client.meta), local, batch, context)).float()
+        if z.shape[-1] != 2:
+            return {"test": Embedding(z, batch["y"], of="tangent vectors at the origin")}
+        _, points = _split(local["parameters"], context)
+        return {"test": Disc(Poincare().expmap0(z), batch["y"], marks=points.float())}
 
     def _bounded(self, z: Tensor) -> Tensor:
         return z if self.clip is None else clip(z, self.clip)

@@ -234,6 +234,23 @@ def test_rows_of_one_name_from_two_folders_are_both_shown(write):
     }
 
 
+def test_every_setting_of_a_sweep_has_its_own_table_plot_and_published_numbers(write):
+    write("s/One/FedAvg/seed0")
+    runs = write("s/Two/FedAvg/seed0", SECOND)
+    head, line = "row,setting,column,value,source\n", "FedAvg,One,G-FL %,12.3,Table 1\n"
+    (runs / "s" / "One" / "published.csv").write_text(head + line)
+    text = report([runs / "s"])
+    one, two = text.split("## Two")
+    assert one.startswith("## One")
+    assert "12.3" in one
+    assert "12.3" not in two
+    assert (cells(one)[1]["FedAvg"][G_FL], cells(two)[1]["FedAvg"][G_FL]) == ("50", "60")
+    assert text.count("Last round;") == 1
+    assert (runs / "s" / "One" / "accuracy.png").exists()
+    assert (runs / "s" / "Two" / "accuracy.png").exists()
+    assert (runs / "s" / "report.md").read_text() == text
+
+
 def test_published_numbers_stand_beside_ours_with_their_source(write):
     write("FedAvg/seed0")
     runs = write("Other/seed0")

@@ -228,7 +228,8 @@ def test_changes_of_length_zero_give_no_step_and_keep_the_weights(recipe):
 
 @given(recipes, hulls(), st.sampled_from([0.0, 1e-12]))
 def test_a_silent_client_does_not_freeze_training(recipe, x, length):
-    recipe = dataclasses.replace(recipe, rescale="none")  # the mean does shrink with it
+    # the mean does shrink with it; Frank-Wolfe may choose the other way at a tie, far from its end
+    recipe = dataclasses.replace(recipe, rescale="none", solver="exact")
     x = torch.cat([x, x + 1, x + 2])  # the median is not that of the silent one
     silent = torch.cat([x, torch.full_like(x[:1], length)])
     if x.norm(dim=1).median() < 1e-3:
@@ -237,10 +238,11 @@ def test_a_silent_client_does_not_freeze_training(recipe, x, length):
     assert_close(step(recipe, silent)[0], step(recipe, x)[0], rtol=0, atol=rounding)
 
 
+@pytest.mark.parametrize("solver", ["exact", "cu"])
 @pytest.mark.parametrize("num_silent", [1, 3, 9])
-def test_many_silent_clients_do_not_freeze_training(num_silent):
+def test_many_silent_clients_do_not_freeze_training(num_silent, solver):
     x = torch.cat([torch.zeros(num_silent, 2), torch.tensor([[4.0, 0.0], [0.0, 2.0]])]).double()
-    change, total = step(MinNorm(), x)
+    change, total = step(MinNorm(solver), x)
     assert_close(change, torch.tensor([0.8, 1.6], dtype=torch.float64))
     assert total.metrics["ca/weight_zero"] == num_silent
 

@@ -261,6 +261,25 @@ def test_tuning_has_its_own_step_size(digits):
     assert tuned["tuned/accuracy"] > tuned["test/accuracy"] + 0.1
 
 
+def test_the_picture_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_it_is(digits):
+    client = digits.holdout
+    for dim in (2, 3):
+        method = HyperFed(ConvNet(dim=dim))
+        state = method.init(digits.meta, RNG)
+        figure = method.figures(state, digits)["test"]
+        z = method.model(client.meta)(state["parameters"], {}, client.test.tensors["x"])[0]
+        assert torch.equal(figure.labels, client.test.tensors["y"])
+        if dim == 2:
+            points = geoopt.PoincareBall().expmap0(z.double()).float()
+            assert_close(figure.points, points)
+            assert_close(figure.marks, prototypes(10, 2, 0.9).float())
+        else:
+            assert_close(figure.points, z)
+            assert figure.of == "tangent vectors at the origin"
+    own = HyperFed(ConvNet(dim=2), prototypes="own")
+    assert own.figures(own.init(digits.meta, RNG), digits) == {}
+
+
 @pytest.mark.parametrize("aggregator", [Mean(), MinNorm(), MinNorm(normalize="l2")])
 def test_a_step_size_of_three_tenths_gives_no_nan_where_features_are_bounded(aggregator, digits):
     method = HyperFed(rounds=4, schedule=Schedule(5, 32), aggregator=aggregator)
