@@ -1,0 +1,28 @@
+"""Every configuration in the repository is one, and begins with what it is."""
+
+from pathlib import Path
+
+import pytest
+
+from fedbolic import sweep as module
+from fedbolic.configuration import build, given
+from fedbolic.experiment import run
+from fedbolic.sweep import sweep
+
+FOLDER = Path(__file__).parents[2] / "configs"
+FILES = sorted(str(file.relative_to(FOLDER)) for file in FOLDER.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_configuration_begins_with_what_it_is_and_can_be_built(name, tmp_path, monkeypatch):
+    file = FOLDER / name
+    text = file.read_text()
+    assert text.startswith("# ")
+    monkeypatch.chdir(file.parent)  # where a sweep's base and published numbers are named from
+    if "\nrows:" not in text:
+        build(run, ["--config", str(file)])
+        return
+    monkeypatch.setattr(module, "_run_all", lambda *_: [])
+    settings = build(sweep, ["--config", str(file)])
+    one = {"seeds": settings["seeds"][:1], "runs": tmp_path}
+    sweep(**given(sweep, {**settings, **one}))
