@@ -13,13 +13,13 @@ from torch.testing import assert_close
 from typing_extensions import override
 
 from fedbolic import tree
-from fedbolic.data import HOLDOUT, IID, Digits, Examples, FederatedData, Images
+from fedbolic.data import HOLDOUT, IID, Digits, Examples, FashionMNIST, FederatedData, Images
 from fedbolic.federated import Evaluation, Mean, MinNorm, Schedule, Total, Trainer, Tune
 from fedbolic.nn.backbone import MLP, Backbone, ConvNet
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
 from hyperfed import CrossEntropy, Geodesic, HyperFed, Triplet
-from hyperfed.loss import cosines, distance
+from hyperfed.loss import cosines, distance, excess
 from hyperfed.prototypes import prototypes
 from tests.federated.boring import NormNet, federation
 
@@ -331,3 +331,36 @@ def test_two_classes_on_a_line_train():
     state, rows = train(method, data)
     assert tree.is_finite(state)
     assert 0 <= rows["holdout/accuracy"] <= 1
+
+
+def nearest_is_largest_cosine(method, data):
+    """Whether both predictions are equal at every example of the server's test set."""
+    client = data.holdout
+    state = method.init(client.meta, RNG)
+    local, context = method.start(method.broadcast(state, HOLDOUT), client, {})
+    model = method.model(client.meta)
+    points = context["own"]["head.weight"]
+    equal = []
+    for index in torch.arange(len(client.test)).split(1000):
+        batch = client.test.at(index)
+        z = method.features(model, local, batch, context)
+        predicted = method.predict(model, local, batch, context).argmax(dim=-1)
+        equal.append(torch.equal(predicted, cosines(z, points).argmax(dim=-1)))
+        equal.append(torch.equal(predicted, distance(z, points).argmin(dim=-1)))
+    return all(equal)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("clip", [None, 3.1, 0.1])
+def test_both_predictions_agree_on_every_real_test_image(clip, data_root):
+    data = Images(FashionMNIST(), IID(4), num_train=100, root=data_root / "torchvision").load(RNG)
+    assert nearest_is_largest_cosine(HyperFed(clip=clip), data)
+
+
+@pytest.mark.parametrize("length", [1e-3, 1.0, 3.0, 30.0])
+def test_both_predictions_agree_on_twenty_thousand_random_features(length):
+    z = torch.randn(20_000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z, points = length * normalize(z), prototypes(10, 20, 0.9)
+    cosine = cosines(z, points).argmax(dim=-1)
+    assert torch.equal(distance(z, points).argmin(dim=-1), cosine)
+    assert torch.equal(excess(z, points).argmin(dim=-1), cosine)
