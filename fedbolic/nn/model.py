@@ -1,10 +1,10 @@
 """An architecture as a pure function of its parameters and buffers."""
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedbolic.types import Params
 
@@ -28,6 +28,7 @@ class Model:
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
         self._module = self._make(seed=0)
+        self._places = _places(self._module)
         self._parts: dict[str, Model] = {}
 
     def _make(self, seed: int) -> nn.Module:
@@ -67,11 +68,53 @@ class Model:
             buffers: Every buffer by name; left untouched.
             *inputs: What the module's ``forward`` takes.
             training: Whether batch norm and dropout act as in training.
+
+        Raises:
+            ValueError: If the names are not those of the module.
         """
         if self._module.training != training:
             self._module.train(training)
         if training and buffers:  # batch norm writes into the buffers it is given
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        values = {**parameters, **buffers}
-        outputs = functional_call(self._module, values, inputs, strict=True)
-        return outputs, {name: values[name] for name in buffers}  # a module may replace a buffer
+        values = parameters | buffers
+        if values.keys() != self._places.keys():
+            raise ValueError(
+                f"the module has {sorted(self._places)}, and the values given differ in "
+                f"{sorted(values.keys() ^ self._places.keys())}"
+            )
+        held = {name: self._places[name][0].value for name in values}
+        try:
+            self._hold(values)
+            outputs = self._module(*inputs)
+            # a module may replace a buffer
+            return outputs, {name: self._places[name][0].value for name in buffers}
+        finally:
+            self._hold(held)
+
+    def _hold(self, values: Params) -> None:
+        for name, value in values.items():
+            for place in self._places[name]:
+                place.values[place.key] = value
+
+
+class _Place(NamedTuple):
+    """Where a module keeps a tensor."""
+
+    values: dict[str, Any]
+    key: str
+
+    @property
+    def value(self) -> Tensor:
+        return self.values[self.key]
+
+
+def _places(module: nn.Module) -> dict[str, list[_Place]]:
+    """The places of every parameter and buffer, by the name torch gives it: tied ones have many."""
+    names = {id(t): n for n, t in [*module.named_parameters(), *module.named_buffers()]}
+    places: dict[str, list[_Place]] = {name: [] for name in names.values()}
+    for part in module.modules():
+        for values in (part._parameters, part._buffers):
+            for key, value in values.items():
+                if value is not None:
+                    places[names[id(value)]].append(_Place(values, key))
+    return places
