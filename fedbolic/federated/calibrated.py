@@ -14,7 +14,7 @@ from fedbolic import tree
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Aggregator, Sum
 from fedbolic.federated.method import Cohort, Method, Total, Update
-from fedbolic.federated.score import CHUNK, score_logits
+from fedbolic.federated.score import chunks, score_logits
 from fedbolic.federated.stepped import Stepped
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -60,7 +60,7 @@ def sums(method: Stepped, message: Tree, client: Client, memory: Tree) -> Tree:
         z, y = unit(batch), one_hot(batch["y"], client.meta.num_classes).double()
         return {"gram": z.T @ z, "cross": z.T @ y}
 
-    return functools.reduce(tree.add, map(products, torch.arange(client.size).split(CHUNK)))
+    return functools.reduce(tree.add, map(products, chunks(client.size)))
 
 
 def solve(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes"]:

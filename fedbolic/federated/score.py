@@ -11,7 +11,19 @@ from fedbolic.federated.stepped import Stepped
 from fedbolic.types import Params, Tree
 
 CHUNK = 1024
-"""Examples scored at once: enough to fill the machine, little enough for any memory."""
+"""Most examples scored at once: enough to fill the machine, little enough for any memory."""
+
+
+def chunks(num_examples: int) -> tuple[Tensor, ...]:
+    """The positions of all examples, in parts that differ by one at most.
+
+    So no last part is a single example, of which batch norm by batch statistics has no variance.
+
+    Example:
+        >>> [len(part) for part in chunks(1025)]
+        [513, 512]
+    """
+    return torch.arange(num_examples).tensor_split(max(1, -(-num_examples // CHUNK)))
 
 
 def score(method: Stepped, local: Tree, context: Tree, client: Client) -> dict[str, float]:
@@ -43,7 +55,7 @@ def score_logits(logits: Callable[[Params], Tensor], client: Client) -> dict[str
 def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]:
     correct, loss = [], []
     with torch.no_grad():
-        for index in torch.arange(len(split)).split(CHUNK):
+        for index in chunks(len(split)):
             batch = split.at(index)
             values = logits(batch).float()
             correct.append((values.argmax(dim=-1) == batch["y"]).sum())

@@ -55,6 +55,26 @@ class MLP(Backbone):
         return nn.Sequential(*layers)
 
 
+def image_shape(meta: Meta, network: str) -> tuple[int, int, int]:
+    """Channels, height and width of the inputs, of which a network halves the last two twice.
+
+    Args:
+        meta: Of the federation.
+        network: Its name, for the error.
+
+    Raises:
+        ValueError: If the inputs are no images, or lower or narrower than 4 pixels: fewer are
+            rather the channels of an image that has them last.
+    """
+    if len(meta.input_shape) != 3 or min(meta.input_shape[1:]) < 4:
+        raise ValueError(
+            f"{network} needs images of shape (channels, height >= 4, width >= 4), "
+            f"got examples of shape {meta.input_shape}: use MLP for tables"
+        )
+    channels, height, width = meta.input_shape
+    return channels, height, width
+
+
 class ChannelsLast(nn.Module):
     """Images as they are, stored with the channels of a pixel side by side.
 
@@ -99,12 +119,7 @@ class ConvNet(Backbone):
 
     @override
     def build(self, meta: Meta) -> nn.Module:
-        if len(meta.input_shape) != 3 or min(meta.input_shape[1:]) < 4:
-            raise ValueError(
-                f"ConvNet needs images of shape (channels, height >= 4, width >= 4), "
-                f"got examples of shape {meta.input_shape}: use MLP for tables"
-            )
-        channels, height, width = meta.input_shape
+        channels, height, width = image_shape(meta, "ConvNet")
         return nn.Sequential(
             ChannelsLast(),
             nn.Conv2d(channels, 16, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),

@@ -11,7 +11,7 @@ from torch.nn.functional import relu
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.nn.backbone import Backbone
+from fedbolic.nn.backbone import Backbone, image_shape
 from fedbolic.types import Meta
 
 GROUP = 16
@@ -75,14 +75,9 @@ class ResNet(Backbone):
 
     @override
     def build(self, meta: Meta) -> nn.Module:
-        # three pixels are rather the channels of an image that has them last
-        if len(meta.input_shape) != 3 or min(meta.input_shape[1:]) < 4:
-            raise ValueError(
-                f"ResNet needs images of shape (channels, height >= 4, width >= 4), "
-                f"got examples of shape {meta.input_shape}: use MLP for tables"
-            )
+        in_channels, _, _ = image_shape(meta, "ResNet")
         norm = NORMS[self.norm]
-        layers = OrderedDict(stem=STEMS[self.stem](meta.input_shape[0], self.width, norm))
+        layers = OrderedDict(stem=STEMS[self.stem](in_channels, self.width, norm))
         channels = self.width
         for i, num_blocks in enumerate(self.blocks):
             outputs = self.width * 2**i
