@@ -333,6 +333,18 @@ def test_two_classes_on_a_line_train():
     assert 0 <= rows["holdout/accuracy"] <= 1
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["fixed", "trained", "own"])
+def test_rounds_on_a_gpu_equal_those_on_the_cpu(kind, digits):
+    method = HyperFed(rounds=2, schedule=Schedule(1, 32), prototypes=kind, mixup=2.0)
+    states = [
+        tree.to(train(method, digits.to(torch.device(device), torch.float64))[0], "cpu")
+        for device in ("cpu", "cuda")
+    ]
+    for name, value in states[0]["parameters"].items():
+        assert_close(states[1]["parameters"][name], value, rtol=0, atol=1e-8)
+
+
 def nearest_is_largest_cosine(method, data):
     """Whether both predictions are equal at every example of the server's test set."""
     client = data.holdout
