@@ -1,5 +1,6 @@
 """From settings to a run's folder: run, and go on after a crash."""
 
+import contextlib
 import importlib
 import logging
 import time
@@ -94,8 +95,9 @@ def run(
         if path.exists():
             RunFolder(path).remove()
         folder = RunFolder.create(path, config=config, environment=job.environment())
-    position = _train(job, folder, position)
-    _save_figures(job, folder, position)
+    with folder.alone():
+        position = _train(job, folder, position)
+        _save_figures(job, folder, position)
     return path
 
 
@@ -113,20 +115,22 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
         SetupError: If there is no run, or it cannot go on here as it began.
         RunStoppedError: If training cannot go on; the last good state is saved.
     """
-    with setting_up():
-        folder = RunFolder.open(path)
-        settings = build(run, ["--config", str(folder.config)])
-        job = _prepare(settings, path, callbacks)
-        _refuse_other_arithmetic(folder.environment, job.environment())
-        position = job.trainer.begin(job.method, job.data, job.stream)
-        checkpoint = folder.load()
-    if checkpoint is not None:
-        position = Position.restore(checkpoint)
-    unfinished = position.round < job.method.rounds
-    if unfinished:
-        position = _train(job, folder, position)
-    if unfinished or not folder.figures():  # it may have been killed between its end and them
-        _save_figures(job, folder, position)
+    with contextlib.ExitStack() as held:
+        with setting_up():
+            folder = RunFolder.open(path)
+            held.enter_context(folder.alone())
+            settings = build(run, ["--config", str(folder.config)])
+            job = _prepare(settings, path, callbacks)
+            _refuse_other_arithmetic(folder.environment, job.environment())
+            position = job.trainer.begin(job.method, job.data, job.stream)
+            checkpoint = folder.load()
+        if checkpoint is not None:
+            position = Position.restore(checkpoint)
+        unfinished = position.round < job.method.rounds
+        if unfinished:
+            position = _train(job, folder, position)
+        if unfinished or not folder.figures():  # it may have been killed between its end and them
+            _save_figures(job, folder, position)
     return unfinished
 
 

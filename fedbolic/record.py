@@ -1,5 +1,6 @@
 """A run's folder: what was asked, what was measured, and where the run stands."""
 
+import contextlib
 import csv
 import io
 import json
@@ -7,13 +8,14 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import FileLock, Timeout
 
 from fedbolic import figure
 from fedbolic.figure import Figure
@@ -78,9 +80,30 @@ class RunFolder:
             raise FileNotFoundError(f"there is no run in {path}: it has no config.yaml")
         return cls(path)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from writing here, until the block or this process ends.
+
+        Raises:
+            BlockingIOError: If another one holds the folder.
+        """
+        try:
+            held = FileLock(self.path / ".lock").acquire(timeout=0)
+        except Timeout as error:
+            raise BlockingIOError(
+                f"{self.path} is being written by another process: wait for its end, or stop it"
+            ) from error
+        with held:
+            yield
+
     def remove(self) -> None:
-        """Delete the folder with all it holds."""
-        shutil.rmtree(self.path)
+        """Delete the folder with all it holds.
+
+        Raises:
+            BlockingIOError: If another process is writing there.
+        """
+        with self.alone():
+            shutil.rmtree(self.path)
 
     @property
     def config(self) -> Path:

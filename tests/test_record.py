@@ -4,6 +4,8 @@ import json
 import math
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -307,3 +309,23 @@ def test_a_figure_must_have_the_name_of_a_file(name, folder):
     with pytest.raises(ValueError, match="names that can name a file"):
         folder.save_figures({"a": POINT, name: POINT})
     assert list(folder.path.rglob("*")) == before
+
+
+def test_a_folder_is_written_by_one_process_at_a_time(tmp_path):
+    folder = RunFolder.create(tmp_path / "seed0", config="", environment={})
+    code = (
+        "import sys, time; from pathlib import Path; from fedbolic.record import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).alone():\n    print('held', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    words = [sys.executable, "-c", code, str(folder.path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        for write in (folder.alone().__enter__, folder.remove):
+            with pytest.raises(BlockingIOError, match="is being written by another process"):
+                write()
+        other.kill()
+    with folder.alone():
+        pass
+    folder.remove()
+    assert not folder.path.exists()
