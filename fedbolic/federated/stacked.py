@@ -1,0 +1,197 @@
+"""The local work of many clients as one: what they hold lies side by side on a leading axis."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.func import vmap
+from torch.nn.functional import pad
+
+from fedbolic import tree
+from fedbolic.data.client import Client
+from fedbolic.federated.stepped import Plan, Stepped
+from fedbolic.nn.model import Model
+from fedbolic.types import Params, Tree
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The round of one client before its first step."""
+
+    client: Client
+    model: Model
+    local: Tree
+    context: Tree
+    plan: Plan
+
+    @property
+    def form(self) -> Hashable:
+        """What the tasks that are done together have in common: names, shapes, dtypes, numbers."""
+        draws = {name: draw[:1] for name, draw in self.plan.draws.items()}
+        kinds = (self.local, self.context, draws, self.client.train.at(torch.arange(0)))
+        return id(self.model), *(
+            (path, leaf.dtype, leaf.device, leaf.shape[kind is draws :])
+            if isinstance(leaf, Tensor)
+            else (path, leaf)
+            for kind in kinds
+            for path, leaf in tree.leaves(kind)
+        )
+
+
+def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, Tensor]]:
+    """``local`` of every client after its last step, and the sum of the losses of its examples.
+
+    Those who have the most steps stand first, so that those who still work are always the first
+    few: who is done is cut off and not touched again.
+
+    Args:
+        method: Whose steps are made.
+        tasks: Of one form.
+    """
+    order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
+    tasks = [tasks[i] for i in order]
+    feed = Feed(tasks, method.schedule.repeats, padded=not tasks[0].model.mixes_examples)
+    context, dims = _stack_context([task.context for task in tasks])
+    state = _stack([task.local for task in tasks])
+    state = {"local": state, "loss": torch.zeros(len(tasks), device=feed.device)}
+    ended: list[tuple[Tree, Tensor]] = []
+    for step, num_active in enumerate([*feed.num_active, 0]):
+        ended = [_row(state, i) for i in range(num_active, len(state["loss"]))] + ended
+        state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
+        moved, rows = [], []
+        for row, batch, batch_dims in feed.batches(step):
+            own, given = _at(state, row), _at(context, row, dims)
+            moved.append(_step(method, tasks[0].model, own, batch, given, (batch_dims, dims)))
+            rows.append(row)
+        if len(moved) == 1:
+            state = moved[0]
+        elif moved:
+            back = torch.cat(rows).argsort()
+            state = tree.map(lambda *x, back=back: torch.cat(x)[back], *moved)
+    return [ended[i] for i in torch.tensor(order).argsort().tolist()]
+
+
+def parts(lengths: Int[Tensor, " clients"], *, padded: bool) -> dict[int, Int[Tensor, " some"]]:
+    """Which clients' batches go into one call, by the common length of these batches.
+
+    Args:
+        lengths: Of every client's own batch.
+        padded: Whether a batch may be filled up; else only equal lengths go together.
+    """
+    if padded:
+        return {int(lengths.max()): torch.arange(len(lengths))}
+    return {int(n): (lengths == n).nonzero().squeeze(1) for n in lengths.unique()}
+
+
+class Feed:
+    """The batches of many clients, who stand in descending order of their numbers of steps.
+
+    Args:
+        tasks: Of the clients.
+        repeats: Steps on each batch.
+        padded: Whether a short batch may be filled up with the client's first example.
+    """
+
+    def __init__(self, tasks: Sequence[Task], repeats: int, *, padded: bool) -> None:
+        self.repeats, self.padded = repeats, padded
+        examples = [task.client.train.at(torch.arange(task.client.size)) for task in tasks]
+        self.examples = {name: torch.cat([e[name] for e in examples]) for name in examples[0]}
+        self.device = next(iter(self.examples.values())).device
+        plans = [task.plan for task in tasks]
+        steps, width = len(plans[0].lengths), max(plan.positions.shape[1] for plan in plans)
+        begin, positions = 0, []
+        for task in tasks:  # a client's padding is its own first example: whatever is wrong there
+            s, b = task.plan.positions.shape  # is wrong with this client alone
+            positions.append(begin + pad(task.plan.positions, (0, width - b, 0, steps - s)))
+            begin += task.client.size
+        self.lengths = torch.stack([pad(p.lengths, (0, steps - len(p.lengths))) for p in plans])
+        self.num_active = (self.lengths > 0).sum(dim=0).tolist()
+        self.positions = torch.stack(positions).to(self.device)
+        self.counts = self.lengths.to(self.device)
+        self.draws = {
+            name: torch.nn.utils.rnn.pad_sequence(
+                [plan.draws[name] for plan in plans], batch_first=True
+            ).to(self.device)
+            for name in plans[0].draws
+        }
+
+    def batches(self, step: int) -> Iterator[tuple[Tensor | slice, Params, dict[str, int | None]]]:
+        """What goes into each call of one step: whose rows, the batch, and its axes of clients."""
+        if step == len(self.num_active):
+            return
+        active = slice(self.num_active[step])
+        groups = parts(self.lengths[active, step], padded=self.padded)
+        for length, rows in groups.items():
+            row = active if len(groups) == 1 else rows.to(self.device)
+            positions = self.positions[row, step, :length]
+            mask = torch.arange(length, device=self.device) < self.counts[row, step, None]
+            batch = {
+                **{name: values[positions] for name, values in self.examples.items()},
+                "mask": mask,
+                **{name: draw[row, step] for name, draw in self.draws.items()},
+            }
+            dims: dict[str, int | None] = dict.fromkeys(batch, 0)
+            visit = torch.tensor(step % self.repeats, device=self.device)
+            yield row, {**batch, "visit": visit}, {**dims, "visit": None}
+
+
+def _step(
+    method: Stepped, model: Model, state: Tree, batch: Params, context: Tree, dims: tuple
+) -> Tree:
+    """One step of all clients: a forward pass of each, one backward pass, a step of each."""
+    local = state["local"]
+    parameters = {n: value.detach().requires_grad_() for n, value in local["parameters"].items()}
+
+    def forward(parameters: Params, buffers: Params, batch: Params, context: Tree) -> tuple:
+        losses, buffers = method.loss(model, parameters, buffers, batch, context)
+        if losses.shape != batch["mask"].shape:
+            raise ValueError(
+                f"the loss must give a number per example, {tuple(batch['mask'].shape)}, "
+                f"and gave {tuple(losses.shape)}"
+            )
+        return losses, buffers
+
+    losses, buffers = vmap(forward, in_dims=(0, 0, *dims))(
+        parameters, local["buffers"], batch, context
+    )
+    mask = batch["mask"]
+    sums = torch.where(mask, losses, 0.0).sum(dim=1)
+    means = sums / mask.sum(dim=1)
+    values = list(parameters.values())
+    gradients = torch.autograd.grad(means.sum(), values, materialize_grads=True)
+    with torch.no_grad():
+        local = tree.map_tensors(torch.Tensor.detach, {**local, "buffers": buffers})
+        named = dict(zip(parameters, gradients, strict=True))
+        local = vmap(method.step, in_dims=(0, 0, dims[1]))(local, named, context)
+        return {"local": local, "loss": state["loss"] + sums.detach()}
+
+
+def _stack(trees: Sequence[Tree]) -> Tree:
+    return tree.map(lambda *leaves: torch.stack(leaves), *trees)
+
+
+def _stack_context(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
+    """The contexts as one, and the axis of clients of each leaf: none where all hold the same."""
+
+    def same(*leaves: object) -> bool:
+        return not isinstance(leaves[0], Tensor) or all(leaf is leaves[0] for leaf in leaves)
+
+    dims = tree.map(lambda *leaves: None if same(*leaves) else 0, *contexts)
+    stacked = tree.map(
+        lambda *leaves: leaves[0] if same(*leaves) else torch.stack(leaves), *contexts
+    )
+    return stacked, dims
+
+
+def _at(stacked: Tree, rows: Tensor | slice, dims: Tree | None = None) -> Tree:
+    """The rows of some clients; what all have in common stays."""
+    if dims is None:
+        return tree.map_tensors(lambda x: x[rows], stacked)
+    return tree.map(lambda x, dim: x if dim is None else x[rows], stacked, dims)
+
+
+def _row(state: Tree, i: int) -> tuple[Tree, Tensor]:
+    """One client's ``local`` and loss, in storage of their own."""
+    return tree.clone(tree.map_tensors(lambda x: x[i], state["local"])), state["loss"][i].clone()
