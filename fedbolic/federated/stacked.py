@@ -1,5 +1,6 @@
 """The local work of many clients as one: what they hold lies side by side on a leading axis."""
 
+import functools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from fedbolic import tree
 from fedbolic.data.client import Client
 from fedbolic.federated.stepped import Plan, Stepped
 from fedbolic.nn.model import Model
+from fedbolic.rng import Rng
 from fedbolic.types import Params, Tree
 
 
@@ -26,21 +28,30 @@ class Task:
     context: Tree
     plan: Plan
 
-    @property
+    @classmethod
+    def begin(
+        cls, method: Stepped, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> "Task":
+        """The task of a client with what it received and kept, and its own stream."""
+        model = method.model(client.meta)
+        local, context = method.start(message, client, memory)
+        return cls(client, model, local, context, method.plan(model, client, rng))
+
+    @functools.cached_property
     def form(self) -> Hashable:
-        """What the tasks that are done together have in common: names, shapes, dtypes, numbers."""
+        """What tasks that are done together have in common: names, shapes, dtypes, numbers."""
         draws = {name: draw[:1] for name, draw in self.plan.draws.items()}
-        kinds = (self.local, self.context, draws, self.client.train.at(torch.arange(0)))
+        examples = self.client.train.at(torch.arange(0))
         return id(self.model), *(
             (path, leaf.dtype, leaf.device, leaf.shape[kind is draws :])
             if isinstance(leaf, Tensor)
             else (path, leaf)
-            for kind in kinds
+            for kind in (self.local, self.context, draws, examples)
             for path, leaf in tree.leaves(kind)
         )
 
 
-def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, Tensor]]:
+def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
     """``local`` of every client after its last step, and the sum of the losses of its examples.
 
     Those who have the most steps stand first, so that those who still work are always the first
@@ -56,10 +67,14 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, Tensor]]
     context, dims = _stack_context([task.context for task in tasks])
     state = _stack([task.local for task in tasks])
     state = {"local": state, "loss": torch.zeros(len(tasks), device=feed.device)}
-    ended: list[tuple[Tree, Tensor]] = []
+    ended: list[Tree] = []
+    losses: list[Tensor] = []
     for step, num_active in enumerate([*feed.num_active, 0]):
-        ended = [_row(state, i) for i in range(num_active, len(state["loss"]))] + ended
-        state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
+        if num_active < len(state["loss"]):
+            done = range(num_active, len(state["loss"]))
+            ended = [tree.map(lambda x, i=i: x[i].clone(), state["local"]) for i in done] + ended
+            losses = [state["loss"][num_active:], *losses]
+            state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
         moved, rows = [], []
         for row, batch, batch_dims in feed.batches(step):
             own, given = _at(state, row), _at(context, row, dims)
@@ -70,10 +85,11 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, Tensor]]
         elif moved:
             back = torch.cat(rows).argsort()
             state = tree.map(lambda *x, back=back: torch.cat(x)[back], *moved)
-    return [ended[i] for i in torch.tensor(order).argsort().tolist()]
+    of_client = dict(zip(order, zip(ended, torch.cat(losses).tolist(), strict=True), strict=True))
+    return [of_client[i] for i in range(len(tasks))]
 
 
-def parts(lengths: Int[Tensor, " clients"], *, padded: bool) -> dict[int, Int[Tensor, " some"]]:
+def parts(lengths: Int[Tensor, " clients"], *, padded: bool) -> dict[int, Tensor]:
     """Which clients' batches go into one call, by the common length of these batches.
 
     Args:
@@ -83,6 +99,22 @@ def parts(lengths: Int[Tensor, " clients"], *, padded: bool) -> dict[int, Int[Te
     if padded:
         return {int(lengths.max()): torch.arange(len(lengths))}
     return {int(n): (lengths == n).nonzero().squeeze(1) for n in lengths.unique()}
+
+
+def padded_work(lengths: Sequence[Tensor], *, padded: bool = True) -> float:
+    """Examples that are computed over examples that count; 1 is no padding.
+
+    Args:
+        lengths: The lengths of every client's batches.
+        padded: As in :func:`parts`.
+
+    Example:
+        >>> padded_work([torch.tensor([8, 8, 8]), torch.tensor([8, 4])])  # 40 for 36
+        1.1111111111111112
+    """
+    table = _side_by_side(lengths)
+    calls = (parts(step[step > 0], padded=padded) for step in table.T)
+    return sum(n * len(rows) for call in calls for n, rows in call.items()) / int(table.sum())
 
 
 class Feed:
@@ -96,24 +128,22 @@ class Feed:
 
     def __init__(self, tasks: Sequence[Task], repeats: int, *, padded: bool) -> None:
         self.repeats, self.padded = repeats, padded
-        examples = [task.client.train.at(torch.arange(task.client.size)) for task in tasks]
+        examples = [task.client.train.all() for task in tasks]
         self.examples = {name: torch.cat([e[name] for e in examples]) for name in examples[0]}
         self.device = next(iter(self.examples.values())).device
         plans = [task.plan for task in tasks]
-        steps, width = len(plans[0].lengths), max(plan.positions.shape[1] for plan in plans)
+        self.lengths = _side_by_side([plan.lengths for plan in plans])
+        steps, width = self.lengths.shape[1], max(plan.positions.shape[1] for plan in plans)
         begin, positions = 0, []
         for task in tasks:  # a client's padding is its own first example: whatever is wrong there
             s, b = task.plan.positions.shape  # is wrong with this client alone
             positions.append(begin + pad(task.plan.positions, (0, width - b, 0, steps - s)))
             begin += task.client.size
-        self.lengths = torch.stack([pad(p.lengths, (0, steps - len(p.lengths))) for p in plans])
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
         self.positions = torch.stack(positions).to(self.device)
         self.counts = self.lengths.to(self.device)
         self.draws = {
-            name: torch.nn.utils.rnn.pad_sequence(
-                [plan.draws[name] for plan in plans], batch_first=True
-            ).to(self.device)
+            name: _side_by_side([plan.draws[name] for plan in plans]).to(self.device)
             for name in plans[0].draws
         }
 
@@ -128,7 +158,7 @@ class Feed:
             positions = self.positions[row, step, :length]
             mask = torch.arange(length, device=self.device) < self.counts[row, step, None]
             batch = {
-                **{name: values[positions] for name, values in self.examples.items()},
+                **{name: _take(values, positions) for name, values in self.examples.items()},
                 "mask": mask,
                 **{name: draw[row, step] for name, draw in self.draws.items()},
             }
@@ -162,7 +192,7 @@ def _step(
     values = list(parameters.values())
     gradients = torch.autograd.grad(means.sum(), values, materialize_grads=True)
     with torch.no_grad():
-        local = tree.map_tensors(torch.Tensor.detach, {**local, "buffers": buffers})
+        local = {**local, "buffers": tree.map(torch.Tensor.detach, buffers)}
         named = dict(zip(parameters, gradients, strict=True))
         local = vmap(method.step, in_dims=(0, 0, dims[1]))(local, named, context)
         return {"local": local, "loss": state["loss"] + sums.detach()}
@@ -185,13 +215,18 @@ def _stack_context(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
     return stacked, dims
 
 
+def _side_by_side(rows: Sequence[Tensor]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+
+
+def _take(values: Tensor, positions: Tensor) -> Tensor:
+    """``values[positions]``, on the CPU in half the time."""
+    taken = values.index_select(0, positions.flatten())
+    return taken.unflatten(0, positions.shape)
+
+
 def _at(stacked: Tree, rows: Tensor | slice, dims: Tree | None = None) -> Tree:
     """The rows of some clients; what all have in common stays."""
     if dims is None:
         return tree.map_tensors(lambda x: x[rows], stacked)
     return tree.map(lambda x, dim: x if dim is None else x[rows], stacked, dims)
-
-
-def _row(state: Tree, i: int) -> tuple[Tree, Tensor]:
-    """One client's ``local`` and loss, in storage of their own."""
-    return tree.clone(tree.map_tensors(lambda x: x[i], state["local"])), state["loss"][i].clone()
