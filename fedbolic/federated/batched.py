@@ -26,6 +26,10 @@ OneByOne = Callable[[Sequence[Client]], list[Result]]
 """The results of some clients by the definition."""
 
 
+DEFINITION = ("local_update", "batches")
+"""The functions of a method that say what is done here another way."""
+
+
 @dataclass(frozen=True)
 class Batched(Engine):
     """The clients of an exchange advance together, one step of all of them after another.
@@ -34,7 +38,8 @@ class Batched(Engine):
     not fill the machine: small models and small batches, and on a GPU most others.
 
     Clients go together if what they hold has the same names and shapes. Short batches are filled up
-    and masked; where a model mixes the examples of a batch, only batches of one length go together.
+    and masked, by at most a quarter of all work; where a model mixes the examples of a batch, only
+    batches of one length go together.
     What is not :class:`~fedbolic.federated.stepped.Stepped`, has a ``local_update`` of its own or
     cannot be vectorised is run one by one, and the log says so once. Where a client raises an
     error, those who went together with it are run again one by one.
@@ -72,7 +77,7 @@ class Batched(Engine):
 
         if not isinstance(method, Stepped):
             self._refuse(method, "it makes no steps")
-        elif type(method).local_update is not Stepped.local_update:
+        elif any(getattr(type(method), name) is not getattr(Stepped, name) for name in DEFINITION):
             self._refuse(method, "it has a local_update of its own")
         else:
             for tasks in self._together(method, messages, clients, memories, rng):

@@ -29,13 +29,14 @@ class Footprint:
 
     def megabytes(self, task: Task) -> float:
         """Of one client: its values, its examples and what its longest batch leaves behind."""
+        form = task.form
         num_bytes = VALUES * tree.num_bytes(task.local)
         num_bytes += 2 * tree.num_bytes(task.context.get("own", {}))
         num_bytes += tree.num_bytes(task.client.train.all())
         if len(task.plan.lengths):
-            if task.form not in self._activations:
-                self._activations[task.form] = self._per_example(task)
-            num_bytes += self._activations[task.form] * task.plan.positions.shape[1]
+            if form not in self._activations:
+                self._activations[form] = self._per_example(task)
+            num_bytes += self._activations[form] * task.plan.positions.shape[1]
         return num_bytes / 2**20
 
     def _per_example(self, task: Task) -> float:

@@ -1,6 +1,8 @@
 """The local work of many clients as one: what they hold lies side by side on a leading axis."""
 
 import functools
+import itertools
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,12 @@ from fedbolic.federated.stepped import Plan, Stepped
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Params, Tree
+
+MOST_PADDED = 1.25
+"""Examples that are computed over those that count: with more, batches are cut into several calls.
+
+A call more costs a tiny model as much as the whole step; below this bound that is not worth it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +71,7 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
     """
     order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
     tasks = [tasks[i] for i in order]
-    feed = Feed(tasks, method.schedule.repeats, padded=not tasks[0].model.mixes_examples)
+    feed = Feed(tasks, method.schedule.repeats)
     context, dims = _stack_context([task.context for task in tasks])
     state = _stack([task.local for task in tasks])
     state = {"local": state, "loss": torch.zeros(len(tasks), device=feed.device)}
@@ -89,32 +97,55 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
     return [of_client[i] for i in range(len(tasks))]
 
 
-def parts(lengths: Int[Tensor, " clients"], *, padded: bool) -> dict[int, Tensor]:
-    """Which clients' batches go into one call, by the common length of these batches.
+def most_padding(lengths: Int[Tensor, "clients steps"], *, mixes_examples: bool) -> float:
+    """How much the batches of one step may grow by padding, as for :func:`parts`.
 
     Args:
-        lengths: Of every client's own batch.
-        padded: Whether a batch may be filled up; else only equal lengths go together.
+        lengths: Of every client's batches; 0 where it is done.
+        mixes_examples: Whether an output depends on the rest of the batch, as with batch norm.
     """
-    if padded:
-        return {int(lengths.max()): torch.arange(len(lengths))}
-    return {int(n): (lengths == n).nonzero().squeeze(1) for n in lengths.unique()}
+    if mixes_examples:
+        return 1.0
+    computed = (lengths.amax(dim=0) * (lengths > 0).sum(dim=0)).sum()
+    return math.inf if computed <= MOST_PADDED * lengths.sum() else MOST_PADDED
 
 
-def padded_work(lengths: Sequence[Tensor], *, padded: bool = True) -> float:
+def parts(lengths: Int[Tensor, " clients"], most: float) -> list[tuple[int, Tensor]]:
+    """Which clients' batches go into one call: the length that these get, and whose they are.
+
+    Args:
+        lengths: Of every client's own batch, at least 1.
+        most: The examples that are computed are at most this many times those that count; at 1 only
+            equal lengths go together.
+    """
+    longest_first, clients = lengths.sort(descending=True)
+    ends, allowed = [0, len(lengths)], most * int(lengths.sum())
+    while True:
+        found = [(int(longest_first[a]), clients[a:b]) for a, b in itertools.pairwise(ends)]
+        if sum(length * len(some) for length, some in found) <= allowed:
+            return found
+        saved = [  # by a cut before each client: all from there on would be as short as it is
+            (longest_first[a] - longest_first[a:b]) * torch.arange(b - a, 0, -1)
+            for a, b in itertools.pairwise(ends)
+        ]
+        ends = sorted([*ends, int(torch.cat(saved).argmax())])
+
+
+def padded_work(lengths: Sequence[Tensor], *, mixes_examples: bool = False) -> float:
     """Examples that are computed over examples that count; 1 is no padding.
 
     Args:
         lengths: The lengths of every client's batches.
-        padded: As in :func:`parts`.
+        mixes_examples: As in :func:`most_padding`.
 
     Example:
         >>> padded_work([torch.tensor([8, 8, 8]), torch.tensor([8, 4])])  # 40 for 36
         1.1111111111111112
     """
     table = _side_by_side(lengths)
-    calls = (parts(step[step > 0], padded=padded) for step in table.T)
-    return sum(n * len(rows) for call in calls for n, rows in call.items()) / int(table.sum())
+    most = most_padding(table, mixes_examples=mixes_examples)
+    calls = (call for step in table.T for call in parts(step[step > 0], most))
+    return sum(length * len(clients) for length, clients in calls) / int(table.sum())
 
 
 class Feed:
@@ -123,11 +154,10 @@ class Feed:
     Args:
         tasks: Of the clients.
         repeats: Steps on each batch.
-        padded: Whether a short batch may be filled up with the client's first example.
     """
 
-    def __init__(self, tasks: Sequence[Task], repeats: int, *, padded: bool) -> None:
-        self.repeats, self.padded = repeats, padded
+    def __init__(self, tasks: Sequence[Task], repeats: int) -> None:
+        self.repeats = repeats
         examples = [task.client.train.all() for task in tasks]
         self.examples = {name: torch.cat([e[name] for e in examples]) for name in examples[0]}
         self.device = next(iter(self.examples.values())).device
@@ -139,6 +169,8 @@ class Feed:
             s, b = task.plan.positions.shape  # is wrong with this client alone
             positions.append(begin + pad(task.plan.positions, (0, width - b, 0, steps - s)))
             begin += task.client.size
+        mixes_examples = tasks[0].model.mixes_examples
+        self.most_padding = most_padding(self.lengths, mixes_examples=mixes_examples)
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
         self.positions = torch.stack(positions).to(self.device)
         self.counts = self.lengths.to(self.device)
@@ -152,9 +184,9 @@ class Feed:
         if step == len(self.num_active):
             return
         active = slice(self.num_active[step])
-        groups = parts(self.lengths[active, step], padded=self.padded)
-        for length, rows in groups.items():
-            row = active if len(groups) == 1 else rows.to(self.device)
+        calls = parts(self.lengths[active, step], self.most_padding)
+        for length, clients in calls:
+            row = active if len(calls) == 1 else clients.to(self.device)
             positions = self.positions[row, step, :length]
             mask = torch.arange(length, device=self.device) < self.counts[row, step, None]
             batch = {
