@@ -4,7 +4,6 @@ Functions take and give new trees and leave their arguments untouched; tensors t
 are passed on, not copied.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -54,10 +53,10 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
     mapped = {}
     for name, value in tree.items():
         values = [other[name] for other in others]
-        if len({isinstance(of_name, dict) for of_name in (value, *values)}) > 1:
+        branch = isinstance(value, dict)
+        if any(isinstance(of_name, dict) != branch for of_name in values):
             raise ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
-        apply = functools.partial(map, function) if isinstance(value, dict) else function
-        mapped[name] = apply(value, *values)
+        mapped[name] = map(function, value, *values) if branch else function(value, *values)
     return mapped
 
 

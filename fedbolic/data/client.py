@@ -24,6 +24,10 @@ class Split(ABC):
     def at(self, index: Tensor) -> dict[str, Tensor]:
         """The examples at the positions ``index``, as named tensors with one first axis."""
 
+    def all(self) -> dict[str, Tensor]:
+        """All examples; the tensors may be the split's own, so they are not to be changed."""
+        return self.at(torch.arange(len(self)))
+
     @abstractmethod
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Split":
         """The same split on ``device``, its floating tensors as ``dtype``."""
@@ -56,6 +60,10 @@ class Examples(Split):
     @override
     def at(self, index: Tensor) -> dict[str, Tensor]:
         return {name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()}
+
+    @override
+    def all(self) -> dict[str, Tensor]:
+        return self.tensors
 
     @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Examples":

@@ -1,6 +1,7 @@
 """Federated training: methods, engines, and the trainer that runs their rounds."""
 
 from fedbolic.federated.aggregate import Additive, Aggregator, Collect, Mean, Median, Sum
+from fedbolic.federated.batched import Batched
 from fedbolic.federated.channel import Channel, Clip
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engine import Engine, Failure
@@ -15,6 +16,7 @@ from fedbolic.federated.trainer import Position, RunStoppedError, Trainer
 __all__ = [
     "Additive",
     "Aggregator",
+    "Batched",
     "Calibrate",
     "Channel",
     "Clip",

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
+from torch.nn.functional import pad
 from typing_extensions import override
 
 from fedbolic import check, tree
@@ -39,16 +41,38 @@ class Schedule:
         if self.batch_size is not None:
             check.at_least(1, batch_size=self.batch_size)
 
-    def order(self, size: int, rng: Rng) -> list[Tensor]:
-        """The positions of every batch of a round: each epoch is a new permutation.
+    def order(
+        self, size: int, rng: Rng
+    ) -> tuple[Int[Tensor, "steps batch"], Int[Tensor, " steps"]]:
+        """The positions of every batch of a round, and how many there are in each.
 
-        The last batch of an epoch is short if the batch size does not divide ``size``.
+        Each epoch is a new permutation. Its last batch is short if the batch size does not divide
+        ``size``; what is missing in its row is filled up with position 0.
         """
-        if size == 0:
-            return []
         generator = rng.at("order").generator()
-        orders = (torch.randperm(size, generator=generator) for _ in range(self.epochs))
-        return [batch for order in orders for batch in order.split(self.batch_size or size)]
+        epochs = [torch.randperm(size, generator=generator) for _ in range(self.epochs)]
+        batch_size = max(1, min(self.batch_size or size, size))
+        lengths = (size - torch.arange(0, size, batch_size)).clamp(max=batch_size)
+        positions = pad(torch.stack(epochs), (0, batch_size * len(lengths) - size))
+        return (
+            positions.reshape(-1, batch_size).repeat_interleave(self.repeats, dim=0),
+            lengths.repeat(self.epochs).repeat_interleave(self.repeats),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What one client goes over in one round: everything about its steps that is known before.
+
+    Args:
+        positions: Of the examples of every step; short batches are filled up with position 0.
+        lengths: How many in a row of ``positions`` count.
+        draws: Random numbers, with a leading axis of steps.
+    """
+
+    positions: Int[Tensor, "steps batch"]
+    lengths: Int[Tensor, " steps"]
+    draws: Params
 
 
 class Stepped(Method):
@@ -119,37 +143,56 @@ class Stepped(Method):
     ) -> tuple[Update, Tree]:
         model = self.model(client.meta)
         local, context = self.start(message, client, memory)
-        losses, num_examples = [], 0
-        for batch in self.batches(model, client, rng):
+        plan = self.plan(model, client, rng)
+        losses = []
+        for batch in self.batches(client, plan):
             mean_loss, gradients, buffers = differentiate(self, model, local, batch, context)
             with torch.no_grad():
                 local = self.step({**local, "buffers": buffers}, gradients, context)
             losses.append(mean_loss * len(batch["mask"]))
-            num_examples += len(batch["mask"])
-        update, memory = self.finish(tree.map_tensors(torch.Tensor.detach, local), client, context)
-        if losses:
-            mean_loss = float(torch.stack(losses).sum()) / num_examples
-            metrics = {"train/loss": mean_loss, "train/examples": client.size}
-            update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
-        return update, memory
+        local = tree.map_tensors(torch.Tensor.detach, local)
+        loss = torch.stack(losses).sum() if losses else 0.0
+        return self.conclude(local, client, context, plan, loss)
 
-    def batches(self, model: Model, client: Client, rng: Rng) -> Iterator[Params]:
-        """The batches of one client's round, in order, with everything that ``loss`` may read."""
-        order = self.schedule.order(client.size, rng)
+    def plan(self, model: Model, client: Client, rng: Rng) -> Plan:
+        """The order of a client's examples in one round, and its draws."""
+        positions, lengths = self.schedule.order(client.size, rng)
         if model.mixes_examples:  # batch norm has no variance to divide by in a batch of one
-            order = [index for index in order if len(index) > 1]
-        order = [index for index in order for _ in range(self.schedule.repeats)]
+            positions, lengths = positions[lengths > 1], lengths[lengths > 1]
         batch_size = self.schedule.batch_size or client.size
-        draws = self.draw(len(order), batch_size, rng.at("draw").generator())
-        for i, index in enumerate(order):
-            examples = client.train.at(index)
+        draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())
+        return Plan(positions, lengths, draws)
+
+    def batches(self, client: Client, plan: Plan) -> Iterator[Params]:
+        """The batches of one client's round, in order, with everything that ``loss`` may read."""
+        for i, length in enumerate(plan.lengths.tolist()):
+            examples = client.train.at(plan.positions[i, :length])
             device = next(iter(examples.values())).device
             yield {
                 **examples,
-                "mask": torch.ones(len(index), dtype=torch.bool, device=device),
+                "mask": torch.ones(length, dtype=torch.bool, device=device),
                 "visit": torch.tensor(i % self.schedule.repeats, device=device),
-                **{name: draw[i].to(device) for name, draw in draws.items()},
+                **{name: draw[i].to(device) for name, draw in plan.draws.items()},
             }
+
+    def conclude(
+        self, local: Tree, client: Client, context: Tree, plan: Plan, loss: Tensor | float
+    ) -> tuple[Update, Tree]:
+        """What ``finish`` gives, with the training loss among the metrics if there was a step.
+
+        Args:
+            local: After the last step.
+            client: Whose.
+            context: What ``start`` gave.
+            plan: What was gone over.
+            loss: The sum over all visits of an example.
+        """
+        update, memory = self.finish(local, client, context)
+        if len(plan.lengths):
+            mean_loss = float(loss) / int(plan.lengths.sum())
+            metrics = {"train/loss": mean_loss, "train/examples": client.size}
+            update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
+        return update, memory
 
 
 def differentiate(

@@ -1,0 +1,155 @@
+"""All clients of an exchange side by side: one forward and one backward pass for everybody."""
+
+import logging
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import Client
+from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.footprint import Footprint
+from fedbolic.federated.method import Method, Update
+from fedbolic.federated.sequential import Sequential
+from fedbolic.federated.stacked import Task, advance
+from fedbolic.federated.stepped import Stepped
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+logger = logging.getLogger("fedbolic")
+
+Result = tuple[Client, Update | Failure, Tree]
+
+OneByOne = Callable[[Sequence[Client]], list[Result]]
+"""The results of some clients by the definition."""
+
+
+DEFINITION = ("local_update", "batches")
+"""The functions of a method that say what is done here another way."""
+
+
+@dataclass(frozen=True)
+class Batched(Engine):
+    """The clients of an exchange advance together, one step of all of them after another.
+
+    Faster than :class:`~fedbolic.federated.sequential.Sequential` where a step of one client does
+    not fill the machine: small models and small batches, and on a GPU most others.
+
+    Clients go together if what they hold has the same names and shapes. Short batches are filled up
+    and masked, by at most a quarter of all work; where a model mixes the examples of a batch, only
+    batches of one length go together.
+    What is not :class:`~fedbolic.federated.stepped.Stepped`, has a ``local_update`` of its own or
+    cannot be vectorised is run one by one, and the log says so once. Where a client raises an
+    error, those who went together with it are run again one by one.
+
+    Args:
+        memory: Megabytes, above 0, that the clients who go together may take; as many go together
+            as fit by an estimate, and at least one.
+
+    Raises:
+        ValueError: If ``memory`` is not above 0.
+
+    Example:
+        >>> from fedbolic.federated import Trainer
+        >>> Trainer(Batched(memory=100)).engine
+        Batched(memory=100)
+    """
+
+    memory: float = 512
+    _refused: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check.positive(memory=self.memory)
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        def one_by_one(some: Sequence[Client]) -> list[Result]:
+            return list(Sequential().run(method, messages, some, memories, rng))
+
+        if not isinstance(method, Stepped):
+            self._refuse(method, "it makes no steps")
+        elif any(getattr(type(method), name) is not getattr(Stepped, name) for name in DEFINITION):
+            self._refuse(method, "it has a local_update of its own")
+        else:
+            for tasks in self._together(method, messages, clients, memories, rng):
+                yield from self._results(method, tasks, one_by_one)
+            return
+        yield from Sequential().run(method, messages, clients, memories, rng)
+
+    def _together(
+        self,
+        method: Stepped,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[dict[int, Task | Client]]:
+        """Neighbours in the order of ids, as many as fit; those who cannot begin as they are."""
+        footprint, tasks, taken = Footprint(method), {}, 0.0
+        for client in clients:
+            message, memory = messages[client.id], memories.get(client.id, {})
+            stream = rng.at("client", client.id)
+            try:
+                task = Task.begin(method, message, client, memory, stream)
+                needed = footprint.megabytes(task)
+            except Exception:  # one by one it will be raised again, and be this client's failure
+                task, needed = client, 0.0
+            if tasks and taken + needed > self.memory:
+                yield tasks
+                tasks, taken = {}, 0.0
+            tasks[client.id] = task
+            taken += needed
+        if tasks:
+            yield tasks
+
+    def _results(
+        self, method: Stepped, tasks: Mapping[int, Task | Client], one_by_one: OneByOne
+    ) -> Iterator[Result]:
+        """The results of those who were taken together, in ascending order of id."""
+        groups: dict[Hashable, list[Task]] = {}
+        results: list[Result] = []
+        for task in tasks.values():
+            if isinstance(task, Task):
+                groups.setdefault(task.form, []).append(task)
+            else:
+                results += one_by_one([task])
+        for group in groups.values():
+            results += self._advance(method, group, one_by_one)
+        return iter(sorted(results, key=lambda result: result[0].id))
+
+    def _advance(
+        self, method: Stepped, tasks: Sequence[Task], one_by_one: OneByOne
+    ) -> list[Result]:
+        clients = [task.client for task in tasks]
+        if repr(method) in self._refused:
+            return one_by_one(clients)
+        try:
+            with warnings.catch_warnings():  # vmap would go through the clients one operation long
+                warnings.filterwarnings("error", message="There is a performance drop")
+                ended = advance(method, tasks)
+            updates = [
+                method.conclude(local, task.client, task.context, task.plan, loss)
+                for task, (local, loss) in zip(tasks, ended, strict=True)
+            ]
+        except Exception as error:
+            results = one_by_one(clients)
+            if not any(isinstance(update, Failure) for _, update, _ in results):
+                self._refuse(method, f"{type(error).__name__}: {error}")
+            return results
+        return [(client, *both) for client, both in zip(clients, updates, strict=True)]
+
+    def _refuse(self, method: Method, reason: str) -> None:
+        """Say, once, that the clients of this method are run one by one, and remember it."""
+        if repr(method) not in self._refused:
+            name = type(method).__name__
+            logger.info("the clients of %s are run one by one: %s", name, reason)
+            self._refused[repr(method)] = reason

@@ -1,0 +1,57 @@
+"""How much memory clients take who advance together."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from fedbolic import tree
+from fedbolic.federated.stacked import Task
+from fedbolic.federated.stepped import Stepped
+
+VALUES = 5.0
+"""Times the size of ``local``: as it began and as it ends, stacked, its gradients, the next one."""
+
+ACTIVATIONS = 1.5
+"""Times what is kept for the backward pass: the largest gradients of it come on top."""
+
+
+class Footprint:
+    """What clients take when they advance together, by an estimate.
+
+    Args:
+        method: Whose steps are made.
+    """
+
+    def __init__(self, method: Stepped) -> None:
+        self.method = method
+        self._activations: dict[Hashable, float] = {}
+
+    def megabytes(self, task: Task) -> float:
+        """Of one client: its values, its examples and what its longest batch leaves behind."""
+        form = task.form
+        num_bytes = VALUES * tree.num_bytes(task.local)
+        num_bytes += 2 * tree.num_bytes(task.context.get("own", {}))
+        num_bytes += tree.num_bytes(task.client.train.all())
+        if len(task.plan.lengths):
+            if form not in self._activations:
+                self._activations[form] = self._per_example(task)
+            num_bytes += self._activations[form] * task.plan.positions.shape[1]
+        return num_bytes / 2**20
+
+    def _per_example(self, task: Task) -> float:
+        """Bytes that the forward pass of a first batch leaves behind for the backward pass."""
+        batch = next(self.method.batches(task.client, task.plan))
+        parameters = {n: x.detach().requires_grad_() for n, x in task.local["parameters"].items()}
+        kept: dict[int, int] = {}
+
+        def keep(x: Tensor) -> Tensor:
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            given = task.local["buffers"], batch, task.context
+            losses, _ = self.method.loss(task.model, parameters, *given)  # keeps what it kept alive
+        for value in (*parameters.values(), losses):
+            kept.pop(value.untyped_storage().data_ptr(), None)
+        return ACTIVATIONS * sum(kept.values()) / len(batch["mask"])
