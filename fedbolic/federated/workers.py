@@ -136,6 +136,8 @@ class Pool(Engine):
     ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
         if unknown := [c.id for c in clients if self.clients.get(c.id) is not c]:
             raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
+        if any(worker.pending for worker in self.workers.values()):
+            raise ValueError("the workers are at another exchange: end it, or open another pool")
         found: dict[int, tuple[Update | Failure, Tree]] = {}
         try:
             self._hand_out(method, messages, clients, memories, rng)

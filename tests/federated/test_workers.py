@@ -125,6 +125,22 @@ def test_results_come_in_order_of_id_and_are_the_callers_clients(pools):
     assert [client for client, *_ in answers] == clients
 
 
+@dataclass(frozen=True)
+class Keeper(Averaged):
+    """Clients keep what they drew in their first turn."""
+
+    def local_update(self, message, client, memory, rng):
+        update, new = super().local_update(message, client, memory, rng)
+        return update, memory or new
+
+
+def test_memory_that_stays_is_not_copied(pools):
+    positions, _ = train(Keeper(), DATA, engine=pools(2))
+    first, last = positions[0].memories, positions[-1].memories
+    assert first.keys() == last.keys() == set(range(len(SIZES)))
+    assert all(last[i]["last"] is first[i]["last"] for i in first)
+
+
 def test_an_engine_without_a_pool_starts_one_and_leaves_nothing():
     before = set(multiprocessing.active_children()), shared_files()
     found, rows = train(Averaged(), DATA, engine=Workers(1))
@@ -299,6 +315,8 @@ def test_whoever_stops_early_leaves_no_process_at_work(pools):
     messages = {client.id: state for client in DATA.clients}
     answers = pool.run(Averaged(), messages, DATA.clients, {}, RNG)
     next(answers)
+    with pytest.raises(ValueError, match="the workers are at another exchange"):
+        next(pool.run(Averaged(), messages, DATA.clients, {}, RNG))
     answers.close()
     assert not any(worker.pending for worker in pool.workers.values())
     assert_equal_runs(SMALL, pool)
