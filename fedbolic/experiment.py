@@ -209,7 +209,7 @@ def _train(job: _Job, folder: RunFolder, position: Position) -> Position:
     status = "failed"
     try:
         began = time.perf_counter()
-        with fabric.autocast():
+        with fabric.autocast(), contextlib.closing(exchanges):
             for position, rows in exchanges:
                 folder.save(position.checkpoint(), rows, time.perf_counter() - began)
                 began = time.perf_counter()

@@ -4,14 +4,15 @@ from fedbolic.federated.aggregate import Additive, Aggregator, Collect, Mean, Me
 from fedbolic.federated.batched import Batched
 from fedbolic.federated.channel import Channel, Clip
 from fedbolic.federated.cohort import Cohort
-from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.engine import Engine, Failure, RunStoppedError
 from fedbolic.federated.evaluation import Calibrate, Evaluation, Tune
 from fedbolic.federated.fedavg import FedAvg
 from fedbolic.federated.method import Method, Total, Update
 from fedbolic.federated.min_norm import MinNorm
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.stepped import Schedule, Stepped
-from fedbolic.federated.trainer import Position, RunStoppedError, Trainer
+from fedbolic.federated.trainer import Position, Trainer
+from fedbolic.federated.workers import Workers
 
 __all__ = [
     "Additive",
@@ -40,4 +41,5 @@ __all__ = [
     "Trainer",
     "Tune",
     "Update",
+    "Workers",
 ]

@@ -2,12 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from fedbolic.data.client import Client
 from fedbolic.federated.method import Method, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
+
+
+class RunStoppedError(RuntimeError):
+    """Training cannot go on; the last checkpoint is untouched."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,3 +48,22 @@ class Engine(ABC):
             memories: What clients kept from earlier turns, by id; absent the first time.
             rng: The stream of this exchange; client ``i`` works with ``rng.at("client", i)``.
         """
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Refuse clients for whom this engine cannot work; by default it works for all.
+
+        Raises:
+            ValueError: Saying why.
+        """
+        del clients
+
+    def open(self, clients: Sequence[Client]) -> AbstractContextManager["Engine"]:
+        """The engine to use for many exchanges over ``clients``; leaving gives back what it took.
+
+        By default it is the engine itself, which takes nothing.
+
+        Raises:
+            ValueError: As :meth:`check`.
+        """
+        self.check(clients)
+        return nullcontext(self)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +12,13 @@ from fedbolic.federated.aggregate import Additive
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.delivery import Delivery
-from fedbolic.federated.engine import Engine
+from fedbolic.federated.engine import Engine, RunStoppedError
 from fedbolic.federated.evaluation import Evaluation, client_rows
 from fedbolic.federated.method import Method, Total, Update
 from fedbolic.federated.sequential import Sequential
 from fedbolic.record import Row
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
-
-
-class RunStoppedError(RuntimeError):
-    """Training cannot go on; the last checkpoint is untouched."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +85,10 @@ class Trainer:
             rng: The run's stream.
 
         Raises:
-            ValueError: If a channel does not fit the first aggregator, or the method the data.
+            ValueError: If a channel does not fit the first aggregator, the method the data, or the
+                engine the clients.
         """
+        self.engine.check(data.clients)
         inputs = data.clients[0].no_inputs
         state = tree.to(method.init(data.meta, rng.at("init")), inputs.device, inputs.dtype)
         self._check(method.phase(state))
@@ -98,7 +96,7 @@ class Trainer:
 
     def run(
         self, method: Method, data: FederatedData, rng: Rng, position: Position | None = None
-    ) -> Iterator[tuple[Position, list[Row]]]:
+    ) -> Generator[tuple[Position, list[Row]], None, None]:
         """The position after every exchange that is left, and what was measured in it.
 
         Args:
@@ -109,14 +107,17 @@ class Trainer:
 
         Raises:
             RunStoppedError: If no client of an exchange delivers, a channel does not fit what they
-                deliver, or the server's state would not be finite.
-            ValueError: If a channel does not fit the aggregator of an exchange.
+                deliver, the server's state would not be finite, or the engine cannot work.
+            ValueError: If a channel does not fit the aggregator of an exchange, or the engine the
+                clients.
         """
         if position is None:
             position = self.begin(method, data, rng)
-        while position.round < method.rounds:
-            position, rows = self._exchange(method, data, rng, position)
-            yield position, rows
+        with self.engine.open(data.clients) as engine:
+            trainer = dataclasses.replace(self, engine=engine)
+            while position.round < method.rounds:
+                position, rows = trainer._exchange(method, data, rng, position)
+                yield position, rows
 
     def _check(self, phase: Method) -> None:
         for channel in self.channels:

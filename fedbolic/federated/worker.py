@@ -1,0 +1,219 @@
+"""One process of an engine that has several: its loop, and how it looks from outside."""
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from fedbolic.data.client import Client
+from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.method import Method, Update
+from fedbolic.federated.shared import Extent, Place, Shared
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+SPAWN = multiprocessing.get_context("spawn")
+"""A forked process would inherit torch's thread pools, and locks that other threads hold."""
+
+GRACE = 5.0
+"""Seconds that a process has to end by itself."""
+
+Result = tuple[int, Update | Failure, Tree]
+"""The id of a client, its update, its new memory."""
+
+
+class WorkerError(RuntimeError):
+    """A process ended before its work was done; the clients it still had are left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One worker's share of an exchange.
+
+    Args:
+        method: Pickled.
+        messages: What its clients received, by id, ascending.
+        memories: What its clients keep, by id.
+        rng: The stream of the exchange.
+        dtype: Torch's default.
+        autocast: The dtype that operations are cast to; none if they are not.
+    """
+
+    method: bytes
+    messages: dict[int, Tree]
+    memories: dict[int, Tree]
+    rng: Rng
+    dtype: torch.dtype
+    autocast: torch.dtype | None
+
+
+class Worker:
+    """A process that works for clients, seen from the one that started it.
+
+    Args:
+        index: Its number, for messages.
+        inner: How it loops its clients.
+        data: Memory that holds all clients.
+        clients: Where they lie there.
+        down: Memory that holds its tasks.
+
+    Raises:
+        OSError: If the process cannot be started.
+    """
+
+    def __init__(
+        self, index: int, inner: Engine, data: Shared, clients: Extent, down: Shared
+    ) -> None:
+        self.index, self.up = index, Shared()
+        self.ready = False
+        self.pending: set[int] = set()
+        self.connection, other = SPAWN.Pipe()
+        arguments = (other, inner, data, clients, down, self.up)
+        self.process = SPAWN.Process(target=serve, args=arguments, daemon=True)
+        try:
+            self.process.start()
+        finally:
+            other.close()  # so that the end of the process ends the pipe
+
+    def give(self, task: Extent, clients: Iterable[int]) -> None:
+        """Hand over a task that was written to the memory of tasks, for clients of these ids."""
+        self.pending = set(clients)
+        with contextlib.suppress(OSError):  # it has just died: receive will tell
+            self.connection.send(task)
+            self.connection.send(None)
+
+    def receive(self, given: Mapping[Place, Any]) -> dict[int, tuple[Update | Failure, Tree]]:
+        """The result that the process sent, by client id; it must have sent something, or ended.
+
+        Args:
+            given: The tensors of its task, by place.
+
+        Raises:
+            WorkerError: If it has ended.
+        """
+        try:
+            said = self.connection.recv() if self.connection.poll() else None
+        except (EOFError, OSError):
+            said = None
+        if said is None:
+            raise WorkerError(self.end())
+        client_id, extent = said
+        if extent is None:
+            self.ready = True
+            return {}
+        try:
+            (update, memory), _ = self.up.read(extent, given, copy=True)
+        except Exception as error:  # its form cannot be read here: a failure of this client
+            update, memory = Failure(error), {}
+        self.pending.discard(client_id)
+        if self.pending:
+            with contextlib.suppress(OSError):
+                self.connection.send(None)  # what it sent is copied, and may be written over
+        return {client_id: (update, memory)}
+
+    def end(self, grace: float = GRACE) -> str:
+        """See to it that the process is no more; how it ended.
+
+        Args:
+            grace: Seconds that it has to end by itself, which it does if it is idle.
+        """
+        self.connection.close()
+        self.process.join(grace)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        code, name = self.process.exitcode or 0, f"worker {self.index} (process {self.process.pid})"
+        self.process.close()
+        if code < 0:
+            return f"{name} was killed by {signal.Signals(-code).name}"
+        return f"{name} ended with exit code {code}"
+
+
+def serve(
+    connection: Connection,
+    inner: Engine,
+    data: Shared,
+    clients: Extent,
+    down: Shared,
+    up: Shared,
+) -> None:
+    """The life of a worker: task after task, until the other end of the pipe is closed.
+
+    It says ``(None, None)`` once, when it is ready. A task is answered by one ``(client id, extent
+    in up)`` per client, each sent when the other end has said that ``up`` may be written.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: one answers it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    held = {client.id: client for client in data.read(clients)[0]}
+    with contextlib.suppress(EOFError, ConnectionError):  # the other end was closed
+        connection.send((None, None))
+        while True:
+            task, given = down.read(connection.recv())
+            for client_id, *result in results(inner, held, task):
+                connection.recv()
+                connection.send((client_id, _write(up, result, given)))
+    sys.stdout.flush()
+    os._exit(0)  # there is nothing to tidy, and Python would take a second for it
+
+
+def results(inner: Engine, clients: Mapping[int, Client], task: Task) -> Iterator[Result]:
+    """One result for every client of a task, whatever happens."""
+    left = dict.fromkeys(task.messages)
+    fault: Exception = RuntimeError(f"{type(inner).__name__} gave no result for this client")
+    torch.set_default_dtype(task.dtype)
+    cast = torch.autocast("cpu", task.autocast, enabled=task.autocast is not None)
+    try:
+        method, share = _method(task.method), [clients[i] for i in task.messages]
+        with cast:
+            for client, update, memory in inner.run(
+                method, task.messages, share, task.memories, task.rng
+            ):
+                del left[client.id]
+                yield client.id, update, memory
+    except Exception as error:  # of the engine or in reading the method, not of a client
+        fault = error
+    for client_id in left:
+        yield client_id, Failure(fault), {}
+
+
+@functools.lru_cache(maxsize=1)
+def _method(text: bytes) -> Method:
+    return pickle.loads(text)
+
+
+def _write(up: Shared, result: Sequence[Any], given: Mapping[Place, Any]) -> Extent:
+    update, memory = result
+    if isinstance(update, Failure):
+        update = Failure(_portable(update.error))
+    try:
+        (extent,), _ = up.write([(update, memory)], given)
+    except Exception as error:  # what the client gave cannot be sent: its failure
+        (extent,), _ = up.write([(Failure(_portable(error)), {})])
+    return extent
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or its words in one that another process can read."""
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it is gone, whatever it is doing."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

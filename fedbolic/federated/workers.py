@@ -1,0 +1,259 @@
+"""Clients dealt among processes of this machine."""
+
+import heapq
+import logging
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import Client
+from fedbolic.federated.engine import Engine, Failure, RunStoppedError
+from fedbolic.federated.method import Method, Update
+from fedbolic.federated.sequential import Sequential
+from fedbolic.federated.shared import Place, Shared
+from fedbolic.federated.worker import GRACE, Task, Worker, WorkerError
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+logger = logging.getLogger("fedbolic")
+
+
+@dataclass(frozen=True)
+class Workers(Engine):
+    """Processes with one torch thread each, every one working for a share of the clients.
+
+    They are started once and kept over the rounds of a run. All clients' data are copied once to
+    memory that they share; messages, memories and updates go through such memory, too. Longer
+    clients are dealt first, each to the worker with the fewest examples so far.
+
+    Results are those of ``inner`` to the last bit, whatever the number of workers, if its result
+    for a client does not depend on which others it is given, as :class:`Sequential`'s does not.
+    That is also why updates are not summed in the workers: the rounding of a sum of partial sums
+    would depend on who worked for whom.
+
+    A worker that dies, by a signal or for want of memory, is replaced; its clients are failures of
+    that exchange.
+
+    Args:
+        num: Processes, at least 1; more than the machine has cores do not help.
+        inner: How each loops its share.
+
+    Raises:
+        ValueError: If ``num`` is below 1 or ``inner`` has processes of its own.
+
+    Example:
+        >>> Workers(num=4)
+        Workers(num=4, inner=Sequential())
+    """
+
+    num: int = 2
+    inner: Engine = Sequential()
+
+    def __post_init__(self) -> None:
+        check.at_least(1, num=self.num)
+        if isinstance(self.inner, Workers):
+            raise ValueError("inner must work in one process, got Workers: give num a larger value")
+
+    @override
+    def check(self, clients: Sequence[Client]) -> None:
+        devices = {client.no_inputs.device.type for client in clients}
+        if devices - {"cpu"}:
+            raise ValueError(
+                f"Workers share the CPU, and the data are on {devices}: use device cpu"
+            )
+        self.inner.check(clients)
+
+    @override
+    def open(self, clients: Sequence[Client]) -> "Pool":
+        self.check(clients)
+        return Pool(self.num, self.inner, clients)
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+        with self.open(clients) as pool:
+            yield from pool.run(method, messages, clients, memories, rng)
+
+
+class Pool(Engine):
+    """The running processes of :class:`Workers`; leaving it as a context ends them.
+
+    Args:
+        num: How many.
+        inner: How each loops its share.
+        clients: All for whom they may be asked to work.
+    """
+
+    def __init__(self, num: int, inner: Engine, clients: Sequence[Client]) -> None:
+        self.num, self.inner = num, inner
+        self.clients = {client.id: client for client in clients}
+        self.data, self.down = Shared(), Shared()
+        (self.extent,), _ = self.data.write([tuple(clients)])
+        self.workers: dict[int, Worker] = {}
+        self.faults: dict[int, str] = {}
+        self.given: dict[Place, Tensor] = {}
+        self.method: tuple[Method | None, bytes] = (None, b"")
+
+    def __enter__(self) -> "Pool":
+        for index in range(self.num):
+            self._start(index)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self.workers.values():
+            worker.connection.close()
+        for worker in self.workers.values():
+            worker.end(GRACE if worker.ready and not worker.pending else 0.0)
+        self.workers = {}
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+        if unknown := [c.id for c in clients if self.clients.get(c.id) is not c]:
+            raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
+        if any(worker.pending for worker in self.workers.values()):
+            raise ValueError("the workers are at another exchange: end it, or open another pool")
+        found: dict[int, tuple[Update | Failure, Tree]] = {}
+        try:
+            self._hand_out(method, messages, clients, memories, rng)
+            for client in clients:
+                while client.id not in found:
+                    found |= self._listen()
+                update, memory = found.pop(client.id)
+                old = memories.get(client.id, {})
+                yield client, update, old if isinstance(update, Failure) else memory
+        finally:
+            self.given = {}
+            for index, worker in list(self.workers.items()):
+                if worker.pending:  # whoever asked has stopped before the end
+                    self.workers.pop(index).end(0.0)
+
+    def _hand_out(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> None:
+        """Give every worker its task."""
+        if method is not self.method[0]:
+            self.method = (method, _pickled(method))
+        workers = self._ready()
+        shares = [share for share in deal(clients, len(workers)) if share]
+        casts = torch.is_autocast_enabled("cpu")
+        tasks = [
+            Task(
+                self.method[1],
+                {client.id: messages[client.id] for client in share},
+                {client.id: memories[client.id] for client in share if client.id in memories},
+                rng,
+                torch.get_default_dtype(),
+                torch.get_autocast_dtype("cpu") if casts else None,
+            )
+            for share in shares
+        ]
+        extents, self.given = self.down.write(tasks)
+        for worker, task, extent in zip(workers, tasks, extents, strict=False):
+            worker.give(extent, task.messages)
+
+    def _start(self, index: int) -> None:
+        """Start a worker, or note why it cannot be done."""
+        try:
+            self.workers[index] = Worker(index, self.inner, self.data, self.extent, self.down)
+        except OSError as error:
+            self.faults[index] = f"worker {index} cannot be started: {error}"
+
+    def _ready(self) -> list[Worker]:
+        """All workers that can be had, each ready for a task.
+
+        Raises:
+            RunStoppedError: If there is none.
+        """
+        self.faults = {}
+        self._listen(timeout=0.0)  # of those that died since the last exchange
+        for index in range(self.num):
+            if index not in self.workers:
+                self._start(index)
+        while not all(worker.ready for worker in self.workers.values()):
+            self._listen()
+        faults = "; ".join(self.faults.values())
+        if not self.workers:
+            raise RunStoppedError(f"no worker could be started: {faults}")
+        if faults:
+            logger.warning("%d of %d workers go on: %s", len(self.workers), self.num, faults)
+        return [self.workers[index] for index in sorted(self.workers)]
+
+    def _listen(self, timeout: float | None = None) -> dict[int, tuple[Update | Failure, Tree]]:
+        """Wait until a worker has something to say; the results that came, by client id.
+
+        A worker that died is started again, unless it had not even become ready.
+
+        Args:
+            timeout: Seconds to wait at most; none to wait until something comes.
+        """
+        found: dict[int, tuple[Update | Failure, Tree]] = {}
+        sources: dict[Any, int] = {}
+        for index, worker in self.workers.items():
+            sources |= {worker.connection: index, worker.process.sentinel: index}
+        for index in {sources[source] for source in connection.wait(list(sources), timeout)}:
+            worker = self.workers[index]
+            try:
+                found |= worker.receive(self.given)
+            except WorkerError as error:
+                del self.workers[index]
+                lost = WorkerError(f"{error} before it was done with this client")
+                found |= {client_id: (Failure(lost), {}) for client_id in worker.pending}
+                if worker.ready:
+                    self._start(index)
+                else:
+                    self.faults[index] = f"{error} before it was ready"
+        return found
+
+
+def deal(clients: Sequence[Client], num: int) -> list[list[Client]]:
+    """The clients in ``num`` shares of about as many examples, each in ascending order of id.
+
+    The largest are dealt first, each to the share that has the fewest so far (Graham's rule).
+    """
+    shares: list[list[Client]] = [[] for _ in range(num)]
+    loads = [(0, i) for i in range(num)]
+    for client in sorted(clients, key=lambda client: (-client.size, client.id)):
+        load, i = heapq.heappop(loads)
+        shares[i].append(client)
+        heapq.heappush(loads, (load + max(client.size, 1), i))
+    return [sorted(share, key=lambda client: client.id) for share in shares]
+
+
+def _pickled(method: Method) -> bytes:
+    try:
+        return pickle.dumps(method)
+    except Exception as error:
+        raise ValueError(
+            f"{type(method).__name__} cannot be sent to a process ({error}): define it in a module"
+        ) from error
