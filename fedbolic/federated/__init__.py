@@ -9,6 +9,7 @@ from fedbolic.federated.evaluation import Calibrate, Evaluation, Tune
 from fedbolic.federated.fedavg import FedAvg
 from fedbolic.federated.method import Method, Total, Update
 from fedbolic.federated.min_norm import MinNorm
+from fedbolic.federated.ranks import Ranks
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.federated.trainer import Position, Trainer
@@ -32,6 +33,7 @@ __all__ = [
     "Method",
     "MinNorm",
     "Position",
+    "Ranks",
     "RunStoppedError",
     "Schedule",
     "Sequential",

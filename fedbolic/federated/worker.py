@@ -2,16 +2,17 @@
 
 import contextlib
 import functools
+import heapq
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,6 +28,8 @@ SPAWN = multiprocessing.get_context("spawn")
 
 GRACE = 5.0
 """Seconds that a process has to end by itself."""
+
+Sent = TypeVar("Sent")
 
 Result = tuple[int, Update | Failure, Tree]
 """The id of a client, its update, its new memory."""
@@ -55,6 +58,56 @@ class Task:
     rng: Rng
     dtype: torch.dtype
     autocast: torch.dtype | None
+
+
+def tasks(
+    method: bytes,
+    messages: Mapping[int, Tree],
+    shares: Sequence[Sequence[Client]],
+    memories: Mapping[int, Tree],
+    rng: Rng,
+) -> list[Task]:
+    """One task for every share, to be done with the arithmetic of this process."""
+    casts = torch.is_autocast_enabled("cpu")
+    return [
+        Task(
+            method,
+            {client.id: messages[client.id] for client in share},
+            {client.id: memories[client.id] for client in share if client.id in memories},
+            rng,
+            torch.get_default_dtype(),
+            torch.get_autocast_dtype("cpu") if casts else None,
+        )
+        for share in shares
+    ]
+
+
+def deal(clients: Sequence[Client], num: int) -> list[list[Client]]:
+    """The clients in ``num`` shares of about as many examples, each in ascending order of id.
+
+    The largest are dealt first, each to the share that has the fewest so far (Graham's rule).
+    """
+    shares: list[list[Client]] = [[] for _ in range(num)]
+    loads = [(0, i) for i in range(num)]
+    for client in sorted(clients, key=lambda client: (-client.size, client.id)):
+        load, i = heapq.heappop(loads)
+        shares[i].append(client)
+        heapq.heappush(loads, (load + max(client.size, 1), i))
+    return [sorted(share, key=lambda client: client.id) for share in shares]
+
+
+def pickled(method: Method) -> bytes:
+    """The method for a :class:`Task`.
+
+    Raises:
+        ValueError: If it cannot be pickled.
+    """
+    try:
+        return pickle.dumps(method)
+    except Exception as error:
+        raise ValueError(
+            f"{type(method).__name__} cannot be sent to a process ({error}): define it in a module"
+        ) from error
 
 
 class Worker:
@@ -160,9 +213,10 @@ def serve(
         connection.send((None, None))
         while True:
             task, given = down.read(connection.recv())
-            for client_id, *result in results(inner, held, task):
+            write = functools.partial(_write, up, given)
+            for client_id, update, memory in results(inner, held, task):
                 connection.recv()
-                connection.send((client_id, _write(up, result, given)))
+                connection.send((client_id, sent(write, update, memory)))
     sys.stdout.flush()
     os._exit(0)  # there is nothing to tidy, and Python would take a second for it
 
@@ -192,14 +246,18 @@ def _method(text: bytes) -> Method:
     return pickle.loads(text)
 
 
-def _write(up: Shared, result: Sequence[Any], given: Mapping[Place, Any]) -> Extent:
-    update, memory = result
+def sent(send: Callable[[object], Sent], update: Update | Failure, memory: Tree) -> Sent:
+    """What ``send`` makes of a result; or, if it refuses that, of the client's failure."""
     if isinstance(update, Failure):
         update = Failure(_portable(update.error))
     try:
-        (extent,), _ = up.write([(update, memory)], given)
-    except Exception as error:  # what the client gave cannot be sent: its failure
-        (extent,), _ = up.write([(Failure(_portable(error)), {})])
+        return send((update, memory))
+    except Exception as error:
+        return send((Failure(_portable(error)), {}))
+
+
+def _write(up: Shared, given: Mapping[Place, Any], value: object) -> Extent:
+    (extent,), _ = up.write([value], given)
     return extent
 
 

@@ -1,15 +1,12 @@
 """Clients dealt among processes of this machine."""
 
-import heapq
 import logging
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -19,7 +16,7 @@ from fedbolic.federated.engine import Engine, Failure, RunStoppedError
 from fedbolic.federated.method import Method, Update
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.shared import Place, Shared
-from fedbolic.federated.worker import GRACE, Task, Worker, WorkerError
+from fedbolic.federated.worker import GRACE, Worker, WorkerError, deal, pickled, tasks
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -163,23 +160,12 @@ class Pool(Engine):
     ) -> None:
         """Give every worker its task."""
         if method is not self.method[0]:
-            self.method = (method, _pickled(method))
+            self.method = (method, pickled(method))
         workers = self._ready()
         shares = [share for share in deal(clients, len(workers)) if share]
-        casts = torch.is_autocast_enabled("cpu")
-        tasks = [
-            Task(
-                self.method[1],
-                {client.id: messages[client.id] for client in share},
-                {client.id: memories[client.id] for client in share if client.id in memories},
-                rng,
-                torch.get_default_dtype(),
-                torch.get_autocast_dtype("cpu") if casts else None,
-            )
-            for share in shares
-        ]
-        extents, self.given = self.down.write(tasks)
-        for worker, task, extent in zip(workers, tasks, extents, strict=False):
+        work = tasks(self.method[1], messages, shares, memories, rng)
+        extents, self.given = self.down.write(work)
+        for worker, task, extent in zip(workers, work, extents, strict=False):
             worker.give(extent, task.messages)
 
     def _start(self, index: int) -> None:
@@ -234,26 +220,3 @@ class Pool(Engine):
                 else:
                     self.faults[index] = f"{error} before it was ready"
         return found
-
-
-def deal(clients: Sequence[Client], num: int) -> list[list[Client]]:
-    """The clients in ``num`` shares of about as many examples, each in ascending order of id.
-
-    The largest are dealt first, each to the share that has the fewest so far (Graham's rule).
-    """
-    shares: list[list[Client]] = [[] for _ in range(num)]
-    loads = [(0, i) for i in range(num)]
-    for client in sorted(clients, key=lambda client: (-client.size, client.id)):
-        load, i = heapq.heappop(loads)
-        shares[i].append(client)
-        heapq.heappush(loads, (load + max(client.size, 1), i))
-    return [sorted(share, key=lambda client: client.id) for share in shares]
-
-
-def _pickled(method: Method) -> bytes:
-    try:
-        return pickle.dumps(method)
-    except Exception as error:
-        raise ValueError(
-            f"{type(method).__name__} cannot be sent to a process ({error}): define it in a module"
-        ) from error

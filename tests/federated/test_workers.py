@@ -24,8 +24,7 @@ from fedbolic.federated import (
     Tune,
     Workers,
 )
-from fedbolic.federated.worker import Task, results
-from fedbolic.federated.workers import deal
+from fedbolic.federated.worker import Task, deal, results
 from fedbolic.nn.backbone import MLP
 from hyperfed import HyperFed
 from tests.federated.boring import (
