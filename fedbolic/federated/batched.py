@@ -53,11 +53,11 @@ class Batched(Engine):
 
     Example:
         >>> from fedbolic.federated import Trainer
-        >>> Trainer(Batched(memory=100)).engine
-        Batched(memory=100)
+        >>> Trainer(Batched(memory=100.0)).engine
+        Batched(memory=100.0)
     """
 
-    memory: float = 512
+    memory: float = 512.0
     _refused: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
