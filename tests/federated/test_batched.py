@@ -3,19 +3,15 @@
 import dataclasses
 import logging
 import math
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from fedbolic import tree
 from fedbolic.baselines import Ditto, Majority, Scaffold
-from fedbolic.data import Dirichlet, Examples, FederatedData
+from fedbolic.data import Examples, FederatedData
 from fedbolic.data.client import Split
 from fedbolic.federated import (
     Batched,
@@ -31,7 +27,7 @@ from fedbolic.federated import (
 )
 from fedbolic.federated import batched as engine
 from fedbolic.federated.footprint import Footprint
-from fedbolic.federated.stacked import Task, padded_work, parts
+from fedbolic.federated.stacked import Task, padded_work
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.optim import SGD, Adam, Optimizer
 from hyperfed import CrossEntropy, HyperFed
@@ -253,20 +249,6 @@ def test_the_budget_of_memory_says_how_many_go_together(together):
             assert_near(update.payload, expected.payload, TOLERANCE)
 
 
-def test_what_clients_take_grows_with_examples_model_and_batch():
-    def megabytes(method, size=64):
-        data = federation((size,))
-        message = first_message(method, data, 0)
-        task = Task.begin(method, message, data.clients[0], {}, RNG)
-        return Footprint(method).megabytes(task)
-
-    least = megabytes(SMALL)
-    assert megabytes(SMALL, 640) > least
-    assert megabytes(with_(backbone=MLP((64,)))) > least
-    assert megabytes(with_(schedule=Schedule(1, 64))) > least
-    assert megabytes(with_(optimizer=Adam())) > least
-
-
 @pytest.mark.parametrize("rows", [slice(None), 0, -1])
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
 def test_nan_at_one_client_stays_there(rows, backbone, together, caplog):
@@ -410,30 +392,6 @@ def test_a_loss_that_is_already_a_mean_is_not_taken_for_one_of_each_example(capl
     assert "the loss must give a number per example" in caplog.text
 
 
-lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12).map(torch.tensor)
-
-
-@given(lengths, st.sampled_from([1.0, 1.25, math.inf]))
-def test_every_client_is_in_one_call_that_is_long_enough(lengths, most):
-    calls = parts(lengths, most)
-    rows = torch.cat([rows for _, rows in calls])
-    assert rows.sort().values.tolist() == list(range(len(lengths)))
-    assert all(length == lengths[rows].max() for length, rows in calls)
-    assert sum(length * len(rows) for length, rows in calls) <= most * lengths.sum()
-    assert len(calls) == 1 or most < math.inf
-
-
-@pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
-@pytest.mark.parametrize(("num_examples", "batch_size"), [(6000, 128), (6000, None), (20000, 128)])
-def test_padding_is_at_most_a_quarter_of_the_work(alpha, num_examples, batch_size):
-    labels = torch.randint(10, (num_examples,), generator=RNG.generator())
-    split = Dirichlet(20, alpha, cap=False, min_size=1).split(labels, RNG)
-    schedule = Schedule(2, batch_size)
-    lengths = [schedule.order(len(index), RNG)[1] for index in split]
-    assert 1 <= padded_work(lengths) <= 1.25
-    assert padded_work(lengths, mixes_examples=True) == 1
-
-
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
 def test_the_work_that_is_reported_is_the_work_that_is_done(backbone, monkeypatch):
     masks, step = [], stacked._step
@@ -458,44 +416,3 @@ def test_the_work_that_is_reported_is_the_work_that_is_done(backbone, monkeypatc
 @pytest.mark.parametrize("setting", ["adam", "batch norm", "mixup", "trained prototypes"])
 def test_it_is_the_same_on_a_gpu(setting):
     assert_engines_agree(SETTINGS[setting], federation(UNEQUAL).to("cuda"))
-
-
-THOUSAND = """
-import sys
-from pathlib import Path
-import torch
-from fedbolic.data import Client, Examples, FederatedData
-from fedbolic.federated import Batched, FedAvg, Schedule, Sequential
-from fedbolic.nn.backbone import ConvNet
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
-
-torch.set_num_threads(1)
-meta = Meta(10, (1, 28, 28), (32,) * 1000)
-examples = Examples({"x": torch.randn(32, 1, 28, 28), "y": torch.arange(32) % 10})
-clients = [Client(i, examples, examples, examples, meta) for i in range(1000)]
-method = FedAvg(ConvNet(), schedule=Schedule(1, 32))
-messages = dict.fromkeys(range(1000), method.broadcast(method.init(meta, Rng(0)), 0))
-list(Sequential().run(method, messages, clients[:1], {}, Rng(0)))  # loads what torch loads late
-
-
-def kilobytes(name):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
-
-
-Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-before = kilobytes("VmRSS")
-engine = Batched()
-assert sum(1 for _ in engine.run(method, messages, clients, {}, Rng(0))) == 1000
-assert not engine._refused
-print((kilobytes("VmHWM") - before) / 1024)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_a_thousand_clients_with_convolutions_take_less_than_a_gigabyte():
-    script = [sys.executable, "-c", THOUSAND]
-    done = subprocess.run(script, capture_output=True, text=True, check=True)
-    assert 100 < float(done.stdout) < 1000

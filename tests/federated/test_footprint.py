@@ -1,0 +1,72 @@
+"""What clients take who advance together: by the estimate, and in truth."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fedbolic import tree
+from fedbolic.federated import Schedule
+from fedbolic.federated.footprint import Footprint
+from fedbolic.federated.stacked import Task
+from fedbolic.nn.backbone import MLP
+from fedbolic.optim import Adam
+from tests.federated.boring import RNG, SMALL, federation
+
+
+def test_what_clients_take_grows_with_examples_model_and_batch():
+    def megabytes(method, size=64):
+        data = federation((size,))
+        state = tree.to(method.init(data.meta, RNG), "cpu", torch.float64)
+        message = method.broadcast(state, 0)
+        task = Task.begin(method, message, data.clients[0], {}, RNG)
+        return Footprint(method).megabytes(task)
+
+    least = megabytes(SMALL)
+    assert megabytes(SMALL, 640) > least
+    assert megabytes(dataclasses.replace(SMALL, backbone=MLP((64,)))) > least
+    assert megabytes(dataclasses.replace(SMALL, schedule=Schedule(1, 64))) > least
+    assert megabytes(dataclasses.replace(SMALL, optimizer=Adam())) > least
+
+
+THOUSAND = """
+import sys
+from pathlib import Path
+import torch
+from fedbolic.data import Client, Examples, FederatedData
+from fedbolic.federated import Batched, FedAvg, Schedule, Sequential
+from fedbolic.nn.backbone import ConvNet
+from fedbolic.rng import Rng
+from fedbolic.types import Meta
+
+torch.set_num_threads(1)
+meta = Meta(10, (1, 28, 28), (32,) * 1000)
+examples = Examples({"x": torch.randn(32, 1, 28, 28), "y": torch.arange(32) % 10})
+clients = [Client(i, examples, examples, examples, meta) for i in range(1000)]
+method = FedAvg(ConvNet(), schedule=Schedule(1, 32))
+messages = dict.fromkeys(range(1000), method.broadcast(method.init(meta, Rng(0)), 0))
+list(Sequential().run(method, messages, clients[:1], {}, Rng(0)))  # loads what torch loads late
+
+
+def kilobytes(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+before = kilobytes("VmRSS")
+engine = Batched()
+assert sum(1 for _ in engine.run(method, messages, clients, {}, Rng(0))) == 1000
+assert not engine._refused
+print((kilobytes("VmHWM") - before) / 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_a_thousand_clients_with_convolutions_take_less_than_a_gigabyte():
+    script = [sys.executable, "-c", THOUSAND]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert 100 < float(done.stdout) < 1000
