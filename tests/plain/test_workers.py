@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from fedbolic.configuration import build
 from fedbolic.experiment import run
 from fedbolic.sweep import sweep
@@ -88,6 +90,7 @@ def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, 
     assert shared_files() <= before
 
 
+@pytest.mark.slow
 def test_runs_of_a_sweep_may_have_workers(config, runs):
     rows = {"plain": None, "ditto": {"method": "fedbolic.baselines.Ditto"}}
     engine = {"engine": "fedbolic.federated.Workers", "engine.num": 1}
