@@ -30,7 +30,7 @@ from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
-from hyperfed.prototypes import prototypes, turned
+from hyperfed.prototypes import check_slope, prototypes, turned
 
 logger = logging.getLogger("fedbolic")
 
@@ -58,7 +58,7 @@ class HyperFed(Stepped):
     Mean, and H-CE-M the same with ``momentum`` 0.5.
 
     Departs from the paper: features are clipped, without which its step size of 0.3 gives NaN in
-    the first rounds; the toughest client is found over all others and itself (see MinNorm).
+    the first rounds; the consistent step is the exact one (see MinNorm).
 
     Args:
         backbone: The network from inputs to features; their width is the ball's dimension.
@@ -102,11 +102,7 @@ class HyperFed(Stepped):
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
         check.positive(lr=self.lr)
-        if not 0 < self.slope < 1:
-            raise ValueError(
-                f"slope must lie in (0, 1), got {self.slope}: "
-                "at 1 the prototypes are infinitely far away"
-            )
+        check_slope(self.slope)
         if self.clip is not None:
             check.positive(clip=self.clip)
         check.not_negative(mixup=self.mixup)

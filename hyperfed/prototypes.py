@@ -38,11 +38,20 @@ def prototypes(
         >>> prototypes(2, 3, 0.9).norm(dim=1)
         tensor([0.9000, 0.9000], dtype=torch.float64)
     """
+    check_slope(slope)
+    return slope * tammes(num_classes, dim, seed=seed)
+
+
+def check_slope(slope: float) -> None:
+    """Refuse a radius at which prototypes meet or are infinitely far away.
+
+    Raises:
+        ValueError: If it is not in (0, 1).
+    """
     if not 0 < slope < 1:
         raise ValueError(
             f"slope must lie in (0, 1), got {slope}: at 1 the prototypes are infinitely far away"
         )
-    return slope * tammes(num_classes, dim, seed=seed)
 
 
 def tammes(num_classes: int, dim: int, *, seed: int = 0) -> Float64[Tensor, "classes dim"]:

@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.engine import Engine, Failure, Result
 from fedbolic.federated.footprint import Footprint
-from fedbolic.federated.method import Method, Update
+from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.stacked import Task, advance
 from fedbolic.federated.stepped import Stepped
@@ -19,8 +19,6 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 logger = logging.getLogger("fedbolic")
-
-Result = tuple[Client, Update | Failure, Tree]
 
 OneByOne = Callable[[Sequence[Client]], list[Result]]
 """The results of some clients by the definition."""

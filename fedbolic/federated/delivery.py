@@ -5,10 +5,9 @@ import math
 from collections.abc import Iterator, Mapping
 
 from fedbolic import tree
-from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Additive
 from fedbolic.federated.channel import Channel
-from fedbolic.federated.engine import Failure
+from fedbolic.federated.engine import Failure, Result
 from fedbolic.federated.method import Method, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -41,9 +40,7 @@ class Delivery:
         self.metrics: dict[int, dict[str, float]] = {}
         self.bytes_up = 0
 
-    def usable(
-        self, results: Iterator[tuple[Client, Update | Failure, Tree]]
-    ) -> Iterator[tuple[int, Update]]:
+    def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
         """The usable updates as they arrive, in ascending order of client id."""
         form = None
         for client, update, memory in results:

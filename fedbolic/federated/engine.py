@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fedbolic.data.client import Client
 from fedbolic.federated.method import Method, Update
@@ -22,6 +23,10 @@ class Failure:
     error: Exception
 
 
+Result: TypeAlias = tuple[Client, Update | Failure, Tree]
+"""A client with its update and its new memory; with the old one where its work failed."""
+
+
 class Engine(ABC):
     """Runs the local work of an exchange.
 
@@ -38,7 +43,7 @@ class Engine(ABC):
         clients: Sequence[Client],
         memories: Mapping[int, Tree],
         rng: Rng,
-    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+    ) -> Iterator[Result]:
         """Every client with its update and new memory, in ascending order of id.
 
         Args:

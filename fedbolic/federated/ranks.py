@@ -9,8 +9,8 @@ from torch import distributed
 from typing_extensions import override
 
 from fedbolic.data.client import Client
-from fedbolic.federated.engine import Engine, Failure, RunStoppedError
-from fedbolic.federated.method import Method, Update
+from fedbolic.federated.engine import Engine, Failure, Result, RunStoppedError
+from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.worker import deal, pickled, results, sent, tasks
 from fedbolic.rng import Rng
@@ -50,7 +50,7 @@ class Ranks(Engine):
         clients: Sequence[Client],
         memories: Mapping[int, Tree],
         rng: Rng,
-    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+    ) -> Iterator[Result]:
         self.check(clients)
         shares = deal(clients, distributed.get_world_size())
         task = tasks(pickled(method), messages, shares, memories, rng)[distributed.get_rank()]

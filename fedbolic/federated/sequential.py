@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from fedbolic.data.client import Client
-from fedbolic.federated.engine import Engine, Failure
-from fedbolic.federated.method import Method, Update
+from fedbolic.federated.engine import Engine, Failure, Result
+from fedbolic.federated.method import Method
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -24,7 +24,7 @@ class Sequential(Engine):
         clients: Sequence[Client],
         memories: Mapping[int, Tree],
         rng: Rng,
-    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+    ) -> Iterator[Result]:
         for client in clients:
             memory = memories.get(client.id, {})
             stream = rng.at("client", client.id)

@@ -31,7 +31,7 @@ GRACE = 5.0
 
 Sent = TypeVar("Sent")
 
-Result = tuple[int, Update | Failure, Tree]
+Reply = tuple[int, Update | Failure, Tree]
 """The id of a client, its update, its new memory."""
 
 
@@ -221,7 +221,7 @@ def serve(
     os._exit(0)  # there is nothing to tidy, and Python would take a second for it
 
 
-def results(inner: Engine, clients: Mapping[int, Client], task: Task) -> Iterator[Result]:
+def results(inner: Engine, clients: Mapping[int, Client], task: Task) -> Iterator[Reply]:
     """One result for every client of a task, whatever happens."""
     left = dict.fromkeys(task.messages)
     fault: Exception = RuntimeError(f"{type(inner).__name__} gave no result for this client")

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.engine import Engine, Failure, RunStoppedError
+from fedbolic.federated.engine import Engine, Failure, Result, RunStoppedError
 from fedbolic.federated.method import Method, Update
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.shared import Place, Shared
@@ -81,7 +81,7 @@ class Workers(Engine):
         clients: Sequence[Client],
         memories: Mapping[int, Tree],
         rng: Rng,
-    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+    ) -> Iterator[Result]:
         with self.open(clients) as pool:
             yield from pool.run(method, messages, clients, memories, rng)
 
@@ -130,7 +130,7 @@ class Pool(Engine):
         clients: Sequence[Client],
         memories: Mapping[int, Tree],
         rng: Rng,
-    ) -> Iterator[tuple[Client, Update | Failure, Tree]]:
+    ) -> Iterator[Result]:
         if unknown := [c.id for c in clients if self.clients.get(c.id) is not c]:
             raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
         if any(worker.pending for worker in self.workers.values()):
