@@ -22,9 +22,10 @@ Spaces = Mapping[str, Manifold]
 class Optimizer(ABC):
     """Two pure functions: ``init`` gives the state of no steps, ``step`` makes one.
 
-    Neither changes its arguments. Both are elementwise in leading axes, so the parameters and the
-    states of many clients may be stacked and stepped together, by one call or under ``vmap``;
-    counters are tensors, so these clients may have made different numbers of steps.
+    Neither changes its arguments, unless they are donated. Both are elementwise in leading axes, so
+    the parameters and the states of many clients may be stacked and stepped together, by one call
+    or under ``vmap``; counters are tensors, so these clients may have made different numbers of
+    steps.
     """
 
     @abstractmethod
@@ -44,6 +45,7 @@ class Optimizer(ABC):
         *,
         lr: float,
         spaces: Spaces | None = None,
+        donate: bool = False,
     ) -> tuple[Params, Tree]:
         """The parameters and the state after one step.
 
@@ -53,6 +55,8 @@ class Optimizer(ABC):
             state: What ``init`` or the last step gave.
             lr: Step size, 0 or more.
             spaces: The manifolds of the parameters that have one.
+            donate: Whether the caller gives up ``parameters`` and ``state``, so that the results
+                may lie in their storage; a large model is then stepped without new memory.
 
         Raises:
             ValueError: If a gradient or a space names no parameter.
@@ -124,14 +128,16 @@ class SGD(Optimizer):
         *,
         lr: float,
         spaces: Spaces | None = None,
+        donate: bool = False,
     ) -> tuple[Params, Tree]:
         names, spaces = _names(parameters, gradients, spaces)
         points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
         m = g
         if self.momentum:
-            m = _each("add", _each("mul", _of(state["momentum"], names), self.momentum), g)
+            old = _of(state["momentum"], names)
+            m = _each("add", _each("mul", old, self.momentum, donate=donate), g, donate=True)
         descent = _each("add", g, m, alpha=self.momentum) if self.nesterov else m
-        moved = _move(names, points, descent, spaces, lr)
+        moved = _move(names, points, descent, spaces, lr, donate=donate)
         if not self.momentum:
             return parameters | _named(names, moved), state
         carried = _carry(names, points, moved, m, spaces)
@@ -199,22 +205,24 @@ class Adam(Optimizer):
         *,
         lr: float,
         spaces: Spaces | None = None,
+        donate: bool = False,
     ) -> tuple[Params, Tree]:
         names, spaces = _names(parameters, gradients, spaces)
         points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
         step = state["step"] + 1
-        mean = _each("lerp", _of(state["mean"], names), g, 1 - self.beta1)
+        mean = _each("lerp", _of(state["mean"], names), g, 1 - self.beta1, donate=donate)
         squares = [
             spaces[name].inner(x, u, u).unsqueeze(-1).expand_as(u) if name in spaces else u * u
             for name, x, u in zip(names, points, g, strict=True)
         ]
-        square = _each("mul", _of(state["square"], names), self.beta2)
-        square = _each("add", square, squares, alpha=1 - self.beta2)
+        square = _each("mul", _of(state["square"], names), self.beta2, donate=donate)
+        square = _each("add", square, squares, alpha=1 - self.beta2, donate=True)
         root = _each("sqrt", square)
-        root = _each("div", root, [_bias(self.beta2, step, x).sqrt() for x in points])
-        root = _each("add", root, self.eps)
+        bias = [_bias(self.beta2, step, x).sqrt() for x in points]
+        root = _each("add", _each("div", root, bias, donate=True), self.eps, donate=True)
         descent = _each("div", mean, [_bias(self.beta1, step, x) for x in points])
-        moved = _move(names, points, _each("div", descent, root), spaces, lr)
+        descent = _each("div", descent, root, donate=True)
+        moved = _move(names, points, descent, spaces, lr, donate=donate)
         carried = _carry(names, points, moved, mean, spaces)
         return parameters | _named(names, moved), {
             "step": step,
@@ -237,7 +245,8 @@ def _names(
     """The names that have a gradient, in the parameters' order, and the spaces among them."""
     spaces = spaces or {}
     for kind, given in (("gradients", gradients), ("spaces", spaces)):
-        if unknown := sorted(given.keys() - parameters.keys()):
+        if not given.keys() <= parameters.keys():
+            unknown = sorted(given.keys() - parameters.keys())
             raise ValueError(
                 f"{kind} name {unknown}, which are no parameters: use names of {sorted(parameters)}"
             )
@@ -252,13 +261,19 @@ def _named(names: list[str], tensors: list[Tensor]) -> Params:
     return dict(zip(names, tensors, strict=True))
 
 
-def _each(op: str, xs: list[Tensor], *others: Any, **options: float) -> list[Tensor]:
-    """``torch.<op>`` on every tensor of a list, in one launch where that is possible."""
+def _each(
+    op: str, xs: list[Tensor], *others: Any, donate: bool = False, **options: float
+) -> list[Tensor]:
+    """``torch.<op>`` on every tensor of a list, in one launch where that is possible.
+
+    Donated tensors are written into, but not under ``vmap``: there they may lack the axis of ``g``.
+    """
     if not xs:
         return []
     lists = [other for other in others if isinstance(other, list)]
     if not any(is_functorch_wrapped_tensor(x) for tensors in (xs, *lists) for x in tensors):
-        return list(getattr(torch, f"_foreach_{op}")(xs, *others, **options))
+        results = getattr(torch, f"_foreach_{op}{'_' * donate}")(xs, *others, **options)
+        return xs if donate else list(results)
     rows = zip(*(o if isinstance(o, list) else [o] * len(xs) for o in (xs, *others)), strict=True)
     return [getattr(torch, op)(*row, **options) for row in rows]
 
@@ -277,13 +292,18 @@ def _gradients(
 
 
 def _move(
-    names: list[str], points: list[Tensor], descent: list[Tensor], spaces: Spaces, lr: float
+    names: list[str],
+    points: list[Tensor],
+    descent: list[Tensor],
+    spaces: Spaces,
+    lr: float,
+    *,
+    donate: bool,
 ) -> list[Tensor]:
     """The points after a step of ``lr`` against ``descent``, along geodesics."""
     straight = [i for i, name in enumerate(names) if name not in spaces]
-    moved = iter(
-        _each("add", [points[i] for i in straight], [descent[i] for i in straight], alpha=-lr)
-    )
+    flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))
+    moved = iter(_each("add", flat, downhill, alpha=-lr, donate=donate))
     return [
         spaces[name].expmap(x, -lr * u) if name in spaces else next(moved)
         for name, x, u in zip(names, points, descent, strict=True)

@@ -1,7 +1,7 @@
 """Arithmetic on nested dicts of tensors, numbers and strings.
 
-Functions take and give new trees and leave their arguments untouched; tensors that need no change
-are passed on, not copied.
+Functions take and give new trees and leave their arguments untouched, but for one that ends in an
+underscore, as torch's do; tensors that need no change are passed on, not copied.
 """
 
 import math
@@ -85,6 +85,11 @@ def add(x: Tree, y: Tree) -> Tree:
 def subtract(x: Tree, y: Tree) -> Tree:
     """The leafwise difference."""
     return map(lambda a, b: a - b, x, y)
+
+
+def subtract_(x: Tree, y: Tree) -> Tree:
+    """The leafwise difference, written into the tensors of ``x``."""
+    return map(lambda a, b: a.sub_(b), x, y)
 
 
 def scale(x: Tree, factor: float) -> Tree:

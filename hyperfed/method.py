@@ -179,13 +179,14 @@ class HyperFed(Stepped):
             local["optimizer"],
             lr=self.lr,
             spaces={HEAD: Poincare()} if self.prototypes == "trained" else None,
+            donate=True,
         )
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         payload = {
-            "change": tree.subtract(local["parameters"], context["shared"]["anchor"]),
+            "change": tree.subtract_(local["parameters"], context["shared"]["anchor"]),
             "buffers": _without(local["buffers"], CLIPPED),
         }
         visits = client.size * self.schedule.epochs * self.schedule.repeats

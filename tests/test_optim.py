@@ -111,6 +111,23 @@ def test_step_leaves_its_arguments_untouched(method):
     torch.utils._pytree.tree_map(torch.testing.assert_close, before, (parameters, state))
 
 
+@pytest.mark.parametrize("spaces", [None, {"body.weight": Lorentz()}], ids=["flat", "curved"])
+@pytest.mark.parametrize("method", SGDS + ADAMS, ids=str)
+def test_donated_storage_changes_no_digit(method, spaces):
+    plain = (start(0), method.init(start(0)))
+    if spaces:
+        plain[0]["body.weight"] = Lorentz().projx(plain[0]["body.weight"])
+    donated = torch.utils._pytree.tree_map(torch.clone, plain)
+    for seed in range(3):
+        plain = method.step(plain[0], start(seed), plain[1], lr=0.1, spaces=spaces)
+        given, gradients = donated[0]["body.bias"], start(seed)
+        donated = method.step(donated[0], gradients, donated[1], lr=0.1, spaces=spaces, donate=True)
+        assert donated[0]["body.bias"].data_ptr() == given.data_ptr()
+        torch.utils._pytree.tree_map(torch.testing.assert_close, gradients, start(seed))
+    for ours, theirs in zip(*map(torch.utils._pytree.tree_leaves, (donated, plain)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("method", [SGD(momentum=0.5), Adam()], ids=str)
 def test_a_parameter_without_gradient_stays(method):
     parameters = start(0)

@@ -107,14 +107,14 @@ class Ditto(Stepped):
         pulls = {OWN + n: parameters[OWN + n] - value for n, value in anchor.items()}
         pulled = {n: gradients[n] + self.pull * pull for n, pull in pulls.items()}
         parameters, optimizer = self.optimizer.step(
-            parameters, {**gradients, **pulled}, local["optimizer"], lr=self.lr
+            parameters, {**gradients, **pulled}, local["optimizer"], lr=self.lr, donate=True
         )
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         parameters, buffers = local["parameters"], local["buffers"]
-        change = tree.subtract(tree.part(parameters, COMMON), context["shared"]["anchor"])
+        change = tree.subtract_(tree.part(parameters, COMMON), context["shared"]["anchor"])
         payload = {"change": change, "buffers": tree.part(buffers, COMMON)}
         memory = {
             "own_parameters": tree.part(parameters, OWN),

@@ -108,13 +108,13 @@ class Scaffold(Stepped):
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         drift = tree.subtract(context["shared"]["variate"], context["own"]["variate"])
         direction = tree.add(gradients, drift)
-        parameters, _ = SGD().step(local["parameters"], direction, {}, lr=self.lr)
+        parameters, _ = SGD().step(local["parameters"], direction, {}, lr=self.lr, donate=True)
         return {**local, "parameters": parameters, "num_steps": local["num_steps"] + 1}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         own, shared = context["own"]["variate"], context["shared"]
-        change = tree.subtract(local["parameters"], shared["anchor"])
+        change = tree.subtract_(local["parameters"], shared["anchor"])
         # A client without a step learned nothing of its gradient: its variate stays.
         num_steps = float(local["num_steps"])
         new = own

@@ -109,13 +109,13 @@ class SphereFed(Stepped):
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         parameters, optimizer = self.optimizer.step(
-            local["parameters"], gradients, local["optimizer"], lr=self.lr
+            local["parameters"], gradients, local["optimizer"], lr=self.lr, donate=True
         )
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        change = tree.subtract(local["parameters"], context["shared"]["anchor"])
+        change = tree.subtract_(local["parameters"], context["shared"]["anchor"])
         payload = {"change": change, "buffers": local["buffers"]}
         return Update(payload, weight=float(client.size)), {}
 

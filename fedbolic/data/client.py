@@ -1,5 +1,6 @@
 """Who takes part in a federation, and the data each one holds."""
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -59,7 +60,10 @@ class Examples(Split):
 
     @override
     def at(self, index: Tensor) -> dict[str, Tensor]:
-        return {name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()}
+        return {
+            name: tensor.index_select(0, index.to(tensor.device))
+            for name, tensor in self.tensors.items()
+        }
 
     @override
     def all(self) -> dict[str, Tensor]:
@@ -98,7 +102,7 @@ class Client:
         """The number of labelled training examples: N_k."""
         return len(self.train)
 
-    @property
+    @functools.cached_property
     def no_inputs(self) -> Tensor:
         """An empty batch of inputs: it shows the device and dtype of this client's data."""
         return self.train.at(torch.arange(0))["x"]

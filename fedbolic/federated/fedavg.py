@@ -132,7 +132,7 @@ class FedAvg(Stepped):
                 **{n: gradients[n] + self.proximal * pull for n, pull in pulls.items()},
             }
         parameters, optimizer = self.optimizer.step(
-            local["parameters"], gradients, local["optimizer"], lr=self.lr
+            local["parameters"], gradients, local["optimizer"], lr=self.lr, donate=True
         )
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
@@ -140,7 +140,7 @@ class FedAvg(Stepped):
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         anchor = context["shared"]["anchor"]
         payload = {
-            "change": tree.subtract({n: local["parameters"][n] for n in anchor}, anchor),
+            "change": tree.subtract_({n: local["parameters"][n] for n in anchor}, anchor),
             "buffers": pick(local["buffers"], self.sharing, "shared"),
         }
         personal = {

@@ -47,18 +47,19 @@ def kinds(sharing: Mapping[str, Kind], names: Iterable[str]) -> dict[str, Kind]:
         >>> kinds({"head.*": "personal", "*": "shared"}, ["body.0.weight", "head.bias"])
         {'body.0.weight': 'shared', 'head.bias': 'personal'}
     """
-    table = {}
-    for name in names:
-        for pattern, kind in sharing.items():
-            if fnmatchcase(name, pattern):
-                table[name] = kind
-                break
-        else:
-            raise ValueError(
-                f"no pattern of sharing {list(sharing)} matches {name!r}: "
-                'end the table with {"*": "shared"}'
-            )
-    return table
+    rows = tuple(sharing.items())
+    return {name: _kind(rows, name) for name in names}
+
+
+@functools.lru_cache(maxsize=4096)  # every client of every round asks for the same names
+def _kind(rows: tuple[tuple[str, Kind], ...], name: str) -> Kind:
+    for pattern, kind in rows:
+        if fnmatchcase(name, pattern):
+            return kind
+    raise ValueError(
+        f"no pattern of sharing {[pattern for pattern, _ in rows]} matches {name!r}: "
+        'end the table with {"*": "shared"}'
+    )
 
 
 def pick(values: Params, sharing: Mapping[str, Kind], kind: Kind) -> Params:

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -14,7 +15,7 @@ from torch.nn.functional import pad
 
 from fedbolic import tree
 from fedbolic.data.client import Client
-from fedbolic.federated.stepped import Plan, Stepped
+from fedbolic.federated.stepped import Plan, Stepped, check_losses
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Params, Tree
@@ -48,15 +49,16 @@ class Task:
     @functools.cached_property
     def form(self) -> Hashable:
         """What tasks that are done together have in common: names, shapes, dtypes, numbers."""
-        draws = {name: draw[:1] for name, draw in self.plan.draws.items()}
+        draws = {n: (draw.dtype, draw.shape[1:]) for n, draw in self.plan.draws.items()}
         examples = self.client.train.at(torch.arange(0))
-        return id(self.model), *(
-            (path, leaf.dtype, leaf.device, leaf.shape[kind is draws :])
-            if isinstance(leaf, Tensor)
-            else (path, leaf)
-            for kind in (self.local, self.context, draws, examples)
-            for path, leaf in tree.leaves(kind)
-        )
+        return id(self.model), *map(_form, (self.local, self.context, draws, examples))
+
+
+def _form(x: Any) -> Hashable:
+    """What a tree looks like: of a tensor all but its values, everything else as it is."""
+    if isinstance(x, Tensor):
+        return x.dtype, x.device, x.shape
+    return tuple((name, _form(value)) for name, value in x.items()) if isinstance(x, dict) else x
 
 
 def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
@@ -79,8 +81,7 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
     losses: list[Tensor] = []
     for step, num_active in enumerate([*feed.num_active, 0]):
         if num_active < len(state["loss"]):
-            done = range(num_active, len(state["loss"]))
-            ended = [tree.map(lambda x, i=i: x[i].clone(), state["local"]) for i in done] + ended
+            ended = _unstack(_at(state["local"], slice(num_active, None))) + ended
             losses = [state["loss"][num_active:], *losses]
             state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
         moved, rows = [], []
@@ -208,11 +209,7 @@ def _step(
 
     def forward(parameters: Params, buffers: Params, batch: Params, context: Tree) -> tuple:
         losses, buffers = method.loss(model, parameters, buffers, batch, context)
-        if losses.shape != batch["mask"].shape:
-            raise ValueError(
-                f"the loss must give a number per example, {tuple(batch['mask'].shape)}, "
-                f"and gave {tuple(losses.shape)}"
-            )
+        check_losses(losses, batch["mask"])
         return losses, buffers
 
     losses, buffers = vmap(forward, in_dims=(0, 0, *dims))(
@@ -232,6 +229,13 @@ def _step(
 
 def _stack(trees: Sequence[Tree]) -> Tree:
     return tree.map(lambda *leaves: torch.stack(leaves), *trees)
+
+
+def _unstack(stacked: Tree) -> list[Tree]:
+    """The tree of every client, each in storage of its own."""
+    rows = tree.map(lambda x: iter(x.unbind()), stacked)
+    num_clients = len(next(iter(tree.tensors(stacked).values())))
+    return [tree.map(lambda row: next(row).clone(), rows) for _ in range(num_clients)]
 
 
 def _stack_context(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:

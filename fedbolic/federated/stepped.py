@@ -1,6 +1,7 @@
 """Methods that train by gradient steps, given in parts so that an engine may batch clients."""
 
 import dataclasses
+import functools
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.nn.functional import pad
 from typing_extensions import override
 
 from fedbolic import check, tree
@@ -50,14 +50,16 @@ class Schedule:
         ``size``; what is missing in its row is filled up with position 0.
         """
         generator = rng.at("order").generator()
-        epochs = [torch.randperm(size, generator=generator) for _ in range(self.epochs)]
         batch_size = max(1, min(self.batch_size or size, size))
-        lengths = (size - torch.arange(0, size, batch_size)).clamp(max=batch_size)
-        positions = pad(torch.stack(epochs), (0, batch_size * len(lengths) - size))
-        return (
-            positions.reshape(-1, batch_size).repeat_interleave(self.repeats, dim=0),
-            lengths.repeat(self.epochs).repeat_interleave(self.repeats),
-        )
+        lengths = _lengths(size, batch_size, self.epochs, self.repeats)
+        num_batches = -(-size // batch_size)
+        positions = torch.zeros(self.epochs, num_batches * batch_size, dtype=torch.int64)
+        for epoch in positions:
+            torch.randperm(size, generator=generator, out=epoch[:size])
+        positions = positions.reshape(-1, batch_size)
+        if self.repeats > 1:
+            positions = positions.repeat_interleave(self.repeats, dim=0)
+        return positions, lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +122,10 @@ class Stepped(Method):
 
     @abstractmethod
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        """What the client sends up and what it keeps, after the last step."""
+        """What the client sends up and what it keeps, after the last step.
+
+        Either may lie in the storage of ``local``, as the result of :meth:`step` may.
+        """
 
     @abstractmethod
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
@@ -146,12 +151,12 @@ class Stepped(Method):
         plan = self.plan(model, client, rng)
         losses = []
         for batch in self.batches(client, plan):
-            mean_loss, gradients, buffers = differentiate(self, model, local, batch, context)
+            of_batch, gradients, buffers = differentiate(self, model, local, batch, context)
             with torch.no_grad():
                 local = self.step({**local, "buffers": buffers}, gradients, context)
-            losses.append(mean_loss * len(batch["mask"]))
+            losses.append(of_batch)
         local = tree.map_tensors(torch.Tensor.detach, local)
-        loss = torch.stack(losses).sum() if losses else 0.0
+        loss = torch.cat(losses).sum() if losses else 0.0
         return self.conclude(local, client, context, plan, loss)
 
     def plan(self, model: Model, client: Client, rng: Rng) -> Plan:
@@ -165,14 +170,17 @@ class Stepped(Method):
 
     def batches(self, client: Client, plan: Plan) -> Iterator[Params]:
         """The batches of one client's round, in order, with everything that ``loss`` may read."""
+        device = client.no_inputs.device
+        positions = plan.positions.to(device)
+        draws = {name: draw.to(device) for name, draw in plan.draws.items()}
+        present = torch.ones(positions.shape[1], dtype=torch.bool, device=device)
+        visits = torch.arange(self.schedule.repeats, device=device)
         for i, length in enumerate(plan.lengths.tolist()):
-            examples = client.train.at(plan.positions[i, :length])
-            device = next(iter(examples.values())).device
             yield {
-                **examples,
-                "mask": torch.ones(length, dtype=torch.bool, device=device),
-                "visit": torch.tensor(i % self.schedule.repeats, device=device),
-                **{name: draw[i].to(device) for name, draw in plan.draws.items()},
+                **client.train.at(positions[i, :length]),
+                "mask": present[:length],
+                "visit": visits[i % self.schedule.repeats],
+                **{name: draw[i] for name, draw in draws.items()},
             }
 
     def conclude(
@@ -195,15 +203,36 @@ class Stepped(Method):
         return update, memory
 
 
+@functools.lru_cache(maxsize=1024)  # clients of one size, and every client again in each round
+def _lengths(size: int, batch_size: int, epochs: int, repeats: int) -> Tensor:
+    of_epoch = (size - torch.arange(0, size, batch_size)).clamp(max=batch_size)
+    return of_epoch.repeat(epochs).repeat_interleave(repeats)
+
+
+def check_losses(losses: Tensor, mask: Tensor) -> None:
+    """Refuse what a method's ``loss`` gave if it is not one number per example of a batch.
+
+    Raises:
+        ValueError: With both shapes.
+    """
+    if losses.shape != mask.shape:
+        raise ValueError(
+            f"the loss must give a number per example, {tuple(mask.shape)}, "
+            f"and gave {tuple(losses.shape)}"
+        )
+
+
 def differentiate(
     method: Stepped, model: Model, local: Tree, batch: Params, context: Tree
 ) -> tuple[Tensor, Params, Params]:
-    """The mean loss of a batch, its gradients by parameter name, and the buffers after it."""
+    """The losses of a batch, the gradients of their mean by name, and the buffers after it."""
     parameters = {
         name: value if value.requires_grad else value.detach().requires_grad_()
         for name, value in local["parameters"].items()
     }
     losses, buffers = method.loss(model, parameters, local["buffers"], batch, context)
-    loss = losses.mean()
-    gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
-    return loss.detach(), dict(zip(parameters, gradients, strict=True)), buffers
+    check_losses(losses, batch["mask"])
+    shares = torch.full_like(losses, 1 / len(losses))
+    values = list(parameters.values())
+    gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)
+    return losses.detach(), dict(zip(parameters, gradients, strict=True)), buffers

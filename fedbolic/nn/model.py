@@ -1,5 +1,6 @@
 """An architecture as a pure function of its parameters and buffers."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ class Model:
             torch.default_generator.manual_seed(seed)
             return self._build()
 
-    @property
+    @functools.cached_property
     def mixes_examples(self) -> bool:
         """Whether an output of training depends on the other examples of its batch: batch norm.
 

@@ -184,7 +184,7 @@ class Clipped(Optimizer):
     def init(self, parameters):
         return {"num_steps": torch.ones(())}
 
-    def step(self, parameters, gradients, state, *, lr, spaces=None):
+    def step(self, parameters, gradients, state, *, lr, spaces=None, donate=False):
         steps = {n: lr * g / g.norm().clamp(min=0.01) for n, g in gradients.items()}
         moved = {n: x - steps[n] / state["num_steps"] for n, x in parameters.items()}
         return moved, {"num_steps": state["num_steps"] + 1}
@@ -197,7 +197,7 @@ class Clipped(Optimizer):
 class InPlace(Clipped):
     """It reuses the storage of what it is given, as a step may."""
 
-    def step(self, parameters, gradients, state, *, lr, spaces=None):
+    def step(self, parameters, gradients, state, *, lr, spaces=None, donate=False):
         for name, x in parameters.items():
             x.add_(gradients[name], alpha=-lr)
         return parameters, {"num_steps": state["num_steps"].add_(1)}
@@ -379,17 +379,18 @@ def test_what_is_not_given_in_steps_is_run_one_by_one_and_said_once(
     assert not together
 
 
-def test_a_loss_that_is_already_a_mean_is_not_taken_for_one_of_each_example(caplog):
+@pytest.mark.parametrize("engine", [Sequential(), Batched()])
+def test_a_loss_that_is_already_a_mean_is_refused(engine):
     @dataclass(frozen=True)
     class Averaging(FedAvg):
         def loss(self, model, parameters, buffers, batch, context):
             losses, buffers = super().loss(model, parameters, buffers, batch, context)
             return losses.mean(), buffers
 
-    caplog.set_level(logging.INFO, "fedbolic")
     method = Averaging(MLP((4,)), rounds=2, schedule=Schedule(1, 4))
-    assert_engines_agree(method, federation(SIZES))
-    assert "the loss must give a number per example" in caplog.text
+    for _, update, _ in exchange(engine, method, federation(SIZES)):
+        assert isinstance(update, Failure)
+        assert "the loss must give a number per example" in str(update.error)
 
 
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
