@@ -122,7 +122,8 @@ _Dumper.add_implicit_resolver(
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        given = [f.name for f in dataclasses.fields(value) if f.init]
+        fields = {name: _plain(getattr(value, name)) for name in given}
         kind = type(value)
         if not _is_chosen(value):  # no choice of class, so no need to name it
             return fields

@@ -1,6 +1,7 @@
 """From settings to a run's folder: run, and go on after a crash."""
 
 import contextlib
+import dataclasses
 import importlib
 import logging
 import time
@@ -16,6 +17,7 @@ from fedbolic import check
 from fedbolic.configuration import SetupError, build, describe, one_line, setting_up
 from fedbolic.data import FederatedData, Images, Source
 from fedbolic.federated import (
+    Auto,
     Channel,
     Cohort,
     Engine,
@@ -96,6 +98,7 @@ def run(
             RunFolder(path).remove()
         folder = RunFolder.create(path, config=config, environment=job.environment())
     with folder.alone():
+        job = _settle(job, folder, position)
         position = _train(job, folder, position)
         _save_figures(job, folder, position)
     return path
@@ -128,6 +131,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
             position = Position.restore(checkpoint)
         unfinished = position.round < job.method.rounds
         if unfinished:
+            job = _settle(job, folder, position)
             position = _train(job, folder, position)
         if unfinished or not folder.figures():  # it may have been killed between its end and them
             _save_figures(job, folder, position)
@@ -199,6 +203,21 @@ def _logger(import_path: str, folder: Path) -> Any:
         return getattr(importlib.import_module(module), name)(folder)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise SetupError(f"logger {import_path!r} cannot be made: {one_line(error)}") from error
+
+
+def _settle(job: _Job, folder: RunFolder, position: Position) -> _Job:
+    """The job with the engine it goes on with: the folder's if one was chosen for it before."""
+    trainer = job.trainer
+    if not isinstance(trainer.engine, Auto):
+        return job
+    if folder.engine is None:
+        with job.fabric.autocast():
+            trainer, seconds = trainer.settle(job.method, job.data, job.stream, position)
+        folder.save_engine(repr(trainer.engine), seconds)
+    else:
+        with setting_up():
+            trainer = dataclasses.replace(trainer, engine=trainer.engine.named(folder.engine))
+    return dataclasses.replace(job, trainer=trainer)
 
 
 def _train(job: _Job, folder: RunFolder, position: Position) -> Position:

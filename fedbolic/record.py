@@ -8,11 +8,11 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -39,7 +39,8 @@ class Row(NamedTuple):
 class RunFolder:
     """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
 
-    Where the method gives figures there is a folder ``figures``, too.
+    Where an engine was chosen there is ``engine.json``, too; where the method gives figures, a
+    folder ``figures``.
 
     Metrics hold no times, so two runs of one seed are equal byte by byte. A checkpoint knows how
     many bytes of metrics and times belong to it; what a killed run wrote after its last checkpoint
@@ -115,6 +116,17 @@ class RunFolder:
         """Versions and machine of the process that began the run."""
         return json.loads((self.path / "environment.json").read_text())
 
+    @property
+    def engine(self) -> str | None:
+        """The engine that was chosen for the run, if one was."""
+        file = self.path / "engine.json"
+        return json.loads(file.read_text())["engine"] if file.exists() else None
+
+    def save_engine(self, engine: str, seconds: Mapping[str, float]) -> None:
+        """Keep which engine was chosen, and the seconds of an exchange with each."""
+        text = json.dumps({"engine": engine, "seconds": dict(seconds)}, indent=2)
+        self._replace("engine.json", lambda file: file.write(f"{text}\n".encode()))
+
     def save(self, checkpoint: dict[str, Any], rows: Iterable[Row], seconds: float) -> None:
         """Append ``rows`` to the metrics, then replace the checkpoint, each so that a kill is safe.
 
@@ -130,15 +142,16 @@ class RunFolder:
         times = f"{checkpoint['round']},{checkpoint['exchange']},{seconds:.3f}\n"
         added = {"metrics.csv": text.getvalue(), "times.csv": times}
         sizes = {name: _append(self.path / name, lines) for name, lines in added.items()}
-        self._replace_checkpoint({**checkpoint, "sizes": sizes})
+        whole = {**checkpoint, "sizes": sizes}
+        self._replace("state.pt", lambda file: torch.save(whole, file))
 
-    def _replace_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        draft = self.path / "state.pt.draft"
+    def _replace(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+        draft = self.path / f"{name}.draft"
         with draft.open("wb") as file:
-            torch.save(checkpoint, file)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(self.path / "state.pt")  # atomic: the old one or the new one, never half
+        draft.replace(self.path / name)  # atomic: the old one or the new one, never half
 
     def load(self) -> dict[str, Any] | None:
         """The last checkpoint, with the files that grow cut back to it; none if there is not one.

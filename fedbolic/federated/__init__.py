@@ -1,6 +1,7 @@
 """Federated training: methods, engines, and the trainer that runs their rounds."""
 
 from fedbolic.federated.aggregate import Additive, Aggregator, Collect, Mean, Median, Sum
+from fedbolic.federated.auto import Auto
 from fedbolic.federated.batched import Batched
 from fedbolic.federated.channel import Channel, Clip
 from fedbolic.federated.cohort import Cohort
@@ -18,6 +19,7 @@ from fedbolic.federated.workers import Workers
 __all__ = [
     "Additive",
     "Aggregator",
+    "Auto",
     "Batched",
     "Calibrate",
     "Channel",

@@ -94,6 +94,24 @@ class Trainer:
         self._check(method.phase(state))
         return Position(state)
 
+    def settle(
+        self, method: Method, data: FederatedData, rng: Rng, position: Position
+    ) -> tuple["Trainer", dict[str, float]]:
+        """The trainer with the engine it goes on with, and seconds by engine if any were timed.
+
+        Args:
+            method: What is trained.
+            data: Where.
+            rng: The run's stream.
+            position: Where it begins.
+        """
+        phase = method.phase(position.state)
+        stream = rng.at("settle")
+        cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]
+        messages = {client.id: phase.broadcast(position.state, client.id) for client in cohort}
+        engine, seconds = self.engine.settle(phase, messages, cohort, stream)
+        return dataclasses.replace(self, engine=engine), seconds
+
     def run(
         self, method: Method, data: FederatedData, rng: Rng, position: Position | None = None
     ) -> Generator[tuple[Position, list[Row]], None, None]:
@@ -113,7 +131,10 @@ class Trainer:
         """
         if position is None:
             position = self.begin(method, data, rng)
-        with self.engine.open(data.clients) as engine:
+        if position.round >= method.rounds:
+            return
+        settled, _ = self.settle(method, data, rng, position)
+        with settled.engine.open(data.clients) as engine:
             trainer = dataclasses.replace(self, engine=engine)
             while position.round < method.rounds:
                 position, rows = trainer._exchange(method, data, rng, position)

@@ -100,7 +100,7 @@ def test_a_crash_while_saving_changes_nothing(moment, words, whole, runs, monkey
             raise PowerError
         with monkeypatch.context() as patch:
             if first and moment == "after the rows":
-                patch.setattr(RunFolder, "_replace_checkpoint", die)
+                patch.setattr(RunFolder, "_replace", die)
             if first and moment == "in the checkpoint":
                 patch.setattr(torch, "save", half)
             save(self, checkpoint, rows, seconds)

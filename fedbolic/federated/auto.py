@@ -1,0 +1,169 @@
+"""The engine that is fastest here, found by trying."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TypeGuard
+
+import torch
+from typing_extensions import override
+
+from fedbolic.data.client import Client, Examples
+from fedbolic.federated.batched import Batched
+from fedbolic.federated.engine import Engine, Result, RunStoppedError
+from fedbolic.federated.method import Method
+from fedbolic.federated.sequential import Sequential
+from fedbolic.federated.stepped import Stepped
+from fedbolic.federated.workers import Workers
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+logger = logging.getLogger("fedbolic")
+
+FEW, MORE = 1, 3
+"""Epochs over a first batch in the two exchanges that are timed."""
+
+
+@dataclass(frozen=True)
+class Auto(Engine):
+    """Whichever of some engines is fastest at the work of a first exchange.
+
+    Before it, each candidate goes over the first batch of every client once and three times, after
+    a warm-up, and what it gives is thrown away; the straight line through the two times says what
+    the whole exchange would take. A candidate that cannot work for these clients is left out. For a
+    method without gradient steps nothing is timed: it is given the first.
+
+    A run's folder keeps the choice and the times in ``engine.json``, and the run goes on with it
+    after a crash. Engines agree up to rounding only, and another machine may choose another one:
+    where digits are to be repeated, name an engine.
+
+    Args:
+        candidates: The engines to choose from, at least one; the first wins a tie.
+
+    Raises:
+        ValueError: If there is no candidate, two are equal, or one is an ``Auto``.
+
+    Example:
+        >>> Auto((Sequential(), Batched(memory=100.0))).candidates[0]
+        Sequential()
+    """
+
+    candidates: tuple[Engine, ...] = (Sequential(), Batched(), Workers())
+
+    def __post_init__(self) -> None:
+        names = [repr(engine) for engine in self.candidates]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"candidates must be different engines, at least one, got {names}")
+        if any(isinstance(engine, Auto) for engine in self.candidates):
+            raise ValueError(f"candidates must do the work themselves, got {names}")
+
+    @override
+    def check(self, clients: Sequence[Client]) -> None:
+        self._usable(clients)
+
+    def _usable(self, clients: Sequence[Client]) -> list[Engine]:
+        """The candidates that can work for these clients."""
+        usable, refusals = [], []
+        for engine in self.candidates:
+            try:
+                engine.check(clients)
+                usable.append(engine)
+            except ValueError as error:
+                refusals.append(str(error))
+        if not usable:
+            raise ValueError(f"no candidate can work: {'; '.join(refusals)}")
+        return usable
+
+    @override
+    def settle(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        rng: Rng,
+    ) -> tuple[Engine, dict[str, float]]:
+        usable = self._usable(clients)
+        if len(usable) == 1 or not _timeable(method):
+            return usable[0], {}
+        times = [seconds(engine, method, messages, clients, rng) for engine in usable]
+        chosen = usable[times.index(min(times))]
+        table = {repr(engine): of_engine for engine, of_engine in zip(usable, times, strict=True)}
+        logger.info("clients are run by %r; seconds of an exchange: %s", chosen, table)
+        return chosen, table
+
+    def named(self, name: str) -> Engine:
+        """The candidate with this ``repr``.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        for engine in self.candidates:
+            if repr(engine) == name:
+                return engine
+        raise ValueError(f"no candidate is {name}: they are {list(self.candidates)}")
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        engine, _ = self.settle(method, messages, clients, rng.at("auto"))
+        return engine.run(method, messages, clients, memories, rng)
+
+
+def _timeable(method: Method) -> TypeGuard[Stepped]:
+    """Whether there are steps to time, and a field to say how many."""
+    return (
+        isinstance(method, Stepped)
+        and is_dataclass(method)
+        and "schedule" in {field.name for field in fields(method)}
+    )
+
+
+def seconds(
+    engine: Engine,
+    method: Stepped,
+    messages: Mapping[int, Tree],
+    clients: Sequence[Client],
+    rng: Rng,
+) -> float:
+    """What one exchange takes with an engine that has started, by an estimate; of none: infinity.
+
+    Args:
+        engine: Which can work for these clients.
+        method: A dataclass with the field ``schedule``.
+        messages: What each client would receive, by id.
+        clients: Those who would take part.
+        rng: Of the timed steps.
+    """
+    schedule = method.schedule
+    short = [_first_batch(client, schedule.batch_size) for client in clients]
+    with engine.open(short) as opened:
+
+        def timed(epochs: int) -> float:
+            few = replace(method, schedule=replace(schedule, epochs=epochs))  # type: ignore[type-var]  # a dataclass
+            began = time.perf_counter()
+            for _ in opened.run(few, messages, short, {}, rng):
+                pass
+            return time.perf_counter() - began
+
+        try:
+            timed(FEW)
+            first, more = timed(FEW), timed(MORE)
+        except RunStoppedError as error:
+            logger.info("%r is no candidate: %s", engine, error)
+            return float("inf")
+    visits = sum(-(-client.size // (schedule.batch_size or client.size or 1)) for client in clients)
+    of_visit = max(0.0, more - first) / (MORE - FEW)
+    return first + of_visit * (schedule.epochs * visits / len(clients) - FEW)
+
+
+def _first_batch(client: Client, batch_size: int | None) -> Client:
+    if batch_size is None or client.size <= batch_size:
+        return client
+    return replace(client, train=Examples(client.train.at(torch.arange(batch_size))))
