@@ -67,7 +67,7 @@ class Mean(Additive):
 
     @override
     def lift(self, update: Update) -> Tree:
-        return tree.map(lambda leaf: _tensor(leaf).double() * update.weight, update.payload)
+        return tree.map(lambda leaf: _double(leaf).mul_(update.weight), update.payload)
 
     @override
     def lower(self, total: Tree, weight: float, like: Tree) -> Tree:
@@ -108,9 +108,13 @@ class Sum(Additive):
         )
 
 
+def _double(leaf: Tensor | float) -> Tensor:
+    return _tensor(leaf).to(torch.float64, copy=True)
+
+
 def _wide(leaf: Tensor | float) -> Tensor:
     value = _tensor(leaf)
-    return value.to(torch.float64 if value.is_floating_point() else torch.int64, copy=True)
+    return _double(value) if value.is_floating_point() else value.to(torch.int64, copy=True)
 
 
 @dataclass(frozen=True)

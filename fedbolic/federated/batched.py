@@ -10,7 +10,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import Client
 from fedbolic.federated.engine import Engine, Failure, Result
-from fedbolic.federated.footprint import Footprint
+from fedbolic.federated.footprint import LIBRARIES, Footprint
 from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.stacked import Task, advance
@@ -43,8 +43,8 @@ class Batched(Engine):
     error, those who went together with it are run again one by one.
 
     Args:
-        memory: Megabytes, above 0, that the clients who go together may take; as many go together
-            as fit by an estimate, and at least one.
+        memory: Megabytes, above 0, that an exchange may take beside data, messages and results; as
+            many clients go together as fit by an estimate, and at least one.
 
     Raises:
         ValueError: If ``memory`` is not above 0.
@@ -92,7 +92,7 @@ class Batched(Engine):
         rng: Rng,
     ) -> Iterator[dict[int, Task | Client]]:
         """Neighbours in the order of ids, as many as fit; those who cannot begin as they are."""
-        footprint, tasks, taken = Footprint(method), {}, 0.0
+        footprint, tasks, taken = Footprint(method), {}, LIBRARIES
         for client in clients:
             message, memory = messages[client.id], memories.get(client.id, {})
             stream = rng.at("client", client.id)
@@ -103,7 +103,7 @@ class Batched(Engine):
                 task, needed = client, 0.0
             if tasks and taken + needed > self.memory:
                 yield tasks
-                tasks, taken = {}, 0.0
+                tasks, taken = {}, LIBRARIES
             tasks[client.id] = task
             taken += needed
         if tasks:

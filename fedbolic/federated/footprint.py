@@ -16,6 +16,13 @@ ACTIVATIONS = 1.5
 """Times what is kept for the backward pass: the largest gradients of it come on top."""
 
 
+HOLES = 1.25
+"""Times what is asked for: an allocator leaves gaps between small tensors and large ones."""
+
+LIBRARIES = 64.0
+"""Megabytes that the first backward pass of a convolution takes for good, however few clients."""
+
+
 class Footprint:
     """What clients take when they advance together, by an estimate.
 
@@ -37,7 +44,7 @@ class Footprint:
             if form not in self._activations:
                 self._activations[form] = self._per_example(task)
             num_bytes += self._activations[form] * task.plan.positions.shape[1]
-        return num_bytes / 2**20
+        return HOLES * num_bytes / 2**20
 
     def _per_example(self, task: Task) -> float:
         """Bytes that the forward pass of a first batch leaves behind for the backward pass."""

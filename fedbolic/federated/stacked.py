@@ -42,9 +42,7 @@ class Task:
         cls, method: Stepped, message: Tree, client: Client, memory: Tree, rng: Rng
     ) -> "Task":
         """The task of a client with what it received and kept, and its own stream."""
-        model = method.model(client.meta)
-        local, context = method.start(message, client, memory)
-        return cls(client, model, local, context, method.plan(model, client, rng))
+        return cls(client, *method.begin(message, client, memory, rng))
 
     @functools.cached_property
     def form(self) -> Hashable:
@@ -207,15 +205,10 @@ def _step(
     local = state["local"]
     parameters = {n: value.detach().requires_grad_() for n, value in local["parameters"].items()}
 
-    def forward(parameters: Params, buffers: Params, batch: Params, context: Tree) -> tuple:
-        losses, buffers = method.loss(model, parameters, buffers, batch, context)
-        check_losses(losses, batch["mask"])
-        return losses, buffers
-
-    losses, buffers = vmap(forward, in_dims=(0, 0, *dims))(
-        parameters, local["buffers"], batch, context
-    )
+    given = model, parameters, local["buffers"], batch, context
+    losses, buffers = method.stacked_loss(*given, axes=dims)
     mask = batch["mask"]
+    check_losses(losses, mask)
     sums = torch.where(mask, losses, 0.0).sum(dim=1)
     means = sums / mask.sum(dim=1)
     values = list(parameters.values())

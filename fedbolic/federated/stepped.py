@@ -3,17 +3,19 @@
 import dataclasses
 import functools
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.func import vmap
 from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.method import Method, Update
+from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -116,6 +118,40 @@ class Stepped(Method):
         batch this is) and the step's draws. Whoever calls masks and averages.
         """
 
+    def stacked_loss(
+        self,
+        model: Model,
+        parameters: Params,
+        buffers: Params,
+        batch: Params,
+        context: Tree,
+        *,
+        axes: tuple[Tree, Tree],
+    ) -> tuple[Tensor, Params]:
+        """:meth:`loss` of many clients at once: everything has a leading axis of clients.
+
+        By default ``vmap`` finds it; a method that knows a better joint form gives its own. Losses
+        and buffers of a client may depend on this client alone.
+
+        Args:
+            model: Of all.
+            parameters: Side by side.
+            buffers: Side by side.
+            batch: As for ``loss``; examples beyond a client's own are not in its ``mask``.
+            context: As ``start`` gave it.
+            axes: Of ``batch`` and of ``context``, leaf by leaf: 0, or none where all clients have
+                the same.
+        """
+
+        def forward(
+            parameters: Params, buffers: Params, batch: Params, context: Tree
+        ) -> tuple[Tensor, Params]:
+            losses, buffers = self.loss(model, parameters, buffers, batch, context)
+            check_losses(losses, batch["mask"])
+            return losses, buffers
+
+        return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
+
     @abstractmethod
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         """``local`` after one step, elementwise; it may reuse the storage of ``local``."""
@@ -146,9 +182,7 @@ class Stepped(Method):
     def local_update(
         self, message: Tree, client: Client, memory: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        model = self.model(client.meta)
-        local, context = self.start(message, client, memory)
-        plan = self.plan(model, client, rng)
+        model, local, context, plan = self.begin(message, client, memory, rng)
         losses = []
         for batch in self.batches(client, plan):
             of_batch, gradients, buffers = differentiate(self, model, local, batch, context)
@@ -158,6 +192,19 @@ class Stepped(Method):
         local = tree.map_tensors(torch.Tensor.detach, local)
         loss = torch.cat(losses).sum() if losses else 0.0
         return self.conclude(local, client, context, plan, loss)
+
+    def begin(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Model, Tree, Tree, Plan]:
+        """The model, ``local`` and ``context``, and the plan of one client's round.
+
+        What ``start`` gives, with seeds of this round wherever the model drops out.
+        """
+        model = self.model(client.meta)
+        local, context = self.start(message, client, memory)
+        stream = rng.at("dropout")
+        buffers = _with_seeds(local["buffers"], lambda name: stream.at(name).number())
+        return model, {**local, "buffers": buffers}, context, self.plan(model, client, rng)
 
     def plan(self, model: Model, client: Client, rng: Rng) -> Plan:
         """The order of a client's examples in one round, and its draws."""
@@ -195,12 +242,19 @@ class Stepped(Method):
             plan: What was gone over.
             loss: The sum over all visits of an example.
         """
+        local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # stay here
         update, memory = self.finish(local, client, context)
         if len(plan.lengths):
             mean_loss = float(loss) / int(plan.lengths.sum())
             metrics = {"train/loss": mean_loss, "train/examples": client.size}
             update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
         return update, memory
+
+
+def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
+    """The buffers with other seeds of dropout, by the buffer's name."""
+    names = [name for name in buffers if name.rpartition(".")[2] == SEED]
+    return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
 
 
 @functools.lru_cache(maxsize=1024)  # clients of one size, and every client again in each round

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
 
 
@@ -30,16 +31,19 @@ class MLP(Backbone):
 
     Args:
         widths: Width of every layer, at least one; the last is the width of the features.
+        dropout: The share of every layer's outputs that training drops, in [0, 1).
 
     Raises:
-        ValueError: If there is no layer or a width is below 1.
+        ValueError: If there is no layer, a width is below 1 or ``dropout`` is out of range.
     """
 
     widths: tuple[int, ...] = (200,)
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check.at_least(1, num_widths=len(self.widths))
         check.at_least(1, narrowest_width=min(self.widths))
+        check.rate(below_one=True, dropout=self.dropout)
 
     @property
     @override
@@ -52,6 +56,7 @@ class MLP(Backbone):
         layers: list[nn.Module] = [nn.Flatten()]
         for i in range(len(self.widths)):
             layers += [nn.Linear(widths[i], widths[i + 1]), nn.ReLU()]
+            layers += [Dropout(self.dropout)] if self.dropout else []
         return nn.Sequential(*layers)
 
 

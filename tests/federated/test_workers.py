@@ -49,6 +49,7 @@ NETWORK, SCHEDULE = MLP((4,)), Schedule(2, 4)
 METHODS = {
     "means": Averaged(),
     "fedavg": SMALL,
+    "dropout": dataclasses.replace(SMALL, backbone=MLP((4,), dropout=0.5)),
     "batch norm": dataclasses.replace(SMALL, backbone=NormNet()),
     "ditto": Ditto(NETWORK, rounds=3, schedule=SCHEDULE),
     "hyperfed": HyperFed(NETWORK, rounds=2, schedule=SCHEDULE, lr=0.1),

@@ -32,6 +32,15 @@ def test_an_mlp_has_the_parameters_of_its_widths_and_gives_its_features(widths, 
     assert (features >= 0).all()
 
 
+def test_an_mlp_drops_out_after_every_layer_in_training_only():
+    network = MLP((300, 400), dropout=0.25).build(Meta(3, (4,), (5,)))
+    x = draw(50, 4).abs()
+    assert torch.equal(network.eval()(x), network(x))
+    dropped = (network.train()(x) == 0) & (network.eval()(x) > 0)
+    assert not torch.equal(network.train()(x), network(x))
+    assert 0 < dropped.float().mean() < 0.25
+
+
 def test_the_convnet_on_grey_images_has_the_published_number_of_parameters():
     network = ConvNet(dim=20).build(Meta(10, (1, 28, 28), (5,)))
     assert count(network) == 44_628
