@@ -56,12 +56,13 @@ class Cost:
 
 def timed(candidate: Candidate, orders: list[int]) -> Cost:
     """One more round."""
-    before = {pid: processes.cpu_seconds(pid) for pid in candidate.processes()}
+    before = processes.cpu_seconds(candidate.processes())
     begin = time.perf_counter()
     candidate.round(orders)
     wall = time.perf_counter() - begin
-    spent = [processes.cpu_seconds(pid) - before.get(pid, 0.0) for pid in candidate.processes()]
-    return Cost(wall, sum(spent), spent[0] + max(spent[1:], default=0.0))
+    after = processes.cpu_seconds(candidate.processes())
+    leading, *others = (seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+    return Cost(wall, leading + sum(others), leading + max(others, default=0.0))
 
 
 def difference(x: Params, y: Params) -> float:

@@ -92,7 +92,7 @@ def main() -> None:
         work = {**WORKLOADS, CROWD.name: CROWD}[given.workloads[0]]
         print(peak(given.peak, work, given.memory))
         return
-    interpreters: dict[str, str] = dict.fromkeys(PEERS, given.peers) if given.peers else {}
+    interpreters = {name: given.peers for name in PEERS if given.peers}
     if not interpreters:
         print(f"{'; '.join(PEERS)}: skipped, no interpreter given (--peers PYTHON)")
     report(given.workloads, given.rounds, interpreters)

@@ -1,7 +1,9 @@
 """CPU time and memory of running processes, from Linux's own books."""
 
+import contextlib
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -9,20 +11,35 @@ MEBI = 1024.0
 """Kibibytes, in which the kernel counts, of a mebibyte."""
 
 
+GONE = OSError
+"""What reading about a process raises that has just ended, whichever way it is read."""
+
+
 def tree(pid: int) -> list[int]:
     """A process and all that descend from it."""
     found = [pid]
     for parent in found:  # which grows while it is read
         for file in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += map(int, file.read_text().split())
+            with contextlib.suppress(GONE):
+                found += map(int, file.read_text().split())
     return found
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and of those of its children that have ended and were waited for."""
+def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
+    """CPU time by process, of those that have not ended.
+
+    Children that have ended, and were waited for, count for the process that started them.
+    """
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(GONE):
+            found[pid] = time.clock_gettime(~pid << 3 | 2) + _of_ended(pid)  # its clock, in ns
+    return found
+
+
+def _of_ended(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    of_ended = (int(fields[13]) + int(fields[14])) / TICKS
-    return time.clock_gettime(~pid << 3 | 2) + of_ended  # the clock of another process, in ns
+    return (int(fields[13]) + int(fields[14])) / TICKS
 
 
 def _kibibytes(pid: int) -> dict[str, float]:

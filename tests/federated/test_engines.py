@@ -1,6 +1,11 @@
 """The benchmark of engines: its plain loop is the same training, and its goals can be missed."""
 
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -10,6 +15,7 @@ from benchmarks.engine_candidates import RNG, PlainLoop, Trained, federation, me
 from benchmarks.engine_goals import Goal, goals, padded_work, table
 from benchmarks.engine_rounds import Cost, Found, difference, first_values
 from benchmarks.plain_loop import Workload
+from benchmarks.processes import cpu_seconds, tree
 from fedbolic.federated import Sequential
 
 WORKLOADS = (
@@ -85,3 +91,34 @@ def test_a_slow_engine_meets_no_goal(monkeypatch):
 
 def test_padding_is_counted_from_what_is_fed():
     assert 1.0 < padded_work(0.1, RNG) <= 1.25
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's /proc")
+
+
+@linux
+def test_cpu_time_is_that_of_the_process_and_of_ended_children():
+    code = "sum(i * i for i in range(3_000_000))"
+    before = cpu_seconds([os.getpid()])[os.getpid()]
+    begin = time.process_time()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    own = time.process_time() - begin
+    spent = cpu_seconds([os.getpid()])[os.getpid()] - before
+    assert spent - own > 0.05
+    assert cpu_seconds([2**22 + 1]) == {}
+
+
+@linux
+def test_a_tree_holds_the_descendants_that_still_run():
+    inner = "import time; time.sleep(60)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        found = tree(child.pid)
+        while len(found) < 2 and child.poll() is None:
+            time.sleep(0.02)
+            found = tree(child.pid)
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+    assert found[0] == child.pid
+    assert len(found) == 2
+    assert tree(child.pid) == [child.pid]
