@@ -27,6 +27,7 @@ from benchmarks.engine_peers import GIVEN
 from benchmarks.plain_loop import Workload
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import (
+    Auto,
     Batched,
     Engine,
     Evaluation,
@@ -45,6 +46,7 @@ ENGINES: dict[str, Engine] = {
     "Sequential": Sequential(),
     "Batched": Batched(),
     "Workers(2)": Workers(num=2),
+    "Auto": Auto((Sequential(), Batched(), Workers(num=2))),
 }
 WORKLOADS = {
     work.name: work
