@@ -1,0 +1,221 @@
+"""What a round of each candidate costs in time and memory, and how far from the plain loop it is.
+
+The candidates' rounds take turns within one run, so that the ratios of two of them survive a
+machine that is busy with something else.
+"""
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from benchmarks import plain_loop, processes
+from benchmarks.engine_candidates import (
+    ENGINES,
+    PLAIN,
+    RNG,
+    ROOT,
+    Candidate,
+    Peer,
+    PlainLoop,
+    Trained,
+    method,
+    seeds,
+)
+from benchmarks.plain_loop import Workload
+from fedbolic.federated import Batched
+from fedbolic.types import Meta, Params
+
+SMALL = Workload("small", 2, 4, 4, input_shape=(1, 28, 28), channels=(2,))
+WARM_UP = 1
+EXACT_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one round took, in seconds.
+
+    Args:
+        wall: By the clock on the wall.
+        cpu: Of all processes together.
+        critical: CPU time of the leading process and of the busiest of the others: what the round
+            would take at most if every process had a core of its own.
+    """
+
+    wall: float
+    cpu: float
+    critical: float
+
+
+def timed(candidate: Candidate, orders: list[int]) -> Cost:
+    """One more round."""
+    before = processes.cpu_seconds(candidate.processes())
+    begin = time.perf_counter()
+    candidate.round(orders)
+    wall = time.perf_counter() - begin
+    after = processes.cpu_seconds(candidate.processes())
+    leading, *others = (seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+    return Cost(wall, leading + sum(others), leading + max(others, default=0.0))
+
+
+def difference(x: Params, y: Params) -> float:
+    """The largest of a coordinate."""
+    return max(float((x[name] - y[name]).abs().max()) for name in x)
+
+
+@dataclass(eq=False)
+class Found:
+    """What was measured on one workload, by candidate.
+
+    Args:
+        costs: Of every round after the first few.
+        differences: From the plain loop's parameters after every round, in float32.
+        exact: The same after a few rounds in float64.
+        peaks: MiB of memory.
+        failed: Why a candidate has nothing in the others.
+    """
+
+    costs: dict[str, list[Cost]] = field(default_factory=dict)
+    differences: dict[str, list[float]] = field(default_factory=dict)
+    exact: dict[str, float] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def speeds(self, name: str, other: str = PLAIN, *, kind: str = "cpu") -> list[float]:
+        """How many times as fast as another a candidate was, round by round.
+
+        Args:
+            name: Of the candidate.
+            other: Whom it is held against.
+            kind: A field of :class:`Cost`.
+        """
+        pairs = zip(self.costs.get(other, []), self.costs.get(name, []), strict=False)
+        return [getattr(theirs, kind) / getattr(mine, kind) for theirs, mine in pairs]
+
+    def speed(self, name: str, other: str = PLAIN, *, kind: str = "cpu") -> float | None:
+        """The median of :meth:`speeds`; none if one of the two did not run."""
+        found = self.speeds(name, other, kind=kind)
+        return statistics.median(found) if found else None
+
+
+def first_values(work: Workload, dtype: torch.dtype) -> Params:
+    """The global parameters before the first round, as the trainer begins."""
+    meta = Meta(work.num_classes, work.input_shape, (work.size,) * work.num_clients)
+    parameters = method(work).init(meta, RNG.at("init"))["parameters"]
+    return {name: value.to(dtype) for name, value in parameters.items()}
+
+
+def measure(work: Workload, rounds: int, interpreters: Mapping[str, str]) -> Found:
+    """All candidates in turns.
+
+    Args:
+        work: What is done.
+        rounds: That are timed, after a few that are not.
+        interpreters: Of the peers, by name.
+    """
+    found, data = Found(), plain_loop.examples(work)
+    values = first_values(work, torch.float32)
+    candidates: dict[str, Candidate] = {PLAIN: PlainLoop(work, data, values)}
+    with contextlib.ExitStack() as stack:
+        for name, engine in ENGINES.items():
+            candidates[name] = Trained(work, data, engine)
+        for name, python in interpreters.items():
+            candidates[name] = Peer(name, python, work, data, values)
+        for candidate in candidates.values():
+            stack.callback(candidate.close)
+        for index in range(1, WARM_UP + rounds + 1):
+            _turn(candidates, seeds(work, index), found, counts=index > WARM_UP)
+        for name in set(interpreters) & set(candidates):
+            pids = candidates[name].processes()
+            found.peaks[name] = sum(processes.private_mebibytes(p, peak=True) for p in pids)
+    found.exact = exact_differences(work)
+    for name in (PLAIN, *ENGINES):
+        found.peaks[name] = ask_peak(name, work.name)
+    return found
+
+
+def _turn(
+    candidates: dict[str, Candidate], orders: list[int], found: Found, *, counts: bool
+) -> None:
+    """One round of everybody; who fails is taken out."""
+    for name, candidate in list(candidates.items()):
+        try:
+            cost = timed(candidate, orders)
+            gap = difference(candidates[PLAIN].values(), candidate.values())
+        except RuntimeError as error:
+            found.failed[name] = str(error)
+            del candidates[name]
+            continue
+        found.differences.setdefault(name, []).append(gap)
+        if counts:
+            found.costs.setdefault(name, []).append(cost)
+
+
+def exact_differences(work: Workload) -> dict[str, float]:
+    """From the plain loop after a few rounds in float64, by engine."""
+    data = plain_loop.examples(work, torch.float64)
+    plain = PlainLoop(work, data, first_values(work, torch.float64))
+    for index in range(1, EXACT_ROUNDS + 1):
+        plain.round(seeds(work, index))
+    found = {}
+    for name, engine in ENGINES.items():
+        with contextlib.closing(Trained(work, data, engine)) as trained:
+            for index in range(1, EXACT_ROUNDS + 1):
+                trained.round(seeds(work, index))
+            found[name] = difference(plain.values(), trained.values())
+    return found
+
+
+def peak(name: str, work: Workload, memory: float | None = None) -> float:
+    """MiB that a round takes at its peak above the imports and the data; to be asked once.
+
+    What workers import is theirs and counts. A round of something small has gone before, so that
+    what is imported on its first use does not.
+
+    Args:
+        name: Of the plain loop or an engine.
+        work: What is done.
+        memory: Of :class:`Batched`, in its place.
+    """
+    data, me = plain_loop.examples(work), os.getpid()
+    _one_round(name, SMALL, plain_loop.examples(SMALL), memory)
+    before = processes.private_mebibytes(me, peak=False) + processes.shared_mebibytes(me)
+    processes.forget_peak()
+    private = _one_round(name, work, data, memory)
+    return private + processes.shared_mebibytes(me) - before
+
+
+def _one_round(
+    name: str, work: Workload, data: Sequence[tuple[Tensor, Tensor]], memory: float | None
+) -> float:
+    """The private memory of all its processes at their peaks, in MiB."""
+    if name == PLAIN:
+        candidate: Candidate = PlainLoop(work, data, first_values(work, torch.float32))
+    else:
+        engine = ENGINES[name] if memory is None else Batched(memory=memory)
+        candidate = Trained(work, data, engine)
+    with contextlib.closing(candidate):
+        candidate.round(seeds(work, 1))
+        return sum(processes.private_mebibytes(p, peak=True) for p in candidate.processes())
+
+
+def ask_peak(name: str, work_name: str, memory: float | None = None) -> float:
+    """:func:`peak` in a process of its own."""
+    words = ["--peak", name, "--workloads", work_name]
+    words += [] if memory is None else ["--memory", str(memory)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.engines", *words],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)

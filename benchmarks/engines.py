@@ -1,0 +1,102 @@
+"""Engines against a plain PyTorch loop and other frameworks, on the same work in one run.
+
+python -m benchmarks.engines [--workloads NAME ...] [--rounds N] [--peers PYTHON]
+"""
+
+import argparse
+
+import torch
+
+from benchmarks.engine_candidates import ENGINES, PEERED, PLAIN, WORKLOADS
+from benchmarks.engine_goals import CROWD, goals, table
+from benchmarks.engine_peers import PEERS
+from benchmarks.engine_rounds import Found, measure, peak
+from benchmarks.plain_loop import Workload
+
+HEAD = """
+| | CPU ms | wall ms | CPU, times the plain loop | wall, times the plain loop | peak MiB | \
+float32, 1 round | float64, 3 rounds |
+|---|---|---|---|---|---|---|---|"""
+
+
+def _spread(values: list[float], digits: int) -> str:
+    if not values:
+        return ""
+    low, middle, high = torch.tensor(values).quantile(torch.tensor([0.0, 0.5, 1.0])).tolist()
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def row(name: str, found: Found) -> str:
+    """One line of a workload's table.
+
+    Args:
+        name: Of the candidate.
+        found: On this workload.
+    """
+    costs = found.costs.get(name)
+    if not costs:
+        return f"| {name} | {found.failed.get(name, 'not installed')} |" + " |" * 6
+    own = found.exact.get(name)
+    cells = [
+        _spread([1000 * cost.cpu for cost in costs], 0),
+        _spread([1000 * cost.wall for cost in costs], 0),
+        _spread(found.speeds(name), 2),
+        _spread(found.speeds(name, kind="wall"), 2),
+        f"{found.peaks[name]:.0f}" if name in found.peaks else "",
+        "" if name == PLAIN else f"{found.differences[name][0]:.0e}",
+        "" if own is None else f"{own:.0e}",
+    ]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def title(work: Workload) -> str:
+    """What a workload is, in a line."""
+    layers = [f"conv{n}" for n in work.channels] + [str(n) for n in work.widths]
+    network = "-".join([*layers, str(work.num_classes)])
+    shape = "x".join(map(str, work.input_shape))
+    return (
+        f"**{work.name}**: {work.num_clients} clients x {work.size} examples of {shape}, batch "
+        f"{work.batch_size}, network {network}"
+    )
+
+
+def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
+    """A table for every workload, then one of the goals.
+
+    Args:
+        names: Of the workloads.
+        rounds: That are timed.
+        interpreters: Of the peers, by name.
+    """
+    found: dict[str, Found] = {}
+    for name in names:
+        peers = interpreters if name in PEERED else {}
+        found[name] = measure(WORKLOADS[name], rounds, peers)
+        print(f"\n{title(WORKLOADS[name])}\n{HEAD}")
+        for candidate in (PLAIN, *ENGINES, *(PEERS if name in PEERED else ())):
+            print(row(candidate, found[name]), flush=True)
+    print(f"\n{table(goals(found))}")
+
+
+def main() -> None:
+    """Measure here and in the peers' environment."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", metavar="PYTHON", help="has pfl 0.6.0, flwr[simulation] 1.41.0")
+    parser.add_argument("--peak", metavar="CANDIDATE", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", type=float, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.peak:
+        work = {**WORKLOADS, CROWD.name: CROWD}[given.workloads[0]]
+        print(peak(given.peak, work, given.memory))
+        return
+    interpreters = {name: given.peers for name in PEERS if given.peers}
+    if not interpreters:
+        print(f"{'; '.join(PEERS)}: skipped, no interpreter given (--peers PYTHON)")
+    report(given.workloads, given.rounds, interpreters)
+
+
+if __name__ == "__main__":
+    main()
