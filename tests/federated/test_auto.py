@@ -55,8 +55,8 @@ def test_the_whole_exchange_decides_and_not_its_beginning(epochs, expected):
     engine, seconds = chosen(Auto(engines), method, federation((20, 20)))
     assert engine == expected
     assert seconds.keys() == {repr(e) for e in engines}
-    assert seconds[repr(engines[0])] == pytest.approx(0.2, abs=0.15)
-    assert seconds[repr(engines[1])] == pytest.approx(2 * epochs * 0.01, rel=0.5)
+    for name, asleep in zip(seconds, (0.2, 2 * epochs * 0.01), strict=True):
+        assert 0.9 * asleep < seconds[name] < 2 * asleep + 0.2  # a busy machine wakes late
 
 
 def test_it_leaves_no_trace_in_the_results():
