@@ -8,6 +8,7 @@ from fedbolic.nn.activation import SpaceActivation, TangentActivation
 from fedbolic.nn.attention import LorentzAttention
 from fedbolic.nn.change import ChangeCurvature
 from fedbolic.nn.classify import LorentzMLR, PoincareMLR
+from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.embedding import HyperbolicEmbedding
 from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
 from fedbolic.nn.normalize import HyperbolicBatchNorm, HyperbolicLayerNorm
@@ -20,6 +21,7 @@ __all__ = [
     "BusemannHead",
     "CentroidPool",
     "ChangeCurvature",
+    "Dropout",
     "HyperbolicBatchNorm",
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",

@@ -3,12 +3,12 @@
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn.coordinates import sheet_point
+from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.linear import LorentzLinear
 from fedbolic.nn.space import Curved, wide
 
@@ -64,10 +64,10 @@ class LorentzAttention(Curved[Lorentz]):
     ) -> None:
         super().__init__(Lorentz, curvature)
         check.at_least(1, embed_dim=embed_dim, num_heads=num_heads)
-        check.rate(dropout=dropout, below_one=True)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads must divide embed_dim {embed_dim}, got {num_heads}")
-        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.dropout = Dropout(dropout, device=device)
         self.head_dim = embed_dim // num_heads
         self.query, self.key, self.value, self.out = (
             LorentzLinear(
@@ -116,7 +116,7 @@ class LorentzAttention(Curved[Lorentz]):
             scores = 2 * space.c * self.head_dim**-0.5 * (turned @ key.mT)
             if mask is not None:
                 scores = scores.masked_fill(~mask.unsqueeze(-3), -torch.inf)
-            weights = functional.dropout(scores.softmax(-1), self.dropout, self.training)
+            weights = self.dropout(scores.softmax(-1))
             mean = weights @ value
         time, s = mean[..., :1], mean[..., 1:]
         size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
@@ -126,5 +126,4 @@ class LorentzAttention(Curved[Lorentz]):
 
     @override
     def extra_repr(self) -> str:
-        settings = {"embed_dim": self.embed_dim, "num_heads": self.num_heads}
-        return self.describe(**settings, dropout=self.dropout)
+        return self.describe(embed_dim=self.embed_dim, num_heads=self.num_heads)

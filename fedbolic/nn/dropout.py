@@ -19,7 +19,9 @@ class Dropout(nn.Module):
     depend neither on the engine nor on the other clients.
 
     Args:
-        p: The share of elements that become 0, in [0, 1); the others are divided by ``1 - p``.
+        p: The share of elements that become 0, in [0, 1); the others are divided by ``1 - p``. With
+            0 there is no seed.
+        device: Where the seed is made.
 
     Raises:
         ValueError: If ``p`` is out of range.
@@ -38,11 +40,12 @@ class Dropout(nn.Module):
 
     dropout_seed: Tensor
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, *, device: torch.device | str | None = None) -> None:
         super().__init__()
         check.rate(below_one=True, p=p)
         self.p = p
-        self.register_buffer(SEED, torch.randint(2**63 - 1, ()))
+        if p:
+            self.register_buffer(SEED, torch.randint(2**63 - 1, (), device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` with some elements dropped in training, and as it is in evaluation."""

@@ -2,12 +2,11 @@
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import from_tangent, to_tangent
+from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.space import Curved
 
 
@@ -17,11 +16,12 @@ class TangentDropout(Curved[Lorentz | Poincare]):
     .. math:: y = \exp_0 \Bigl( \frac{m}{1 - p} \odot \log_0 x \Bigr), \quad m_k \sim
         \mathrm{Bernoulli}(1 - p)
 
-    The mean of the tangent is that of the input. In evaluation a point stays where it is.
+    The mean of the tangent is that of the input. In evaluation a point stays where it is. The coins
+    are those of :class:`~fedbolic.nn.dropout.Dropout`.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
-        p: The probability that a coordinate is dropped, in [0, 1].
+        p: The probability that a coordinate is dropped, in [0, 1).
         curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
 
     Raises:
@@ -32,9 +32,11 @@ class TangentDropout(Curved[Lorentz | Poincare]):
 
     Example:
         >>> import torch
-        >>> layer = TangentDropout(Poincare, p=1.0)
-        >>> layer(torch.tensor([0.5, 0.5])), layer.eval()(torch.tensor([0.5, 0.5]))
-        (tensor([0., 0.]), tensor([0.5000, 0.5000]))
+        >>> layer = TangentDropout(Poincare, p=0.5)
+        >>> (layer(torch.full((9, 50), 0.1)) == 0).float().mean().round(decimals=1)
+        tensor(0.5000)
+        >>> layer.eval()(torch.tensor([0.5, 0.5]))
+        tensor([0.5000, 0.5000])
     """
 
     def __init__(
@@ -45,17 +47,16 @@ class TangentDropout(Curved[Lorentz | Poincare]):
         curvature: Curvature | float = 1.0,
     ) -> None:
         super().__init__(kind, curvature)
-        check.rate(p=p)
-        self.p = p
+        self.dropout = Dropout(p)
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x)
-        if not self.training or self.p == 0:
+        if not self.training or self.dropout.p == 0:
             return x
         space = self.manifold
-        return from_tangent(space, functional.dropout(to_tangent(space, x), self.p))
+        return from_tangent(space, self.dropout(to_tangent(space, x)))
 
     @override
     def extra_repr(self) -> str:
-        return self.describe(p=self.p)
+        return self.describe()

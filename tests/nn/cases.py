@@ -57,7 +57,7 @@ class Case:
             torch.manual_seed(seed)
             layer = self.build(curvature=curvature).double()
             for name, value in [*layer.named_parameters(), *layer.named_buffers()]:
-                if not name.endswith("raw"):
+                if value.is_floating_point() and not name.endswith("raw"):
                     with torch.no_grad():
                         value.add_(0.2 * torch.rand_like(value))
         return layer.train(self.training)
