@@ -1,0 +1,371 @@
+"""Hyperbolic graph convolutions, on PyG's ``MessagePassing``."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.typing import Adj, OptTensor
+from torch_geometric.utils import (
+    add_remaining_self_loops,
+    is_sparse,
+    scatter,
+    spmm,
+    to_edge_index,
+)
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.manifolds.numerics import per_point, square
+from fedbolic.nn.linear import LorentzLinear
+from fedbolic.nn.space import Curved
+
+Nodes: TypeAlias = (
+    Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
+)
+"""Points of all nodes; or of the sources, and of the targets, of a bipartite graph."""
+
+
+class LorentzConv(MessagePassing):
+    r"""A graph convolution on the sheet: a linear map, then the centroid of the neighbours.
+
+    .. math:: y_j = \mathrm{LorentzLinear}(x_j), \quad
+        z_i = \sum_{j \in N(i)} w_{ij} \, y_j, \quad
+        x'_i = \frac{z_i}{\sqrt{-c \langle z_i, z_i \rangle}}
+
+    A centroid does not see the scale of its weights, so edges that all count 1 are a row-normalised
+    adjacency matrix. The points are summed in one ``propagate``, in float64: the Minkowski length
+    of a sum cancels far out, in float32 from 8 radii on (in float64 from 18; the result stays on
+    the sheet even so). A node with no edge to it, or none of weight above 0, keeps its own
+    :math:`y_i`.
+
+    Args:
+        in_features: Dimensions of the sheet of the inputs, which have one coordinate more.
+        out_features: Dimensions of the sheet of the outputs.
+        bias: Whether the linear map has a bias.
+        normalize: Whether edges also weigh :math:`1 / \sqrt{d_i d_j}` as in a GCN, with
+            :math:`d_i` the sum of the weights of the edges to :math:`i`.
+        add_self_loops: Whether a node without an edge to itself gets one, of weight 1.
+        curvature: Of inputs and outputs; layers may share a module.
+
+    References:
+        Chen et al. (2022), Eq. (10), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
+        Eq. (2), arXiv:1609.02907, for the weights.
+
+    Example:
+        >>> layer = LorentzConv(3, 2)
+        >>> x = layer.manifold.origin(4, 4)
+        >>> layer(x, torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
+        torch.Size([4, 3])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        normalize: bool = True,
+        add_self_loops: bool = True,
+        curvature: Curvature | float = 1.0,
+    ) -> None:
+        super().__init__(aggr="sum")
+        self.linear = LorentzLinear(in_features, out_features, bias=bias, curvature=curvature)
+        self.normalize, self.add_self_loops = normalize, add_self_loops
+
+    @property
+    def manifold(self) -> Lorentz:
+        """The sheet of inputs and outputs at the present curvature."""
+        return self.linear.manifold
+
+    @override
+    def forward(
+        self, x: Nodes, edge_index: Adj, edge_weight: OptTensor = None
+    ) -> Float[Tensor, "m ambient_out"]:
+        """The centroids of the neighbours, mapped.
+
+        Args:
+            x: One point per node. A bipartite graph gives a pair, to a layer that neither
+                normalises nor adds self loops.
+            edge_index: Sources and targets of the edges; or the transposed adjacency matrix as a
+                sparse tensor, which is multiplied without a message per edge.
+            edge_weight: One number per edge, 0 or more; a sparse tensor has its own.
+
+        Raises:
+            ValueError: If edges or weights have another shape or type, or a bipartite graph meets
+                a layer that normalises or adds self loops.
+        """
+        sources, targets = x if isinstance(x, tuple) else (x, x)
+        edges, weight = _edges(self, x, edge_index, edge_weight)
+        y = self.linear(sources)
+        own = y if targets is sources else self.linear(targets)
+        wide = self.manifold.projx(y.double())
+        if is_sparse(edge_index):
+            edges = _transposed(edges, weight, len(targets), len(sources))
+        z = self.propagate(
+            edges,
+            x=torch.cat((torch.ones_like(wide[:, :1]), wide), -1),
+            edge_weight=weight,
+            size=(len(sources), len(targets)),
+        )
+        return _centroid(self.manifold, z, own)
+
+    @override  # a hook of PyG is given what it names
+    def message(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x_j: Tensor, edge_weight: OptTensor
+    ) -> Tensor:
+        return x_j if edge_weight is None else edge_weight.unsqueeze(-1) * x_j
+
+    @override
+    def message_and_aggregate(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, adj_t: Adj, x: Tensor
+    ) -> Tensor:
+        return spmm(adj_t, x, reduce="sum")
+
+    @override
+    def extra_repr(self) -> str:
+        return f"normalize={self.normalize}, add_self_loops={self.add_self_loops}"
+
+
+class HGCNConv(MessagePassing):
+    r"""A layer of the hyperbolic graph convolutional network, by means in tangent spaces.
+
+    .. math::
+        h_j &= \exp_{\hat x_j}(P_{o \to \hat x_j}(b)), \quad
+            \hat x_j = \exp_o(W \log_o(x_j)) \\
+        y_i &= \exp_{h_i} \Bigl(\sum_{j \in N(i)} w_{ij} \log_{h_i}(h_j)\Bigr), \quad
+            \sum_{j \in N(i)} w_{ij} = 1 \\
+        x'_i &= \exp'_o(\sigma(\log_o(y_i)))
+
+    with :math:`\exp'` at the curvature of the outputs: tangents at the origin are the same for
+    every curvature. A node that no edge reaches keeps its own :math:`h_i`.
+
+    Departs from the paper: weights are those of the edges, over their sum for each node (as in the
+    authors' code without attention), not learnt by attention.
+
+    Args:
+        in_features: Dimensions of the sheet of the inputs, which have one coordinate more.
+        out_features: Dimensions of the sheet of the outputs.
+        bias: Whether there is a :math:`b`.
+        normalize: As of ``LorentzConv``, before weights are divided by their sum.
+        add_self_loops: Whether a node without an edge to itself gets one, of weight 1.
+        local: Whether the mean is taken in the tangent space at the node itself, as in the paper;
+            else in that at the origin, which costs less and is the authors' default.
+        activation: What maps tangents at the origin, such as ``torch.relu``; none: the identity.
+        curvature: Of the inputs; layers may share a module.
+        out_curvature: Of the outputs; by default that of the inputs.
+
+    Raises:
+        ValueError: If a number of features is below 1.
+
+    References:
+        Chami et al. (2019), Eqs. (6), (7), (9) and (10), arXiv:1910.12933.
+
+    Example:
+        >>> layer = HGCNConv(3, 2, activation=torch.relu, out_curvature=0.5)
+        >>> x = layer.manifold.origin(4, 4)
+        >>> layer.out_manifold.contains(layer(x, torch.tensor([[0, 1, 2], [1, 2, 3]])))
+        tensor([True, True, True, True])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        normalize: bool = False,
+        add_self_loops: bool = True,
+        local: bool = True,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        curvature: Curvature | float = 1.0,
+        out_curvature: Curvature | float | None = None,
+    ) -> None:
+        super().__init__(aggr="sum")
+        self.linear = TangentLinear(in_features, out_features, bias=bias, curvature=curvature)
+        self.normalize, self.add_self_loops, self.local = normalize, add_self_loops, local
+        self.activation = activation
+        self.out = None if out_curvature is None else Curved(Lorentz, out_curvature)
+
+    @property
+    def manifold(self) -> Lorentz:
+        """The sheet of the inputs at the present curvature."""
+        return self.linear.manifold
+
+    @property
+    def out_manifold(self) -> Lorentz:
+        """The sheet of the outputs at the present curvature."""
+        return self.manifold if self.out is None else self.out.manifold
+
+    @override
+    def forward(
+        self, x: Nodes, edge_index: Adj, edge_weight: OptTensor = None
+    ) -> Float[Tensor, "m ambient_out"]:
+        """The means of the neighbours, mapped; arguments and errors are those of ``LorentzConv``.
+
+        A sparse tensor is read as edges: a mean in the tangent space at a node has a message per
+        edge.
+        """
+        sources, targets = x if isinstance(x, tuple) else (x, x)
+        edges, weight = _edges(self, x, edge_index, edge_weight)
+        space, h = self.manifold, self.linear(sources)
+        own = h if targets is sources else self.linear(targets)
+        weight = _shares(edges[1], weight, own)
+        size = (len(sources), len(targets))
+        if self.local:
+            mean = self.propagate(edges, x=(h, own), edge_weight=weight, size=size)
+            y = space.expmap(own, mean)
+        else:
+            tangents = (space.logmap0(h), space.logmap0(own))
+            mean = self.propagate(edges, x=tangents, edge_weight=weight, size=size)
+            reached = scatter(weight, edges[1], dim_size=len(targets)).unsqueeze(-1) > 0
+            y = torch.where(reached, space.expmap0(mean), own)
+        if self.activation is None and self.out is None:
+            return y
+        tangent = space.logmap0(y)[..., 1:]
+        tangent = tangent if self.activation is None else self.activation(tangent)
+        return self.out_manifold.expmap0(space.lift(tangent))
+
+    @override
+    def message(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x_i: Tensor, x_j: Tensor, edge_weight: Tensor
+    ) -> Tensor:
+        toward = self.manifold.logmap(x_i, x_j) if self.local else x_j
+        return edge_weight.unsqueeze(-1) * toward
+
+    @override
+    def extra_repr(self) -> str:
+        return (
+            f"normalize={self.normalize}, add_self_loops={self.add_self_loops}, local={self.local}"
+        )
+
+
+class TangentLinear(Curved[Lorentz]):
+    r"""A linear map of tangents at the origin, then a translation.
+
+    .. math:: h = \exp_{\hat x}(P_{o \to \hat x}(b)), \quad \hat x = \exp_o(W \log_o(x))
+
+    Args:
+        in_features: Dimensions of the sheet of the inputs.
+        out_features: Dimensions of the sheet of the outputs.
+        bias: Whether there is a :math:`b`, a tangent at the origin.
+        curvature: Of inputs and outputs.
+
+    Raises:
+        ValueError: If a number of features is below 1.
+
+    References:
+        Chami et al. (2019), Eqs. (6) and (7), arXiv:1910.12933.
+
+    Example:
+        >>> layer = TangentLinear(3, 2)
+        >>> layer(layer.manifold.origin(5, 4)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        curvature: Curvature | float = 1.0,
+    ) -> None:
+        super().__init__(Lorentz, curvature)
+        check.at_least(1, in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier's rule with the gain of ReLU, and no translation, as the authors start."""
+        nn.init.xavier_uniform_(self.weight, gain=2**0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
+        """The mapped points."""
+        self.check(x, self.in_features, self.weight)
+        space = self.manifold
+        h = space.expmap0(space.lift(functional.linear(space.logmap0(x)[..., 1:], self.weight)))
+        if self.bias is None:
+            return h
+        return space.expmap(h, space.transp0(h, space.lift(self.bias)))
+
+
+def _edges(
+    conv: LorentzConv | HGCNConv, x: Nodes, adj: Adj, weight: OptTensor
+) -> tuple[Tensor, OptTensor]:
+    """Sources and targets of the edges, and their weights, none if all are 1."""
+    if is_sparse(adj):
+        if weight is not None:
+            raise ValueError("edge_weight must not be given with a sparse tensor: it has its own")
+        transposed, weight = to_edge_index(adj)
+        edges = transposed.flip(0)
+    else:
+        edges = _checked(adj, weight)
+    if isinstance(x, tuple):
+        if conv.normalize or conv.add_self_loops:
+            raise ValueError(
+                "a bipartite graph has no degrees and no self loops: make the layer with "
+                "normalize=False, add_self_loops=False"
+            )
+        return edges, weight
+    if conv.add_self_loops:
+        loops: Any = add_remaining_self_loops(edges, weight, 1.0, len(x))
+        edges, weight = loops
+    if conv.normalize:
+        normed: Any = gcn_norm(edges, weight, len(x), add_self_loops=False, dtype=x.dtype)
+        edges, weight = normed
+    return edges, weight
+
+
+def _checked(edges: Adj, weight: OptTensor) -> Tensor:
+    """The edges, if they and their weights have the shape and type of such."""
+    if not isinstance(edges, Tensor):
+        raise ValueError(f"edge_index must be a tensor, got {type(edges).__name__}")
+    if edges.ndim != 2 or len(edges) != 2 or edges.dtype != torch.int64:
+        raise ValueError(
+            f"edge_index must be int64 of shape (2, edges), got {edges.dtype} of shape "
+            f"{tuple(edges.shape)}: its first row holds sources, its second targets"
+        )
+    if weight is not None and weight.shape != edges.shape[1:]:
+        raise ValueError(
+            f"edge_weight must have one number for each of the {edges.shape[1]} edges, got shape "
+            f"{tuple(weight.shape)}"
+        )
+    return edges
+
+
+def _transposed(edges: Tensor, weight: OptTensor, num_targets: int, num_sources: int) -> Tensor:
+    """The weights as a sparse matrix with a row for each target."""
+    values = torch.ones_like(edges[0]) if weight is None else weight
+    matrix = torch.sparse_coo_tensor(
+        edges.flip(0), values.double(), (num_targets, num_sources), check_invariants=False
+    )
+    return matrix.coalesce().to_sparse_csr()
+
+
+def _shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
+    """Weights over their sum for each target, all 0 where that is 0."""
+    weight = torch.ones_like(target, dtype=x.dtype) if weight is None else weight.to(x.dtype)
+    total = scatter(weight, target, dim_size=len(x))
+    return weight / torch.where(total > 0, total, 1.0)[target]
+
+
+def _centroid(space: Lorentz, z: Tensor, own: Tensor) -> Tensor:
+    """The points on the rays through sums, whose first coordinate is the sum of the weights."""
+    total = z[:, :1]
+    reached = total > 0
+    mean = z[:, 1:] / torch.where(reached, total, 1.0)
+    time, s = mean[:, :1], mean[:, 1:]
+    # a mean of points of the sheet has at least their length: less is rounding
+    length = (per_point(space.c, z) * (time * time - square(s))).clamp(min=1).sqrt()
+    return torch.where(reached, space.projx(space.lift((s / length).to(own.dtype))), own)
