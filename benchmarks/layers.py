@@ -15,10 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch_geometric.nn import GCNConv
 
 from benchmarks.measure import Case, Operators, interleaved, peak_mebibytes, ratio
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import LorentzFC, LorentzLinear, LorentzMLR, PoincareLinear, PoincareMLR
+from fedbolic.nn.graph import HGCNConv, LorentzConv
 
 BATCH, DIM, CLASSES = 1024, 128, 100
 ROUNDS, LEAST = 15, 0.02
@@ -34,8 +36,8 @@ class Candidate:
     """A layer of a library.
 
     Args:
-        group: ``linear``, 128 to 128 dimensions and the sum of squares, or ``classifier``, to 100
-            classes and the cross entropy.
+        group: ``linear``, 128 to 128 dimensions and the sum of squares; ``classifier``, to 100
+            classes and the cross entropy; ``graph``, as ``linear`` along edges.
         name: Of the layer.
         library: The package it comes from.
         build: Makes it on a device.
@@ -108,6 +110,11 @@ def _hypll_ball() -> Any:
     return curved.PoincareBall(curved.Curvature(1.0, constraining_strategy=lambda value: value))
 
 
+def at_origin(in_features: int, out_features: int) -> HGCNConv:
+    """The layer of HGCN with means at the origin."""
+    return HGCNConv(in_features, out_features, local=False)
+
+
 def hypll_linear(device: str) -> Built:
     """The layer of hypll, on its own tensors."""
     space = _hypll_ball()
@@ -135,6 +142,20 @@ def hypll_classifier(device: str) -> Built:
     return function, [z, r], ball(device)
 
 
+def graph(
+    kind: Callable[[int, int], nn.Module], points: Callable[[str], Tensor]
+) -> Callable[[str], Built]:
+    """How a graph convolution is built: on a random graph of 8 edges to a node."""
+
+    def build(device: str) -> Built:
+        layer = kind(DIM, DIM).to(device)
+        ends = torch.randint(BATCH, (2, 8 * BATCH), generator=torch.Generator().manual_seed(1))
+        edges = ends.to(device)
+        return (lambda x: layer(x, edges)), list(layer.parameters()), points(device)
+
+    return build
+
+
 CANDIDATES = (
     Candidate("linear", "Linear", "torch", module(nn.Linear, DIM, vectors)),
     Candidate("linear", "LorentzLinear", "fedbolic", module(LorentzLinear, DIM, sheet)),
@@ -147,7 +168,13 @@ CANDIDATES = (
     Candidate("classifier", "PoincareMLR", "fedbolic", module(PoincareMLR, CLASSES, ball)),
     Candidate("classifier", "dist2plane", "geoopt", geoopt_classifier),
     Candidate("classifier", "hyperplane_dists", "hypll", hypll_classifier),
+    Candidate("graph", "GCNConv", "torch_geometric", graph(GCNConv, vectors)),
+    Candidate("graph", "LorentzConv", "fedbolic", graph(LorentzConv, sheet)),
+    Candidate("graph", "HGCNConv", "fedbolic", graph(HGCNConv, sheet)),
+    Candidate("graph", "HGCNConv at the origin", "fedbolic", graph(at_origin, sheet)),
 )
+FLOORS = {c.group: c.key for c in reversed(CANDIDATES) if c.library.startswith("torch")}
+"""The key of what the candidates of a group are divided by."""
 
 
 @dataclass(frozen=True)
@@ -198,11 +225,6 @@ def installed(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
 
-def floor(candidate: Candidate) -> str:
-    """The key of what a candidate is divided by."""
-    return f"{candidate.group}: torch Linear"
-
-
 def costs(device: str) -> None:
     """The first table: each candidate, run eagerly, over its floor."""
     print("\n| layer | time | operators | bytes written | peak MiB |\n|---|---|---|---|---|")
@@ -213,7 +235,7 @@ def costs(device: str) -> None:
         with Operators() as counted[key]:
             case()
     for candidate in CANDIDATES:
-        key, below = candidate.key, floor(candidate)
+        key, below = candidate.key, FLOORS[candidate.group]
         if key not in made:
             print(f"| {key} | {candidate.library} is not installed | | | |")
             continue

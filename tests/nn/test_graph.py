@@ -5,6 +5,7 @@ import copy
 import geoopt
 import pytest
 import torch
+from torch.func import functional_call, vmap
 from torch.nn.utils import parameters_to_vector
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_dense_adj
@@ -215,7 +216,7 @@ def test_gradients_are_those_of_differences(name):
 
     def f(x, weight, *values):
         given = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(layer, given, (x, EDGES, weight))
+        return functional_call(layer, given, (x, EDGES, weight))
 
     given = [nodes(layer), WEIGHTS.clone(), *(p.detach().clone() for p in layer.parameters())]
     assert "linear.curvature.raw" in names
@@ -242,6 +243,22 @@ def test_g12_a_layer_is_an_ordinary_module(name, tmp_path):
     optimiser.step()
     assert not torch.equal(layer(x, EDGES), y)
     assert layer.double()(x.double(), EDGES).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_g13_one_curvature_per_copy_of_a_graph(name):
+    layer = make(name, c=Curvature(1.0))
+    curvature = layer.linear.curvature
+    v = torch.randn(NUM_NODES, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(2))
+
+    def on_graph(raw):
+        sheet = Lorentz(curvature.c_of(raw))
+        x = sheet.expmap0(sheet.lift(v))
+        return functional_call(layer, {"linear.curvature.raw": raw}, (x, EDGES, WEIGHTS))
+
+    raws = torch.tensor([-1.0, 0.3, 2.0], dtype=DTYPE)
+    loop = torch.stack([on_graph(raw) for raw in raws])
+    torch.testing.assert_close(vmap(on_graph)(raws), loop, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LAYERS)
