@@ -7,8 +7,9 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.manifolds.numerics import in_float32, unit
-from fedbolic.nn.hyperplane import Hyperplanes, arc
+from fedbolic.nn.arc import arc
+from fedbolic.nn.hyperplane import Hyperplanes
+from fedbolic.nn.space import rounded
 
 
 class LorentzMLR(Hyperplanes[Lorentz]):
@@ -65,8 +66,9 @@ class LorentzMLR(Hyperplanes[Lorentz]):
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        space = self.manifold
-        return _scaled(space, self.products(space, x, unit(self.weight)), self.length)
+        space, length = self.manifold, self.length
+        logits = length * arc(self.sinh(space, x, length), space.c)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
 
     @override
     def extra_repr(self) -> str:
@@ -132,8 +134,9 @@ class PoincareMLR(Hyperplanes[Poincare]):
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        space = self.manifold
-        return _scaled(space, self.products(space, x, unit(self.weight)), 2 * self.length)
+        space, length = self.manifold, self.length
+        logits = 2 * length * arc(self.sinh(space, x, length), space.c)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
 
     @override
     def extra_repr(self) -> str:
@@ -142,11 +145,3 @@ class PoincareMLR(Hyperplanes[Poincare]):
             num_classes=self.weight.shape[0],
             bias=self.bias is not None,
         )
-
-
-@in_float32
-def _scaled(
-    space: Lorentz | Poincare, t: Float[Tensor, "*batch m"], length: Float[Tensor, " m"]
-) -> Float[Tensor, "*batch m"]:
-    """Distances from their ``sinh``, times a factor per hyperplane."""
-    return length * arc(t, space.c)

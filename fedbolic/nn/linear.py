@@ -8,9 +8,9 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.manifolds.numerics import BALL_MARGIN, per_point, root, square, to_point, unit
-from fedbolic.nn.hyperplane import Hyperplanes, arc, chord
-from fedbolic.nn.space import Curved, sheet_point
+from fedbolic.nn.arc import arc, chord
+from fedbolic.nn.hyperplane import Hyperplanes
+from fedbolic.nn.space import Curved, ball_point, draw_in, sheet_point, wide
 
 
 class LorentzLinear(Curved[Lorentz]):
@@ -77,8 +77,8 @@ class LorentzLinear(Curved[Lorentz]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         self.check(x, self.in_features, self.weight)
-        s = functional.linear(x, self.weight, self.bias)
-        return sheet_point(self.manifold, s.to(torch.promote_types(x.dtype, self.weight.dtype)))
+        s = wide(functional.linear(x, self.weight, self.bias))
+        return self.rounded(sheet_point(self.manifold, s), x, self.weight)
 
     @override
     def extra_repr(self) -> str:
@@ -148,7 +148,8 @@ class LorentzFC(Hyperplanes[Lorentz]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         space = self.manifold
-        return sheet_point(space, self.products(space, x, self.weight))
+        s = draw_in(space, self.products(space, x, wide(self.weight)))
+        return self.rounded(sheet_point(space, s), x, self.weight)
 
     @override
     def extra_repr(self) -> str:
@@ -217,8 +218,11 @@ class PoincareLinear(Hyperplanes[Poincare]):
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
-        space = self.manifold
-        return _at_distances(space, self.products(space, x, unit(self.weight)), self.length)
+        space, length = self.manifold, self.length
+        y = ball_point(
+            space, chord(2 * length * arc(self.sinh(space, x, length), space.c), space.c)
+        )
+        return self.rounded(y, x, self.weight)
 
     @override
     def extra_repr(self) -> str:
@@ -227,14 +231,3 @@ class PoincareLinear(Hyperplanes[Poincare]):
             out_features=self.weight.shape[0],
             bias=self.bias is not None,
         )
-
-
-@to_point
-def _at_distances(
-    space: Poincare, t: Float[Tensor, "*batch m"], length: Float[Tensor, " m"]
-) -> Float[Tensor, "*batch m"]:
-    """The point at the distances ``2 length arc(t)`` from the hyperplanes of the axes."""
-    w = chord(2 * length * arc(t, space.c), space.c)
-    q = per_point(space.c, w) * square(w)
-    limit = 1 - BALL_MARGIN * torch.finfo(w.dtype).eps
-    return w / torch.maximum(1 + (1 + q).sqrt(), root(q / limit))

@@ -1,5 +1,6 @@
 """What all layers of a hyperbolic space have in common: a curvature that is read at every call."""
 
+import functools
 from typing import Generic, TypeVar
 
 import torch
@@ -7,7 +8,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.manifolds.numerics import HALVES, SHEET_RADIUS, per_point, to_point
+from fedbolic.manifolds.numerics import (
+    BALL_MARGIN,
+    HALVES,
+    SHEET_RADIUS,
+    SMALL,
+    narrow,
+    root,
+    shrink,
+    square,
+)
 
 Space = TypeVar("Space", bound=Lorentz | Poincare)
 
@@ -29,51 +39,54 @@ class Curved(nn.Module, Generic[Space]):
 
     def __init__(self, kind: type[Space], curvature: Curvature | float) -> None:
         super().__init__()
-        if isinstance(curvature, Curvature):
-            if curvature.raw.ndim:
-                raise ValueError(
-                    "curvature must have one value in a layer, got values of shape "
-                    f"{tuple(curvature.raw.shape)}: for one per sample or client use vmap"
-                )
-        else:
-            curvature = float(curvature)
-            kind(curvature)  # refuses a number that is no curvature
         self.kind = kind
-        self.curvature = curvature
+        self.curvature = checked(kind, curvature)
 
     @property
     def c(self) -> Tensor | float:
         """Minus the sectional curvature, now."""
-        return self.curvature.c if isinstance(self.curvature, Curvature) else self.curvature
+        return value_of(self.curvature)
 
     @property
     def manifold(self) -> Space:
         """The space of the curvature that the layer has now."""
         return self.kind(self.c)
 
-    def ambient(self, num_features: int) -> int:
-        """Coordinates of a point of so many dimensions."""
-        return num_features + (self.kind is Lorentz)
-
-    def check(self, x: Tensor, num_features: int, weight: Tensor | None = None) -> None:
-        """Refuse what cannot be points of ``num_features`` dimensions, for this layer.
+    def check(
+        self, x: Tensor, num_features: int | None = None, weight: Tensor | None = None
+    ) -> None:
+        """Refuse what cannot be points, for this layer.
 
         Args:
             x: What came.
-            num_features: Dimensions of the space, without time.
+            num_features: Dimensions that the space must have, without time.
             weight: A parameter that is multiplied with ``x``.
 
         Raises:
             ValueError: Naming what came and the remedy.
         """
-        ambient = self.ambient(num_features)
-        if x.ndim == 0 or x.shape[-1] != ambient:
-            first = f"time first, then {num_features}" if self.kind is Lorentz else "the ball"
+        timed = self.kind is Lorentz
+        least = 1 + timed if num_features is None else num_features + timed
+        width = x.shape[-1] if x.ndim else 0
+        if width != least and (num_features is not None or width < least):
+            first = f"time first, then {least - 1}" if timed else "of the ball"
             raise ValueError(
-                f"x must have {ambient} coordinates ({first}) along its last axis, got shape "
-                f"{tuple(x.shape)}: {remedy(x, ambient, self.kind is Lorentz)}"
+                f"x must have {least}{' or more' * (num_features is None)} coordinates ({first}) "
+                f"along its last axis, got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
             )
         check_dtype(x, weight)
+
+    def rounded(self, x: Tensor, *inputs: Tensor) -> Tensor:
+        """Points in the type of what they were computed from: half only if all of that is.
+
+        Args:
+            x: Points of the layer's space, in float32 or float64.
+            *inputs: The layer's inputs and parameters.
+        """
+        dtype = functools.reduce(torch.promote_types, (y.dtype for y in inputs))
+        if dtype in HALVES:  # rounded, they still lie on the space
+            return narrow(self.manifold.within(x, dtype), dtype)
+        return x.to(dtype)
 
     def describe(self, **settings: object) -> str:
         """Settings for ``print``, and the curvature if it is a number (a module prints itself)."""
@@ -82,18 +95,107 @@ class Curved(nn.Module, Generic[Space]):
         return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
-@to_point
+def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
+    """A curvature that a layer may have.
+
+    Raises:
+        ValueError: If it is none of that model, or has more than one value.
+    """
+    if not isinstance(curvature, Curvature):
+        kind(curvature)
+        return float(curvature)
+    if curvature.raw.ndim:
+        raise ValueError(
+            f"curvature must have one value in a layer, got values of shape "
+            f"{tuple(curvature.raw.shape)}: for one per sample or client use vmap"
+        )
+    return curvature
+
+
+def value_of(curvature: Curvature | float) -> Tensor | float:
+    """Minus the sectional curvature, now; in float32 if its module has a half type."""
+    return wide(curvature.c) if isinstance(curvature, Curvature) else curvature
+
+
 def sheet_point(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n+1"]:
     """The points with the space coordinates ``s``: their time coordinates follow.
 
-    Far out they are drawn in as ``projx`` does, in the same direction; there, derivatives are those
-    at a fixed share.
+    Only the time coordinate is bounded, by the largest float, since every pass over ``s`` is seen
+    in the time of a layer: see ``draw_in``.
     """
-    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
-    limit = (SHEET_RADIUS[s.dtype] / per_point(space.c, s)) ** 0.5
+    return torch.cat(((1 / space.c + square(s)).sqrt(), s), -1)
+
+
+def draw_in(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """``s`` itself, or a share of it that a point of the sheet may have, 41 radii out in float32.
+
+    Derivatives are those at a fixed share.
+    """
+    limit = SHEET_RADIUS[s.dtype]
     with torch.no_grad():
-        share = (limit / length.clamp(min=torch.finfo(s.dtype).tiny)).clamp(max=1)
-    return torch.cat(((1 / per_point(space.c, s) + (share * length) ** 2).sqrt(), share * s), -1)
+        share = (limit / (space.c * square(s)).clamp(min=limit)).sqrt()
+    return s * share
+
+
+def on_sheet(
+    space: Poincare, x: Float[Tensor, "*batch n"]
+) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch n"]]:
+    """Points of the ball on the sheet: time in radii (so that it is 1 in flat space), and space."""
+    s = wide(x)
+    t = space.c * square(s)
+    limit = 1 - BALL_MARGIN * torch.finfo(x.dtype).eps
+    gap = 1 - t.clamp(max=limit)
+    return (2 - gap) / gap, 2 * shrink(t * SMALL / limit) / gap * s
+
+
+def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """The points of the ball whose images on the sheet have the space coordinates ``s``."""
+    t = space.c * square(s)
+    limit = 1 - BALL_MARGIN * torch.finfo(s.dtype).eps
+    return s / torch.maximum(1 + (1 + t).sqrt(), root(t / limit))
+
+
+def space_part(
+    space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]
+) -> Float[Tensor, "*batch n"]:
+    """Space coordinates of points on the sheet, in float32 or float64: the ball's, too."""
+    return wide(x[..., 1:]) if isinstance(space, Lorentz) else on_sheet(space, x)[1]
+
+
+def with_space_part(
+    space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch ambient"]:
+    """The points with those space coordinates on the sheet: undoes ``space_part``."""
+    if isinstance(space, Lorentz):
+        return sheet_point(space, draw_in(space, s))
+    return ball_point(space, s)
+
+
+def from_tangent(
+    space: Lorentz | Poincare, v: Float[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch ambient"]:
+    """The points at the distances ``|v|`` from the origin, in the directions of ``v``.
+
+    They are the same points in both models: the ball's ``expmap0`` goes twice as far.
+    """
+    return space.expmap0(space.lift(v) if isinstance(space, Lorentz) else v / 2)
+
+
+def to_tangent(
+    space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]
+) -> Float[Tensor, "*batch n"]:
+    """Directions from the origin, as long as the distances: undoes ``from_tangent``."""
+    return space.logmap0(x)[..., 1:] if isinstance(space, Lorentz) else 2 * space.logmap0(x)
+
+
+def wide(x: Tensor) -> Tensor:
+    """``x`` in the type to compute pointwise in: half types in float32."""
+    return x.float() if x.dtype in HALVES else x
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` in another type; what lies beyond a half type is its largest number."""
+    return narrow(x, dtype) if dtype in HALVES else x.to(dtype)
 
 
 def remedy(x: Tensor, ambient: int, timed: bool) -> str:
