@@ -23,7 +23,7 @@ from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import per_point, square
 from fedbolic.nn.linear import LorentzLinear
-from fedbolic.nn.space import Curved
+from fedbolic.nn.space import Curved, from_tangent, to_tangent, wide
 
 Nodes: TypeAlias = (
     Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
@@ -213,8 +213,8 @@ class HGCNConv(MessagePassing):
         """
         sources, targets = x if isinstance(x, tuple) else (x, x)
         edges, weight = _edges(self, x, edge_index, edge_weight)
-        space, h = self.manifold, self.linear(sources)
-        own = h if targets is sources else self.linear(targets)
+        space, h = self.manifold, wide(self.linear(sources))
+        own = h if targets is sources else wide(self.linear(targets))
         weight = _shares(edges[1], weight, own)
         size = (len(sources), len(targets))
         if self.local:
@@ -225,11 +225,11 @@ class HGCNConv(MessagePassing):
             mean = self.propagate(edges, x=tangents, edge_weight=weight, size=size)
             reached = scatter(weight, edges[1], dim_size=len(targets)).unsqueeze(-1) > 0
             y = torch.where(reached, space.expmap0(mean), own)
-        if self.activation is None and self.out is None:
-            return y
-        tangent = space.logmap0(y)[..., 1:]
-        tangent = tangent if self.activation is None else self.activation(tangent)
-        return self.out_manifold.expmap0(space.lift(tangent))
+        last = self.linear if self.out is None else self.out
+        if self.activation is not None or self.out is not None:
+            v = to_tangent(space, y)
+            y = from_tangent(last.manifold, v if self.activation is None else self.activation(v))
+        return last.rounded(y, sources, self.linear.weight)
 
     @override
     def message(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -294,10 +294,18 @@ class TangentLinear(Curved[Lorentz]):
         """The mapped points."""
         self.check(x, self.in_features, self.weight)
         space = self.manifold
-        h = space.expmap0(space.lift(functional.linear(space.logmap0(x)[..., 1:], self.weight)))
-        if self.bias is None:
-            return h
-        return space.expmap(h, space.transp0(h, space.lift(self.bias)))
+        h = from_tangent(space, wide(functional.linear(to_tangent(space, x), self.weight)))
+        if self.bias is not None:
+            h = space.expmap(h, space.transp0(h, space.lift(wide(self.bias))))
+        return self.rounded(h, x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            out_features=self.out_features,
+            bias=self.bias is not None,
+        )
 
 
 def _edges(

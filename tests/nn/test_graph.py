@@ -5,7 +5,7 @@ import copy
 import geoopt
 import pytest
 import torch
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.utils import parameters_to_vector
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_dense_adj
@@ -262,13 +262,41 @@ def test_g13_one_curvature_per_copy_of_a_graph(name):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_autocast_leaves_points_on_the_sheet(name):
+def test_autocast_gives_points_in_float32_near_those_without(name):
     layer = make(name, dtype=torch.float32)
     x = nodes(layer, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x, EDGES)
+    assert y.dtype == torch.float32
     assert outputs(layer).contains(y).all()
-    torch.testing.assert_close(y.float(), layer(x, EDGES), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(y, layer(x, EDGES), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_are_computed_wider_and_stay_on_the_sheet(name, dtype):
+    layer = make(name, dtype=dtype)
+    x = nodes(layer, dtype=dtype)
+    y = layer(x, EDGES, WEIGHTS.to(dtype))
+    assert y.dtype == dtype
+    assert outputs(layer).contains(y).all()
+    exact = copy.deepcopy(layer).double()(x.double(), EDGES, WEIGHTS.to(dtype).double())
+    torch.testing.assert_close(y.double(), exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_g13_forward_and_reverse_derivatives_agree_to_second_order(name):
+    layer = make(name, c=Curvature(torch.tensor(0.7, dtype=DTYPE)))
+    x, raw = nodes(layer), layer.linear.curvature.raw.detach()
+
+    def loss(raw):
+        return functional_call(layer, {"linear.curvature.raw": raw}, (x, EDGES)).square().sum()
+
+    slope = grad(loss)(raw)
+    torch.testing.assert_close(jvp(loss, (raw,), (torch.ones_like(raw),))[1], slope)
+    h = 1e-5
+    expected = (grad(loss)(raw + h) - grad(loss)(raw - h)) / (2 * h)
+    torch.testing.assert_close(hessian(loss)(raw), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_learning_the_curvature_moves_the_sheet_of_all_that_share_it():
