@@ -21,9 +21,9 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.manifolds.numerics import per_point, square
+from fedbolic.manifolds.numerics import square
 from fedbolic.nn.linear import LorentzLinear
-from fedbolic.nn.space import Curved, from_tangent, to_tangent, wide
+from fedbolic.nn.space import Curved, from_tangent, sheet_point, to_tangent, wide
 
 Nodes: TypeAlias = (
     Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
@@ -104,16 +104,17 @@ class LorentzConv(MessagePassing):
         edges, weight = _edges(self, x, edge_index, edge_weight)
         y = self.linear(sources)
         own = y if targets is sources else self.linear(targets)
-        wide = self.manifold.projx(y.double())
+        points = sheet_point(self.manifold, y[:, 1:].double())
         if is_sparse(edge_index):
             edges = _transposed(edges, weight, len(targets), len(sources))
         z = self.propagate(
             edges,
-            x=torch.cat((torch.ones_like(wide[:, :1]), wide), -1),
+            x=functional.pad(points, (1, 0), value=1.0),
             edge_weight=weight,
             size=(len(sources), len(targets)),
         )
-        return _centroid(self.manifold, z, own)
+        centroid, reached = _centroid(self.manifold, z)
+        return torch.where(reached, self.linear.rounded(centroid, y), own)
 
     @override  # a hook of PyG is given what it names
     def message(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -368,12 +369,15 @@ def _shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
     return weight / torch.where(total > 0, total, 1.0)[target]
 
 
-def _centroid(space: Lorentz, z: Tensor, own: Tensor) -> Tensor:
-    """The points on the rays through sums, whose first coordinate is the sum of the weights."""
+def _centroid(space: Lorentz, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The points on the rays through sums, whose first coordinate is the sum of the weights.
+
+    And for which of them that is above 0.
+    """
     total = z[:, :1]
     reached = total > 0
     mean = z[:, 1:] / torch.where(reached, total, 1.0)
     time, s = mean[:, :1], mean[:, 1:]
     # a mean of points of the sheet has at least their length: less is rounding
-    length = (per_point(space.c, z) * (time * time - square(s))).clamp(min=1).sqrt()
-    return torch.where(reached, space.projx(space.lift((s / length).to(own.dtype))), own)
+    length = (space.c * (time * time - square(s))).clamp(min=1).sqrt()
+    return sheet_point(space, s / length), reached
