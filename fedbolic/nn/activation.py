@@ -7,13 +7,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.space import (
-    Curved,
-    from_tangent,
-    space_part,
-    to_tangent,
-    with_space_part,
-)
+from fedbolic.nn.coordinates import from_tangent, space_part, to_tangent, with_space_part
+from fedbolic.nn.space import Curved
 
 Pointwise = Callable[[Tensor], Tensor]
 """A function, or a module, from numbers to as many numbers."""

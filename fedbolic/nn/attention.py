@@ -8,8 +8,9 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.nn.coordinates import sheet_point
 from fedbolic.nn.linear import LorentzLinear
-from fedbolic.nn.space import Curved, sheet_point, wide
+from fedbolic.nn.space import Curved, wide
 
 
 class LorentzAttention(Curved[Lorentz]):
@@ -21,11 +22,12 @@ class LorentzAttention(Curved[Lorentz]):
 
     in every head of :math:`d` dimensions. Queries, keys and values are ``LorentzLinear`` of the
     inputs, whose space coordinates are dealt among the heads; those of the centroids, side by side,
-    go through one more. The bracket is the squared Lorentzian distance. The product is torch's
-    ``scaled_dot_product_attention``, in float32 also under autocast.
+    go through one more. The bracket is the squared Lorentzian distance. Products of points are
+    taken in float32 also under autocast.
 
     The length of :math:`m_i` is a difference of squares: values beyond about 5 radii in float32
-    (14 in float64) give a centroid in the right direction, at a distance with few digits.
+    (14 in float64) give a centroid in the right direction, at a distance with few digits; beyond 10
+    (80) derivatives may be larger than any float.
 
     Args:
         embed_dim: Dimensions of the space of inputs and outputs, without time.
@@ -66,6 +68,7 @@ class LorentzAttention(Curved[Lorentz]):
         if embed_dim % num_heads:
             raise ValueError(f"num_heads must divide embed_dim {embed_dim}, got {num_heads}")
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.head_dim = embed_dim // num_heads
         self.query, self.key, self.value, self.out = (
             LorentzLinear(
                 embed_dim, embed_dim, curvature=curvature, bias=bias, device=device, dtype=dtype
@@ -108,14 +111,13 @@ class LorentzAttention(Curved[Lorentz]):
             self._heads(linear, points)
             for linear, points in ((self.query, x), (self.key, context), (self.value, context))
         )
-        turned = torch.cat((-query[..., :1], query[..., 1:]), -1) * (2 * space.c)
-        with torch.autocast(x.device.type, enabled=False):
-            mean = functional.scaled_dot_product_attention(
-                turned, key, value,
-                attn_mask=None if mask is None else mask.unsqueeze(-3),
-                dropout_p=self.dropout if self.training else 0.0,
-                scale=(self.embed_dim // self.num_heads) ** -0.5,
-            )  # fmt: skip
+        turned = torch.cat((-query[..., :1], query[..., 1:]), -1)
+        with torch.autocast(x.device.type, enabled=False):  # bfloat16 would leave two digits
+            scores = 2 * space.c * self.head_dim**-0.5 * (turned @ key.mT)
+            if mask is not None:
+                scores = scores.masked_fill(~mask.unsqueeze(-3), -torch.inf)
+            weights = functional.dropout(scores.softmax(-1), self.dropout, self.training)
+            mean = weights @ value
         time, s = mean[..., :1], mean[..., 1:]
         size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
         length = (space.c * (time - size) * (time + size)).clamp(min=1).sqrt()

@@ -8,7 +8,8 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.space import Curved, from_tangent
+from fedbolic.nn.coordinates import from_tangent
+from fedbolic.nn.space import Curved
 
 START = 1e-3
 """Coordinates of the first tangents lie within this share of a unit of length."""

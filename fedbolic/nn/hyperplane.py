@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.arc import chord
-from fedbolic.nn.space import Curved, Space, on_sheet, rounded, wide
+from fedbolic.nn.coordinates import on_sheet
+from fedbolic.nn.space import Curved, Space, rounded, wide
 
 
 class Hyperplanes(Curved[Space]):

@@ -9,8 +9,9 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.arc import arc, chord
+from fedbolic.nn.coordinates import ball_point, draw_in, sheet_point
 from fedbolic.nn.hyperplane import Hyperplanes
-from fedbolic.nn.space import Curved, ball_point, draw_in, sheet_point, wide
+from fedbolic.nn.space import Curved, wide
 
 
 class LorentzLinear(Curved[Lorentz]):

@@ -10,13 +10,8 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.space import (
-    Curved,
-    from_tangent,
-    space_part,
-    wide,
-    with_space_part,
-)
+from fedbolic.nn.coordinates import from_tangent, space_part, with_space_part
+from fedbolic.nn.space import Curved, wide
 
 
 class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
@@ -139,7 +134,8 @@ class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
         )
         new = space.centroid(torch.stack((old, mean)), along)
         self.running_mean.copy_(space_part(space, new))
-        self.running_var.lerp_((variance * (n / (n - 1))).to(self.running_var), self.momentum)
+        kept = (1 - self.momentum) * wide(self.running_var)
+        self.running_var.copy_(kept + self.momentum * n / (n - 1) * variance)
 
     @override
     def extra_repr(self) -> str:

@@ -10,7 +10,8 @@ from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.numerics import root, square
 from fedbolic.nn.arc import arc
-from fedbolic.nn.space import Curved, from_tangent, on_sheet, rounded, wide
+from fedbolic.nn.coordinates import from_tangent, on_sheet
+from fedbolic.nn.space import Curved, rounded, wide
 
 
 class PrototypeHead(Curved[Lorentz | Poincare]):

@@ -7,7 +7,8 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.space import Curved, from_tangent, to_tangent
+from fedbolic.nn.coordinates import from_tangent, to_tangent
+from fedbolic.nn.space import Curved
 
 
 class TangentDropout(Curved[Lorentz | Poincare]):
