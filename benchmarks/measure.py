@@ -62,13 +62,18 @@ class Operators(TorchDispatchMode):
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))}
         out = func(*args, **(kwargs or {}))
-        aliases = [value.alias_info for value in func._schema.returns]
-        if all(alias is None or alias.is_write for alias in aliases):
+        in_place = any(a.alias_info and a.alias_info.is_write for a in func._schema.returns)
+        made = _tensors(out)
+        if in_place or all(t.untyped_storage().data_ptr() not in given for t in made):
             self.count += 1
-            written = (t for t in tree_leaves(out) if isinstance(t, Tensor))
-            self.bytes += sum(t.nbytes for t in written)
+            self.bytes += sum(t.nbytes for t in made)
         return out
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def peak_mebibytes(case: Case, device: str) -> float:

@@ -22,8 +22,9 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import square
+from fedbolic.nn.coordinates import from_tangent, sheet_point, to_tangent
 from fedbolic.nn.linear import LorentzLinear
-from fedbolic.nn.space import Curved, from_tangent, sheet_point, to_tangent, wide
+from fedbolic.nn.space import Curved, wide
 
 Nodes: TypeAlias = (
     Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
