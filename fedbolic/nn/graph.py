@@ -1,30 +1,24 @@
 """Hyperbolic graph convolutions, on PyG's ``MessagePassing``."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch_geometric.nn import MessagePassing
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import Adj, OptTensor
-from torch_geometric.utils import (
-    add_remaining_self_loops,
-    is_sparse,
-    scatter,
-    spmm,
-    to_edge_index,
-)
+from torch_geometric.utils import is_sparse, scatter, spmm
 from typing_extensions import override
 
-from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import square
 from fedbolic.nn.coordinates import from_tangent, sheet_point, to_tangent
+from fedbolic.nn.edges import shares, transposed, weighted
 from fedbolic.nn.linear import LorentzLinear
 from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.tangent_linear import TangentLinear
 
 Nodes: TypeAlias = (
     Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
@@ -102,12 +96,18 @@ class LorentzConv(MessagePassing):
                 a layer that normalises or adds self loops.
         """
         sources, targets = x if isinstance(x, tuple) else (x, x)
-        edges, weight = _edges(self, x, edge_index, edge_weight)
+        edges, weight = weighted(
+            edge_index,
+            edge_weight,
+            len(targets) if targets is sources else None,
+            normalize=self.normalize,
+            add_self_loops=self.add_self_loops,
+        )
         y = self.linear(sources)
         own = y if targets is sources else self.linear(targets)
         points = sheet_point(self.manifold, y[:, 1:].double())
         if is_sparse(edge_index):
-            edges = _transposed(edges, weight, len(targets), len(sources))
+            edges = transposed(edges, weight, len(targets), len(sources))
         z = self.propagate(
             edges,
             x=functional.pad(points, (1, 0), value=1.0),
@@ -214,10 +214,16 @@ class HGCNConv(MessagePassing):
         edge.
         """
         sources, targets = x if isinstance(x, tuple) else (x, x)
-        edges, weight = _edges(self, x, edge_index, edge_weight)
+        edges, weight = weighted(
+            edge_index,
+            edge_weight,
+            len(targets) if targets is sources else None,
+            normalize=self.normalize,
+            add_self_loops=self.add_self_loops,
+        )
         space, h = self.manifold, wide(self.linear(sources))
         own = h if targets is sources else wide(self.linear(targets))
-        weight = _shares(edges[1], weight, own)
+        weight = shares(edges[1], weight, own)
         size = (len(sources), len(targets))
         if self.local:
             mean = self.propagate(edges, x=(h, own), edge_weight=weight, size=size)
@@ -245,129 +251,6 @@ class HGCNConv(MessagePassing):
         return (
             f"normalize={self.normalize}, add_self_loops={self.add_self_loops}, local={self.local}"
         )
-
-
-class TangentLinear(Curved[Lorentz]):
-    r"""A linear map of tangents at the origin, then a translation.
-
-    .. math:: h = \exp_{\hat x}(P_{o \to \hat x}(b)), \quad \hat x = \exp_o(W \log_o(x))
-
-    Args:
-        in_features: Dimensions of the sheet of the inputs.
-        out_features: Dimensions of the sheet of the outputs.
-        bias: Whether there is a :math:`b`, a tangent at the origin.
-        curvature: Of inputs and outputs.
-
-    Raises:
-        ValueError: If a number of features is below 1.
-
-    References:
-        Chami et al. (2019), Eqs. (6) and (7), arXiv:1910.12933.
-
-    Example:
-        >>> layer = TangentLinear(3, 2)
-        >>> layer(layer.manifold.origin(5, 4)).shape
-        torch.Size([5, 3])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool = True,
-        curvature: Curvature | float = 1.0,
-    ) -> None:
-        super().__init__(Lorentz, curvature)
-        check.at_least(1, in_features=in_features, out_features=out_features)
-        self.in_features, self.out_features = in_features, out_features
-        self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Xavier's rule with the gain of ReLU, and no translation, as the authors start."""
-        nn.init.xavier_uniform_(self.weight, gain=2**0.5)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    @override
-    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
-        """The mapped points."""
-        self.check(x, self.in_features, self.weight)
-        space = self.manifold
-        h = from_tangent(space, wide(functional.linear(to_tangent(space, x), self.weight)))
-        if self.bias is not None:
-            h = space.expmap(h, space.transp0(h, space.lift(wide(self.bias))))
-        return self.rounded(h, x, self.weight)
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            out_features=self.out_features,
-            bias=self.bias is not None,
-        )
-
-
-def _edges(
-    conv: LorentzConv | HGCNConv, x: Nodes, adj: Adj, weight: OptTensor
-) -> tuple[Tensor, OptTensor]:
-    """Sources and targets of the edges, and their weights, none if all are 1."""
-    if is_sparse(adj):
-        if weight is not None:
-            raise ValueError("edge_weight must not be given with a sparse tensor: it has its own")
-        transposed, weight = to_edge_index(adj)
-        edges = transposed.flip(0)
-    else:
-        edges = _checked(adj, weight)
-    if isinstance(x, tuple):
-        if conv.normalize or conv.add_self_loops:
-            raise ValueError(
-                "a bipartite graph has no degrees and no self loops: make the layer with "
-                "normalize=False, add_self_loops=False"
-            )
-        return edges, weight
-    if conv.add_self_loops:
-        loops: Any = add_remaining_self_loops(edges, weight, 1.0, len(x))
-        edges, weight = loops
-    if conv.normalize:
-        normed: Any = gcn_norm(edges, weight, len(x), add_self_loops=False, dtype=x.dtype)
-        edges, weight = normed
-    return edges, weight
-
-
-def _checked(edges: Adj, weight: OptTensor) -> Tensor:
-    """The edges, if they and their weights have the shape and type of such."""
-    if not isinstance(edges, Tensor):
-        raise ValueError(f"edge_index must be a tensor, got {type(edges).__name__}")
-    if edges.ndim != 2 or len(edges) != 2 or edges.dtype != torch.int64:
-        raise ValueError(
-            f"edge_index must be int64 of shape (2, edges), got {edges.dtype} of shape "
-            f"{tuple(edges.shape)}: its first row holds sources, its second targets"
-        )
-    if weight is not None and weight.shape != edges.shape[1:]:
-        raise ValueError(
-            f"edge_weight must have one number for each of the {edges.shape[1]} edges, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    return edges
-
-
-def _transposed(edges: Tensor, weight: OptTensor, num_targets: int, num_sources: int) -> Tensor:
-    """The weights as a sparse matrix with a row for each target."""
-    values = torch.ones_like(edges[0]) if weight is None else weight
-    matrix = torch.sparse_coo_tensor(
-        edges.flip(0), values.double(), (num_targets, num_sources), check_invariants=False
-    )
-    return matrix.coalesce().to_sparse_csr()
-
-
-def _shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
-    """Weights over their sum for each target, all 0 where that is 0."""
-    weight = torch.ones_like(target, dtype=x.dtype) if weight is None else weight.to(x.dtype)
-    total = scatter(weight, target, dim_size=len(x))
-    return weight / torch.where(total > 0, total, 1.0)[target]
 
 
 def _centroid(space: Lorentz, z: Tensor) -> tuple[Tensor, Tensor]:
