@@ -1,6 +1,6 @@
 """Cost of layers, forward and backward, over a Euclidean layer's in the same run.
 
-python -m benchmarks.layers [--compiled] [--device cuda]
+python -m benchmarks.layers [--compiled linear classifier] [--device cuda]
 
 Peers are measured where they are installed beside this library.
 """
@@ -8,7 +8,7 @@ Peers are measured where they are installed beside this library.
 import argparse
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -247,11 +247,11 @@ def costs(device: str) -> None:
         )
 
 
-def compiled_cases(device: str) -> dict[str, Case]:
-    """Every candidate that compiles, warm; says of the others why not."""
+def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
+    """Every candidate of the groups that compiles, warm; says of the others why not."""
     found = {}
     for candidate in CANDIDATES:
-        if installed(candidate.library):
+        if candidate.group in groups and installed(candidate.library):
             try:
                 case = step(candidate, device, compiled=True)
                 case()
@@ -261,12 +261,12 @@ def compiled_cases(device: str) -> dict[str, Case]:
     return found
 
 
-def goals(device: str, *, compiled: bool) -> None:
+def goals(device: str, *, compiled: Sequence[str] = ()) -> None:
     """The second table: the bounds of G14, and what is measured, in one interleaved run."""
     eager = {c.key: step(c, device) for c in CANDIDATES if installed(c.library)}
     for case in eager.values():
         case()
-    cases = eager | (compiled_cases(device) if compiled else {})
+    cases = eager | compiled_cases(device, compiled)
     taken = interleaved(cases, device, rounds=ROUNDS, least=LEAST)
     print("\n| G14 | bound | measured |\n|---|---|---|")
     for goal in G14:
@@ -285,7 +285,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--compiled", action="store_true", help="also compile; takes minutes")
+    parser.add_argument(
+        "--compiled", nargs="+", choices=FLOORS, default=(), help="groups to compile: minutes each"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(
