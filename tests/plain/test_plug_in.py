@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
+import fedbolic.nn
 from tests.plain.test_readme import ROOT, blocks
 
 PAGE = ROOT / "fedbolic" / "nn" / "README.md"
@@ -58,6 +59,12 @@ def test_the_page_has_the_examples_that_are_tested_here():
     words = ["load_digits()\nx = torch.tensor(digits.images", "Planetoid(", "lightning.Trainer("]
     words += ["RiemannianAdam", "Curvature(1.0", "torch.compile"]
     assert {example(word) for word in words} == set(EXAMPLES)
+
+
+def test_the_page_names_every_layer():
+    layers = {name for name in fedbolic.nn.__all__ if name[0].isupper()}
+    missing = {name for name in layers if f"`{name}`" not in PAGE.read_text()}
+    assert missing == set()
 
 
 def test_a_hyperbolic_head_trains():
