@@ -225,28 +225,6 @@ def installed(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
 
-def costs(device: str) -> None:
-    """The first table: each candidate, run eagerly, over its floor."""
-    print("\n| layer | time | operators | bytes written | peak MiB |\n|---|---|---|---|---|")
-    made = {c.key: step(c, device) for c in CANDIDATES if installed(c.library)}
-    taken = interleaved(made, device, rounds=ROUNDS, least=LEAST)
-    counted = {}
-    for key, case in made.items():
-        with Operators() as counted[key]:
-            case()
-    for candidate in CANDIDATES:
-        key, below = candidate.key, FLOORS[candidate.group]
-        if key not in made:
-            print(f"| {key} | {candidate.library} is not installed | | | |")
-            continue
-        mine, least = counted[key], counted[below]
-        print(
-            f"| {key} | {ratio(taken[key], taken[below]):.2f} | {mine.count} "
-            f"({mine.count / least.count:.1f}x) | {mine.bytes / least.bytes:.1f}x "
-            f"| {peak_mebibytes(made[key], device):.1f} |"
-        )
-
-
 def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
     """Every candidate of the groups that compiles, warm; says of the others why not."""
     found = {}
@@ -261,13 +239,47 @@ def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
     return found
 
 
-def goals(device: str, *, compiled: Sequence[str] = ()) -> None:
-    """The second table: the bounds of G14, and what is measured, in one interleaved run."""
+def report(device: str, groups: Sequence[str] = ()) -> None:
+    """Both tables, from one interleaved run.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        groups: Those whose candidates also run compiled.
+    """
     eager = {c.key: step(c, device) for c in CANDIDATES if installed(c.library)}
     for case in eager.values():
         case()
-    cases = eager | compiled_cases(device, compiled)
-    taken = interleaved(cases, device, rounds=ROUNDS, least=LEAST)
+    compiled = compiled_cases(device, groups)
+    taken = interleaved(eager | compiled, device, rounds=ROUNDS, least=LEAST)
+    print("\n| layer | time | operators | bytes written | peak MiB |\n|---|---|---|---|---|")
+    counted = {key: counts(case) for key, case in eager.items()}
+    for candidate in CANDIDATES:
+        key, floor = candidate.key, FLOORS[candidate.group]
+        if key not in eager:
+            print(f"| {key} | {candidate.library} is not installed | | | |")
+            continue
+        mine, least = counted[key], counted[floor]
+        print(
+            f"| {key} | {ratio(taken[key], taken[floor]):.2f} | {mine.count} "
+            f"({mine.count / least.count:.1f}x) | {mine.bytes / least.bytes:.1f}x "
+            f"| {peak_mebibytes(eager[key], device):.1f} |"
+        )
+        if f"{key}, compiled" in taken:
+            print(
+                f"| {key}, compiled | {ratio(taken[f'{key}, compiled'], taken[floor]):.2f} | | | |"
+            )
+    goals(taken)
+
+
+def counts(case: Case) -> Operators:
+    """The operators of one call."""
+    with Operators() as cost:
+        case()
+    return cost
+
+
+def goals(taken: dict[str, list[float]]) -> None:
+    """The bounds of G14, and what was measured."""
     print("\n| G14 | bound | measured |\n|---|---|---|")
     for goal in G14:
         above = goal.above + (", compiled" if goal.compiled else "")
@@ -275,10 +287,6 @@ def goals(device: str, *, compiled: Sequence[str] = ()) -> None:
         if above in taken and goal.below in taken:
             measured = f"{ratio(taken[above], taken[goal.below]):.3g}"
         print(f"| {above} / {goal.below} | {goal.bound} | {measured} |")
-    if compiled:
-        print("\n| compiled over eager | time |\n|---|---|")
-        for key in [key for key in taken if key.endswith(", compiled")]:
-            print(f"| {key} | {ratio(taken[key], taken[key.removesuffix(', compiled')]):.2f} |")
 
 
 def main() -> None:
@@ -295,8 +303,7 @@ def main() -> None:
         f"{given.device}, torch {torch.__version__}: ratios to the layer of torch, median of "
         f"{ROUNDS} interleaved rounds."
     )
-    costs(given.device)
-    goals(given.device, compiled=given.compiled)
+    report(given.device, given.compiled)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Hyperbolic networks against their Euclidean twins, at few dimensions, on real data.
 
-FEDBOLIC_DATA=FOLDER python -m benchmarks.twins [--only cora]
+FEDBOLIC_DATA=FOLDER python -m benchmarks.twins [--only cora] [--dims 2 4]
 
 What is not in the folder is downloaded.
 """
@@ -219,13 +219,13 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
-def report(problem: Problem) -> None:
+def report(problem: Problem, dims: Iterable[int] = DIMS) -> None:
     """One table, a row as soon as it is there."""
     plain, curved = problem.twins
     print(f"\n{problem.title}; the best constant answer has {problem.constant:.2f} %.\n")
     print(f"| dimensions | {plain} % | {curved} % | difference | step sizes |")
     print("|---|---|---|---|---|", flush=True)
-    for dim in DIMS:
+    for dim in dims:
         (lr, test), (curved_lr, curved_test) = (tuned(problem, twin, dim) for twin in problem.twins)
         gaps = [b - a for a, b in zip(test, curved_test, strict=True)]
         row = (str(dim), spread(test), spread(curved_test), spread(gaps), f"{lr}, {curved_lr}")
@@ -237,10 +237,11 @@ def main() -> None:
     problems = {"fashion": Fashion, "cora": Cora}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=problems, nargs="+", default=[*problems])
+    parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     for name in given.only:
-        report(problems[name]())
+        report(problems[name](), given.dims)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,7 @@ def test_what_is_not_installed_is_said(monkeypatch, capsys):
     monkeypatch.setattr(layers, "installed", lambda library: library in ("torch", "fedbolic"))
     monkeypatch.setattr(layers, "CANDIDATES", [c for c in layers.CANDIDATES if c.group == "linear"])
     monkeypatch.setattr(layers, "ROUNDS", 1)
-    layers.costs("cpu")
-    layers.goals("cpu")
+    layers.report("cpu")
     printed = capsys.readouterr().out
     assert "| linear: hypll HLinear | hypll is not installed | | | |" in printed
     assert "| linear: fedbolic PoincareLinear / linear: hypll HLinear | 0.85 | not measured |" in (
