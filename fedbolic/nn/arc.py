@@ -131,10 +131,11 @@ def _by_curvature(series: tuple, x: Tensor, c: Tensor, gap: Tensor) -> Tensor:
         c: The curvature.
         gap: The difference.
     """
-    q = c * x * x
-    small = q < SERIES_BELOW[q.dtype]
-    near = torch.where(small, q, 0.0)
+    q, bound = c * x * x, SERIES_BELOW[x.dtype]
+    near = q.clamp(max=bound)
     power = torch.full_like(near, series[-1])
     for coefficient in series[-2::-1]:
         power = power * near + coefficient
-    return torch.where(small, x * x * x * power, gap / (2 * c))
+    closed = gap / (2 * c)
+    small = (bound - q).sign().clamp_min(0)  # 0 or 1; ``where`` takes 10 times as long
+    return closed + small * (x * x * x * power - closed)

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.manifolds.numerics import BALL_MARGIN, SHEET_RADIUS, SMALL, root, shrink, square
+from fedbolic.manifolds.numerics import BALL_MARGIN, SHEET_RADIUS, SMALL, shrink, square
 from fedbolic.nn.space import wide
 
 
@@ -32,19 +32,28 @@ def draw_in(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*bat
 def on_sheet(
     space: Poincare, x: Float[Tensor, "*batch n"]
 ) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch n"]]:
-    """Points of the ball on the sheet: time in radii (so that it is 1 in flat space), and space."""
+    """Points of the ball on the sheet: time in radii (so that it is 1 in flat space), and space.
+
+    What lies outside is read as the nearest point inside; there, derivatives are those at a fixed
+    share.
+    """
     s = wide(x)
-    t = space.c * square(s)
+    q = square(s)
     limit = 1 - BALL_MARGIN * torch.finfo(x.dtype).eps
-    gap = 1 - t.clamp(max=limit)
-    return (2 - gap) / gap, 2 * shrink(t * SMALL / limit) / gap * s
+    with torch.no_grad():
+        share = shrink(space.c * (q * SMALL) / limit)
+    scale = 2 / (1 - (space.c * q).clamp(max=limit))
+    return scale - 1, s * (share * scale)
 
 
 def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """The points of the ball whose images on the sheet have the space coordinates ``s``."""
     t = space.c * square(s)
+    inner = 1 + (1 + t).sqrt()
     limit = 1 - BALL_MARGIN * torch.finfo(s.dtype).eps
-    return s / torch.maximum(1 + (1 + t).sqrt(), root(t / limit))
+    with torch.no_grad():  # 1, but where rounding would leave the ball
+        share = (limit * inner.square() / t.clamp(min=torch.finfo(s.dtype).tiny)).clamp(max=1)
+    return s * (share.sqrt() / inner)
 
 
 def space_part(

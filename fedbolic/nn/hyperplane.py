@@ -68,8 +68,8 @@ class Hyperplanes(Curved[Space]):
 
     @property
     def length(self) -> Float[Tensor, " m"]:
-        """How much every hyperplane counts: the lengths of the rows of ``weight``."""
-        return torch.linalg.vector_norm(wide(self.weight), dim=-1)
+        """How much every hyperplane counts: the lengths of the rows of ``weight``; never 0."""
+        return lengths(wide(self.weight))
 
     def sinh(
         self, space: Space, x: Float[Tensor, "*batch ambient"], length: Float[Tensor, " m"]
@@ -84,8 +84,7 @@ class Hyperplanes(Curved[Space]):
         Raises:
             ValueError: If ``x`` cannot be points of the space.
         """
-        tiny = torch.finfo(length.dtype).tiny  # the direction of a row of zeros is 0
-        return self.products(space, x, wide(self.weight) / length.clamp_min(tiny).unsqueeze(-1))
+        return self.products(space, x, wide(self.weight) / length.unsqueeze(-1))
 
     def products(
         self, space: Space, x: Float[Tensor, "*batch ambient"], weight: Float[Tensor, "m n"]
@@ -108,6 +107,11 @@ class Hyperplanes(Curved[Space]):
         return wide(functional.linear(timed, rows))
 
 
+def lengths(weight: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
+    """Lengths of rows, with derivative 0 at 0, where they are the root of the smallest float."""
+    return (weight * weight).sum(-1).clamp_min(torch.finfo(weight.dtype).tiny).sqrt()
+
+
 def normals(
     space: Lorentz | Poincare, weight: Float[Tensor, "m n"], offset: Float[Tensor, " m"] | None
 ) -> Float[Tensor, "m n+1"]:
@@ -121,8 +125,7 @@ def normals(
     """
     if offset is None:
         return functional.pad(weight, (1, 0))
-    length = torch.linalg.vector_norm(weight, dim=-1, keepdim=True)
-    c = space.c
+    length, c = lengths(weight).unsqueeze(-1), space.c
     sinh = chord(wide(offset), c).unsqueeze(-1)
     unit = c**0.5 if isinstance(space, Lorentz) else 1.0
     return torch.cat((-unit * sinh * length, (1 + c * sinh * sinh).sqrt() * weight), -1)

@@ -11,6 +11,7 @@ from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.numerics import root, square
 from fedbolic.nn.arc import arc
 from fedbolic.nn.coordinates import from_tangent, on_sheet
+from fedbolic.nn.hyperplane import lengths
 from fedbolic.nn.space import Curved, rounded, wide
 
 
@@ -92,7 +93,9 @@ class BusemannHead(Curved[Lorentz | Poincare]):
     :math:`z_k`: the distance to it, less that from the origin. In the ball it is
     :math:`\log (|\hat z_k - \sqrt c \, x|^2 / (1 - c |x|^2)) / \sqrt c`. Near the origin the head
     is a linear layer, and it starts as torch's: all parameters uniform within
-    ``1 / sqrt(in_features)``.
+    ``1 / sqrt(in_features)``. More than 5 radii out along the ray to its ideal point (14 in
+    float64) a float does not tell how close a point is to it; the value stays within the distance
+    from the origin.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
@@ -146,8 +149,8 @@ class BusemannHead(Curved[Lorentz | Poincare]):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
         self.check(x, self.in_features, self.weight)
         space, weight = self.manifold, wide(self.weight)
-        length = torch.linalg.vector_norm(weight, dim=-1)
-        ideal = weight / length.clamp_min(torch.finfo(weight.dtype).tiny).unsqueeze(-1)
+        length = lengths(weight)
+        ideal = weight / length.unsqueeze(-1)
         if isinstance(space, Lorentz):
             time, s = wide(x[..., :1]) * space.c**0.5, x[..., 1:]
         else:
@@ -180,7 +183,10 @@ def busemann(
         toward: Inner products of ``s`` with the directions of the ideal points.
         c: Minus the sectional curvature.
     """
-    size = square(s)
-    t = torch.maximum(time - c**0.5 * toward, 1 / (time + c**0.5 * root(size)))
-    u = c**0.5 * size / (1 + time) - toward  # (t - 1) / sqrt(c), without cancellation
+    q, scale = square(s), c**0.5
+    size, later = root(q), scale * q / (1 + time)  # later = (time - 1) / sqrt(c)
+    nearest = 1 / (time + scale * size)  # of any t = exp(sqrt(c) B), below
+    tiny = torch.finfo(s.dtype).tiny  # at the origin both are 0, and the first has the slope
+    u = torch.maximum(later - toward, -(later + size) * nearest - tiny)  # (t - 1) / sqrt(c)
+    t = torch.maximum(time - scale * toward, nearest)
     return arc(u * (1 + t) / (2 * t), c)  # log t = asinh((t - 1 / t) / 2)

@@ -1,0 +1,154 @@
+"""What the layers of hyperbolic space refuse, in words that say what came and what to do."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn import (
+    BusemannHead,
+    CentroidPool,
+    ChangeCurvature,
+    HyperbolicBatchNorm,
+    HyperbolicEmbedding,
+    HyperbolicLayerNorm,
+    HyperbolicResidual,
+    LorentzAttention,
+    LorentzFC,
+    LorentzLinear,
+    LorentzMLR,
+    PoincareLinear,
+    PoincareMLR,
+    PrototypeHead,
+    SpaceActivation,
+    TangentActivation,
+    TangentDropout,
+)
+from tests.nn.cases import CASES
+
+every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+NO_PARAMETERS = (SpaceActivation, TangentActivation, TangentDropout, CentroidPool, ChangeCurvature)
+
+
+def knows_its_width(layer):
+    return not isinstance(layer, NO_PARAMETERS) and not isinstance(layer, HyperbolicResidual)
+
+
+@every_layer
+def test_points_of_another_width_are_refused_with_what_came(case):
+    layer, x = case.make(), case.inputs()
+    if case.kind is None or not knows_its_width(layer):
+        pytest.skip("takes points of any width")
+    wide = torch.cat((x, x), -1)
+    with pytest.raises(ValueError, match=rf"x must have {x.shape[-1]} coordinates .*\(2, 5, "):
+        layer(wide)
+
+
+@every_layer
+def test_numbers_of_another_type_are_refused_with_the_remedy(case):
+    layer, x = case.make(), case.inputs()
+    if case.kind is None:
+        with pytest.raises(ValueError, match=r"index must be of integers.*use index.long\(\)"):
+            layer(x.float())
+        return
+    with pytest.raises(ValueError, match=r"x must be floating, got torch.int64: use x.float\(\)"):
+        layer(x.long())
+    if knows_its_width(layer):
+        with pytest.raises(ValueError, match=r"x must be torch.float64 as the layer is, got torch"):
+            layer(x.float())
+
+
+@every_layer
+def test_a_number_without_axes_is_refused(case):
+    if case.kind is None:
+        pytest.skip("takes indices")
+    with pytest.raises(ValueError, match=r"got shape \(\)"):
+        case.make()(torch.tensor(1.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("x", "remedy"),
+    [
+        (torch.ones(5, 4), r"expmap0\(lift\(x\)\) of the layer's manifold makes points of vectors"),
+        (torch.ones(5, 7, 2), r"movedim\(0, -1\) puts the coordinates last"),
+        (torch.ones(6, 7), "number of dimensions without time"),
+    ],
+)
+def test_the_remedy_for_a_wrong_axis_is_named(x, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        LorentzLinear(4, 2)(x)
+
+
+@every_layer
+@pytest.mark.parametrize("c", [-1.0, float("nan"), float("inf")])
+def test_a_number_that_is_no_curvature_is_refused(case, c):
+    with pytest.raises(ValueError, match="c must be finite"):
+        case.make(c)
+
+
+@every_layer
+def test_a_curvature_of_many_values_is_refused_and_vmap_named(case):
+    with pytest.raises(ValueError, match=r"one value in a layer, got .*\(3,\).* use vmap"):
+        case.make(Curvature(torch.ones(3)))
+
+
+@every_layer
+def test_flat_space_is_a_ball_but_no_sheet(case):
+    kind = case.kind or case.gives
+    if kind is Lorentz:
+        with pytest.raises(ValueError, match="above 0, got 0"):
+            case.make(0.0)
+    elif "ChangeCurvature" not in repr(case.make()):
+        assert case.make(0.0)(case.inputs(0.0)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LorentzLinear(0, 2), "in_features must be at least 1, got 0"),
+        (lambda: LorentzFC(2, 0), "out_features must be at least 1, got 0"),
+        (lambda: PoincareLinear(2, -1), "out_features must be at least 1, got -1"),
+        (lambda: LorentzMLR(2, 0), "num_classes must be at least 1, got 0"),
+        (lambda: PoincareMLR(0, 2), "in_features must be at least 1, got 0"),
+        (lambda: PrototypeHead(Lorentz, 2, 0), "num_classes must be at least 1, got 0"),
+        (lambda: BusemannHead(Lorentz, 2, 0), "num_classes must be at least 1, got 0"),
+        (lambda: HyperbolicEmbedding(Lorentz, 0, 2), "num_embeddings must be at least 1, got 0"),
+        (lambda: HyperbolicBatchNorm(Lorentz, 0), "num_features must be at least 1, got 0"),
+        (lambda: HyperbolicBatchNorm(Lorentz, 2, eps=0.0), "eps must be a positive number"),
+        (lambda: HyperbolicBatchNorm(Lorentz, 2, momentum=1.5), "momentum must lie in"),
+        (lambda: HyperbolicLayerNorm(Lorentz, 2, eps=-1.0), "eps must be a positive number"),
+        (lambda: TangentDropout(Poincare, 1.5), r"p must lie in \[0, 1\], got 1.5"),
+        (lambda: LorentzAttention(5, 2), "num_heads must divide embed_dim 5, got 2"),
+        (lambda: LorentzAttention(4, 2, dropout=1.0), "dropout must lie in"),
+        (lambda: CentroidPool(Lorentz, -1), "dim must be an axis of points, got -1"),
+        (lambda: ChangeCurvature(Poincare, old=0.0, new=1.0), "old must be above 0, got 0"),
+        (lambda: ChangeCurvature(Poincare, old=1.0, new=0.0), "new must be above 0, got 0"),
+    ],
+)
+def test_impossible_settings_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_single_point_has_no_batch_statistics():
+    with pytest.raises(ValueError, match=r"2 or more points in training.*eval\(\)"):
+        HyperbolicBatchNorm(Lorentz, 2)(Lorentz().origin(1, 3))
+
+
+def test_a_set_without_points_axis_is_refused():
+    with pytest.raises(ValueError, match=r"axis -2 before that of coordinates.*choose dim"):
+        CentroidPool(Lorentz)(Lorentz().origin(3))
+    with pytest.raises(ValueError, match=r"weights must have the shape \(2,\) .*got \(3,\)"):
+        CentroidPool(Lorentz)(Lorentz().origin(2, 3), torch.ones(3))
+    with pytest.raises(ValueError, match=r"x must be sets of points .*unsqueeze\(-2\)"):
+        LorentzAttention(2, 1)(Lorentz().origin(3))
+
+
+def test_a_branch_that_changes_the_width_is_refused():
+    with pytest.raises(ValueError, match=r"branch must keep the shape \(4, 3\).*got \(4, 5\)"):
+        HyperbolicResidual(Lorentz, LorentzLinear(2, 4))(Lorentz().origin(4, 3))
+
+
+def test_what_no_residual_changes_is_a_point():
+    x = Lorentz().expmap0(Lorentz().lift(torch.randn(4, 3)))
+    torch.testing.assert_close(HyperbolicResidual(Lorentz, nn.Identity())(x), x)
