@@ -68,8 +68,7 @@ class TangentActivation(Curved[Lorentz | Poincare]):
         curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
 
     References:
-        Ganea et al. (2018), Eq. (26), arXiv:1805.09112; Chami et al. (2019), Eq. (10),
-        arXiv:1910.12933.
+        Ganea et al. (2018), Sec. 3.2, arXiv:1805.09112; Chami et al. (2019), arXiv:1910.12933.
 
     Example:
         >>> import torch

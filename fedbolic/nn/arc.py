@@ -131,11 +131,12 @@ def _by_curvature(series: tuple, x: Tensor, c: Tensor, gap: Tensor) -> Tensor:
         c: The curvature.
         gap: The difference.
     """
-    q, bound = c * x * x, SERIES_BELOW[x.dtype]
-    near = q.clamp(max=bound)
+    edge = (SERIES_BELOW[x.dtype] / c) ** 0.5
+    inside = x.clamp(-edge, edge)
+    near = c * inside * inside
     power = torch.full_like(near, series[-1])
     for coefficient in series[-2::-1]:
         power = power * near + coefficient
     closed = gap / (2 * c)
-    small = (bound - q).sign().clamp_min(0)  # 0 or 1; ``where`` takes 10 times as long
-    return closed + small * (x * x * x * power - closed)
+    small = (edge - x.abs()).sign().clamp_min(0)  # 0 or 1; ``where`` takes 10 times as long
+    return closed + small * (inside * inside * inside * power - closed)

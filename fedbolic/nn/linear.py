@@ -22,6 +22,9 @@ class LorentzLinear(Curved[Lorentz]):
     The cheapest layer of the sheet, and any Lorentz boost or rotation is one. The radius of an
     output grows with the logarithm of ``W`` only, as in ``LorentzFC``.
 
+    Outputs beyond what a float can hold of the sheet (41 radii in float32) are finite, and verbs
+    read them as the nearest points; drawing them in here would cost a pass over all coordinates.
+
     At the start the column of time and the bias are 0 and the rest is normal of variance
     ``1 / out_features``: the origin goes to the origin, and :math:`|y_s|^2` is
     :math:`|x_s|^2` in the mean, so points keep their radius.

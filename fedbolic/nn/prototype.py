@@ -36,7 +36,7 @@ class PrototypeHead(Curved[Lorentz | Poincare]):
             inputs of another width or type.
 
     References:
-        Snell et al. (2017), Eq. (2), arXiv:1703.05175; Khrulkov et al. (2020), Sec. 4.3,
+        Snell et al. (2017), Eq. (2), arXiv:1703.05175; Khrulkov et al. (2020),
         arXiv:1904.02239.
 
     Example:

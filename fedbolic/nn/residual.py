@@ -26,7 +26,7 @@ class HyperbolicResidual(Curved[Lorentz | Poincare]):
         dtype: Of the parameter.
 
     References:
-        He et al. (2025), Eq. (5), arXiv:2412.14695.
+        He et al. (2025), arXiv:2412.14695.
 
     Example:
         >>> layer = HyperbolicResidual(Poincare, nn.Identity())
