@@ -2,6 +2,8 @@
 # make test   sets up .venv and passes the tests       make clean  removes .venv and runs/demo
 PYTHON ?= python3
 BIN := .venv/bin
+# a process per core, up to 4: each takes most of a gigabyte
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test check install clean
 .DELETE_ON_ERROR:
@@ -12,9 +14,9 @@ demo: install
 test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/python -m pytest --ignore=tests/plain \
+	$(PYTEST) --ignore=tests/plain \
 		--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
-	$(BIN)/python -m pytest tests/plain
+	$(PYTEST) tests/plain
 
 check: install
 	$(BIN)/ruff check
