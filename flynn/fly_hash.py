@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -92,12 +93,12 @@ def fly_hash(
         tensor([[1, 3]], dtype=torch.int32)
     """
     check_active(active, len(rows))
-    parts = [
-        _winners(fixed_point(part, rows.shape[1]), rows.to(x.device), active)
-        for part in x.split(CHUNK)
-        if len(part)
-    ]
-    return torch.cat(parts) if parts else torch.empty(0, active, dtype=torch.int32, device=x.device)
+    whole = (fixed_point(part, rows.shape[1]) for part in x.split(CHUNK) if len(part))
+    if kernel.FOUND and x.device.type == "cpu":
+        parts = _compiled(whole, rows, x.shape[1], active)
+    else:
+        parts = [two_phases(part, rows.to(x.device), active) for part in whole]
+    return torch.cat([torch.empty(0, active, dtype=torch.int32, device=x.device), *parts])
 
 
 def check_active(active: int, dim: int) -> None:
@@ -111,10 +112,11 @@ def check_active(active: int, dim: int) -> None:
 
 
 def fixed_point(x: Real[Tensor, "n d"], fan_in: int) -> Int32[Tensor, "n d"]:
-    """Every example times a power of two of its own, as integers that are not all even.
+    """Every example times a power of two of its own, as integers.
 
-    They are rounded as finely as sums of ``fan_in`` values stay within ``2 ** SUM_BITS``. Examples
-    of few bits, such as pixels, are not rounded at all and end as small integers.
+    They are rounded as finely as sums of ``fan_in`` values stay within ``2 ** SUM_BITS``, and then
+    halved while all are even. So examples of few bits, such as pixels, are not rounded at all and
+    become small integers. Integers of 16 bits are taken as they are.
 
     Args:
         x: Finite examples.
@@ -127,16 +129,20 @@ def fixed_point(x: Real[Tensor, "n d"], fan_in: int) -> Int32[Tensor, "n d"]:
         >>> fixed_point(torch.tensor([[0.25, -1.5], [1e300, 1e-300]]).double(), 2).tolist()
         [[1, -6], [374208517, 0]]
     """
-    x = x.detach().double()
+    x = x.detach()
+    if x.dtype in (torch.uint8, torch.int8, torch.int16) and fan_in < 2**14:
+        return x.int()
+    x = x.to(torch.float64, copy=True)
     size = x.abs().amax(dim=1, keepdim=True) if x.shape[1] else x.new_zeros(len(x), 1)
     if not size.isfinite().all():
         row = int((~size.isfinite()).flatten().nonzero()[0])
         raise ValueError(f"features must be finite, got NaN or infinity in example {row}")
     shift = SUM_BITS - math.ceil(math.log2(fan_in)) - torch.frexp(size).exponent
     # two steps: the power of two of a subnormal example is beyond the type
-    whole = (x * _power(shift // 2) * _power(shift - shift // 2)).round().to(torch.int32)
+    x = x.mul_(_power(shift // 2)).mul_(_power(shift - shift // 2)).round_()
+    whole = x.to(torch.int32)
     lowest = torch.where(whole == 0, 2**SUM_BITS, whole & -whole).amin(dim=1, keepdim=True)
-    return torch.div(whole, lowest, rounding_mode="trunc")
+    return x.div_(lowest).to(torch.int32)  # a power of two: exact
 
 
 def _power(exponent: Tensor) -> Tensor:
@@ -144,15 +150,18 @@ def _power(exponent: Tensor) -> Tensor:
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
-def _winners(x: Tensor, rows: Tensor, active: int) -> Tensor:
-    if kernel.FOUND and x.device.type == "cpu":
-        return torch.from_numpy(kernel.winners(x.numpy(), rows.numpy(), active))
-    return two_phases(x, rows, active)
+def _compiled(whole: Iterable[Tensor], rows: Tensor, num_inputs: int, active: int) -> list[Tensor]:
+    dim, fan_in = rows.shape
+    lines, block = kernel.aligned(rows.numpy(), num_inputs), block_size(dim, fan_in, active)
+    return [
+        torch.from_numpy(kernel.winners(x.numpy(), lines, fan_in, active=active, block=block))
+        for x in whole
+    ]
 
 
 def block_size(dim: int, fan_in: int, active: int) -> int:
     """Rows in a block: few make many maxima to compare, many make much to be added up again."""
-    balance = math.sqrt(dim / (2 * active * fan_in))
+    balance = math.sqrt(dim / (active * fan_in))
     return 1 << max(0, round(math.log2(max(balance, 1))))
 
 

@@ -137,6 +137,13 @@ def test_batches_order_and_threads_do_not_matter():
     assert torch.equal(fly_hash(x[:, columns], places[rows.long()], 9), whole)
 
 
+def test_examples_are_left_as_they_were():
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((9, 12)))
+    before = x.clone()
+    fly_hash(x, connections(77, 12, 4, seed=2), 9)
+    assert torch.equal(x, before)
+
+
 def test_nothing_but_ties_gives_the_first_rows():
     rows = connections(50, 4, 2, seed=0)
     assert fly_hash(torch.zeros(2, 4), rows, 3).tolist() == [[0, 1, 2]] * 2
