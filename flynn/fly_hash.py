@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -93,12 +92,11 @@ def fly_hash(
         tensor([[1, 3]], dtype=torch.int32)
     """
     check_active(active, len(rows))
-    whole = (fixed_point(part, rows.shape[1]) for part in x.split(CHUNK) if len(part))
-    if kernel.FOUND and x.device.type == "cpu":
-        parts = _compiled(whole, rows, x.shape[1], active)
-    else:
-        parts = [two_phases(part, rows.to(x.device), active) for part in whole]
-    return torch.cat([torch.empty(0, active, dtype=torch.int32, device=x.device), *parts])
+    # filled in place: small results between large temporaries would keep the heap from shrinking
+    found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
+    search = _compiled if kernel.FOUND and x.device.type == "cpu" else _by_torch
+    search(x, rows.to(x.device), found)
+    return found
 
 
 def check_active(active: int, dim: int) -> None:
@@ -150,13 +148,16 @@ def _power(exponent: Tensor) -> Tensor:
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
-def _compiled(whole: Iterable[Tensor], rows: Tensor, num_inputs: int, active: int) -> list[Tensor]:
+def _compiled(x: Tensor, rows: Tensor, found: Tensor) -> None:
     dim, fan_in = rows.shape
-    lines, block = kernel.aligned(rows.numpy(), num_inputs), block_size(dim, fan_in, active)
-    return [
-        torch.from_numpy(kernel.winners(x.numpy(), lines, fan_in, active=active, block=block))
-        for x in whole
-    ]
+    lines, block = kernel.aligned(rows.numpy(), x.shape[1]), block_size(dim, fan_in, found.shape[1])
+    for part, into in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
+        kernel.winners(fixed_point(part, fan_in).numpy(), lines, fan_in, block, into.numpy())
+
+
+def _by_torch(x: Tensor, rows: Tensor, found: Tensor) -> None:
+    for part, into in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
+        into.copy_(two_phases(fixed_point(part, rows.shape[1]), rows, into.shape[1]))
 
 
 def block_size(dim: int, fan_in: int, active: int) -> int:
@@ -184,9 +185,10 @@ def two_phases(
     num_blocks = -(-dim // block)
     padding = num_blocks * block - dim
     padded = torch.cat([rows, rows[-1:].expand(padding, -1)])  # the last block's maximum is its own
-    exact = torch.float32 if int(x.abs().max()) * fan_in < 2**24 else torch.float64
-    parts = []
-    for tile in x.split(256):
+    largest = int(x.abs().max()) if len(x) else 0
+    exact = torch.float32 if largest * fan_in < 2**24 else torch.float64
+    parts = [torch.empty(0, active, dtype=torch.int32, device=x.device)]
+    for tile in x.split(256) if len(x) else ():
         maxima = _block_maxima(tile.T.to(exact).contiguous(), padded, block)
         best = _keys(maxima).topk(min(active, num_blocks), dim=1).indices
         lines = (best[:, :, None] * block + torch.arange(block, device=x.device)).flatten(1)

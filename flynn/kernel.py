@@ -18,7 +18,7 @@ FOUND = importlib.util.find_spec("numba") is not None
 TILE_BYTES = 2**20
 """Of a tile: half of a second-level cache."""
 
-LANES = 64
+LANES = 16
 """Examples of a tile that are looked at together for a block that can hold a winner."""
 
 MASK = 2**31 - 1
@@ -46,28 +46,30 @@ def aligned(rows: NDArray[np.int32], num_inputs: int) -> NDArray[Any]:
 
 
 def winners(
-    x: NDArray[np.int32], rows: NDArray[Any], fan_in: int, *, active: int, block: int
-) -> NDArray[np.int32]:
-    """Where the hashes are one, ascending by index, (n, active).
+    x: NDArray[np.int32],
+    rows: NDArray[Any],
+    fan_in: int,
+    block: int,
+    found: NDArray[np.int32],
+) -> None:
+    """Write where the hashes are one, ascending by index.
 
     Args:
-        x: Integers whose sums over a row fit into 32 bits, (n, d); at least one example.
+        x: Integers whose sums over a row fit into 32 bits, (n, d).
         rows: The lift, of :func:`aligned`.
         fan_in: Features of a row.
-        active: Ones of a hash.
         block: Rows of a block.
+        found: Where they go, (n, active).
     """
     largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
     exact = np.int16 if largest * fan_in <= np.iinfo(np.int16).max else np.int32
     fit = TILE_BYTES // (x.shape[1] * np.dtype(exact).itemsize)
-    tile = min(max(fit // LANES, 1), 8, -(-len(x) // LANES)) * LANES
+    tile = min(max(fit // 64, 1), 8, max(-(-len(x) // 64), 1)) * 64
     num_blocks = -(-len(rows) // block)
     group = 16  # blocks whose largest sum bounds what a winner needs from below
-    while group > 1 and num_blocks < 4 * active * group:
+    while group > 1 and num_blocks < 4 * found.shape[1] * group:
         group //= 2
-    found = np.empty((len(x), active), dtype=np.int32)
     _winners(x.astype(exact), rows, fan_in, block, group, tile, found)
-    return found
 
 
 @njit

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.skipif(not kernel.FOUND, reason="needs numba")
 
 def compiled(x, rows, active, block):
     lines = kernel.aligned(rows.numpy(), x.shape[1])
-    return kernel.winners(x, lines, rows.shape[1], active=active, block=block)
+    found = np.empty((len(x), active), dtype=np.int32)
+    kernel.winners(x, lines, rows.shape[1], block, found)
+    return found
 
 
 @settings(max_examples=60)
