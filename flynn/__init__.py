@@ -2,5 +2,6 @@
 
 from flynn.estimators import FlyHash, FlyNNClassifier
 from flynn.method import FlyNN
+from flynn.private import Histogram, Paper, Parallel, Peel
 
-__all__ = ["FlyHash", "FlyNN", "FlyNNClassifier"]
+__all__ = ["FlyHash", "FlyNN", "FlyNNClassifier", "Histogram", "Paper", "Parallel", "Peel"]

@@ -1,6 +1,8 @@
 """FlyNNFL: every party counts its hashes, the server adds the counts, and that is the model."""
 
+import logging
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +16,10 @@ from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 from flynn import bloom
 from flynn.fly_hash import check_active, connections, fly_hash
+from flynn.noise import Noise
+from flynn.private import Mechanism, is_hopeless, release
+
+logger = logging.getLogger("fedbolic")
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,9 @@ class FlyNN(Method):
         fan_in: Features that a row of the lift adds up, s, at least 1 and at most all of them.
         active: Ones of a hash, rho, in 1 .. ``dim``.
         decay: Gamma, in [0, 1).
+        privacy: How parties make their counts private, each before they leave it; none: not at all.
+            Its ledger is logged when a run begins.
+        noise: Whose draws hide the counts; only ``seeded`` repeats, and it is not private.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -47,6 +56,8 @@ class FlyNN(Method):
     fan_in: int = 19
     active: int = 32
     decay: float = 0.5
+    privacy: Mechanism | None = None
+    noise: Literal["own", "opendp", "seeded"] = "own"
 
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, fan_in=self.fan_in)
@@ -68,9 +79,11 @@ class FlyNN(Method):
         num_inputs = torch.Size(meta.input_shape).numel()
         if self.fan_in > num_inputs:
             raise ValueError(f"fan_in is {self.fan_in}, but inputs have {num_inputs} features")
+        if self.privacy is not None:
+            self._tell(self.privacy, meta)
         return {
             "counts": torch.zeros(meta.num_classes, self.dim, dtype=torch.int64),
-            "largest": max(meta.sizes),
+            "largest": max(meta.sizes) if self.privacy is None else 0,
             "parties": 0,
             "seed": rng.at("hash").number(),
         }
@@ -93,6 +106,8 @@ class FlyNN(Method):
             dim=self.dim,
             num_classes=client.meta.num_classes,
         )
+        if self.privacy is not None:  # nothing else leaves, not even how many examples there are
+            return Update({"counts": self._private(counts, self.privacy, client, rng)}), {}
         counts = counts.to(wire_dtype(message["largest"]))
         metrics = {
             "counts/largest": float(counts.max()),
@@ -102,7 +117,10 @@ class FlyNN(Method):
 
     @override
     def server_update(self, state: Tree, total: Total) -> Tree:
-        return {**state, "counts": total.payload["counts"], "parties": len(total.clients)}
+        counts = total.payload["counts"]
+        if self.privacy is not None:
+            counts = torch.from_numpy(self.privacy.finish(counts.cpu().numpy())).to(counts.device)
+        return {**state, "counts": counts, "parties": len(total.clients)}
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
@@ -114,6 +132,26 @@ class FlyNN(Method):
                 scores[f"{name}/accuracy"] = self._accuracy(message, split)
                 scores[f"{name}/examples"] = float(len(split))
         return scores
+
+    def _private(self, counts: Tensor, privacy: Mechanism, client: Client, rng: Rng) -> Tensor:
+        seed = rng.at("noise").number() if self.noise == "seeded" else None
+        noise = Noise(seed, sampler="opendp" if self.noise == "opendp" else "own")
+        plan = privacy.plan(self.active, client.meta.num_clients)
+        released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
+        return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)
+
+    def _tell(self, privacy: Mechanism, meta: Meta) -> None:
+        ledger = privacy.ledger(self.active, meta.num_clients, seeded=self.noise == "seeded")
+        logger.warning("%s", ledger)
+        num_counts = self.dim * meta.num_classes
+        if is_hopeless(privacy.epsilon, sum(meta.sizes), num_counts):
+            logger.warning(
+                "noise will drown the counts: %d examples times epsilon %g are fewer than the %d "
+                "counts; take a shorter hash or a larger epsilon",
+                sum(meta.sizes),
+                privacy.epsilon,
+                num_counts,
+            )
 
     def _accuracy(self, message: Tree, split: Split) -> float:
         examples = split.all()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import Cohort, Workers
 from fedbolic.rng import Rng
-from flynn import FlyNN, FlyNNClassifier
+from flynn import FlyNN, FlyNNClassifier, Histogram, Paper, Parallel, Peel
 from flynn.method import wire_dtype
 from tests.federated.boring import RNG, assert_same, federation, train
 
@@ -149,3 +149,55 @@ def test_bad_settings_are_refused(settings, message):
 def test_more_connections_than_features_are_refused_before_the_first_round():
     with pytest.raises(ValueError, match="fan_in is 6, but inputs have 5 features"):
         dataclasses.replace(METHOD, fan_in=6).init(federation().meta, Rng(0))
+
+
+PRIVATE = dataclasses.replace(METHOD, privacy=Histogram(2.0), noise="seeded")
+
+
+def test_private_counts_are_those_of_every_party_with_its_own_noise():
+    data = federation((40, 30))
+    (position,), rows = train(PRIVATE, data)
+    state = PRIVATE.init(data.meta, RNG)
+    sent = []
+    for client in data.clients:
+        stream = RNG.at("client", client.id)
+        message = PRIVATE.broadcast(state, client.id)
+        update, _ = PRIVATE.local_update(message, client, {}, stream)
+        plain, _ = METHOD.local_update(METHOD.init(data.meta, RNG), client, {}, stream)
+        noise = update.payload["counts"].long() - plain.payload["counts"].long()
+        assert (noise % 7 != 0).any()
+        assert noise.double().std() == pytest.approx(2**0.5 * 7 / 2, rel=0.1)  # of Laplace(rho/eps)
+        assert update.payload["counts"].dtype == torch.int32
+        assert (update.weight, update.metrics) == (1.0, {})
+        assert set(message) == {"largest", "seed"}
+        assert message["largest"] == 0
+        sent.append(noise)
+    assert not torch.equal(*sent)
+    assert (position.state["counts"] >= 0).all()
+    assert next(row.value for row in rows if row.name == "clients/failed") == 0
+
+
+def test_the_system_draws_other_noise_each_time():
+    data = federation((40, 30))
+    for noise, same in (("own", False), ("seeded", True)):
+        method = dataclasses.replace(PRIVATE, noise=noise)
+        one, two = (train(method, data)[0][0].state["counts"] for _ in range(2))
+        assert torch.equal(one, two) == same
+
+
+def test_a_run_begins_with_its_ledger_and_says_if_it_is_hopeless(caplog):
+    train(PRIVATE, federation((40, 30)))
+    assert "Histogram: epsilon 2 asked for" in caplog.text
+    assert "NOT PRIVATE" in caplog.text
+    assert "70 examples times epsilon 2 are fewer than the 900 counts" in caplog.text
+    caplog.clear()
+    train(PRIVATE, federation((400, 300)))
+    assert "noise will drown" not in caplog.text
+
+
+@pytest.mark.parametrize("mechanism", [Paper(4.0, 50), Parallel(4.0, 50), Peel(4.0, 50)])
+def test_a_party_releases_no_more_counts_than_it_selects(mechanism):
+    data = federation((40, 30))
+    method = dataclasses.replace(PRIVATE, privacy=mechanism)
+    (position,), _ = train(method, data)
+    assert 0 < position.state["counts"].count_nonzero() <= 100
