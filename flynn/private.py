@@ -203,7 +203,8 @@ class Peel(Mechanism):
     """The paper's mechanism with all of the budget used: what one record can change is counted.
 
     Half is for the selection and half for noise. A record changes few of the released counts, all
-    one way if it is added: neither has to pay for T changes both ways.
+    one way if it is added: neither has to pay for T changes both ways. Its noise is smaller than
+    that of :class:`Histogram` where 2 T is below rho, as for the paper's MNIST of 3 and 8.
 
     Args:
         epsilon: The budget of each party for the relation, above 0.
@@ -328,20 +329,3 @@ def is_hopeless(epsilon: float, num_records: int, num_counts: int) -> bool:
         (True, False)
     """
     return num_records * epsilon < num_counts
-
-
-def selection_of_least_noise(epsilon: float, active: int, num_selected: int) -> "Histogram | Peel":
-    """The mechanism with less noise on a count: Peel where a record changes more than T counts.
-
-    Args:
-        epsilon: Above 0.
-        active: Ones of a hash.
-        num_selected: T.
-
-    Example:
-        >>> selection_of_least_noise(1.0, active=15, num_selected=200)
-        Histogram(epsilon=1.0, neighbours='add/remove', threshold=0)
-    """
-    if 2 * min(num_selected, active) < active:
-        return Peel(epsilon, num_selected)
-    return Histogram(epsilon)

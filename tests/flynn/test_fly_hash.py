@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flynn import kernel
 from flynn.fly_hash import connections, fixed_point, fly_hash, two_phases
 
 seeds = st.integers(0, 2**31)
@@ -170,3 +171,12 @@ def test_numbers_out_of_range_are_refused():
     for active in (0, 51):
         with pytest.raises(ValueError, match=rf"active must lie in 1 .. dim = 50, got {active}"):
             fly_hash(torch.zeros(1, 4), connections(50, 4, 2, seed=0), active)
+
+
+def test_without_a_compiler_bits_are_the_same(monkeypatch):
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((300, 12)))
+    rows = connections(777, 12, 4, seed=2)
+    expected = fly_hash(x, rows, 9)
+    monkeypatch.setattr(kernel, "FOUND", False)
+    assert torch.equal(fly_hash(x, rows, 9), expected)
+    assert fly_hash(x[:0], rows, 9).shape == (0, 9)
