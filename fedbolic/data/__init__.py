@@ -9,6 +9,7 @@ from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.images import Images
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
 from fedbolic.data.source import Source
+from fedbolic.data.tables import Rows, Synthetic, Table
 
 __all__ = [
     "CIFAR10",
@@ -29,7 +30,10 @@ __all__ = [
     "Meta",
     "Partition",
     "Parts",
+    "Rows",
     "Shards",
     "Source",
     "Split",
+    "Synthetic",
+    "Table",
 ]

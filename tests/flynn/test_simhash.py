@@ -1,0 +1,30 @@
+import numpy as np
+import torch
+
+from flynn.simhash import fold_accuracies
+
+
+def test_a_class_is_that_of_the_fewest_ones_it_has_not_seen():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 90)
+    x = (rng.normal(size=(3, 6))[y] + rng.normal(size=(90, 6))).astype(np.float32)
+    folds = np.arange(90) % 5
+    planes = torch.randn(6, 40, generator=torch.Generator().manual_seed(7)).numpy()
+    expected = []
+    for fold in range(5):
+        right = []
+        for i in np.flatnonzero(folds == fold):
+            learned = [np.flatnonzero((folds != fold) & (y == label)) for label in range(3)]
+            seen = [{b for j in own for b in ones(x[j] @ planes)} for own in learned]
+            right.append(np.argmin([len(ones(x[i] @ planes) - bits) for bits in seen]) == y[i])
+        expected.append(np.mean(right))
+    parts = [torch.from_numpy(np.flatnonzero(folds == fold)) for fold in range(5)]
+    settings = {"dim": 40, "num_classes": 3, "seed": 7}
+    x, y = torch.from_numpy(x), torch.from_numpy(y)
+    found = fold_accuracies(x, y, parts, **settings)
+    np.testing.assert_allclose(found, expected)
+    assert max(expected) > 0.4
+
+
+def ones(values):
+    return set(np.flatnonzero(values > 0))
