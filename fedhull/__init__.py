@@ -1,0 +1,1 @@
+"""FedHull: a federated hyperbolic SVM from quantised convex hulls (Prakash et al., TMLR 2024)."""
