@@ -126,7 +126,8 @@ def nearest_neighbour(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> 
     if len(points) < 2:
         return 0.0
     # balls of the hyperbolic metric are Euclidean ones with other centres: ask for a few more
-    near = KDTree(points).query(points, k=min(len(points), 12))[1][:, 1:]
+    _, near = KDTree(points).query(points, k=min(len(points), 12))
+    near = np.asarray(near)[:, 1:]
     x, y = points[:, None], points[near]
     gaps = (1 - c * np.square(x).sum(-1)) * (1 - c * np.square(y).sum(-1))
     sinh = np.sqrt(c * np.square(x - y).sum(-1) / gaps)
