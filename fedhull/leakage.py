@@ -1,5 +1,6 @@
 """What a client would reveal: its quantised hulls, and how much they say about its points."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,28 @@ def quantised_hull(
     return np.sort(found[hull(grid.decode(found), c=grid.c)])
 
 
+def quantised_hulls(
+    points: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    grid: PolarGrid,
+    *,
+    min_count: int = 1,
+) -> dict[int, Int[np.ndarray, " _"]]:
+    """The quantised hull of every class of a client, those without a bin left out.
+
+    Args:
+        points: Its training points.
+        labels: Their classes.
+        grid: The bins.
+        min_count: As in :func:`quantised_hull`.
+    """
+    found = {
+        int(label): quantised_hull(points[labels == label], grid, min_count=min_count)
+        for label in np.unique(labels)
+    }
+    return {label: bins for label, bins in found.items() if len(bins)}
+
+
 @dataclass(frozen=True)
 class Leakage:
     """What the hulls of one client would say about its training points, before they are sent.
@@ -79,7 +102,7 @@ def leakage(
     labels: Int[np.ndarray, " n"],
     grid: PolarGrid,
     *,
-    min_count: int = 1,
+    revealed: Mapping[int, Int[np.ndarray, " _"]],
 ) -> Leakage:
     """The report of one client.
 
@@ -87,23 +110,19 @@ def leakage(
         points: Its training points.
         labels: Their classes.
         grid: The bins.
-        min_count: As in :func:`quantised_hull`.
-
-    Raises:
-        ValueError: As :func:`quantised_hull`.
+        revealed: By class, the bins that it would send: :func:`quantised_hulls`.
 
     Example:
-        >>> points = np.array([[0.1, 0.0], [0.5, 0.0], [0.3, 0.0]])
-        >>> report = leakage(points, np.zeros(3, dtype=int), PolarGrid(1.0))
+        >>> points, labels = np.array([[0.1, 0.0], [0.5, 0.0], [0.3, 0.0]]), np.zeros(3, dtype=int)
+        >>> grid = PolarGrid(1.0)
+        >>> report = leakage(points, labels, grid, revealed=quantised_hulls(points, labels, grid))
         >>> report.num_bins, report.share, report.single
         (2, 0.6666666666666666, 1.0)
     """
     counts: list[int] = []
-    for label in np.unique(labels):
-        own = points[labels == label]
-        inside = grid.encode(own)
-        revealed = quantised_hull(own, grid, min_count=min_count)
-        counts += [int((inside == number).sum()) for number in revealed]
+    inside = grid.encode(points)
+    for label, bins in revealed.items():
+        counts += [int(((inside == number) & (labels == label)).sum()) for number in bins]
     return Leakage(
         num_points=len(points),
         num_bins=len(counts),

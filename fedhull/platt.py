@@ -26,7 +26,7 @@ def platt_scaling(
         >>> scores = np.array([-1.0, -0.5, 0.5, 1.0])
         >>> a, b = platt_scaling(scores, scores > 0)
         >>> round(a, 2), abs(round(b, 2))
-        (1.37, 0.0)
+        (1.35, 0.0)
     """
     num_positive = int(positive.sum())
     high = (num_positive + 1) / (num_positive + 2)

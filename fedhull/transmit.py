@@ -120,7 +120,7 @@ def decode(sums: Sequence[int], *, num_bins: int, modulus: int) -> dict[int, int
             f"{degree - len(bins)} of {degree} positions are no bins of 1 .. {num_bins}: a message "
             "was altered, or there are more bins than the capacity"
         )
-    head = recurrence * ring([*sums[:degree]][::-1])
+    head = recurrence * ring([int(symbol) for symbol in reversed(sums[:degree])])
     numerators = head.right_shift(degree).multipoint_evaluate(bins)
     slopes = recurrence.derivative().multipoint_evaluate(bins)
     pairs = zip(numerators, slopes, strict=True)

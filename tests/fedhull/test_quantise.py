@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedbolic.manifolds import Poincare
 from fedhull.graham import graham_scan
-from fedhull.leakage import leakage, nearest_neighbour, quantised_hull
+from fedhull.leakage import leakage, nearest_neighbour, quantised_hull, quantised_hulls
 from fedhull.quantise import PolarGrid
 from tests.fedhull.test_hull import cluster, spread
 
@@ -139,7 +139,8 @@ def test_a_report_of_a_square_of_crowded_corners():
     grid = PolarGrid(0.5, 0.95)
     corners = grid.decode(grid.encode(np.array([[0.5, 0.5], [-0.5, 0.5], [-0.5, -0.5]])))
     x = np.concatenate([corners, corners[:1], [[-0.1, 0.1]], [[-0.1, 0.15]]])
-    report = leakage(x, np.zeros(len(x), dtype=np.int64), grid)
+    y = np.zeros(len(x), dtype=np.int64)
+    report = leakage(x, y, grid, revealed=quantised_hulls(x, y, grid))
     assert (report.num_points, report.num_bins, report.num_revealed) == (6, 3, 4)
     assert (report.num_single, report.least_count) == (2, 1)
     assert report.share == pytest.approx(4 / 6)
