@@ -55,8 +55,9 @@ class FedHull(Method):
     Example:
         >>> from fedbolic.data import HalfPlanes
         >>> from fedbolic.federated import Trainer
-        >>> data = HalfPlanes(num_points=500, least=50, margin=0.1).load(Rng(0))
-        >>> *_, (position, rows) = Trainer().run(FedHull(), data, Rng(0))
+        >>> data = HalfPlanes(num_points=2000).load(Rng(0))
+        >>> method = FedHull(boundary=Hyperbolic(C=100.0, pairs=1))
+        >>> *_, (position, rows) = Trainer().run(method, data, Rng(0))
         >>> next(row.value for row in rows if row.name == "holdout/accuracy") > 0.9
         True
     """

@@ -44,7 +44,7 @@ def midpoints(
         Prakash et al. (2024), Sec. 3 and 5.7, arXiv:2308.06895.
 
     Example:
-        >>> midpoints(np.array([[0.5, 0.0]]), np.array([[-0.5, 0.0], [0.0, 0.9]]))
+        >>> midpoints(np.array([[0.5, 0.0]]), np.array([[-0.5, 0.0], [0.0, 0.9]])).round(9)
         array([[0., 0.]])
     """
     if not (len(one) and len(other)):

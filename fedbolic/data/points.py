@@ -22,7 +22,7 @@ from fedbolic.types import Meta
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
-MAX_DRAWS = 10_000
+MAX_DRAWS = 1000
 """Labellings of generated points before giving up on two large classes."""
 
 

@@ -17,7 +17,9 @@ def test_the_sum_is_that_of_integers(data, modulus, num_clients, length):
     columns = [data.draw(numbers) for _ in range(num_clients)]
     updates = [(i, Update({"s": to_limbs(own, modulus)})) for i, own in enumerate(columns)]
     total = SumModulo(modulus).aggregate(updates)
-    assert from_limbs(total.payload["s"]) == [sum(of) % modulus for of in zip(*columns, strict=True)]
+    assert from_limbs(total.payload["s"]) == [
+        sum(of) % modulus for of in zip(*columns, strict=True)
+    ]
     assert total.payload["s"].shape == (length, num_limbs(modulus))
     assert [from_limbs(update.payload["s"]) for _, update in updates] == columns  # untouched
 
