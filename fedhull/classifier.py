@@ -110,8 +110,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
             )
             positive = codes == k
             best, best_accuracy = None, -1.0
-            for point in candidates:
-                features = tangents(X, point, c=self.c)
+            for point, features in zip(candidates, tangents(X, candidates, c=self.c), strict=True):
                 normal = fit_normal(
                     features, np.where(positive, 1.0, -1.0), C=self.C, loss=self.loss
                 )
@@ -159,16 +158,16 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
 
 
 def tangents(
-    X: Float[np.ndarray, "n dim"], point: Float[np.ndarray, " dim"], *, c: float = 1.0
-) -> Float[np.ndarray, "n dim"]:
-    """The logarithms of points at a reference point.
+    X: Float[np.ndarray, "n dim"], points: Float[np.ndarray, "k dim"], *, c: float = 1.0
+) -> Float[np.ndarray, "k n dim"]:
+    """The logarithms of points at every reference point.
 
     Args:
         X: Points of the ball.
-        point: Where the tangent space is.
+        points: Where the tangent spaces are.
         c: Minus the curvature.
     """
-    return Poincare(c).logmap(torch.from_numpy(point), torch.from_numpy(X)).numpy()
+    return Poincare(c).logmap(torch.from_numpy(points)[:, None], torch.from_numpy(X)).numpy()
 
 
 def scores(
@@ -186,8 +185,7 @@ def scores(
         normals: Normals w there.
         c: Minus the curvature.
     """
-    pairs = zip(points, normals, strict=True)
-    return np.stack([tangents(X, p, c=c) @ w for p, w in pairs], axis=1)
+    return np.einsum("knd,kd->nk", tangents(X, points, c=c), normals)
 
 
 class ToBall(TransformerMixin, BaseEstimator):

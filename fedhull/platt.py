@@ -2,7 +2,9 @@
 
 import numpy as np
 from jaxtyping import Bool, Float
-from sklearn.linear_model import LogisticRegression
+
+MAX_STEPS, TINY = 100, 1e-12
+"""Newton steps, of which ten are usual, and the decrement at which they end."""
 
 
 def platt_scaling(
@@ -32,12 +34,25 @@ def platt_scaling(
     high = (num_positive + 1) / (num_positive + 2)
     low = 1 / (len(scores) - num_positive + 2)
     targets = np.where(positive, high, low)
-    # a soft label is two examples of opposite labels that share its weight
-    model = LogisticRegression(C=np.inf, fit_intercept=shift, tol=1e-8, solver="newton-cholesky")
     scale = float(np.abs(scores).max()) or 1.0
-    model.fit(
-        np.tile(scores / scale, 2)[:, None],
-        np.repeat([1, 0], len(scores)),
-        sample_weight=np.concatenate([targets, 1 - targets]),
-    )
-    return float(model.coef_[0, 0]) / scale, float(np.ravel(model.intercept_)[0])
+    inputs = np.stack([scores / scale, np.ones(len(scores))])[: 2 if shift else 1]
+    weights = np.zeros(len(inputs))
+    for _ in range(MAX_STEPS):
+        odds = weights @ inputs
+        share = np.exp(-np.logaddexp(0, -odds))
+        gradient = inputs @ (share - targets)
+        curvature = (inputs * (share * (1 - share))) @ inputs.T
+        step = np.linalg.solve(curvature + TINY * np.eye(len(weights)), gradient)
+        loss, length = _loss(odds, targets), 1.0
+        while _loss((weights - length * step) @ inputs, targets) > loss and length > TINY:
+            length /= 2
+        weights = weights - length * step
+        if np.abs(gradient @ step) <= TINY:
+            break
+    slope, intercept = (*weights, 0.0)[:2]
+    return float(slope) / scale, float(intercept)
+
+
+def _loss(odds: np.ndarray, targets: np.ndarray) -> float:
+    """The cross-entropy of soft labels under log-odds."""
+    return float((np.logaddexp(0, odds) - targets * odds).sum())
