@@ -20,6 +20,9 @@ NEAR = 1e-9
 THIN = 1e-6
 """Polygons whose inscribed circle is smaller than this are not trusted: every point is decided."""
 
+FEW = 24
+"""Below so many points, deciding every one takes less time than asking Qhull first."""
+
 ROUNDING = 40 * np.finfo(float).eps
 """Bounds the error of an orientation, per unit of the two sides: 16 roundings, with room."""
 
@@ -95,7 +98,7 @@ def require_ball(points: np.ndarray, *, c: float, dim: int | None = None) -> Non
 def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray, " k"]:
     """Points that may be extreme: those near the boundary of Qhull's polygon, or all."""
     everything = np.arange(len(flat))
-    if len(flat) < 4:
+    if len(flat) < FEW:
         return everything
     try:
         polygon = flat[ConvexHull(flat).vertices]

@@ -141,7 +141,7 @@ class _Smoothed:
             a = self.weights(violation - s * along)
             return float((w + s * step) @ step - self.C * (a @ along))
 
-        if slope(1.0) <= 0 and slope(1.0) > -1e-12 * abs(slope(0.0)):
+        if abs(slope(1.0)) <= 1e-12 * abs(slope(0.0)):  # the piece reaches to its own minimum
             return 1.0
         moving = along != 0
         shifted = (violation + self.width * self.before)[moving]
