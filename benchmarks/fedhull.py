@@ -191,6 +191,8 @@ def splits(num: int, C: float) -> None:
             data = [olsson(split, legacy=None, seed=seed) for seed in seeds]
             values = [accuracy(method, of, seed) for seed, of in zip(seeds, data, strict=True)]
             found[name].append(statistics.fmean(values))
+        line = ", ".join(f"{name} {values[-1]:.2f}" for name, values in found.items())
+        print(f"split {split}: {line}", flush=True)
     print(f"\n{num} splits, lambda {C}: mean and 95 % interval of accuracy in %")
     for name, values in found.items():
         print(f"  {name:<12}{_interval(values)}")
@@ -211,9 +213,13 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=6, help="hulls of up to 10^this points")
     parser.add_argument("--trials", type=int, default=5, help="for the times by stage")
     parser.add_argument("--splits", type=int, default=0, help="of Olsson's cells; 60 take minutes")
+    parser.add_argument("--only-splits", action="store_true", help="no sizes and no times")
     parser.add_argument("--price", type=float, default=0.1, help="lambda in the splits")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.only_splits:
+        splits(options.splits, options.price)
+        return
     measured = {"hull of 10^6 points": hulls(tuple(10**k for k in range(3, options.largest + 1)))}
     synthetic = HalfPlanes(num_points=20_000, offset=0.2, margin=0.01, least=1000)
     method = FedHull(PolarGrid(0.1, 0.95), boundary=Hyperbolic(20_000.0, pairs=1))

@@ -88,3 +88,19 @@ def test_the_raw_set_fails_for_fewer_than_h_labels():
 def test_the_field_size_of_the_paper_is_too_small(clients, h):
     """Its bound max((L + 1)^h, B) is below the largest sum of labels unless B is large."""
     assert BoseChowla(h).largest_sum(2 * clients) > (clients + 1) ** h
+
+
+def test_more_than_h_labels_may_be_misread_and_powers_of_two_are_not():
+    """Three labels in a bin of a B_2 code can look like two others."""
+    values = BoseChowla(2).values(20)
+    known = dict(sums(values, 2))
+    misread = [
+        chosen
+        for chosen in itertools.combinations(range(20), 3)
+        if sum(values[label] for label in chosen) in known
+    ]
+    assert misread
+    total = sum(values[label] for label in misread[0])
+    assert BoseChowla(2).decode(total, 20) == known[total] != list(misread[0])
+    powers = Binary().values(20)
+    assert Binary().decode(sum(powers[label] for label in misread[0]), 20) == list(misread[0])
