@@ -21,7 +21,7 @@ STEPS = 24
 
 
 def picture(grid: PolarGrid, boundary: Boundary, state: Tree, holdout: Client) -> Disc:
-    """The test points, every client's hulls, and the boundary of every class.
+    """The test points, every client's hulls, reference points as marks, and all boundaries.
 
     Hulls and reference points have the colour of the class that most clients give their group.
 
@@ -44,10 +44,13 @@ def picture(grid: PolarGrid, boundary: Boundary, state: Tree, holdout: Client) -
     # of two classes there is one boundary, that of the second group
     curves += lines
     colours += list(names if len(lines) == len(names) else names[1:])
+    at = state["model"].get("points", torch.empty(0, 2)).double().cpu()  # flat boundaries have none
+    marks = at[torch.from_numpy(names.argsort())] if len(at) == len(names) else at
     scale = grid.c**0.5  # the picture has radius 1
     return Disc(
         torch.from_numpy(points) * scale,
         torch.from_numpy(labels),
+        marks * scale,
         curves=torch.from_numpy(np.concatenate(curves)) * scale,
         curve_ids=torch.from_numpy(np.repeat(np.arange(len(curves)), [len(of) for of in curves])),
         curve_labels=torch.from_numpy(np.array(colours, dtype=np.int64)),
