@@ -1,0 +1,65 @@
+"""Accuracy over a parameter, from a sweep with settings: ``python -m benchmarks.figure5 RUNS``.
+
+For each folder of a sweep whose settings are named by a parameter and a number, such as ``mu 0.2``,
+a panel with a line for every row: mean over seeds, and a band from the least to the largest.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbolic.report import G_FL, find, summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def panel(axes: "Axes", folder: Path) -> None:
+    """One sweep: accuracy on the server's test set over the parameter.
+
+    Args:
+        axes: To draw on.
+        folder: Of the sweep.
+    """
+    lines: dict[str, list[tuple[float, list[float]]]] = {}
+    parameter = ""
+    for setting in sorted(path for path in folder.iterdir() if path.is_dir()):
+        parameter, _, value = setting.name.partition(" ")
+        for row in find(setting):
+            found = [summary(run.rows()).get(G_FL) for run in row.folders]
+            values = [accuracy for accuracy in found if accuracy is not None]
+            if values:
+                lines.setdefault(row.name, []).append((float(value), values))
+    for name, measured in lines.items():
+        at = [value for value, _ in sorted(measured)]
+        values = [accuracies for _, accuracies in sorted(measured)]
+        (line,) = axes.plot(at, [statistics.fmean(v) for v in values], marker=".", label=name)
+        low, high = [min(v) for v in values], [max(v) for v in values]
+        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel=parameter, ylabel="accuracy %")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def main() -> None:
+    """Draw the sweeps that are named, side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+", help="of sweeps with settings")
+    parser.add_argument("--plot", type=Path, default=Path("figure5.png"), help="what is written")
+    options = parser.parse_args()
+    canvas = Figure(figsize=(4.5 * len(options.folders), 3.5), layout="constrained")
+    FigureCanvasAgg(canvas)
+    for axes, folder in zip(
+        canvas.subplots(1, len(options.folders), squeeze=False)[0], options.folders, strict=True
+    ):
+        panel(axes, folder)
+    canvas.savefig(options.plot, dpi=100)
+    print(options.plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Platt scaling: from the scores of a classifier to the log-odds of its class."""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+MAX_STEPS, TINY = 100, 1e-12
+"""Newton steps, of which ten are usual, and the decrement at which they end."""
+
+
+def platt_scaling(
+    scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"], *, shift: bool = True
+) -> tuple[float, float]:
+    r"""Slope and intercept of the log-odds: the logistic regression of softened labels on scores.
+
+    .. math:: \log \frac{P}{1 - P} = a f + b, \quad t_+ = \frac{N_+ + 1}{N_+ + 2}, \quad
+        t_- = \frac{1}{N_- + 2}
+
+    Args:
+        scores: Of the classifier, on training examples.
+        positive: Which examples are of its class.
+        shift: Whether there is an intercept; without, the sign of the score stays the decision.
+
+    References:
+        Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin and Weng (2007),
+        A note on Platt's probabilistic outputs.
+
+    Example:
+        >>> scores = np.array([-1.0, -0.5, 0.5, 1.0])
+        >>> a, b = platt_scaling(scores, scores > 0)
+        >>> round(a, 2), abs(round(b, 2))
+        (1.35, 0.0)
+    """
+    num_positive = int(positive.sum())
+    high = (num_positive + 1) / (num_positive + 2)
+    low = 1 / (len(scores) - num_positive + 2)
+    targets = np.where(positive, high, low)
+    scale = float(np.abs(scores).max()) or 1.0
+    inputs = np.stack([scores / scale, np.ones(len(scores))])[: 2 if shift else 1]
+    weights = np.zeros(len(inputs))
+    for _ in range(MAX_STEPS):
+        odds = weights @ inputs
+        share = np.exp(-np.logaddexp(0, -odds))
+        gradient = inputs @ (share - targets)
+        curvature = (inputs * (share * (1 - share))) @ inputs.T
+        step = np.linalg.solve(curvature + TINY * np.eye(len(weights)), gradient)
+        loss, length = _loss(odds, targets), 1.0
+        while _loss((weights - length * step) @ inputs, targets) > loss and length > TINY:
+            length /= 2
+        weights = weights - length * step
+        if np.abs(gradient @ step) <= TINY:
+            break
+    slope, intercept = (*weights, 0.0)[:2]
+    return float(slope) / scale, float(intercept)
+
+
+def _loss(odds: np.ndarray, targets: np.ndarray) -> float:
+    """The cross-entropy of soft labels under log-odds."""
+    return float((np.logaddexp(0, odds) - targets * odds).sum())

@@ -1,0 +1,254 @@
+"""FedHull as a method: what is decoded is what was sent, names stay at clients, faults are told."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedbolic.data import HOLDOUT, Client, Examples, FederatedData, HalfPlanes, Meta
+from fedbolic.federated import RunStoppedError, Sequential
+from fedbolic.federated.modular import from_limbs, to_limbs
+from fedbolic.rng import Rng
+from fedhull import (
+    Assignment,
+    BoseChowla,
+    Central,
+    Euclidean,
+    FedHull,
+    Hyperbolic,
+    KernighanLin,
+    Spectral,
+)
+from fedhull.exchanges import Hulls, arrays
+from fedhull.leakage import quantised_hulls
+from tests.federated.boring import train
+from tests.fedhull.test_grouping import hulls as clouds
+
+
+def federation(seed, num_clients=4, num_classes=3, apart=2.5, missing=0, switch=None):
+    """Clients with a few points of each class; ``switch`` renames the classes at some clients."""
+    sets, owners, classes = clouds(seed, num_clients, num_classes, apart, missing)
+    held, _, held_classes = clouds(seed + 1, 3, num_classes, apart)
+    meta = Meta(num_classes, (2,), tuple(int((owners == i).sum()) for i in range(num_clients)))
+
+    def examples(chosen, names):
+        x = np.concatenate([np.empty((0, 2)), *(of for of, _ in chosen)])
+        y = np.concatenate(
+            [np.empty(0, dtype=int), *(np.full(len(of), names[k]) for of, k in chosen)]
+        )
+        return Examples({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
+
+    def part(i, names):
+        return examples(
+            [(s, k) for s, o, k in zip(sets, owners, classes, strict=True) if o == i], names
+        )
+
+    same, empty = np.arange(num_classes), examples([], [])
+    test = list(zip(held, held_classes, strict=True))
+    clients = []
+    for i in range(num_clients):
+        names = same if switch is None else switch[i]
+        clients.append(Client(i, part(i, names), empty, examples(test, names), meta))
+    return FederatedData(
+        tuple(clients), meta, Client(HOLDOUT, empty, empty, examples(test, same), meta)
+    )
+
+
+def scores(rows, name):
+    return {row.client: row.value for row in rows if row.name == name}
+
+
+@pytest.mark.parametrize(
+    "method", [FedHull(), FedHull(bits=61), FedHull(bits=127), FedHull(code=BoseChowla(4))]
+)
+@settings(max_examples=3)
+@given(st.integers(0, 2**31))
+def test_every_hull_is_the_same_before_and_after_the_coded_round(method, seed):
+    data = federation(seed, num_clients=3)
+    positions, _ = train(method, data)
+    state = positions[-1].state
+    found = {name: tensor.numpy() for name, tensor in state["hulls"].items()}
+    order = state["order"].tolist()
+    sent = {
+        order[client.id] * 3 + k: bins.tolist()
+        for client in data.clients
+        for k, bins in quantised_hulls(*arrays(client.train), method.grid).items()
+    }
+    labels = np.unique(found["labels"])
+    received = {int(of): sorted(found["bins"][found["labels"] == of].tolist()) for of in labels}
+    assert received == sent
+
+
+@pytest.mark.parametrize("grouping", [Assignment(), Spectral()])
+@pytest.mark.parametrize("boundary", [Hyperbolic(C=10.0), Euclidean(C=10.0)])
+def test_clear_classes_are_learned(grouping, boundary):
+    _, rows = train(FedHull(grouping=grouping, boundary=boundary), federation(0))
+    assert scores(rows, "holdout/accuracy")[None] == 1.0
+    assert set(scores(rows, "test/accuracy").values()) == {1.0}
+
+
+def test_two_classes_by_kernighan_and_lin():
+    _, rows = train(FedHull(grouping=KernighanLin()), federation(0, num_classes=2))
+    assert scores(rows, "holdout/accuracy")[None] == 1.0
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 2**31))
+def test_switched_labels_change_nothing_at_the_clients(seed):
+    g = np.random.default_rng(seed)
+    switch = [g.permutation(3) for _ in range(4)]
+    plain, switched = (train(FedHull(), federation(seed, switch=own))[1] for own in (None, switch))
+    before, after = (scores(rows, "test/accuracy") for rows in (plain, switched))
+    for i in range(4):
+        assert after[i] == before[i]
+
+
+def test_clients_may_lack_classes():
+    _, rows = train(FedHull(), federation(2, missing=3))
+    assert scores(rows, "holdout/accuracy")[None] == 1.0
+
+
+def test_a_class_absent_everywhere_is_an_error():
+    data = federation(0)
+    meta = Meta(4, (2,), data.meta.sizes)
+    clients = tuple(dataclasses.replace(client, meta=meta) for client in data.clients)
+    with pytest.raises(RunStoppedError, match=r"class is absent|no client has classes"):
+        train(FedHull(), FederatedData(clients, meta, data.holdout))
+
+
+def test_one_point_for_each_class_is_enough():
+    data = federation(0)
+    clients = tuple(
+        dataclasses.replace(
+            client,
+            train=Examples(
+                client.train.at(
+                    torch.tensor(np.unique(client.train.all()["y"], return_index=True)[1])
+                )
+            ),
+        )
+        for client in data.clients
+    )
+    _, rows = train(FedHull(), FederatedData(clients, data.meta, data.holdout))
+    assert scores(rows, "holdout/accuracy")[None] == 1.0
+
+
+def test_a_least_count_that_nothing_meets_stops_the_run():
+    with pytest.raises(RunStoppedError, match="no client reveals a bin"):
+        train(FedHull(min_count=100), federation(0))
+
+
+def hulls_exchange(method, data):
+    """The second exchange: its phase, state and updates."""
+    state, memories = method.init(data.meta, Rng(0)), {}
+    for _ in range(2):
+        phase = method.phase(state)
+        messages = {client.id: phase.broadcast(state, client.id) for client in data.clients}
+        results = list(Sequential().run(phase, messages, data.clients, memories, Rng(1)))
+        memories = {client.id: memory for client, _, memory in results}
+        updates = [(client.id, update) for client, update, _ in results]
+        if isinstance(phase, Hulls):
+            return phase, state, updates
+        state = phase.server_update(state, phase.aggregator.aggregate(updates))
+    raise AssertionError("the second exchange is that of hulls")
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 2**31), st.data())
+def test_an_altered_sum_stops_the_run(seed, data):
+    method = FedHull()
+    phase, state, updates = hulls_exchange(method, federation(seed % 100))
+    total = phase.aggregator.aggregate(updates)
+    symbols = from_limbs(total.payload["sums"])
+    place = data.draw(st.integers(0, len(symbols) - 1))
+    symbols[place] = (symbols[place] + data.draw(st.integers(1, phase.modulus - 1))) % phase.modulus
+    altered = dataclasses.replace(total, payload={"sums": to_limbs(symbols, phase.modulus)})
+    with pytest.raises(RunStoppedError):
+        phase.server_update(state, altered)
+
+
+def test_a_capacity_below_what_is_sent_stops_the_run():
+    method, data = FedHull(), federation(0)
+    phase, state, _ = hulls_exchange(method, data)
+    _, _, memories = zip(
+        *Sequential().run(
+            method.phase(method.init(data.meta, Rng(0))),
+            {c.id: method.broadcast(method.init(data.meta, Rng(0)), c.id) for c in data.clients},
+            data.clients,
+            {},
+            Rng(1),
+        ),
+        strict=True,
+    )
+    small = state | {"capacity": max(len(memory["own_bins"]) for memory in memories)}
+    messages = {client.id: phase.broadcast(small, client.id) for client in data.clients}
+    kept = {client.id: memory for client, memory in zip(data.clients, memories, strict=True)}
+    updates = [
+        (c.id, u) for c, u, _ in Sequential().run(phase, messages, data.clients, kept, Rng(1))
+    ]
+    with pytest.raises(RunStoppedError, match=r"more than|no bins"):
+        phase.server_update(small, phase.aggregator.aggregate(updates))
+
+
+def test_the_order_of_labels_is_drawn_and_not_that_of_ids():
+    data = HalfPlanes(num_points=400, least=20).load(Rng(0))
+    orders = {tuple(FedHull().init(data.meta, Rng(seed))["order"].tolist()) for seed in range(5)}
+    assert len(orders) == 5
+
+
+def test_a_client_is_told_its_own_place_only():
+    data = federation(0)
+    state = FedHull().init(data.meta, Rng(0))
+    for client in data.clients:
+        message = FedHull().broadcast(state, client.id)
+        assert message["place"] == int(state["order"][client.id])
+        assert "order" not in message
+    assert "place" not in FedHull().broadcast(state, HOLDOUT)
+
+
+def test_inputs_that_are_no_points_of_the_plane_are_refused():
+    with pytest.raises(ValueError, match="points of the plane, got 3 classes of inputs"):
+        FedHull().init(Meta(3, (5,), (1, 1)), Rng(0))
+
+
+def test_points_outside_the_disc_fail_at_their_client():
+    data = federation(0)
+    wrong = Examples({"x": torch.tensor([[1.5, 0.0]]).double(), "y": torch.tensor([0])})
+    clients = (dataclasses.replace(data.clients[0], train=wrong), *data.clients[1:])
+    _, rows = train(FedHull(), FederatedData(clients, data.meta, data.holdout))
+    assert scores(rows, "clients/failed")[None] == 1.0
+    assert scores(rows, "holdout/accuracy")[None] == 1.0
+
+
+@pytest.mark.parametrize("hulls", ["none", "once", "released"])
+def test_training_in_one_place_is_the_estimator_on_all_points(hulls):
+    data = federation(0, apart=1.0)
+    method = Central(Hyperbolic(C=0.3), hulls=hulls)
+    positions, _ = train(method, data)
+    learned = positions[-1].state["model"]
+    x = np.concatenate([client.train.all()["x"].numpy() for client in data.clients])
+    y = np.concatenate([client.train.all()["y"].numpy() for client in data.clients])
+    if hulls != "none":
+        return
+    expected = Hyperbolic(C=0.3).fit(x, y, c=1.0)
+    for name, tensor in expected.items():
+        assert torch.equal(learned[name], tensor)
+
+
+def test_hulls_hold_fewer_points_than_all_and_the_released_ones_repeat_one():
+    points = federation(0).clients[0].train.all()["x"].numpy()
+    everything = np.ones(len(points), dtype=bool)
+    once, released = (Central(hulls=h)._corners(points, everything) for h in ("once", "released"))
+    assert len(released) == len(once) + 1
+    assert len(set(released.tolist())) == len(once)
+
+
+def test_pictures_show_hulls_and_boundaries():
+    data = federation(0)
+    positions, _ = train(FedHull(), data)
+    (drawn,) = FedHull().figures(positions[-1].state, data).values()
+    assert int(drawn.curve_dashed.sum()) == 3
+    assert int((~drawn.curve_dashed).sum()) == len(positions[-1].state["hulls"]["labels"].unique())
