@@ -6,7 +6,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -18,9 +18,13 @@ class Disc:
         points: At most 1 from the origin, up to rounding.
         labels: The class of every point, from 0; it gives the colour.
         marks: Large markers, each numbered by its row and coloured as that class: prototypes.
+        curves: Points along curves, such as the sides of polygons, one curve after the other.
+        curve_ids: Which curve each of these points belongs to, from 0, ascending.
+        curve_labels: The class of every curve; it gives the colour.
+        curve_dashed: Which curves are dashed: boundaries between classes.
 
     Raises:
-        ValueError: If a point or a mark lies outside the disc, or labels do not fit the points.
+        ValueError: If a point lies outside the disc, or labels do not fit.
 
     Example:
         >>> prototypes = torch.tensor([[0.9, 0.0], [-0.9, 0.0]])
@@ -31,10 +35,22 @@ class Disc:
     points: Float[Tensor, "n 2"]
     labels: Int[Tensor, " n"]
     marks: Float[Tensor, "m 2"] = field(default_factory=lambda: torch.empty(0, 2))
+    curves: Float[Tensor, "k 2"] = field(default_factory=lambda: torch.empty(0, 2))
+    curve_ids: Int[Tensor, " k"] = field(default_factory=lambda: torch.empty(0).long())
+    curve_labels: Int[Tensor, " p"] = field(default_factory=lambda: torch.empty(0).long())
+    curve_dashed: Bool[Tensor, " p"] = field(default_factory=lambda: torch.empty(0).bool())
 
     def __post_init__(self) -> None:
         _check(self.points, self.labels)
-        for name, points in (("points", self.points), ("marks", self.marks)):
+        _check(self.curves, self.curve_ids)
+        ids = self.curve_ids.unique_consecutive()
+        if not (
+            torch.equal(ids.cpu(), torch.arange(len(self.curve_labels)))
+            and self.curve_dashed.shape == self.curve_labels.shape
+        ):
+            raise ValueError("curves must be numbered 0, 1, ... in order, with one label for each")
+        for name in ("points", "marks", "curves"):
+            points = getattr(self, name)
             if points.ndim != 2 or points.shape[1] != 2:
                 raise ValueError(f"{name} need two coordinates, got shape {tuple(points.shape)}")
             norms = points.double().norm(dim=1)

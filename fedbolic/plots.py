@@ -142,6 +142,12 @@ def _fill_disc(axes: "Axes", disc: Disc) -> None:
     axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
     axes.add_patch(Circle((0, 0), 1, fill=False, linewidth=1))
     _scatter(axes, disc.points, disc.labels)
+    for i, (k, dashed) in enumerate(
+        zip(disc.curve_labels.tolist(), disc.curve_dashed.tolist(), strict=True)
+    ):
+        x, y = disc.curves[disc.curve_ids == i].T.numpy()
+        look = {"color": _colour(k), "linestyle": "--" if dashed else "-"}
+        axes.plot(x, y, linewidth=1.5 if dashed else 0.8, marker="." if len(x) == 1 else "", **look)
     area = min(280, 8000 / max(len(disc.marks), 1))  # in square points; they share the boundary
     text = {"ha": "center", "va": "center_baseline", "fontsize": 0.5 * math.sqrt(area)}
     for k, (x, y) in enumerate(disc.marks.tolist()):

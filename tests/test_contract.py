@@ -361,7 +361,9 @@ def test_something_is_learned_or_at_least_changed(name):
     log = exchanges(name)
     before, after = (flat({"s": x}) for x in (log[0].state, log[-1].next))
     changed = any(
-        isinstance(after[p], torch.Tensor) and not torch.equal(before[p], after[p]) for p in after
+        isinstance(after[p], torch.Tensor)
+        and (p not in before or not torch.equal(before[p], after[p]))
+        for p in after
     )
     assert changed or any(log[-1].kept.values())
 

@@ -19,7 +19,11 @@ def discs(draw):
     n, m, dtype = draw(counts), draw(counts), draw(dtypes)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
     points, marks = (torch.rand(k, 2, generator=generator, dtype=dtype) - 0.5 for k in (n, m))
-    return Disc(points, torch.randint(26, (n,), generator=generator), marks)
+    labels = torch.randint(26, (n,), generator=generator)
+    p = draw(counts)
+    ids = torch.arange(p).repeat_interleave(torch.randint(1, 4, (p,), generator=generator))
+    curves = torch.rand(len(ids), 2, generator=generator, dtype=dtype) - 0.5
+    return Disc(points, labels, marks, curves, ids, torch.arange(p), torch.arange(p) % 2 == 0)
 
 
 @st.composite
@@ -56,7 +60,8 @@ def test_the_file_holds_the_fields_as_arrays_and_no_pickle(tmp_path):
     with (tmp_path / "a.npz").open("wb") as stream:
         write(Disc(points * 1, labels), stream)  # a part of a graph, as a method may give it
     with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
-        assert set(arrays.files) == {"kind", "points", "labels", "marks"}
+        curves = {"curves", "curve_ids", "curve_labels", "curve_dashed"}
+        assert set(arrays.files) == {"kind", "points", "labels", "marks"} | curves
         assert arrays["kind"] == "disc"
         assert arrays["points"].tolist() == [[0.5, 0.25]]
         assert arrays["labels"].tolist() == [3]

@@ -8,6 +8,7 @@ from fedbolic.data.digits import Digits
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.images import Images
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
+from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "IID",
     "MNIST",
     "Arrays",
+    "ClassRuns",
     "Client",
     "Dataset",
     "Digits",
@@ -25,11 +27,14 @@ __all__ = [
     "Examples",
     "FashionMNIST",
     "FederatedData",
+    "HalfPlanes",
     "Images",
     "Meta",
     "Partition",
     "Parts",
+    "Points",
     "Shards",
     "Source",
     "Split",
+    "uniform_points",
 ]

@@ -10,6 +10,7 @@ from fedbolic.federated.evaluation import Calibrate, Evaluation, Tune
 from fedbolic.federated.fedavg import FedAvg
 from fedbolic.federated.method import Method, Total, Update
 from fedbolic.federated.min_norm import MinNorm
+from fedbolic.federated.modular import SumModulo
 from fedbolic.federated.ranks import Ranks
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.stepped import Schedule, Stepped
@@ -41,6 +42,7 @@ __all__ = [
     "Sequential",
     "Stepped",
     "Sum",
+    "SumModulo",
     "Total",
     "Trainer",
     "Tune",

@@ -1,0 +1,267 @@
+"""Points of the Poincare disc as the data of a federation: published embeddings, or generated."""
+
+import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData
+from fedbolic.data.files import search_path
+from fedbolic.data.partition import IID, Partition
+from fedbolic.data.source import Source
+from fedbolic.manifolds import Poincare
+from fedbolic.rng import Rng
+from fedbolic.types import Meta
+
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+
+MAX_DRAWS = 10_000
+"""Labellings of generated points before giving up on two large classes."""
+
+
+@dataclass(frozen=True)
+class ClassRuns(Partition):
+    """Every class cut into runs of equal length, one for each client, after one shuffle of all.
+
+    The last clients get fewer of a small class, or none.
+
+    Args:
+        num_clients: Number of clients, at least 1.
+        legacy: If given, the shuffle is that of NumPy's old generator, seeded with this times the
+            run's seed: 3 is what the experiments of FedHull's authors used.
+
+    Example:
+        >>> labels = torch.tensor([0, 0, 0, 0, 1, 1])
+        >>> [sorted(labels[part].tolist()) for part in ClassRuns(2).split(labels, Rng(0))]
+        [[0, 0, 1], [0, 0, 1]]
+    """
+
+    num_clients: int = 3
+    legacy: int | None = None
+
+    def __post_init__(self) -> None:
+        check.at_least(1, num_clients=self.num_clients)
+        if self.legacy is not None:
+            check.at_least(0, legacy=self.legacy)
+
+    @override
+    def split(self, labels: Int64[Tensor, " n"], rng: Rng) -> list[Tensor]:
+        if self.legacy is None:
+            order = torch.randperm(len(labels), generator=rng.generator())
+        else:
+            old = np.random.RandomState(self.legacy * rng.seed)  # theirs
+            order = torch.from_numpy(old.permutation(len(labels)))
+        parts: list[list[Tensor]] = [[] for _ in range(self.num_clients)]
+        for label in labels.unique():
+            run = order[labels[order] == label]
+            length = math.ceil(len(run) / self.num_clients)
+            for i, part in enumerate(parts):
+                part.append(run[i * length : (i + 1) * length])
+        return [torch.cat(part).sort().values for part in parts]
+
+
+@dataclass(frozen=True)
+class Points(Source):
+    """Labelled points of the Poincare ball, read from a file, split anew and dealt to clients.
+
+    The file is an ``.npz`` of ``x_train, y_train, x_test, y_test``, whose parts are joined in this
+    order; labels are integers from 0, of any type. Points stay float64: they lie near a boundary.
+
+    Args:
+        path: The file; a relative path is taken from the data folder if there is one, else from
+            the working folder.
+        partition: How the training points are dealt.
+        test_rate: Share of all points that the server is tested on, in (0, 1), rounded up.
+        split: If given, the seed of scikit-learn's ``train_test_split``, whatever the run's; else
+            the split follows the run.
+        client_test_rate: Share of its points that a client is tested on, in [0, 1).
+        c: Minus the curvature, above 0.
+        root: Folder to read from; without it, that of the variable FEDBOLIC_DATA.
+    """
+
+    path: Path
+    partition: Partition = ClassRuns()
+    test_rate: float = 0.15
+    split: int | None = None
+    client_test_rate: float = 0.0
+    c: float = 1.0
+    root: Path | None = None
+
+    def __post_init__(self) -> None:
+        check.positive(c=self.c)
+        _check_rates(self.test_rate, self.client_test_rate)
+
+    @override
+    def load(self, rng: Rng) -> FederatedData:
+        x, y = _read(_find(self.path, self.root))
+        Poincare(self.c).require(x)
+        seed = rng.at("holdout").number() % 2**32 if self.split is None else self.split
+        split = (x, y, self.test_rate, seed)
+        return _federate(split, self.partition, self.client_test_rate, rng)
+
+
+@dataclass(frozen=True)
+class HalfPlanes(Source):
+    r"""Points uniform in a hyperbolic disc, labelled by the side of a random geodesic.
+
+    .. math:: \tau = 2 s \operatorname{arsinh}(\sqrt\eta \sinh(R_H / 2 s)), \quad \eta \sim U(0, 1)
+
+    The geodesic passes through a point at ``offset`` of the disc's radius; points nearer to it than
+    ``margin`` are left out. Geodesics that leave a class small are drawn again.
+
+    Args:
+        num_points: Drawn before the margin, at least 10.
+        offset: Where the geodesic's point lies, as a share of the radius, in [0, 1): mu.
+        margin: Least hyperbolic distance to the geodesic, at least 0: gamma.
+        radius: Of the disc, in coordinates, above 0 with ``c R^2 < 1``.
+        least: Points that each class must have, at least 1.
+        partition: How the training points are dealt.
+        test_rate: Share of all points that the server is tested on, in (0, 1), rounded up.
+        client_test_rate: Share of its points that a client is tested on, in [0, 1).
+        c: Minus the curvature, above 0.
+
+    References:
+        Prakash et al. (2024), Algorithm 3 and Sec. 6.2, arXiv:2308.06895.
+
+    Example:
+        >>> data = HalfPlanes(num_points=500, least=50).load(Rng(0))
+        >>> data.meta.num_clients, data.meta.num_classes, len(data.holdout.test)
+        (10, 2, 50)
+    """
+
+    num_points: int = 2000
+    offset: float = 0.4
+    margin: float = 0.0
+    radius: float = 0.95
+    least: int = 100
+    partition: Partition = IID(10)
+    test_rate: float = 0.1
+    client_test_rate: float = 0.0
+    c: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.at_least(10, num_points=self.num_points)
+        check.at_least(1, least=self.least)
+        check.rate(below_one=True, offset=self.offset)
+        check.not_negative(margin=self.margin)
+        check.positive(radius=self.radius, c=self.c)
+        if self.c * self.radius**2 >= 1:
+            raise ValueError(f"c R^2 must be below 1, got radius {self.radius} and c {self.c}")
+        _check_rates(self.test_rate, self.client_test_rate)
+
+    @override
+    def load(self, rng: Rng) -> FederatedData:
+        x = uniform_points(self.num_points, radius=self.radius, c=self.c, rng=rng.at("points"))
+        x, y = self._label(x, rng.at("geodesic").generator())
+        split = (x, y, self.test_rate, rng.at("holdout").number() % 2**32)
+        return _federate(split, self.partition, self.client_test_rate, rng)
+
+    def _label(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The points that are far enough from a geodesic, and their sides of it."""
+        for _ in range(MAX_DRAWS):
+            turn = 2 * math.pi * torch.rand((), generator=generator, dtype=torch.float64)
+            through = self.offset * self.radius * torch.stack([turn.cos(), turn.sin()])
+            normal = torch.randn(2, generator=generator, dtype=torch.float64)
+            away = Poincare(self.c).dist2plane(x, through, normal)
+            far = away.abs() >= self.margin
+            y = (away[far] >= 0).long()
+            if min(int(y.sum()), int((1 - y).sum())) >= self.least:
+                return x[far], y
+        raise ValueError(
+            f"{MAX_DRAWS} geodesics left fewer than {self.least} points in a class: use a smaller "
+            "margin, offset or least, or more points"
+        )
+
+
+def uniform_points(
+    num_points: int, *, radius: float, c: float = 1.0, rng: Rng
+) -> Float64[Tensor, "n 2"]:
+    """Points of a hyperbolic disc around the origin, uniform by area.
+
+    Args:
+        num_points: How many.
+        radius: Of the disc, in coordinates, with ``c R^2 < 1``.
+        c: Minus the curvature, above 0.
+        rng: The stream.
+
+    References:
+        Prakash et al. (2024), Algorithm 3, arXiv:2308.06895.
+
+    Example:
+        >>> bool((uniform_points(100, radius=0.5, rng=Rng(0)).norm(dim=1) <= 0.5).all())
+        True
+    """
+    generator, root = rng.generator(), math.sqrt(c)
+    area, turn = torch.rand(2, num_points, generator=generator, dtype=torch.float64)
+    half = (area.sqrt() * math.sinh(math.atanh(radius * root))).asinh()
+    angle = 2 * math.pi * turn
+    return (half.tanh() / root)[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def _check_rates(test_rate: float, client_test_rate: float) -> None:
+    check.positive(test_rate=test_rate)
+    check.rate(below_one=True, test_rate=test_rate, client_test_rate=client_test_rate)
+
+
+def _find(path: Path, root: Path | None) -> Path:
+    folders = search_path(root) if root else (*search_path(None), Path())
+    for folder in folders:
+        if (folder / path).is_file():
+            return folder / path
+    raise FileNotFoundError(
+        f"{path} is not in {' or '.join(str(folder.absolute()) for folder in folders)}: give the "
+        "path of an .npz file that is there, or set FEDBOLIC_DATA"
+    )
+
+
+def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"]]:
+    """Both parts of a file, joined."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            x_train, y_train, x_test, y_test = (file[name] for name in PARTS)
+    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged or no .npz of {', '.join(PARTS)}: {error}") from error
+    x, y = np.concatenate([x_train, x_test]), np.concatenate([y_train, y_test])
+    if x.ndim != 2 or y.shape != x.shape[:1] or (y != y.astype(np.int64)).any() or y.min() < 0:
+        raise ValueError(
+            f"{path} must hold rows of points and one integer label from 0 for each, got points "
+            f"{x.shape} and labels {y.dtype} {y.shape}"
+        )
+    return torch.from_numpy(x.astype(np.float64)), torch.from_numpy(y.astype(np.int64))
+
+
+def _federate(
+    split: tuple[Tensor, Tensor, float, int],
+    partition: Partition,
+    client_test_rate: float,
+    rng: Rng,
+) -> FederatedData:
+    """The points with the server's share held out and the rest dealt."""
+    # only here: it takes a second, and whoever reads other data need not wait for it
+    from sklearn.model_selection import train_test_split
+
+    x, y, test_rate, seed = split
+    train, held = (
+        torch.from_numpy(index)
+        for index in train_test_split(np.arange(len(y)), test_size=test_rate, random_state=seed)
+    )
+    shares = [train[part] for part in partition.split(y[train], rng.at("partition"))]
+    splits = []
+    for i, share in enumerate(shares):
+        order = share[torch.randperm(len(share), generator=rng.at("split", i).generator())]
+        test = order[: math.ceil(round(client_test_rate * len(share), 6))].sort().values
+        own = share[~torch.isin(share, test)]
+        splits.append([Examples({"x": x[index], "y": y[index]}) for index in (own, test)])
+    num_classes = int(y.max()) + 1
+    meta = Meta(num_classes, tuple(x.shape[1:]), tuple(len(own) for own, _ in splits))
+    empty = Examples({"x": x[:0], "y": y[:0]})
+    clients = tuple(Client(i, own, empty, test, meta) for i, (own, test) in enumerate(splits))
+    holdout = Client(HOLDOUT, empty, empty, Examples({"x": x[held], "y": y[held]}), meta)
+    return FederatedData(clients, meta, holdout)

@@ -1,0 +1,26 @@
+"""FedHull: a federated hyperbolic SVM from quantised convex hulls (Prakash et al., TMLR 2024)."""
+
+from fedhull.boundary import Euclidean, Hyperbolic
+from fedhull.central import Central
+from fedhull.classifier import HyperbolicSVC, ToBall
+from fedhull.grouping import Assignment, KernighanLin, Spectral
+from fedhull.hull import hull
+from fedhull.labels import Binary, BoseChowla
+from fedhull.method import FedHull
+from fedhull.quantise import PolarGrid
+
+__all__ = [
+    "Assignment",
+    "Binary",
+    "BoseChowla",
+    "Central",
+    "Euclidean",
+    "FedHull",
+    "Hyperbolic",
+    "HyperbolicSVC",
+    "KernighanLin",
+    "PolarGrid",
+    "Spectral",
+    "ToBall",
+    "hull",
+]

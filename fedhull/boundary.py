@@ -1,0 +1,159 @@
+"""Classifiers that a server trains on points, as trees of numbers that clients apply."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from sklearn.svm import LinearSVC
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Poincare
+from fedbolic.types import Tree
+from fedhull.classifier import HyperbolicSVC, scores
+from fedhull.platt import platt_scaling
+from fedhull.reference import Reference
+from fedhull.svm import Loss
+
+NUM_CURVE, FAR = 200, 12.0
+"""Points of a curve that is drawn, and how far it is followed, in units of length."""
+
+
+class Boundary(ABC):
+    """A recipe for decision boundaries; what is learned is a tree of float64 tensors."""
+
+    @abstractmethod
+    def fit(
+        self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
+    ) -> Tree:
+        """What is learned, of two classes or more, numbered from 0 without gaps.
+
+        Raises:
+            ValueError: If a class has no point.
+        """
+
+    @abstractmethod
+    def log_odds(
+        self, learned: Tree, points: Float[np.ndarray, "n 2"], *, c: float
+    ) -> Float[np.ndarray, "n num_classes"]:
+        """The log-odds of every class; the largest is the prediction."""
+
+    @abstractmethod
+    def curves(self, learned: Tree, *, c: float) -> list[Float[np.ndarray, "m 2"]]:
+        """Where the score of each class is zero, as points along the curve; of two, one curve."""
+
+
+@dataclass(frozen=True)
+class Hyperbolic(Boundary):
+    """Geodesic boundaries: :class:`fedhull.classifier.HyperbolicSVC`.
+
+    Args:
+        C: The price of a violated margin, above 0: lambda of the paper.
+        loss: ``squared_hinge`` as the authors' code, or ``hinge`` as their Eq. (7).
+        pairs: Candidates for a reference point, at least 1.
+        reference: Pairs of corners, or the hulls' own distance (``exact``).
+    """
+
+    C: float = 0.1
+    loss: Loss = "squared_hinge"
+    pairs: int = 3
+    reference: Reference = "vertices"
+
+    def __post_init__(self) -> None:
+        check.positive(C=self.C)
+        check.at_least(1, pairs=self.pairs)
+
+    @override
+    def fit(
+        self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
+    ) -> Tree:
+        model = HyperbolicSVC(
+            self.C, loss=self.loss, pairs=self.pairs, reference=self.reference, c=c
+        )
+        model.fit(points, labels)
+        return _tree(points=model.points_, normals=model.normals_, platt=model.platt_)
+
+    @override
+    def log_odds(
+        self, learned: Tree, points: Float[np.ndarray, "n 2"], *, c: float
+    ) -> Float[np.ndarray, "n num_classes"]:
+        at, normals = (learned[name].double().cpu().numpy() for name in ("points", "normals"))
+        return _scaled(scores(points, at, normals, c=c), learned)
+
+    @override
+    def curves(self, learned: Tree, *, c: float) -> list[Float[np.ndarray, "m 2"]]:
+        at, normals = (learned[name].double().cpu() for name in ("points", "normals"))
+        across = torch.nn.functional.normalize(normals.flip(1) * torch.tensor([-1.0, 1.0]).to(at))
+        reach = torch.linspace(-1, 1, NUM_CURVE, dtype=torch.float64)[:, None] * FAR / c**0.5
+        space = Poincare(c)
+        unit = across / space.norm(at, across)[:, None]
+        return [space.expmap(p, reach * u).numpy() for p, u in zip(at, unit, strict=True)]
+
+
+@dataclass(frozen=True)
+class Euclidean(Boundary):
+    """Straight boundaries in the coordinates of the disc: what the paper compares with.
+
+    Linear support vector machines with an intercept, one class against the rest, and Platt scaling.
+
+    Args:
+        C: The price of a violated margin, above 0.
+    """
+
+    C: float = 0.1
+
+    def __post_init__(self) -> None:
+        check.positive(C=self.C)
+
+    @override
+    def fit(
+        self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
+    ) -> Tree:
+        del c
+        num_classes = int(labels.max()) + 1
+        if len(np.unique(labels)) < max(num_classes, 2):
+            raise ValueError(f"every class needs a point, got labels {np.unique(labels).tolist()}")
+        normals, offsets, platt = [], [], []
+        for k in [1] if num_classes == 2 else range(num_classes):
+            model = LinearSVC(C=self.C, tol=1e-8).fit(points, labels == k)
+            found = model.decision_function(points)
+            normals.append(model.coef_[0])
+            offsets.append(float(np.ravel(model.intercept_)[0]))
+            platt.append(platt_scaling(found, labels == k, shift=num_classes > 2))
+        return _tree(normals=np.array(normals), offsets=np.array(offsets), platt=np.array(platt))
+
+    @override
+    def log_odds(
+        self, learned: Tree, points: Float[np.ndarray, "n 2"], *, c: float
+    ) -> Float[np.ndarray, "n num_classes"]:
+        del c
+        normals, offsets = (learned[name].double().cpu().numpy() for name in ("normals", "offsets"))
+        return _scaled(points @ normals.T + offsets, learned)
+
+    @override
+    def curves(self, learned: Tree, *, c: float) -> list[Float[np.ndarray, "m 2"]]:
+        lines = []
+        for normal, offset in zip(
+            learned["normals"].double().cpu().numpy(),
+            learned["offsets"].double().cpu().numpy(),
+            strict=True,
+        ):
+            near = -offset * normal / (normal @ normal)
+            half = np.sqrt(max(0.999 / c - near @ near, 0))  # a line that misses the disc is a dot
+            near *= min(1.0, 0.999 / c**0.5 / max(np.linalg.norm(near), 1e-300))
+            across = np.array([-normal[1], normal[0]]) / np.linalg.norm(normal)
+            lines.append(near + np.linspace(-half, half, NUM_CURVE)[:, None] * across)
+        return lines
+
+
+def _tree(**arrays: np.ndarray) -> Tree:
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def _scaled(found: np.ndarray, learned: Tree) -> np.ndarray:
+    """Log-odds of every class; of two, those of the first are minus those of the second."""
+    platt = learned["platt"].double().cpu().numpy()
+    odds = found * platt[:, 0] + platt[:, 1]
+    return np.concatenate([-odds, odds], axis=1) if odds.shape[1] == 1 else odds

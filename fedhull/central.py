@@ -1,0 +1,93 @@
+"""The same classifiers with all points in one place: what federation is compared with."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Aggregator, Collect
+from fedbolic.federated.method import Method, Total, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+from fedhull.boundary import Boundary, Hyperbolic
+from fedhull.exchanges import arrays
+from fedhull.hull import hull
+
+
+@dataclass(frozen=True)
+class Central(Method):
+    """No federated method: every client sends its points, and the server trains on all of them.
+
+    CP and CE of the paper's tables; with ``hulls``, CH-CP and CH-CE.
+
+    Args:
+        boundary: What is trained.
+        hulls: Train on all points (``none``), on the corners of every class's hull (``once``), or
+            on these as the authors' code returns them, which has the corner farthest from the
+            origin twice (``released``).
+        c: Minus the curvature, above 0.
+
+    References:
+        Prakash et al. (2024), Sec. 6.1 and Table 2, arXiv:2308.06895.
+    """
+
+    boundary: Boundary = Hyperbolic()
+    hulls: Literal["none", "once", "released"] = "none"
+    c: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.positive(c=self.c)
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
+        """One."""
+        return 1
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Collect()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {"num_classes": meta.num_classes}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        return Update(client.train.all(), float(client.size)), {}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        sent = total.payload.values()
+        points = torch.cat([of["x"] for of in sent]).double().cpu().numpy()
+        labels = torch.cat([of["y"] for of in sent]).cpu().numpy()
+        if self.hulls != "none":
+            kept = np.concatenate([self._corners(points, labels == k) for k in np.unique(labels)])
+            points, labels = points[kept], labels[kept]
+        return {**state, "model": self.boundary.fit(points, labels, c=self.c)}
+
+    def _corners(self, points: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        index = np.flatnonzero(chosen)
+        index = index[hull(points[index], c=self.c)]
+        if self.hulls == "released":
+            farthest = index[np.square(points[index]).sum(axis=1).argmax()]
+            index = np.append(index, farthest)
+        return index
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        found = {}
+        if "model" in message:
+            for name, split in (("validation", client.validation), ("test", client.test)):
+                if len(split):
+                    points, labels = arrays(split)
+                    odds = self.boundary.log_odds(message["model"], points, c=self.c)
+                    found[f"{name}/accuracy"] = float((odds.argmax(axis=1) == labels).mean())
+                    found[f"{name}/examples"] = float(len(split))
+        return found

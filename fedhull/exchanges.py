@@ -1,0 +1,284 @@
+"""The three exchanges of FedHull: sizes, hulls, names."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.data.client import HOLDOUT, Client, Split
+from fedbolic.federated.aggregate import Aggregator, Sum
+from fedbolic.federated.engine import RunStoppedError
+from fedbolic.federated.method import Cohort, Method, Total, Update
+from fedbolic.federated.modular import SumModulo, from_limbs, num_limbs, to_limbs
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+from fedhull.boundary import Boundary
+from fedhull.grouping import Grouping, hull_distances, match_labels
+from fedhull.labels import LabelCode
+from fedhull.leakage import leakage, quantised_hulls
+from fedhull.quantise import PolarGrid
+from fedhull.transmit import decode, encode, num_symbols
+
+PUBLIC = ("exchange", "num_classes", "num_labels", "modulus", "capacity", "model")
+"""What of the state everybody may know."""
+
+
+class Exchange(Method):
+    """One exchange of the round; it has no state of its own and is not scored."""
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
+        """One."""
+        return 1
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sum()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {}
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return message_to(state, client_id)
+
+    @override
+    @abstractmethod
+    def template(self, message: Tree) -> Tree: ...
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        return {}
+
+
+def message_to(state: Tree, client_id: int) -> Tree:
+    """What is public, and to each client its own place in the order of labels.
+
+    Args:
+        state: The server's.
+        client_id: To whom.
+    """
+    message = {name: state[name] for name in PUBLIC if name in state}
+    if client_id == HOLDOUT:
+        return message | ({"names": state["names"]} if "names" in state else {})
+    return message | {"place": int(state["order"][client_id])}
+
+
+def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:
+    """The points and labels of a split in double precision.
+
+    Args:
+        split: Of a client.
+    """
+    tensors = split.all()
+    return tensors["x"].double().cpu().numpy(), tensors["y"].cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Sizes(Exchange):
+    """Every client's number of bins, of which only the sum matters; and what they would tell.
+
+    Args:
+        grid: The bins.
+        min_count: Points that a bin must hold to be revealed.
+    """
+
+    grid: PolarGrid
+    min_count: int
+
+    @property
+    @override
+    def evaluates(self) -> bool:
+        return False
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        points, labels = arrays(client.train)
+        revealed = quantised_hulls(points, labels, self.grid, min_count=self.min_count)
+        bins = np.concatenate([np.empty(0, dtype=np.int64), *revealed.values()])
+        classes = np.repeat(list(revealed), [len(own) for own in revealed.values()])
+        report = leakage(points, labels, self.grid, revealed=revealed)
+        metrics = {
+            "leakage/share": report.share,
+            "leakage/single": report.single,
+            "leakage/bins": float(report.num_bins),
+            "leakage/neighbour": report.neighbour,
+        }
+        memory = {
+            "own_bins": torch.from_numpy(bins),
+            "own_classes": torch.from_numpy(classes.astype(np.int64)),
+        }
+        size = torch.tensor(len(np.unique(bins)))
+        return Update({"size": size}, float(client.size), metrics), memory
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"size": torch.zeros((), dtype=torch.int64)}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        capacity = int(total.payload["size"])
+        if not capacity:
+            raise RunStoppedError("no client reveals a bin: lower min_count, or enlarge epsilon")
+        return state | {"exchange": "hulls", "capacity": capacity}
+
+
+@dataclass(frozen=True)
+class Hulls(Exchange):
+    """Power sums of labelled bins, from whose sum the server reads the hulls, and learns.
+
+    Args:
+        grid: The bins.
+        code: Labels of classes in bins.
+        grouping: How hulls are put together.
+        boundary: What is trained on them.
+        modulus: The field.
+    """
+
+    grid: PolarGrid
+    code: LabelCode
+    grouping: Grouping
+    boundary: Boundary
+    modulus: int
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return SumModulo(self.modulus)
+
+    @property
+    @override
+    def cohort(self) -> Cohort:
+        return "same"
+
+    @property
+    @override
+    def evaluates(self) -> bool:
+        return False
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        integers = self.code.values(message["num_labels"])
+        first = message["place"] * message["num_classes"]
+        values: dict[int, int] = {}
+        pairs = zip(memory["own_bins"].tolist(), memory["own_classes"].tolist(), strict=True)
+        for place, k in pairs:
+            values[place] = values.get(place, 0) + integers[first + k]
+        sums = encode(values, capacity=message["capacity"], modulus=self.modulus)
+        return Update({"sums": to_limbs(sums, self.modulus)}, float(client.size)), memory
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        shape = (num_symbols(message["capacity"]), num_limbs(self.modulus))
+        return {"sums": torch.zeros(shape, dtype=torch.int64)}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        try:
+            bins, labels = self.read(total.payload["sums"], state["num_labels"])
+            groups = self._grouped(bins, labels, state)
+            points, groups_of_points = self.grid.decode(bins), groups[labels]
+            model = self.boundary.fit(points, groups_of_points, c=self.grid.c)
+        except ValueError as error:  # nothing is decoded, or a class is absent
+            raise RunStoppedError(str(error)) from error
+        hulls = {"bins": bins, "labels": labels, "groups": groups_of_points}
+        return state | {
+            "exchange": "names",
+            "model": model,
+            "hulls": {name: torch.from_numpy(array) for name, array in hulls.items()},
+        }
+
+    def read(
+        self, sums: Int[Tensor, "n limbs"], num_labels: int
+    ) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+        """The bins of all hulls, each with its label.
+
+        Args:
+            sums: Of all clients.
+            num_labels: Labels that there are.
+
+        Raises:
+            DecodingError: If they are no sum of what clients may send.
+        """
+        found = decode(from_limbs(sums), num_bins=self.grid.num_bins, modulus=self.modulus)
+        pairs = [
+            (place, label)
+            for place, total in found.items()
+            for label in self.code.decode(total, num_labels)
+        ]
+        bins, labels = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return bins, labels
+
+    def _grouped(self, bins: np.ndarray, labels: np.ndarray, state: Tree) -> np.ndarray:
+        """The group of every label; of labels that nobody used, -1."""
+        used, num_classes = np.unique(labels), state["num_classes"]
+        hulls = [self.grid.decode(bins[labels == label]) for label in used]
+        found = self.grouping.groups(
+            hull_distances(hulls, c=self.grid.c),
+            used // num_classes,
+            num_groups=num_classes,
+            seed=state["seed"],
+        )
+        if len(np.unique(found)) < num_classes:
+            raise ValueError(f"the hulls make fewer than {num_classes} groups: a class is absent")
+        groups = np.full(state["num_labels"], -1)
+        groups[used] = found
+        return groups
+
+
+@dataclass(frozen=True)
+class Names(Exchange):
+    """What clients call the groups: each keeps its own names, and votes for the server's test set.
+
+    Args:
+        boundary: What was trained.
+        c: Minus the curvature.
+    """
+
+    boundary: Boundary
+    c: float
+
+    @property
+    @override
+    def cohort(self) -> Cohort:
+        return "same"
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        points, labels = arrays(client.train)
+        groups = self.boundary.log_odds(message["model"], points, c=self.c).argmax(axis=1)
+        agreement = np.zeros((message["num_classes"],) * 2)
+        np.add.at(agreement, (groups, labels), 1)
+        names = match_labels(agreement)
+        votes = np.zeros(agreement.shape, dtype=np.int64)
+        known = agreement.sum(axis=0)[names] > 0  # it cannot name what it does not have
+        votes[np.flatnonzero(known), names[known]] = 1
+        update = Update({"votes": torch.from_numpy(votes)}, float(client.size))
+        return update, memory | {"own_names": torch.from_numpy(names)}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"votes": torch.zeros((message["num_classes"],) * 2, dtype=torch.int64)}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        votes = total.payload["votes"]
+        absent = (votes.sum(dim=0) == 0).nonzero().flatten().tolist()
+        if absent:
+            raise RunStoppedError(
+                f"no client has classes {absent}: they cannot be learned, so leave them out"
+            )
+        names = match_labels(votes.double().numpy())
+        return state | {"exchange": "done", "names": torch.from_numpy(names)}

@@ -1,0 +1,74 @@
+"""Extreme points in any dimension: exact in the plane, by Qhull or linear programs elsewhere."""
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.optimize import linprog
+from scipy.spatial import ConvexHull, QhullError
+
+from fedhull.hull import hull, klein, require_ball
+
+QHULL_DIM = 6
+"""Above it Qhull's time explodes, and one linear program for each point is faster."""
+
+
+def extreme_points(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Int[np.ndarray, " m"]:
+    """Indices of the extreme points of the hyperbolic convex hull, in any dimension.
+
+    In the plane :func:`fedhull.hull.hull`, exact and counter-clockwise; elsewhere up to rounding,
+    ascending.
+
+    Args:
+        points: Of the Poincare ball.
+        c: Minus the curvature, 0 or more.
+
+    Raises:
+        ValueError: If a point does not lie in the open ball.
+
+    Example:
+        >>> extreme_points(np.array([[0.1], [-0.2], [0.3]]))
+        array([1, 2])
+    """
+    require_ball(points, c=c)
+    dim = points.shape[1]
+    if dim == 2:
+        return hull(points, c=c)
+    first = np.sort(np.unique(points, axis=0, return_index=True)[1])
+    flat = klein(points[first], c=c)
+    if dim == 1:
+        return np.unique(first[[flat.argmin(), flat.argmax()]]) if len(first) else first
+    if dim <= QHULL_DIM and len(first) > dim + 1:
+        try:
+            return np.sort(first[ConvexHull(flat).vertices])
+        except QhullError:  # in one hyperplane
+            pass
+    return first[_by_programs(flat)]
+
+
+def _by_programs(flat: Float[np.ndarray, "n dim"]) -> Int[np.ndarray, " m"]:
+    """Who is no convex combination of the others; who alone is farthest somewhere is none."""
+    outwards = flat - flat.mean(axis=0)
+    reach = outwards @ outwards.T
+    alone = (reach == reach.max(axis=1, keepdims=True)).sum(axis=1) == 1
+    certain = set(reach.argmax(axis=1)[alone].tolist())
+    found = [i for i in range(len(flat)) if i in certain or not is_combination(flat, i)]
+    return np.array(found, dtype=np.int64)
+
+
+def is_combination(flat: Float[np.ndarray, "n dim"], index: int) -> bool:
+    """Whether a point is a convex combination of the others, by a linear program.
+
+    Args:
+        flat: Points of flat space, such as those of the Klein model.
+        index: Of which point.
+
+    Example:
+        >>> is_combination(np.array([[0.0], [1.0], [2.0]]), 1)
+        True
+    """
+    others = np.delete(flat, index, axis=0)
+    if not len(others):
+        return False
+    equalities = np.vstack([others.T, np.ones(len(others))])
+    target = np.append(flat[index], 1.0)
+    solved = linprog(np.zeros(len(others)), A_eq=equalities, b_eq=target, method="highs")
+    return solved.status == 0

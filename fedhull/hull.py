@@ -1,0 +1,198 @@
+"""Convex hulls of points of the hyperbolic plane, exact for the doubles that are given.
+
+The Klein model maps geodesics to straight lines, so the hull there is the Euclidean one. Qhull
+finds it up to rounding; a rational predicate decides about every point near its boundary.
+"""
+
+import functools
+import math
+from fractions import Fraction
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.spatial import ConvexHull, QhullError
+
+from fedbolic import check
+
+NEAR = 1e-9
+"""Points this near a facet, in units of the disc's radius, are decided exactly."""
+
+THIN = 1e-6
+"""Polygons whose inscribed circle is smaller than this are not trusted: every point is decided."""
+
+ROUNDING = 40 * np.finfo(float).eps
+"""Bounds the error of an orientation, per unit of the two sides: 16 roundings, with room."""
+
+
+def klein(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Float[np.ndarray, "n dim"]:
+    r"""The Klein model of points of the Poincare ball: geodesics become straight lines.
+
+    .. math:: x_K = \frac{2 x}{1 + c |x|^2}
+
+    Args:
+        points: With ``c |x|^2 < 1``.
+        c: Minus the curvature, 0 or more.
+
+    Example:
+        >>> klein(np.array([[0.5, 0.0]]))
+        array([[0.8, 0. ]])
+    """
+    return 2 * points / (1 + c * np.square(points).sum(axis=1, keepdims=True))
+
+
+def hull(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray, " m"]:
+    """Indices of the extreme points of the hyperbolic convex hull, counter-clockwise.
+
+    Every point of the set is a geodesic combination of these and none of them of the others: points
+    inside an edge are left out, and of equal points the first stands for all. The answer is right
+    for the doubles as they are, up to the boundary of the disc.
+
+    Args:
+        points: Of the Poincare disc, in any order; none give no index.
+        c: Minus the curvature, 0 or more.
+
+    Raises:
+        ValueError: If a point does not lie in the open disc ``c |x|^2 < 1``.
+
+    References:
+        Prakash et al. (2024), Def. 1, arXiv:2308.06895; the Klein map instead of Algorithm 1.
+
+    Example:
+        >>> hull(np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5], [0.1, 0.1]]))
+        array([0, 1, 2])
+    """
+    require_ball(points, c=c, dim=2)
+    flat = klein(points, c=c)
+    candidates = _candidates(flat, 1.0 if c == 0 else 1 / math.sqrt(c))
+    chosen = candidates[_chain(points[candidates], flat[candidates], c)]
+    return np.roll(chosen, -int(chosen.argmin())) if len(chosen) else chosen
+
+
+def require_ball(points: np.ndarray, *, c: float, dim: int | None = None) -> None:
+    """Refuse what is not a table of points of the open ball.
+
+    Args:
+        points: To be looked at.
+        c: Minus the curvature.
+        dim: How many coordinates there must be; none: any.
+
+    Raises:
+        ValueError: Saying what came.
+    """
+    check.not_negative(c=c)
+    if points.ndim != 2 or (dim is not None and points.shape[1] != dim):
+        raise ValueError(f"points need shape (n, {dim or 'dim'}), got {points.shape}")
+    outside = ~(c * np.square(points).sum(axis=1) < 1)  # true for NaN, too
+    if outside.any() or not np.isfinite(points).all():
+        first = int(np.flatnonzero(outside | ~np.isfinite(points).all(axis=1))[0])
+        raise ValueError(
+            f"points must lie in the open ball c |x|^2 < 1 with c={c}, got "
+            f"{points[first].tolist()} at {first}: map vectors into the ball by "
+            "expmap0, or check the curvature"
+        )
+
+
+def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray, " k"]:
+    """Points that may be extreme: those near the boundary of Qhull's polygon, or all."""
+    everything = np.arange(len(flat))
+    if len(flat) < 4:
+        return everything
+    try:
+        polygon = flat[ConvexHull(flat).vertices]
+    except QhullError:  # collinear, equal or nearly so
+        return everything
+    centre = polygon.mean(axis=0)
+    polygon = polygon[_angles(polygon - centre).argsort()]
+    sides = np.roll(polygon, -1, axis=0) - polygon
+    normals = np.stack([-sides[:, 1], sides[:, 0]], axis=1)
+    normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), np.finfo(float).tiny)
+    offsets = (normals * polygon).sum(axis=1)
+    if (normals @ centre - offsets).min() < THIN * scale:
+        return everything
+    facet = np.searchsorted(_angles(polygon - centre), _angles(flat - centre), side="right") - 1
+    depth = (normals[facet] * flat).sum(axis=1) - offsets[facet]
+    return np.flatnonzero(depth < NEAR * scale)
+
+
+def _angles(vectors: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
+    return np.arctan2(vectors[:, 1], vectors[:, 0])
+
+
+def _chain(
+    points: Float[np.ndarray, "n 2"], flat: Float[np.ndarray, "n 2"], c: float
+) -> Int[np.ndarray, " m"]:
+    """Andrew's monotone chain by exact predicates: extreme points, counter-clockwise."""
+    order = _sorted(points, flat, c)
+    if len(order) < 3:
+        return np.array(order, dtype=np.int64)
+    left_of = functools.partial(_is_left, points, flat.tolist(), c)
+    halves = []
+    for direction in (order, order[::-1]):
+        stack: list[int] = []
+        for new in direction:
+            while len(stack) > 1 and not left_of(stack[-2], stack[-1], new):
+                stack.pop()
+            stack.append(new)
+        halves += stack[:-1]
+    return np.array(halves, dtype=np.int64)
+
+
+def _is_left(points: np.ndarray, flat: list[list[float]], c: float, i: int, j: int, k: int) -> bool:
+    """Whether ``k`` lies strictly to the left of the geodesic from ``i`` to ``j``."""
+    (x, y), (x1, y1), (x2, y2) = flat[i], flat[j], flat[k]
+    x1, y1, x2, y2 = x1 - x, y1 - y, x2 - x, y2 - y
+    cross = x1 * y2 - y1 * x2
+    scale = 1.0 if c == 0 else 1 / math.sqrt(c)
+    bound = ROUNDING * scale * (abs(x1) + abs(y1) + abs(x2) + abs(y2) + ROUNDING * scale)
+    if abs(cross) > bound:
+        return cross > 0
+    return orientation(*(homogeneous(points[index], c) for index in (i, j, k))) > 0
+
+
+def homogeneous(point: Float[np.ndarray, "2"], c: float) -> tuple[int, int, int]:
+    """Integers proportional to ``(1 + c |x|^2, x1, x2)``, without any rounding.
+
+    Args:
+        point: Of the Poincare disc.
+        c: Minus the curvature.
+    """
+    (a, a_below), (b, b_below), (n, n_below) = (
+        float(value).as_integer_ratio() for value in (point[0], point[1], c)
+    )
+    below = max(a_below, b_below)  # powers of two: the smaller divides the larger
+    a, b = a * (below // a_below), b * (below // b_below)
+    return n_below * below * below + n * (a * a + b * b), a * below * n_below, b * below * n_below
+
+
+def orientation(p: tuple[int, ...], q: tuple[int, ...], r: tuple[int, ...]) -> int:
+    """Above 0 if homogeneous points turn left, below if right, 0 on one geodesic: exactly.
+
+    Args:
+        p: As :func:`homogeneous` gives it.
+        q: The next.
+        r: The last.
+    """
+    return (
+        p[0] * (q[1] * r[2] - q[2] * r[1])
+        - p[1] * (q[0] * r[2] - q[2] * r[0])
+        + p[2] * (q[0] * r[1] - q[1] * r[0])
+    )
+
+
+def _sorted(points: np.ndarray, flat: np.ndarray, c: float) -> list[int]:
+    """Different points by Klein coordinates, exactly; of equal ones the first."""
+    order = np.lexsort((flat[:, 1], flat[:, 0]))
+    scale = 1.0 if c == 0 else 1 / math.sqrt(c)
+    close: Bool[np.ndarray, " m"] = np.diff(flat[order, 0]) <= ROUNDING * scale
+    ordered: list[int] = []
+    for run in np.split(order, np.flatnonzero(~close) + 1):
+        ordered += _sorted_exactly(points, run.tolist(), c) if len(run) > 1 else run.tolist()
+    return ordered
+
+
+def _sorted_exactly(points: np.ndarray, run: list[int], c: float) -> list[int]:
+    keyed: dict[tuple[Fraction, Fraction], int] = {}
+    for index in sorted(run):
+        w, x, y = homogeneous(points[index], c)
+        keyed.setdefault((Fraction(x, w), Fraction(y, w)), index)
+    return [keyed[key] for key in sorted(keyed)]

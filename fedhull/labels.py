@@ -1,0 +1,222 @@
+"""Label codes: integers whose sums tell which labels were added."""
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import flint
+from typing_extensions import override
+
+from fedbolic import check
+
+
+class DecodingError(ValueError):
+    """What came is no sum that honest clients could have sent: nothing is decoded."""
+
+
+class LabelCode(ABC):
+    """Positive integers, one for each label, that can be read back from their sum."""
+
+    @abstractmethod
+    def values(self, num_labels: int) -> list[int]:
+        """The integer of every label, in the order of the labels."""
+
+    @abstractmethod
+    def largest_sum(self, num_labels: int) -> int:
+        """The largest sum that can be read: the field must have more elements than this."""
+
+    @abstractmethod
+    def decode(self, total: int, num_labels: int) -> list[int]:
+        """The labels whose integers were added, ascending.
+
+        Raises:
+            DecodingError: If ``total`` is the sum of no allowed collection.
+        """
+
+
+@dataclass(frozen=True)
+class Binary(LabelCode):
+    """Powers of two: any set of labels can be read from its sum, in one bit for each label.
+
+    A client reveals a bin at most once for each label, so sums are of different labels, and this is
+    all that is needed.
+
+    Example:
+        >>> Binary().values(4), Binary().decode(0b1010, 4)
+        ([1, 2, 4, 8], [1, 3])
+    """
+
+    @override
+    def values(self, num_labels: int) -> list[int]:
+        return [1 << label for label in range(num_labels)]
+
+    @override
+    def largest_sum(self, num_labels: int) -> int:
+        return (1 << num_labels) - 1
+
+    @override
+    def decode(self, total: int, num_labels: int) -> list[int]:
+        if not 0 < total <= self.largest_sum(num_labels):
+            raise DecodingError(
+                f"{total} is no sum of different labels among {num_labels}: a message was altered, "
+                "or a label was added twice"
+            )
+        return [label for label in range(num_labels) if total >> label & 1]
+
+
+@dataclass(frozen=True)
+class BoseChowla(LabelCode):
+    r"""A B_h sequence: sums of up to ``h`` labels, with repetition, are all different.
+
+    .. math:: a_l = \log_\beta(\beta + \alpha_{l+1}) - \log_\beta(\beta + \alpha_1)
+
+    with beta primitive in the field of :math:`M^h` elements and the alphas those of GF(M), in
+    ascending order of logarithm; M is the least prime above the number of labels. More than ``h``
+    labels in one bin cannot be read, and may be misread: take :class:`Binary` if that can happen.
+
+    Departs from the paper: its Appendix G takes differences of neighbours, which are no such
+    sequence; needs one more element of GF(M) than labels; and has a larger range than it says.
+
+    Args:
+        h: Labels that may fall into one bin, at least 2.
+
+    References:
+        Bose and Chowla (1960), Theorems in the additive theory of numbers; Prakash et al. (2024),
+        Sec. 5.4, arXiv:2308.06895.
+
+    Example:
+        >>> code = BoseChowla(h=2)
+        >>> values = code.values(4)
+        >>> code.decode(values[0] + values[2], 4)
+        [0, 2]
+    """
+
+    h: int = 3
+
+    def __post_init__(self) -> None:
+        check.at_least(2, h=self.h)
+
+    @override
+    def values(self, num_labels: int) -> list[int]:
+        return list(_construction(num_labels, self.h).values)
+
+    @override
+    def largest_sum(self, num_labels: int) -> int:
+        return self.h * max(self.values(num_labels))
+
+    @override
+    def decode(self, total: int, num_labels: int) -> list[int]:
+        return _construction(num_labels, self.h).decode(total)
+
+
+@dataclass(frozen=True, eq=False)
+class _Construction:
+    """The field of a Bose-Chowla sequence and what is needed to read sums."""
+
+    field: flint.fq_default_ctx
+    first: int
+    pad: int
+    labels: dict[int, int]
+    values: tuple[int, ...]
+
+    def decode(self, total: int) -> list[int]:
+        h, modulus = self.field.degree(), self.field.modulus()
+        if not 0 < total <= h * max(self.values):
+            raise DecodingError(f"{total} is no sum of up to {h} labels")
+        power = self.field.gen() ** (total + h * self.first)
+        # the product of h factors x + alpha, of which those of no label stand for alpha_1
+        _, factors = (modulus + power.polynomial()).factor()
+        found: list[int] = []
+        for factor, times in factors:
+            alpha = int(factor[0]) if factor.degree() == 1 else -1
+            if alpha not in self.labels and alpha != self.pad:
+                raise DecodingError(
+                    f"{total} is no sum of up to {h} labels: a message was altered, or more labels "
+                    "fell into one bin: enlarge h, or take binary labels"
+                )
+            found += [self.labels[alpha]] * times if alpha != self.pad else []
+        if sum(self.values[label] for label in found) != total:
+            raise DecodingError(f"{total} is no sum of up to {h} labels")
+        return sorted(found)
+
+
+@functools.lru_cache(maxsize=16)
+def _construction(num_labels: int, h: int) -> _Construction:
+    prime = num_labels + 1
+    while not flint.fmpz(prime).is_prime():
+        prime += 1
+    field = primitive_field(prime, h)
+    (first, pad), *others = logarithms(field)
+    others = others[:num_labels]
+    labels = {alpha: label for label, (_, alpha) in enumerate(others)}
+    return _Construction(field, first, pad, labels, tuple(log - first for log, _ in others))
+
+
+def primitive_field(prime: int, h: int) -> flint.fq_default_ctx:
+    """The field of ``prime ** h`` elements, by the first polynomial whose root is primitive.
+
+    Args:
+        prime: The characteristic.
+        h: The degree, at least 2.
+
+    Example:
+        >>> primitive_field(7, 2).modulus()
+        x^2 + x + 3
+    """
+    ring = flint.fmpz_mod_poly_ctx(flint.fmpz_mod_ctx(prime))
+    order = prime**h - 1
+    primes = [int(p) for p, _ in flint.fmpz(order).factor()]
+    for number in range(prime, prime**h):
+        digits = [number // prime**place % prime for place in range(h)]
+        modulus = ring([*digits, 1])
+        if digits[0] and modulus.is_irreducible():
+            field = flint.fq_default_ctx(modulus=modulus)
+            if all(field.gen() ** (order // p) != field.one() for p in primes):
+                return field
+    raise AssertionError("every finite field has a primitive element")
+
+
+def logarithms(field: flint.fq_default_ctx) -> list[tuple[int, int]]:
+    """Pairs of ``log(beta + alpha)`` and alpha, for the field's generator beta, ascending.
+
+    By Pohlig and Hellman's reduction to prime orders, with baby and giant steps there.
+
+    Args:
+        field: Whose generator is primitive; alpha goes through its prime field.
+
+    Example:
+        >>> [log for log, _ in logarithms(primitive_field(3, 2))]
+        [1, 6, 7]
+    """
+    generator, order = field.gen(), int(field.order()) - 1
+    elements = {alpha: generator + alpha for alpha in range(int(field.characteristic()))}
+    logs, modulus = dict.fromkeys(elements, 0), 1
+    for prime, exponent in flint.fmpz(order).factor():
+        p = int(prime)
+        root = generator ** (order // p)
+        stride = math.isqrt(p - 1) + 1
+        small = {_key(power): i for i, power in enumerate(_powers(root, stride))}
+        back = root ** (p - stride % p)
+        for _ in range(exponent):
+            for alpha, element in elements.items():
+                # without the known part of the logarithm, a power of the modulus is left
+                rest = (element * generator ** (order - logs[alpha])) ** (order // (modulus * p))
+                giant = 0
+                while _key(rest) not in small:
+                    rest, giant = rest * back, giant + 1
+                logs[alpha] += modulus * (giant * stride + small[_key(rest)])
+            modulus *= p
+    return sorted((log, alpha) for alpha, log in logs.items())
+
+
+def _powers(root: flint.fq_default, count: int) -> Iterator[flint.fq_default]:
+    power = root**0
+    for _ in range(count):
+        yield power
+        power *= root
+
+
+def _key(element: flint.fq_default) -> str:
+    return str(element)

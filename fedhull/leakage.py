@@ -1,0 +1,153 @@
+"""What a client would reveal: its quantised hulls, and how much they say about its points."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.spatial import KDTree
+
+from fedbolic import check
+from fedhull.hull import hull
+from fedhull.quantise import PolarGrid
+
+
+def quantised_hull(
+    points: Float[np.ndarray, "n 2"], grid: PolarGrid, *, min_count: int = 1
+) -> Int[np.ndarray, " m"]:
+    """The bins of the quantised hull, ascending: hull, bin centres, and the hull of these.
+
+    Its size is the convex hull complexity of the paper.
+
+    Args:
+        points: Of one class at one client; none give no bin.
+        grid: The bins.
+        min_count: Points that a bin must hold to be revealed; those in emptier bins are left out
+            before any hull.
+
+    Raises:
+        ValueError: If a point is refused by the grid, or ``min_count`` is below 1.
+
+    References:
+        Prakash et al. (2024), Def. 3 and 4, arXiv:2308.06895.
+
+    Example:
+        >>> quantised_hull(np.array([[0.1, 0.0], [0.5, 0.0], [0.3, 0.0]]), PolarGrid(1.0)).tolist()
+        [1, 491]
+    """
+    check.at_least(1, min_count=min_count)
+    _, of_bin, counts = np.unique(grid.encode(points), return_inverse=True, return_counts=True)
+    points = points[counts[of_bin] >= min_count]
+    found = np.unique(grid.encode(points[hull(points, c=grid.c)]))
+    return np.sort(found[hull(grid.decode(found), c=grid.c)])
+
+
+def quantised_hulls(
+    points: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    grid: PolarGrid,
+    *,
+    min_count: int = 1,
+) -> dict[int, Int[np.ndarray, " _"]]:
+    """The quantised hull of every class of a client, those without a bin left out.
+
+    Args:
+        points: Its training points.
+        labels: Their classes.
+        grid: The bins.
+        min_count: As in :func:`quantised_hull`.
+    """
+    found = {
+        int(label): quantised_hull(points[labels == label], grid, min_count=min_count)
+        for label in np.unique(labels)
+    }
+    return {label: bins for label, bins in found.items() if len(bins)}
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """What the hulls of one client would say about its training points, before they are sent.
+
+    Args:
+        num_points: Its training points.
+        num_bins: Bins that it would reveal, over all classes.
+        num_revealed: Its points in those bins, of the bins' class.
+        num_single: Revealed bins that hold one point of the class only: that point, to within half
+            of epsilon.
+        least_count: Points in the emptiest revealed bin.
+        neighbour: Median hyperbolic distance from a point to its nearest neighbour, in the client's
+            whole data; bins much smaller than this identify points.
+    """
+
+    num_points: int
+    num_bins: int
+    num_revealed: int
+    num_single: int
+    least_count: int
+    neighbour: float
+
+    @property
+    def share(self) -> float:
+        """The share of the points that the bins reveal."""
+        return self.num_revealed / max(self.num_points, 1)
+
+    @property
+    def single(self) -> float:
+        """The share of the revealed bins that hold one point only."""
+        return self.num_single / max(self.num_bins, 1)
+
+
+def leakage(
+    points: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    grid: PolarGrid,
+    *,
+    revealed: Mapping[int, Int[np.ndarray, " _"]],
+) -> Leakage:
+    """The report of one client.
+
+    Args:
+        points: Its training points.
+        labels: Their classes.
+        grid: The bins.
+        revealed: By class, the bins that it would send: :func:`quantised_hulls`.
+
+    Example:
+        >>> points, labels = np.array([[0.1, 0.0], [0.5, 0.0], [0.3, 0.0]]), np.zeros(3, dtype=int)
+        >>> grid = PolarGrid(1.0)
+        >>> report = leakage(points, labels, grid, revealed=quantised_hulls(points, labels, grid))
+        >>> report.num_bins, report.share, report.single
+        (2, 0.6666666666666666, 1.0)
+    """
+    counts: list[int] = []
+    inside = grid.encode(points)
+    for label, bins in revealed.items():
+        counts += [int(((inside == number) & (labels == label)).sum()) for number in bins]
+    return Leakage(
+        num_points=len(points),
+        num_bins=len(counts),
+        num_revealed=sum(counts),
+        num_single=sum(count == 1 for count in counts),
+        least_count=min(counts, default=0),
+        neighbour=nearest_neighbour(points, c=grid.c),
+    )
+
+
+def nearest_neighbour(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> float:
+    """Median hyperbolic distance from a point to the nearest other; 0 if there is no other.
+
+    The nearest is sought among the eleven that are nearest in coordinates.
+
+    Args:
+        points: Of the Poincare ball.
+        c: Minus the curvature, above 0.
+    """
+    if len(points) < 2:
+        return 0.0
+    # balls of the hyperbolic metric are Euclidean ones with other centres: ask for a few more
+    _, near = KDTree(points).query(points, k=min(len(points), 12))
+    near = np.asarray(near)[:, 1:]
+    x, y = points[:, None], points[near]
+    gaps = (1 - c * np.square(x).sum(-1)) * (1 - c * np.square(y).sum(-1))
+    sinh = np.sqrt(c * np.square(x - y).sum(-1) / gaps)
+    return float(np.median((2 / np.sqrt(c) * np.arcsinh(sinh)).min(axis=1)))

@@ -1,0 +1,148 @@
+"""FedHull: clients send quantised hulls of their classes, the server trains an SVM on them.
+
+One round of three exchanges over one state. *Sizes*: how many bins everybody has, as a sum.
+*Hulls*: power sums of labelled bins, added modulo a prime, from which the server reads the hulls
+but not whose they are; it groups them and trains. *Names*: what clients call the groups, as a sum,
+which only the server's own test set needs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import HOLDOUT, Client, FederatedData
+from fedbolic.federated.aggregate import Aggregator
+from fedbolic.federated.method import Method, Total, Update
+from fedbolic.figure import Figure
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+from fedhull.boundary import Boundary, Hyperbolic
+from fedhull.exchanges import Exchange, Hulls, Names, Sizes, arrays, message_to
+from fedhull.grouping import Assignment, Grouping
+from fedhull.labels import Binary, LabelCode
+from fedhull.picture import picture
+from fedhull.quantise import PolarGrid
+from fedhull.transmit import prime_above
+
+
+@dataclass(frozen=True)
+class FedHull(Method):
+    r"""A federated SVM in the Poincare disc from the quantised convex hulls of clients' classes.
+
+    FLP of the paper; with ``boundary`` Euclidean, FLE.
+
+    Departs from the paper: a sum of sizes comes first, so that messages are as long as they must be
+    and no client's own size is told; labels may be powers of two, which any collision leaves
+    readable; groups are found by assignment; and clients name the groups themselves. Keys and masks
+    are not here: sums arrive as :class:`~fedbolic.federated.modular.SumModulo` adds them.
+
+    Args:
+        grid: The bins; their radius is public.
+        code: Labels of classes in bins.
+        grouping: How hulls are put together.
+        boundary: What is trained on them.
+        min_count: Points that a bin must hold to be revealed, at least 1.
+        bits: Least size of the field, in bits; by default as small as is right.
+
+    Raises:
+        ValueError: If a value is out of range.
+
+    References:
+        Prakash et al. (2024), Sec. 4 and 5, arXiv:2308.06895.
+
+    Example:
+        >>> from fedbolic.data import HalfPlanes
+        >>> from fedbolic.federated import Trainer
+        >>> data = HalfPlanes(num_points=500, least=50, margin=0.1).load(Rng(0))
+        >>> *_, (position, rows) = Trainer().run(FedHull(), data, Rng(0))
+        >>> next(row.value for row in rows if row.name == "holdout/accuracy") > 0.9
+        True
+    """
+
+    grid: PolarGrid = PolarGrid()
+    code: LabelCode = Binary()
+    grouping: Grouping = Assignment()
+    boundary: Boundary = Hyperbolic()
+    min_count: int = 1
+    bits: int | None = None
+
+    def __post_init__(self) -> None:
+        check.at_least(1, min_count=self.min_count)
+        if self.bits is not None:
+            check.at_least(2, bits=self.bits)
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
+        """One."""
+        return 1
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        if meta.num_classes < 2 or meta.input_shape != (2,):
+            raise ValueError(
+                "FedHull separates two classes or more of points of the plane, got "
+                f"{meta.num_classes} classes of inputs of shape {meta.input_shape}"
+            )
+        num_labels = meta.num_classes * meta.num_clients
+        least = 0 if self.bits is None else 2 ** (self.bits - 1)
+        bound = max(self.grid.num_bins, self.code.largest_sum(num_labels), least)
+        return {
+            "exchange": "sizes",
+            "num_classes": meta.num_classes,
+            "num_labels": num_labels,
+            "modulus": prime_above(bound),
+            "order": torch.randperm(meta.num_clients, generator=rng.at("order").generator()),
+            "seed": rng.at("grouping").number() % 2**32,
+        }
+
+    @override
+    def phase(self, state: Tree) -> Exchange:
+        if state["exchange"] == "sizes":
+            return Sizes(self.grid, self.min_count)
+        if state["exchange"] == "hulls":
+            return Hulls(self.grid, self.code, self.grouping, self.boundary, state["modulus"])
+        return Names(self.boundary, self.grid.c)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sizes(self.grid, self.min_count).aggregator
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return message_to(state, client_id)
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        return self.phase(message).local_update(message, client, memory, rng)
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        return self.phase(state).server_update(state, total)
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        """The share of examples whose group has their name: the votes', or the client's own."""
+        names = message.get("names") if client.id == HOLDOUT else memory.get("own_names")
+        if "model" not in message or names is None:
+            return {}
+        found = {}
+        for name, split in (("validation", client.validation), ("test", client.test)):
+            if len(split):
+                points, labels = arrays(split)
+                odds = self.boundary.log_odds(message["model"], points, c=self.grid.c)
+                guessed = names.cpu().numpy()[odds.argmax(axis=1)]
+                found[f"{name}/accuracy"] = float((guessed == labels).mean())
+                found[f"{name}/examples"] = float(len(split))
+        return found
+
+    @override
+    def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:
+        """The hulls as they arrived, the test points, and the boundaries between the groups."""
+        if "names" not in state or data.holdout is None:
+            return {}
+        return {"hulls": picture(self.grid, self.boundary, state, data.holdout)}

@@ -1,0 +1,137 @@
+"""The Poincare quantiser, and what its bins tell about the points in them."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from fedbolic import check
+from fedhull.hull import require_ball
+
+
+@dataclass(frozen=True)
+class PolarGrid:
+    r"""Bins of a hyperbolic disc by angle and radius, numbered from the innermost ring outwards.
+
+    .. math:: N_\Theta = \lceil 2 \cdot 2 \pi s \sinh(R_H / s) / \epsilon \rceil, \quad
+        N_R = \lceil 2 R_H / \epsilon \rceil, \quad
+        R_H = s \ln \frac{s + R}{s - R}, \quad s = 1 / \sqrt c
+
+    Two points of one bin are at most ``epsilon`` apart, a point and its bin's centre half of that,
+    where rings have equal width; rings of equal area are wider inside.
+
+    Args:
+        epsilon: Largest distance within a bin, above 0.
+        radius: Of the disc, in coordinates, with ``c R^2 < 1``; public, and not from the data.
+        c: Minus the curvature, above 0.
+        rings: Equal in hyperbolic ``width``, or in ``area``.
+        outside: What is done with points beyond the radius: ``clip`` puts them into the last ring,
+            ``raise`` refuses them.
+
+    Raises:
+        ValueError: If a value is out of range.
+
+    References:
+        Prakash et al. (2024), Eq. (11)-(13), and (16)-(19) for equal areas, arXiv:2308.06895.
+
+    Example:
+        >>> grid = PolarGrid(epsilon=0.01, radius=0.9772)
+        >>> grid.num_rings, grid.num_bins
+        (893, 48651533)
+    """
+
+    epsilon: float = 0.1
+    radius: float = 0.95
+    c: float = 1.0
+    rings: Literal["width", "area"] = "width"
+    outside: Literal["clip", "raise"] = "clip"
+
+    def __post_init__(self) -> None:
+        check.positive(epsilon=self.epsilon, radius=self.radius, c=self.c)
+        if self.c * self.radius**2 >= 1:
+            raise ValueError(
+                f"radius must be below 1/sqrt(c) = {1 / math.sqrt(self.c):.6g}, got {self.radius}"
+            )
+        for name, known in (("rings", ("width", "area")), ("outside", ("clip", "raise"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+
+    @property
+    def length(self) -> float:
+        """The unit of length s, the radius of curvature."""
+        return 1 / math.sqrt(self.c)
+
+    @property
+    def reach(self) -> float:
+        """The hyperbolic radius R_H of the disc."""
+        return 2 * self.length * math.atanh(self.radius / self.length)
+
+    @property
+    def num_angles(self) -> int:
+        """Bins of a ring."""
+        around = 2 * math.pi * self.length * math.sinh(self.reach / self.length)
+        return math.ceil(2 * around / self.epsilon)
+
+    @property
+    def num_rings(self) -> int:
+        """Rings of the disc."""
+        return math.ceil(2 * self.reach / self.epsilon)
+
+    @property
+    def num_bins(self) -> int:
+        """All bins; their numbers are 1 to this."""
+        return self.num_angles * self.num_rings
+
+    def encode(self, points: Float[np.ndarray, "n 2"]) -> Int[np.ndarray, " n"]:
+        """The number of the bin that each point lies in, from 1.
+
+        Args:
+            points: Of the Poincare disc.
+
+        Raises:
+            ValueError: If a point lies outside the disc ``c |x|^2 < 1``, or beyond the radius where
+                that is refused.
+        """
+        require_ball(points, c=self.c, dim=2)
+        norms = np.linalg.norm(points, axis=1)
+        if self.outside == "raise" and (norms > self.radius).any():
+            raise ValueError(
+                f"{int((norms > self.radius).sum())} points lie beyond the public radius "
+                f"{self.radius}, the farthest at {norms.max():.6g}: enlarge it, or clip them"
+            )
+        reach = 2 * self.length * np.arctanh(norms / self.length)
+        share = reach / self.reach
+        if self.rings == "area":
+            share = (np.sinh(reach / 2 / self.length) / self._sinh_half()) ** 2
+        ring = np.clip(np.floor(share * self.num_rings), 0, self.num_rings - 1)
+        turn = np.arctan2(points[:, 1], points[:, 0]) / (2 * math.pi)
+        angle = np.floor((turn % 1) * self.num_angles) % self.num_angles
+        return (ring * self.num_angles + angle).astype(np.int64) + 1
+
+    def decode(self, bins: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n 2"]:
+        """The centres of bins.
+
+        Args:
+            bins: Their numbers, from 1.
+
+        Raises:
+            ValueError: If there is no such bin.
+        """
+        if len(bins) and not (bins.min() >= 1 and bins.max() <= self.num_bins):
+            raise ValueError(
+                f"bins are 1 .. {self.num_bins}, got {int(bins.min())} .. {int(bins.max())}"
+            )
+        ring, angle = np.divmod(bins - 1, self.num_angles)
+        share = (ring + 0.5) / self.num_rings
+        if self.rings == "width":
+            norm = self.length * np.tanh(share * self.reach / 2 / self.length)
+        else:
+            half = np.arcsinh(np.sqrt(share) * self._sinh_half())
+            norm = self.length * np.tanh(half)
+        turn = 2 * math.pi * (angle + 0.5) / self.num_angles
+        return norm[:, None] * np.stack([np.cos(turn), np.sin(turn)], axis=1)
+
+    def _sinh_half(self) -> float:
+        return math.sinh(self.reach / 2 / self.length)

@@ -1,0 +1,104 @@
+"""Power sums: round trips at every size of field, and no garbage from what was altered."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhull.labels import Binary, BoseChowla, DecodingError
+from fedhull.transmit import decode, encode, num_symbols, prime_above
+
+BINS = 10_000
+primes = st.sampled_from([prime_above(2**bits - 100) for bits in (26, 31, 61, 127)])
+
+
+@st.composite
+def vectors(draw, q, largest=30, share=1):
+    return draw(
+        st.dictionaries(st.integers(1, BINS), st.integers(1, (q - 1) // share), max_size=largest)
+    )
+
+
+def added(messages, q):
+    return [sum(column) % q for column in zip(*messages, strict=True)]
+
+
+@given(st.data(), primes, st.integers(0, 9))
+def test_power_sums_are_those_of_the_definition(data, q, room):
+    values = data.draw(vectors(q))
+    capacity = max(len(values) + room, 1)
+    sums = [sum(v * pow(j, n, q) for j, v in values.items()) % q for n in range(2 * capacity + 2)]
+    assert encode(values, capacity=capacity, modulus=q) == sums
+
+
+@given(st.data(), primes, st.integers(1, 5))
+def test_a_sum_of_clients_is_read_back(data, q, num_clients):
+    clients = [data.draw(vectors(q, share=8)) for _ in range(num_clients)]
+    expected: dict[int, int] = {}
+    for client in clients:
+        for place, value in client.items():
+            expected[place] = expected.get(place, 0) + value
+    capacity = max(sum(map(len, clients)), 1)
+    sums = added([encode(client, capacity=capacity, modulus=q) for client in clients], q)
+    assert decode(sums, num_bins=BINS, modulus=q) == dict(sorted(expected.items()))
+
+
+@settings(max_examples=50)
+@given(st.data(), primes, st.integers(1, 20))
+def test_an_overload_is_told(data, q, over):
+    values = data.draw(vectors(q, largest=60).filter(lambda found: len(found) > over))
+    clients = [dict([item]) for item in values.items()]
+    capacity = len(values) - over
+    sums = added([encode(client, capacity=capacity, modulus=q) for client in clients], q)
+    with pytest.raises(DecodingError):
+        decode(sums, num_bins=BINS, modulus=q)
+
+
+@settings(max_examples=50)
+@given(st.data(), primes, st.integers(0, 3))
+def test_an_altered_symbol_is_told(data, q, room):
+    values = data.draw(vectors(q).filter(bool))
+    sums = encode(values, capacity=len(values) + room, modulus=q)
+    place = data.draw(st.integers(0, len(sums) - 1))
+    sums[place] = (sums[place] + data.draw(st.integers(1, q - 1))) % q
+    with pytest.raises(DecodingError):
+        decode(sums, num_bins=BINS, modulus=q)
+
+
+@pytest.mark.parametrize("code", [Binary(), BoseChowla(3)])
+def test_labels_in_bins_survive_the_field(code):
+    g = np.random.default_rng(0)
+    a, q = code.values(12), prime_above(max(BINS, code.largest_sum(12)))
+    labels = {
+        int(j): sorted(g.choice(12, g.integers(1, 4), replace=False).tolist())
+        for j in g.choice(BINS, 40, replace=False) + 1
+    }
+    messages = [
+        encode({j: a[x] for j, own in labels.items() if x in own}, capacity=40, modulus=q)
+        for x in range(12)
+    ]
+    found = decode(added(messages, q), num_bins=BINS, modulus=q)
+    assert {j: code.decode(v, 12) for j, v in found.items()} == dict(sorted(labels.items()))
+
+
+def test_an_empty_sum_has_no_bins():
+    assert decode(encode({}, capacity=3, modulus=101), num_bins=50, modulus=101) == {}
+
+
+def test_too_many_bins_are_refused_at_the_client():
+    with pytest.raises(ValueError, match="2 bins do not fit a capacity of 1"):
+        encode({1: 1, 2: 1}, capacity=1, modulus=101)
+
+
+def test_a_bin_as_large_as_the_field_is_invisible():
+    """q = B, which the paper allows: bin B is 0 modulo q, and all but its first symbol vanish."""
+    q = 101
+    assert encode({q: 5}, capacity=2, modulus=q) == [5, 0, 0, 0, 0, 0]
+    with pytest.raises(DecodingError):
+        decode(encode({q: 5}, capacity=2, modulus=q), num_bins=q, modulus=q)
+    assert prime_above(q) > q
+
+
+def test_the_field_of_the_olsson_grid():
+    assert prime_above(48_668_500) == 48_668_509
+    assert num_symbols(146) == 294
