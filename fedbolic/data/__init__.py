@@ -10,6 +10,7 @@ from fedbolic.data.images import Images
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
+from fedbolic.data.tables import Rows, Synthetic, Table
 
 __all__ = [
     "CIFAR10",
@@ -33,8 +34,11 @@ __all__ = [
     "Partition",
     "Parts",
     "Points",
+    "Rows",
     "Shards",
     "Source",
     "Split",
+    "Synthetic",
+    "Table",
     "uniform_points",
 ]

@@ -1,0 +1,7 @@
+"""FlyNN: one-round federated nearest neighbours by Fly Bloom filters (Ram and Sinha, AAAI 2022)."""
+
+from flynn.estimators import FlyHash, FlyNNClassifier
+from flynn.method import FlyNN
+from flynn.private import Histogram, Paper, Parallel, Peel
+
+__all__ = ["FlyHash", "FlyNN", "FlyNNClassifier", "Histogram", "Paper", "Parallel", "Peel"]

@@ -1,0 +1,117 @@
+"""Fly Bloom filters as integer counts: adding, taking out, and scores in log space."""
+
+import math
+
+import torch
+from jaxtyping import Float, Float64, Int, Int32, Int64
+from torch import Tensor
+
+from fedbolic import check
+
+CELLS = 2**22
+"""Counts that are looked up at once."""
+
+
+def count(
+    winners: Int32[Tensor, "n active"],
+    labels: Int64[Tensor, " n"],
+    *,
+    dim: int,
+    num_classes: int,
+    weights: Float64[Tensor, " n"] | None = None,
+) -> Int64[Tensor, "num_classes dim"] | Float64[Tensor, "num_classes dim"]:
+    r"""How many examples of each class have a one at each place of their hash.
+
+    .. math:: c_l[i] = |\{(x, y) : y = l,\; h(x)[i] = 1\}|, \qquad w_l[i] = \gamma^{c_l[i]}
+
+    Counts of parts add up to those of the whole, and what was added can be subtracted, exactly.
+
+    Args:
+        winners: Where each hash is one.
+        labels: Integers below ``num_classes``.
+        dim: Length of a hash.
+        num_classes: Classes, whether they are there or not.
+        weights: How often each example counts, at least 0; none: once.
+
+    References:
+        Ram and Sinha (2022), Algorithm 1, line 6, arXiv:2112.07157. Departs from the paper: the
+        state is ``c`` and not ``w``, from which counts cannot be told once it is 0.
+
+    Example:
+        >>> winners = torch.tensor([[0, 2], [1, 2]], dtype=torch.int32)
+        >>> count(winners, torch.tensor([1, 1]), dim=3, num_classes=2)
+        tensor([[0, 0, 0],
+                [1, 1, 2]])
+    """
+    places = (labels[:, None] * dim + winners).flatten()
+    each = None if weights is None else weights.repeat_interleave(winners.shape[1])
+    return torch.bincount(places, each, minlength=num_classes * dim).view(num_classes, dim)
+
+
+def log_scores(
+    counts: Int[Tensor, "num_classes dim"] | Float64[Tensor, "num_classes dim"],
+    winners: Int32[Tensor, "n active"],
+    decay: float,
+    *,
+    left_out: Int64[Tensor, " n"] | None = None,
+) -> Float64[Tensor, "n num_classes"]:
+    r"""The logarithm of every class's novelty score: the smallest is the prediction.
+
+    .. math:: \log w_l^T h(x) = \log \sum_{i : h(x)[i] = 1} \gamma^{c_l[i]}
+
+    With ``decay`` 0 it is that of the number of zero counts, where none counts as one half. Equal
+    counts give equal bits in whatever order they stand.
+
+    Args:
+        counts: Of :func:`count`, at least 0.
+        winners: Where each hash is one.
+        decay: Gamma, in [0, 1).
+        left_out: Labels of the examples: each is taken out of its class's counts before it is
+            scored, as if it had not been counted. None: nothing is.
+
+    Raises:
+        ValueError: If ``decay`` is not in [0, 1).
+
+    References:
+        Ram and Sinha (2022), Algorithm 1, line 12, arXiv:2112.07157.
+
+    Example:
+        >>> counts, winners = torch.tensor([[3, 1], [0, 5]]), torch.tensor([[0, 1]]).int()
+        >>> log_scores(counts, winners, decay=0.5).exp()
+        tensor([[0.6250, 1.0312]], dtype=torch.float64)
+    """
+    check_decay(decay)
+    step = max(1, CELLS // (len(counts) * winners.shape[1]))
+    labels = [None] * len(winners) if left_out is None else left_out.split(step)
+    scores = [
+        _log_scores(counts, some, decay, of)
+        for some, of in zip(winners.split(step), labels, strict=False)
+    ]
+    return torch.cat(scores) if scores else counts.new_empty(0, len(counts), dtype=torch.float64)
+
+
+def _log_scores(counts: Tensor, winners: Tensor, decay: float, left_out: Tensor | None) -> Tensor:
+    found = counts[:, winners.long()].transpose(0, 1)  # n x classes x active
+    if left_out is not None:
+        own = torch.nn.functional.one_hot(left_out, len(counts))
+        found = found - own[:, :, None]
+    if decay == 0:
+        return (found <= 0).sum(dim=-1).double().clamp(min=0.5).log()
+    return (found.sort(dim=-1).values.double() * math.log(decay)).logsumexp(dim=-1)
+
+
+def check_decay(decay: float) -> None:
+    """Refuse a decay outside [0, 1).
+
+    Raises:
+        ValueError: If it is; with 1 every class has the same score.
+    """
+    if decay == 1:
+        raise ValueError("decay must lie in [0, 1), got 1: every class would have the same score")
+    check.rate(decay=decay)
+
+
+def predictions(scores: Float[Tensor, "n num_classes"]) -> Int64[Tensor, " n"]:
+    """The class of the least score; of equal ones the first."""
+    least = scores.amin(dim=-1, keepdim=True)
+    return (scores == least).to(torch.uint8).argmax(dim=-1)

@@ -1,0 +1,326 @@
+"""FlyNN for scikit-learn: the hash as a transformer, the classifier with all that counts give."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import ClassifierTags, Tags
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from fedbolic import check
+from flynn import bloom
+from flynn.fly_hash import check_active, connections, fly_hash
+
+ROWS_PER_FEATURE = 256
+"""Where ``dim`` is not given: the middle of the paper's range, from 2 to 2048."""
+
+
+class FlyHash(TransformerMixin, BaseEstimator):
+    """The FlyHash of every example, as the ones of a sparse matrix.
+
+    Args:
+        dim: Length of the hash, m; none: 256 for each feature.
+        fan_in: Features that a row of the lift adds up, s; none: a tenth of them, rounded up.
+        active: Ones of a hash, rho; none: 32, or half of ``dim`` if that is fewer.
+        seed: Of the lift, at least 0.
+
+    Attributes:
+        n_features_in_: Number of features.
+        num_bits_: Length of the hash.
+        num_winners_: Ones of a hash.
+        rows_: The features of every row of the lift, (num_bits_, fan_in).
+
+    References:
+        Ram and Sinha (2022), Eq. (2), arXiv:2112.07157.
+
+    Example:
+        >>> X = np.random.default_rng(0).normal(size=(3, 10))
+        >>> FlyHash(dim=40, active=4).fit_transform(X).sum(axis=1).tolist()
+        [4.0, 4.0, 4.0]
+    """
+
+    n_features_in_: int
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        fan_in: int | None = None,
+        active: int | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.dim, self.fan_in, self.active, self.seed = dim, fan_in, active, seed
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "FlyHash":
+        """Draw the lift; of the examples only the number of features matters.
+
+        Args:
+            X: Examples, (n, d).
+            y: Ignored.
+
+        Raises:
+            ValueError: If a size does not fit the features.
+        """
+        del y
+        _examples(self, X, reset=True)
+        self.rows_, self.num_winners_ = lift(self)
+        self.num_bits_ = len(self.rows_)
+        return self
+
+    def transform(self, X: ArrayLike) -> csr_array:
+        """The hashes, (n, num_bits_).
+
+        Args:
+            X: Examples, (n, d).
+
+        Raises:
+            ValueError: If a value is not finite.
+        """
+        check_is_fitted(self)
+        X = _examples(self, X, reset=False)
+        winners = hashes(X, self.rows_, self.num_winners_).numpy()
+        starts = np.arange(len(X) + 1) * self.num_winners_
+        shape = (len(X), self.num_bits_)
+        return csr_array((np.ones(winners.size), winners.ravel(), starts), shape=shape)
+
+
+class FlyNNClassifier(ClassifierMixin, BaseEstimator):
+    """Nearest neighbours by one bloom filter of hashes for each class.
+
+    Counts are all it keeps, so it learns on, forgets, and leaves out exactly.
+
+    Args:
+        dim: Length of the hash, m; none: 256 for each feature.
+        fan_in: Features that a row of the lift adds up, s; none: a tenth of them, rounded up.
+        active: Ones of a hash, rho; none: 32, or half of ``dim`` if that is fewer.
+        decay: Gamma, in [0, 1): how much of a filter's weight one more example leaves.
+        seed: Of the lift, at least 0.
+
+    Attributes:
+        classes_: The labels.
+        n_features_in_: Number of features.
+        counts_: Of each class's examples those with a one, by place, (num_classes, dim).
+        rows_: The features of every row of the lift, (dim, fan_in).
+        num_winners_: Ones of a hash.
+
+    References:
+        Ram and Sinha (2022), Algorithm 1, arXiv:2112.07157.
+
+    Example:
+        >>> X = np.array([[0.0, 1.0, 2.0], [0.0, 1.0, 3.0], [2.0, 1.0, 0.0], [3.0, 1.0, 0.0]])
+        >>> model = FlyNNClassifier(dim=30, fan_in=1, active=3).fit(X, ["up", "up", "down", "down"])
+        >>> model.predict([[0.1, 1.0, 5.0]]).tolist()
+        ['up']
+    """
+
+    n_features_in_: int
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        fan_in: int | None = None,
+        active: int | None = None,
+        *,
+        decay: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        self.dim, self.fan_in, self.active = dim, fan_in, active
+        self.decay, self.seed = decay, seed
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "FlyNNClassifier":
+        """Count the examples.
+
+        Args:
+            X: Examples, (n, d).
+            y: Their labels.
+            sample_weight: How often each counts, at least 0; none: once.
+
+        Raises:
+            ValueError: If a value is not finite, or a size does not fit the features.
+        """
+        X, y = _labelled(self, X, y, reset=True)
+        self._begin(unique_labels(y))
+        self.counts_ = self._counts(X, y, sample_weight)
+        return self
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> "FlyNNClassifier":
+        """Add examples to those that are counted.
+
+        Args:
+            X: Examples, (n, d).
+            y: Their labels.
+            classes: All labels that will ever come; needed the first time.
+            sample_weight: How often each counts; none: once.
+
+        Raises:
+            ValueError: If a label is not among the classes, or classes are not given at first.
+        """
+        first = not hasattr(self, "counts_")
+        X, y = _labelled(self, X, y, reset=first)
+        if first:
+            if classes is None:
+                raise ValueError("the first call of partial_fit needs classes: all labels to come")
+            self._begin(unique_labels(classes))
+        counts = self._counts(X, y, sample_weight)
+        self.counts_ = counts if first else self.counts_ + counts
+        return self
+
+    def unlearn(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "FlyNNClassifier":
+        """Take examples out again: what is left is as if they had never come.
+
+        Args:
+            X: Examples that were learned, (n, d).
+            y: Their labels then.
+            sample_weight: What each counted then; none: once.
+
+        Raises:
+            ValueError: If they cannot all have been learned.
+        """
+        check_is_fitted(self)
+        X, y = _labelled(self, X, y, reset=False)
+        left = self.counts_ - self._counts(X, y, sample_weight)
+        if (left < 0).any():
+            raise ValueError("these examples were not all learned: a count would be below 0")
+        self.counts_ = left
+        return self
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Minus the logarithm of the novelty score, by class; of two classes the difference.
+
+        Args:
+            X: Examples, (n, d).
+        """
+        near = -self._scores(X).numpy()
+        return near[:, 1] - near[:, 0] if len(self.classes_) == 2 else near
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class for which each example is least novel; of equal ones the first.
+
+        Args:
+            X: Examples, (n, d).
+        """
+        scores = self._scores(X)
+        return self.classes_[bloom.predictions(scores).numpy()]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The reciprocal of every class's novelty score, scaled to sum to one.
+
+        Args:
+            X: Examples, (n, d).
+        """
+        return (-self._scores(X)).softmax(dim=1).numpy()
+
+    def leave_one_out(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
+        """What is predicted of each learned example by all others.
+
+        Args:
+            X: Examples that were learned with weight one, (n, d).
+            y: Their labels.
+        """
+        check_is_fitted(self)
+        X, y = _labelled(self, X, y, reset=False)
+        winners = hashes(X, self.rows_, self.num_winners_)
+        counts = torch.from_numpy(self.counts_)
+        labels = torch.from_numpy(self._codes(y))
+        scores = bloom.log_scores(counts, winners, self.decay, left_out=labels)
+        return self.classes_[bloom.predictions(scores).numpy()]
+
+    def _begin(self, classes: NDArray[Any]) -> None:
+        bloom.check_decay(self.decay)
+        self.classes_ = classes
+        self.rows_, self.num_winners_ = lift(self)
+
+    def _codes(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"label {unknown[0]} is not among the classes {self.classes_}")
+        return np.searchsorted(self.classes_, y).astype(np.int64)
+
+    def _counts(self, X: NDArray[Any], y: NDArray[Any], sample_weight: Any) -> NDArray[Any]:
+        winners = hashes(X, self.rows_, self.num_winners_)
+        weights = None
+        if sample_weight is not None:
+            given = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
+            weights = torch.from_numpy(given)
+        counts = bloom.count(
+            winners,
+            torch.from_numpy(self._codes(y)),
+            dim=len(self.rows_),
+            num_classes=len(self.classes_),
+            weights=weights,
+        ).numpy()
+        whole = weights is not None and bool((weights == weights.round()).all())
+        return counts.astype(np.int64) if whole else counts
+
+    def _scores(self, X: ArrayLike) -> Tensor:
+        check_is_fitted(self)
+        X = _examples(self, X, reset=False)
+        winners = hashes(X, self.rows_, self.num_winners_)
+        return bloom.log_scores(torch.from_numpy(self.counts_), winners, self.decay)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # with two features a hash has two values, and that is what is asked for there
+        tags.classifier_tags = ClassifierTags(poor_score=True)
+        return tags
+
+
+def _examples(model: Any, X: Any, *, reset: bool) -> NDArray[Any]:
+    """Examples that scikit-learn found to be finite numbers, in the shape that was learned."""
+    return validate_data(model, X=X, reset=reset)  # type: ignore[return-value]  # arrays came
+
+
+def _labelled(model: Any, X: Any, y: Any, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same with labels of classes."""
+    found = validate_data(model, X=X, y=y, reset=reset)
+    check_classification_targets(found[1])
+    return found  # type: ignore[return-value]  # arrays came
+
+
+def lift(model: FlyHash | FlyNNClassifier) -> tuple[NDArray[np.int32], int]:
+    """The table of connections of an estimator that knows its features, and its number of winners.
+
+    Args:
+        model: With ``n_features_in_``.
+
+    Raises:
+        ValueError: If a size does not fit the features.
+    """
+    check.at_least(0, seed=model.seed)
+    num_inputs = model.n_features_in_
+    dim = ROWS_PER_FEATURE * num_inputs if model.dim is None else model.dim
+    fan_in = -(-num_inputs // 10) if model.fan_in is None else model.fan_in
+    active = max(1, min(32, dim // 2)) if model.active is None else model.active
+    rows = connections(dim, num_inputs, fan_in, model.seed)
+    check_active(active, dim)
+    return rows.numpy().copy(), active
+
+
+def hashes(X: NDArray[Any], rows: NDArray[np.int32], active: int) -> Tensor:
+    """Where the hashes of examples are one.
+
+    Args:
+        X: Examples, (n, d), of any numeric type.
+        rows: The lift.
+        active: Ones of a hash.
+    """
+    x = np.ascontiguousarray(X if X.dtype.kind in "iuf" else X.astype(np.float64))
+    known = x if x.dtype.kind != "u" or x.dtype == np.uint8 else x.astype(np.float64)
+    return fly_hash(torch.from_numpy(known), torch.from_numpy(rows), active)

@@ -1,0 +1,50 @@
+"""Cross-validation by subtraction: one hash and one count serve all folds and all decays."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64, Int32, Int64
+from torch import Tensor
+
+from flynn import bloom
+
+
+def fold_accuracies(
+    winners: Int32[Tensor, "n active"],
+    labels: Int64[Tensor, " n"],
+    folds: Sequence[Int64[Tensor, " _"]],
+    *,
+    dim: int,
+    num_classes: int,
+    decays: Sequence[float],
+) -> Float64[Tensor, "num_decays num_folds"]:
+    """The accuracy on every fold of the model of all other folds, for each decay.
+
+    What a fold added is subtracted from the counts of all, exactly: it is the model that would be
+    trained without the fold.
+
+    Args:
+        winners: Where each hash is one.
+        labels: Integers below ``num_classes``.
+        folds: Positions of the examples of every fold; disjoint and covering.
+        dim: Length of a hash.
+        num_classes: Number of classes.
+        decays: Gammas, each in [0, 1).
+
+    Example:
+        >>> winners = torch.tensor([[0], [0], [1], [1]], dtype=torch.int32)
+        >>> folds = [torch.tensor([0, 2]), torch.tensor([1, 3])]
+        >>> labels = torch.tensor([0, 0, 1, 1])
+        >>> fold_accuracies(winners, labels, folds, dim=2, num_classes=2, decays=[0.5])
+        tensor([[1., 1.]], dtype=torch.float64)
+    """
+    total = bloom.count(winners, labels, dim=dim, num_classes=num_classes)
+    found = torch.empty(len(decays), len(folds), dtype=torch.float64)
+    for column, fold in enumerate(folds):
+        own = bloom.count(winners[fold], labels[fold], dim=dim, num_classes=num_classes)
+        rest = total - own
+        for row, decay in enumerate(decays):
+            scores = bloom.log_scores(rest, winners[fold], decay)
+            right = bloom.predictions(scores) == labels[fold]
+            found[row, column] = right.double().mean()
+    return found

@@ -1,0 +1,64 @@
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flynn.noise import Noise
+
+ALPHA = 1e-4
+"""How often a right sampler fails a test of fit; those of seeds never do so twice."""
+
+
+def probabilities(scale, top):
+    """Of -top .. top, tails added to the ends."""
+    q = math.exp(-1 / scale)
+    found = (1 - q) / (1 + q) * q ** np.abs(np.arange(-top, top + 1))
+    found[[0, -1]] += (1 - found.sum()) / 2
+    return found
+
+
+def fits(drawn, scale):
+    top = max(1, round(4 * scale))
+    seen = np.bincount(np.clip(drawn, -top, top) + top, minlength=2 * top + 1)
+    return stats.chisquare(seen, probabilities(scale, top) * len(drawn)).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 7.5, 60.0])
+def test_noise_is_discrete_laplace(scale):
+    drawn = Noise(seed=1).laplace(scale, 60_000)
+    assert fits(drawn, scale)
+    assert not fits(Noise(seed=1).laplace(1.1 * scale, 60_000), scale)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("opendp") is None, reason="needs opendp")
+def test_noise_is_that_of_opendp():
+    ours = Noise(seed=2).laplace(7.5, 20_000)
+    theirs = Noise(sampler="opendp").laplace(7.5, 20_000)
+    assert fits(theirs, 7.5)
+    values = range(-20, 21)
+    table = [[(np.clip(d, -20, 20) == v).sum() for v in values] for d in (ours, theirs)]
+    assert stats.chi2_contingency(table).pvalue > ALPHA
+
+
+@pytest.mark.parametrize("part", [0, 1, 3, 10])
+def test_coins_show_true_with_an_exponential_probability(part):
+    shown = Noise(seed=3).bernoulli_exp(np.full(40_000, part), 10)
+    assert stats.binomtest(int(shown.sum()), 40_000, math.exp(-part / 10)).pvalue > ALPHA
+
+
+def test_integers_below_a_bound_are_uniform_and_gumbels_are_gumbel():
+    seen = np.bincount(Noise(seed=4).below(7, 70_000))
+    assert len(seen) == 7
+    assert stats.chisquare(seen).pvalue > ALPHA
+    assert stats.kstest(Noise(seed=5).gumbel(20_000), "gumbel_r").pvalue > ALPHA
+
+
+def test_a_seed_repeats_and_the_system_does_not():
+    one, two = (Noise(seed=6).laplace(5.0, 50) for _ in range(2))
+    assert (one == two).all()
+    one, two = (Noise().laplace(5.0, 50) for _ in range(2))
+    assert (one != two).any()
+    with pytest.raises(ValueError, match="OpenDP draws from the system"):
+        Noise(seed=1, sampler="opendp")

@@ -1,0 +1,129 @@
+"""Mechanisms against enumeration of all they can do, and the ledger against both."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flynn.audit import log_probability, neighbours, worst_loss
+from flynn.noise import Noise
+from flynn.private import Histogram, Paper, Parallel, Peel, release, select
+
+RELATIONS = ("add/remove", "replace")
+TOY = [(3, 0, 1, 2, 0)]
+MECHANISMS = [
+    *(Paper(1.0, t) for t in (1, 2, 3)),
+    *(Parallel(1.0, t) for t in (1, 2, 3)),
+    *(Peel(1.0, t, of) for t in (1, 2, 3) for of in RELATIONS),
+    *(Histogram(1.0, of) for of in RELATIONS),
+]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
+@pytest.mark.parametrize("counts", [TOY, [(1, 1, 1)], [(2, 0, 1), (0, 4, 1)], [(9, 0, 0, 5)]])
+def test_no_loss_exceeds_the_ledger(mechanism, counts):
+    parties = 2
+    ledger = mechanism.ledger(2, parties)
+    for relation in RELATIONS:
+        selecting, noise, both = worst_loss(counts, ledger.plan, 2, relation)
+        bounds = ledger.plan.loss(2, relation)
+        assert selecting <= bounds[0] + 1e-12
+        assert noise <= bounds[1] + 1e-12
+        assert both <= ledger.total(relation) + 1e-12
+    assert ledger.total(mechanism.relation) <= mechanism.epsilon + 1e-12
+
+
+def test_the_noise_of_the_histogram_costs_all_that_was_asked_for():
+    for relation in RELATIONS:
+        plan = Histogram(0.5, relation).plan(2, 1)
+        assert worst_loss(TOY, plan, 2, relation)[2] == pytest.approx(0.5)
+
+
+def test_the_papers_selection_costs_less_than_it_says():
+    # the paper's rate on five counts, one to three of them selected: by hand from the definition
+    losses = {
+        relation: max(
+            worst_loss(TOY, Parallel(1.0, t).plan(2, 1), 2, relation)[0] for t in (1, 2, 3)
+        )
+        for relation in RELATIONS
+    }
+    assert 0.15 < losses["add/remove"] <= 0.25
+    assert 0.25 < losses["replace"] <= 0.5
+
+
+def test_together_the_papers_mechanism_spends_a_sixth():
+    ledger = Paper(1.0, 100).ledger(15, 2)
+    assert ledger.total("add/remove") == pytest.approx(0.5 * (0.25 + 15 / 200))
+    assert ledger.total("replace") == pytest.approx(0.5 * (0.5 + 30 / 200))
+
+
+def test_neighbours_are_those_of_one_record():
+    more = list(neighbours([(0, 0, 1)], 2, "add/remove"))
+    assert sorted(more) == [(0, 1, 2), (1, 0, 2), (1, 1, 1)]
+    replaced = set(neighbours([(1, 1, 0), (0, 0, 0)], 2, "replace"))
+    assert (0, 0, 0, 1, 1, 0) in replaced  # of another class
+    assert (1, 0, 1, 0, 0, 0) in replaced
+    assert len(replaced) == 6
+
+
+def test_selection_is_one_after_another_by_exponential_weights():
+    counts = (3, 0, 1, 2)
+    exact = {
+        frozenset(pair): sum(
+            math.exp(log_probability(counts, order, 0.7)) for order in itertools.permutations(pair)
+        )
+        for pair in itertools.combinations(range(4), 2)
+    }
+    assert sum(exact.values()) == pytest.approx(1)
+    noise, num = Noise(seed=0), 4000
+    seen = dict.fromkeys(exact, 0)
+    for _ in range(num):
+        seen[frozenset(select(np.array(counts), 0.7, 2, noise).tolist())] += 1
+    expected = [num * exact[pair] for pair in seen]
+    assert stats.chisquare(list(seen.values()), expected).pvalue > 1e-4
+
+
+def test_noise_on_all_counts_is_discrete_laplace_and_unclipped():
+    drawn = release(np.zeros((4, 5000), dtype=np.int64), Histogram(0.5).plan(3, 1), Noise(seed=1))
+    assert drawn.shape == (4, 5000)
+    q = math.exp(-0.5 / 3)
+    assert (drawn == 0).mean() == pytest.approx((1 - q) / (1 + q), abs=0.01)
+    assert (drawn < 0).mean() == pytest.approx((drawn > 0).mean(), abs=0.02)
+
+
+def test_what_is_not_selected_is_zero_and_nothing_is_negative():
+    drawn = release(np.full((2, 50), 4), Parallel(1.0, 7).plan(3, 1), Noise(seed=1))
+    assert (drawn > 0).sum() <= 7
+    assert (drawn >= 0).all()
+    everything = release(np.full((2, 3), 400), Parallel(9.0, 70).plan(3, 1), Noise(seed=1))
+    assert (everything > 0).all()
+
+
+def test_the_sum_is_clipped_only_at_the_end():
+    total = np.array([-3, 0, 2, 9])
+    assert Histogram(1.0).finish(total).tolist() == [0, 0, 2, 9]
+    assert Histogram(1.0, threshold=2).finish(total).tolist() == [0, 0, 0, 9]
+
+
+def test_the_ledger_says_relation_stages_parties_and_seeds():
+    text = str(Paper(1.0, 100).ledger(15, 2, seeded=True))
+    for part in ("Paper: epsilon 1", "100 counts", "2 parties", "add/remove", "0.125", "0.1625"):
+        assert part in text
+    assert "NOT PRIVATE" in text
+    assert "NOT PRIVATE" not in str(Histogram(1.0).ledger(15, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Histogram(0.0), "epsilon must be a positive number"),
+        (lambda: Paper(1.0, 0), "num_selected must be at least 1"),
+        (lambda: Peel(-1.0, 3), "epsilon must be a positive number"),
+        (lambda: Histogram(1.0, threshold=-1), "threshold must be at least 0"),
+    ],
+)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
