@@ -54,7 +54,7 @@ def encode(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[in
 
     Example:
         >>> encode({2: 10, 3: 1}, capacity=2, modulus=101)
-        [11, 23, 49, 6, 39, 59]
+        [11, 23, 49, 6, 39, 58]
     """
     check.at_least(1, capacity=capacity)
     if len(values) > capacity:
@@ -99,7 +99,7 @@ def decode(sums: Sequence[int], *, num_bins: int, modulus: int) -> dict[int, int
         system.
 
     Example:
-        >>> decode([11, 23, 49, 6, 39, 59], num_bins=50, modulus=101)
+        >>> decode([11, 23, 49, 6, 39, 58], num_bins=50, modulus=101)
         {2: 10, 3: 1}
     """
     capacity = (len(sums) - SPARE) // 2

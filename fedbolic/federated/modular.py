@@ -61,6 +61,31 @@ def num_limbs(modulus: int) -> int:
     return -(-(modulus - 1).bit_length() // LIMB)
 
 
+def reduce_limbs(limbs: Int64[Tensor, "n limbs"], modulus: int) -> Int64[Tensor, "n limbs"]:
+    """The limbs of the residues; given limbs may be sums of many, and negative.
+
+    Args:
+        limbs: The lowest first, as many as the modulus needs.
+        modulus: At least 2.
+
+    Example:
+        >>> reduce_limbs(torch.tensor([[5, 1], [-1, 0]]), 2**33)
+        tensor([[         5,          1],
+                [4294967295,          1]])
+    """
+    if limbs.shape[1] == 1:
+        return limbs % modulus
+    if modulus & modulus - 1 == 0:
+        carry, digits = torch.zeros_like(limbs[:, 0]), []
+        for limb in limbs.unbind(dim=1):
+            digits.append(limb + carry & (1 << LIMB) - 1)
+            carry = limb + carry >> LIMB
+        top = modulus - 1 >> LIMB * (len(digits) - 1)
+        return torch.stack([*digits[:-1], digits[-1] & top], dim=1)
+    residues = [value % modulus for value in from_limbs(limbs)]
+    return to_limbs(residues, modulus).to(limbs.device)
+
+
 @dataclass(frozen=True)
 class SumModulo(Additive):
     """The sum of integers modulo ``modulus``: what masks that cancel need.
@@ -109,6 +134,5 @@ class SumModulo(Additive):
         return limbs.clone()
 
     def _reduced(self, limbs: Tensor) -> Tensor:
-        values = from_limbs(limbs.reshape(-1, limbs.shape[-1]))
-        reduced = to_limbs([value % self.modulus for value in values], self.modulus)
-        return reduced.reshape(limbs.shape).to(limbs.device)
+        flat = limbs.reshape(-1, limbs.shape[-1])
+        return reduce_limbs(flat, self.modulus).reshape(limbs.shape)

@@ -3,6 +3,8 @@
 import math
 from fractions import Fraction
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -127,7 +129,8 @@ def test_qhull_alone_is_wrong_far_out():
 
 def test_a_large_spread_set_needs_few_exact_decisions(monkeypatch):
     calls = []
-    monkeypatch.setattr("fedhull.hull.orientation", lambda *p: calls.append(p) or orientation(*p))
+    module = sys.modules["fedhull.hull"]  # the package gives the function that name
+    monkeypatch.setattr(module, "orientation", lambda *p: calls.append(p) or orientation(*p))
     hull(spread(0, 20_000))
     assert len(calls) < 20
 

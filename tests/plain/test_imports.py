@@ -10,13 +10,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HEAVY = ("lightning", "flwr", "torch_geometric", "geoopt", "jsonargparse")
 DATA = ("pooch", "sklearn", "opendp")
+SECRETS = ("cryptography", "flint")
 
 
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
         ("fedbolic, fedbolic.manifolds", HEAVY),
-        ("fedbolic.nn, fedbolic.data, fedbolic.federated", HEAVY + DATA),
+        ("fedbolic.nn, fedbolic.data, fedbolic.federated", HEAVY + DATA + SECRETS),
     ],
 )
 def test_an_import_is_silent_and_light(modules, absent):

@@ -1,0 +1,310 @@
+"""What a secure sum costs: a client by exchange and cohort size, and the methods of the house."""
+
+import argparse
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.data import Client, Digits, Dirichlet, Examples, Images, Points, Source
+from fedbolic.data.points import ClassRuns
+from fedbolic.federated import Aggregator, FedAvg, Method, SumModulo, Total, Trainer, Update
+from fedbolic.federated.modular import from_limbs, to_limbs
+from fedbolic.federated.secure import SecureSum, keys
+from fedbolic.federated.secure.preparation import LETTER_BYTES, letter_key
+from fedbolic.federated.secure.roster import Roster, make_card, to_bytes, to_tensor
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+from fedhull import FedHull, Hyperbolic, PolarGrid, Spectral
+from flynn import FlyNN
+
+RNG = Rng(0)
+
+
+@dataclass(frozen=True)
+class Row(Method):
+    """Every client sends as many numbers, and has nothing else to do.
+
+    Args:
+        length: Of them.
+        modulus: Of their sum.
+    """
+
+    length: int
+    modulus: int
+    rounds: int = 1
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return SumModulo(self.modulus)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        return Update({"values": to_limbs(self.values(client.id), self.modulus)}), {}
+
+    def values(self, client_id: int) -> list[int]:
+        """The numbers of a client.
+
+        Args:
+            client_id: Whose.
+        """
+        return [(client_id + 1) * (i + 1) ** 9 % self.modulus for i in range(self.length)]
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        return {"values": total.payload["values"]}
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one exchange took at one client.
+
+    Args:
+        seconds: Of CPU.
+        up: Bytes from it.
+        down: Bytes to it.
+    """
+
+    seconds: float
+    up: int
+    down: int
+
+
+def federation(num_clients: int) -> list[Client]:
+    """Clients of one example each.
+
+    Args:
+        num_clients: How many.
+    """
+    meta = Meta(2, (1,), (1,) * num_clients)
+    one = Examples({"x": torch.zeros(1, 1), "y": torch.zeros(1, dtype=torch.int64)})
+    return [Client(i, one, one, one, meta) for i in range(num_clients)]
+
+
+class Party:
+    """One client whose work is measured, exchange by exchange.
+
+    Args:
+        secure: The secure sum.
+        client: Who works.
+    """
+
+    def __init__(self, secure: SecureSum, client: Client) -> None:
+        self.secure, self.client = secure, client
+        self.memory: Tree = {}
+        self.steps: dict[str, Step] = {}
+
+    def answer(self, message: Tree) -> Update:
+        """What it sends, measured.
+
+        Args:
+            message: Of this exchange.
+        """
+        start = time.process_time()
+        update, self.memory = self.secure.local_update(message, self.client, self.memory, RNG)
+        spent = time.process_time() - start
+        sizes = tree.num_bytes(update.payload), tree.num_bytes(message)
+        self.steps[message["stage"]] = Step(spent, *sizes)
+        return update
+
+
+def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[str, Step]:
+    """The steps of one client of a cohort, whose others do only what it gets to see.
+
+    Args:
+        num_clients: In the cohort.
+        method: What is summed.
+        lost: Clients that vanish before they send their masked numbers, the last ones.
+        client_id: Who is measured; not one of those.
+    """
+    party = Party(SecureSum(method), federation(num_clients)[client_id])
+    everybody = tuple(range(num_clients))
+    own = party.answer({"stage": "cards", "session": 1}).payload["card"]
+    ciphers, signers = ([keys.new_secret() for _ in everybody] for _ in range(2))
+    cards = tuple(
+        to_bytes(own)
+        if i == client_id
+        else make_card(1, i, cipher=ciphers[i], mask=keys.new_secret(), signer=signers[i])
+        for i in everybody
+    )
+    roster = Roster(1, everybody, cards)
+    party.answer({"stage": "shares", "roster": roster.tree()})
+    letters = [bytes(LETTER_BYTES) if i == client_id else keys.seal(
+        letter_key(roster, ciphers[i], own=i, sender=i, receiver=client_id), bytes(66))
+        for i in everybody]  # fmt: skip
+    rows = to_tensor(b"".join(letters)).reshape(-1, LETTER_BYTES)
+    ids = torch.tensor(everybody)
+    party.answer({"stage": "sums", "sharers": ids, "letters": rows, "turn": 0, "inner": {}})
+    survivors = {"survivors": ids[: num_clients - lost]}
+    mine = party.answer({"stage": "survivors", **survivors}).payload["signature"]
+    signatures = [
+        mine if i == client_id
+        else roster.signed("survivors", i, survivors, signer=signers[i])["signature"]
+        for i in range(num_clients - lost)
+    ]  # fmt: skip
+    agreed = {"witnesses": survivors["survivors"], "signatures": torch.stack(signatures)}
+    party.answer({"stage": "unmasking", **agreed})
+    return party.steps
+
+
+def whole(num_clients: int, method: Row, lost: int) -> float:
+    """CPU seconds of the server in a sum of everybody, whose result is checked.
+
+    Args:
+        num_clients: In the cohort.
+        method: What is summed.
+        lost: Clients that vanish before they send their masked numbers.
+    """
+    secure, spent = SecureSum(method), 0.0
+    clients = federation(num_clients)
+    parties = [Party(secure, client) for client in clients]
+    state = secure.init(clients[0].meta, RNG)
+    for _ in range(5):
+        phase = secure.phase(state)
+        if phase.stage == "sums":
+            parties = parties[: num_clients - lost]
+        updates = [
+            (party.client.id, party.answer(phase.broadcast(state, party.client.id)))
+            for party in parties
+        ]
+        start = time.process_time()
+        state = phase.server_update(state, phase.aggregator.aggregate(updates))
+        spent += time.process_time() - start
+    columns = zip(*(method.values(party.client.id) for party in parties), strict=True)
+    if from_limbs(state["inner"]["values"]) != [sum(c) % method.modulus for c in columns]:
+        raise AssertionError("the secure sum is not the sum")
+    return spent
+
+
+def report(num_clients: int, found: list[dict[str, Step]]) -> None:
+    """Print one cohort: medians over the measured clients, exchange by exchange.
+
+    Args:
+        num_clients: In the cohort.
+        found: Steps of each.
+    """
+    totals = [0.0, 0, 0]
+    for stage in found[0]:
+        steps = [steps[stage] for steps in found]
+        row = (1000 * statistics.median(s.seconds for s in steps), steps[0].up, steps[0].down)
+        totals = [a + b for a, b in zip(totals, row, strict=True)]
+        print(f"| {num_clients} | {stage} | {row[0]:.1f} | {row[1]:,} | {row[2]:,} |")
+    print(
+        f"| {num_clients} | together | {totals[0]:.1f} | {totals[1]:,} | {totals[2]:,} |",
+        flush=True,
+    )
+
+
+def compare(name: str, method: Method, secure: SecureSum, source: Source) -> None:
+    """Print whether a method's state is the same in the clear and in secret, and what each cost.
+
+    Args:
+        name: Of the row.
+        method: In the clear.
+        secure: The same in secret.
+        source: Of the data.
+    """
+    data = source.load(RNG).to("cpu", torch.float64)
+    costs, states = [], []
+    for run in (method, secure):
+        start = time.process_time()
+        *_, (position, rows) = Trainer().run(run, data, RNG.at("run"))
+        spent = time.process_time() - start
+        found = {row.name: row.value for row in rows if row.client is None}
+        up, down = found["bytes/up"], found["bytes/down"]
+        costs.append(f"{spent:.2f} | {up:,.0f} | {down:,.0f} | {found['holdout/accuracy']:.4f}")
+        states.append(position.state if run is method else position.state["inner"])
+    flat = [dict(tree.leaves(state)) for state in states]
+    largest = max(_difference(leaf, flat[1][path]) for path, leaf in flat[0].items())
+    for kind, cost in zip(("in the clear", "in secret"), costs, strict=True):
+        print(f"| {name} {kind} | {cost} |", flush=True)
+    print(f"  largest difference in the server's state: {largest:g}", flush=True)
+
+
+def _difference(x: object, y: object) -> float:
+    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+        return float((x.double() - y.double()).abs().max()) if x.numel() else 0.0
+    return 0.0 if x == y else math.inf
+
+
+def methods(root: Path | None) -> None:
+    """Print the methods of the house, FedHull only where its data are.
+
+    Args:
+        root: The data folder, or none.
+    """
+    print("| method | CPU s of all | bytes up | bytes down | holdout accuracy |")
+    print("|---|---|---|---|---|")
+    digits = Images(Digits(), Dirichlet(10, alpha=0.5, min_size=10))
+    compare("FlyNN on digits", FlyNN(), SecureSum(FlyNN(), modulus=2**32), digits)
+    average = FedAvg(rounds=3, lr=0.3)
+    compare("FedAvg on digits", average, SecureSum(average), digits)
+    if root is not None:
+        file = root / "single_cell" / "olsson" / "olsson_poincare_embedding.npz"
+        grid = PolarGrid(epsilon=0.01, radius=0.9772)
+        boundary = Hyperbolic(C=0.1, pairs=3)
+        for bits in (None, 127):
+            hulls = FedHull(grid, grouping=Spectral(), boundary=boundary, bits=bits)
+            source = Points(file, ClassRuns(3, legacy=3), split=3)
+            told = "" if bits is None else f" at {bits} bits"
+            compare(f"FedHull on Olsson{told}", hulls, SecureSum(hulls), source)
+
+
+def cohorts(options: argparse.Namespace) -> None:
+    """Print the table for cohorts of several sizes.
+
+    Args:
+        options: Of the command line.
+    """
+    method = Row(options.length, 2**options.bits - 1)
+    print(f"{options.length} numbers modulo 2^{options.bits} - 1, {options.lost:.0%} lost, median "
+          f"of {options.measured} clients")  # fmt: skip
+    print("| clients | exchange | CPU ms at a client | bytes up | bytes down |")
+    print("|---|---|---|---|---|")
+    for num_clients in options.clients:
+        lost = int(options.lost * num_clients)
+        ids = range(options.measured)
+        report(num_clients, [one_among(num_clients, method, lost, i) for i in ids])
+    for num_clients in options.clients:
+        if num_clients <= options.whole:
+            lost = int(options.lost * num_clients)
+            spent = whole(num_clients, method, lost)
+            print(f"{num_clients} clients as a whole: exact; server {spent:.3f} CPU s", flush=True)
+
+
+def main() -> None:
+    """Print the table for cohorts of several sizes, and that of methods."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--length", type=int, default=1000, help="numbers of each client")
+    parser.add_argument("--bits", type=int, default=61, help="the modulus is 2 ** bits - 1")
+    parser.add_argument("--lost", type=float, default=0.1, help="share lost before masked sums")
+    parser.add_argument("--measured", type=int, default=5, help="clients measured")
+    parser.add_argument("--whole", type=int, default=100, help="largest cohort run as a whole")
+    parser.add_argument("--root", type=Path, help="data folder with single_cell/olsson")
+    parser.add_argument("--only-methods", action="store_true", help="no table of cohorts")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if not options.only_methods:
+        cohorts(options)
+    methods(options.root)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""A method whose clients' updates nobody can read: the server learns their sum alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import Client, FederatedData
+from fedbolic.federated.aggregate import Additive, Aggregator
+from fedbolic.federated.method import Cohort, Method, Total, Update
+from fedbolic.federated.secure.exchange import Exchange, Protocol
+from fedbolic.federated.secure.preparation import Cards, Shares
+from fedbolic.federated.secure.roster import Roster
+from fedbolic.federated.secure.summing import Sums, Survivors
+from fedbolic.federated.secure.unmasking import Unmasking
+from fedbolic.figure import Figure
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+
+STAGES: dict[str, type[Exchange]] = {
+    phase.stage: phase for phase in (Cards, Shares, Sums, Survivors, Unmasking)
+}
+
+
+@dataclass(frozen=True)
+class SecureSum(Method):
+    r"""A method with an additive aggregator, whose server sees the sum of a cohort and no summand.
+
+    .. math:: y_u = x_u + G(b_u) + \sum_{v > u} G(s_{uv}) - \sum_{v < u} G(s_{uv}) \bmod q
+
+    Every exchange of the method becomes five over the same clients. *Cards*: fresh X25519 keys,
+    signed with a long-term Ed25519 key. *Shares*: Shamir shares of the key of masks and of the seed
+    b_u, sealed for each other client. *Sums*: the method's work, masked. *Survivors*: everybody
+    signs the list of those who are in the sum. *Unmasking*: shares of the seeds of those who are,
+    and of the keys of those who are not. Clients may be lost in every exchange as long as
+    ``threshold`` are left; with fewer the run stops, and nothing is revealed.
+
+    The result is that of the method in the clear over those who are in the sum: exactly for
+    integers, within ``len(clients) * 2 ** -(fraction_bits + 1)`` of the sum for floats. The method
+    has the random streams that it would have in the clear; secrets come from the operating system,
+    so masked payloads differ between runs. Weights are added under a mask, too; metrics of local
+    work stay at the client. Channels cannot act on what is masked. There is no fine-tuning or
+    calibration after the run, for these would send other things in the clear.
+
+    Secrets serve one sum. They lie in the client's memory from *cards* to *unmasking* and are then
+    dropped, so a client answers each exchange once. A simulation keeps memories in its checkpoint,
+    and with it the secrets of an exchange under way; whoever reads that file reads the updates.
+    A run that is resumed goes on with those.
+
+    Detected: any altered or replayed message of a client, a roster or a list of survivors that
+    differs between clients, a long-term key that is not the known one, a share that does not fit.
+    Not detected: a client that lies about its own numbers, a server that lies about the sum. See
+    PRIVACY.md beside this file's folder for who can learn what.
+
+    Args:
+        method: Whose updates are summed.
+        modulus: q of the sum, at least 2, of integers and floats; a method that adds modulo a
+            number of its own, with ``SumModulo``, keeps it.
+        threshold: Clients without whom nothing is revealed, more than half of those who take part;
+            none: ``2 * num_clients // 3 + 1``. It must be given if a cohort is a sample.
+        fraction_bits: Bits after the point of floats, at least 0.
+        keys: A folder of :func:`~fedbolic.federated.secure.keys.write_identities`; none: every
+            client makes its long-term key at its first turn, and others know it from then on.
+
+    Raises:
+        ValueError: If a value is out of range, or the method's aggregator does not sum.
+
+    References:
+        Bonawitz et al. (2017), Practical secure aggregation for privacy-preserving machine
+        learning, Figure 4 with the consistency check, CCS 2017, doi:10.1145/3133956.3133982.
+
+    Example:
+        >>> from fedbolic.data import Digits, Images, IID
+        >>> from fedbolic.federated import FedAvg, Trainer
+        >>> data = Images(Digits(), IID(3)).load(Rng(0))
+        >>> *_, (position, rows) = Trainer().run(SecureSum(FedAvg(rounds=1)), data, Rng(0))
+        >>> position.round
+        1
+    """
+
+    method: Method
+    modulus: int = 2**62
+    threshold: int | None = None
+    fraction_bits: int = 24
+    keys: Path | None = None
+
+    def __post_init__(self) -> None:
+        check.at_least(2, modulus=self.modulus)
+        check.at_least(0, fraction_bits=self.fraction_bits)
+        if self.threshold is not None:
+            check.at_least(2, threshold=self.threshold)
+        _check_additive(self.method)
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
+        """Those of the method."""
+        return self.method.rounds
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return self.method.aggregator
+
+    @property
+    @override
+    def cohort(self) -> Cohort:
+        return self.method.cohort
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        least = self._protocol.least(meta.num_clients)
+        if not 2 <= least <= meta.num_clients:
+            raise ValueError(
+                f"a threshold of {least} does not suit {meta.num_clients} clients: a sum of fewer "
+                "than two tells all, and more than there are never come"
+            )
+        return {
+            "stage": "cards",
+            "session": 1,
+            "turn": 0,
+            "num_clients": meta.num_clients,
+            "inner": self.method.init(meta, rng),
+        }
+
+    @property
+    def _protocol(self) -> Protocol:
+        return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys)
+
+    @override
+    def phase(self, state: Tree) -> Exchange:
+        inner = self.method.phase(state["inner"]) if "inner" in state else self.method
+        _check_additive(inner)
+        roster = Roster.read(state["roster"]) if "roster" in state else None
+        return STAGES[state["stage"]](inner, self._protocol, roster)
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return self.method.broadcast(state["inner"], client_id)
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        return self.phase(message).local_update(message, client, memory, rng)
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        return self.phase(state).server_update(state, total)
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        return self.method.evaluate(message, client, memory.get("inner", {}), rng)
+
+    @override
+    def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:
+        return self.method.figures(state["inner"], data)
+
+
+def _check_additive(method: Method) -> None:
+    if not isinstance(method.aggregator, Additive):
+        raise ValueError(
+            f"SecureSum needs an aggregator that sums, and {type(method).__name__} uses "
+            f"{type(method.aggregator).__name__}"
+        )

@@ -1,0 +1,196 @@
+"""The masked sum, the agreement on who is in it, and the unmasking of the whole."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Additive, Aggregator
+from fedbolic.federated.delivery import find_fault
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.modular import reduce_limbs
+from fedbolic.federated.secure.exchange import Exchange, ids_of
+from fedbolic.federated.secure.fixed_point import FixedPoint, Residues, encode_tree, form_of
+from fedbolic.federated.secure.keys import SIGNATURE_BYTES, unseal
+from fedbolic.federated.secure.mask import pack
+from fedbolic.federated.secure.masked import MaskedSum, masks, pair_sign
+from fedbolic.federated.secure.preparation import letter_key, mask_seed
+from fedbolic.federated.secure.roster import (
+    Roster,
+    ids_tensor,
+    to_bytes,
+    to_tensor,
+)
+from fedbolic.federated.secure.shamir import SHARE_BYTES
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class Sums(Exchange):
+    """The method's own work, whose summand leaves the client under masks of two kinds."""
+
+    stage = "sums"
+    after = ("shares",)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        if self.roster is None:
+            raise ValueError("masked vectors are added by the server, which has the roster")
+        moduli = (("sums", self._codes[0].modulus), ("weight", self._codes[1].modulus))
+        return MaskedSum(self.roster, moduli)
+
+    @property
+    def _codes(self) -> tuple[FixedPoint | Residues, FixedPoint]:
+        return self.protocol.code(self.inner.aggregator), self.protocol.weight_code
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        place = (self.roster or Roster.read(state["roster"])).index(client_id)
+        return {
+            "stage": self.stage,
+            "sharers": state["sharers"],
+            "letters": state["letters"][:, place],
+            "turn": state["turn"],
+            "inner": self.inner.broadcast(state["inner"], client_id),
+        }
+
+    @override
+    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
+        own = memory["secure"]
+        roster = Roster.read(own["roster"])
+        least = self.protocol.least(client.meta.num_clients)
+        sharers = ids_of(
+            message["sharers"], roster.members, least=least, own=client.id, what="shared secrets"
+        )
+        shares = self._read(message["letters"], sharers, roster, own, client.id)
+        update, inner = self._work(message, client, memory.get("inner", {}), rng)
+        content = self._masked(update, sharers, roster, own, client.id)
+        used = ("cipher", "mask", "seed", "own_shares", "own_card")
+        kept = {name: leaf for name, leaf in own.items() if name not in used}
+        kept |= {
+            "stage": self.stage,
+            "sharers": ids_tensor(sharers),
+            "shares": to_tensor(b"".join(shares)).reshape(-1, 2 * SHARE_BYTES),
+        }
+        return self.sign(content, roster, client, own), {"inner": inner, "secure": kept}
+
+    def _read(
+        self, letters: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
+    ) -> list[bytes]:
+        """The shares that others gave, each behind a seal that must be whole."""
+        secret, shares = to_bytes(own["cipher"]), []
+        for sender, letter in zip(sharers, letters, strict=True):
+            if sender == client_id:
+                shares.append(to_bytes(own["own_shares"]))
+            else:
+                key = letter_key(roster, secret, own=client_id, sender=sender, receiver=client_id)
+                shares.append(unseal(key, to_bytes(letter)))
+        return shares
+
+    def _work(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
+        """What the method does, refused here if it cannot be used: under a mask nobody sees it."""
+        inner = message["inner"]
+        stream = in_the_clear(rng, message["turn"])
+        update, memory = self.inner.local_update(inner, client, memory, stream)
+        template = self.inner.template(inner)
+        expected = None if template is None else tree.signature(template)
+        if (fault := find_fault(update, memory, expected)) is not None:
+            raise ValueError(fault)
+        return update, memory
+
+    def _masked(
+        self, update: Update, sharers: list[int], roster: Roster, own: Tree, client_id: int
+    ) -> Tree:
+        aggregator = self.inner.aggregator
+        if not isinstance(aggregator, Additive):
+            raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")
+        summand = aggregator.lift(update)
+        weight = torch.tensor([update.weight], dtype=torch.float64)
+        seeds = [
+            (pair_sign(client_id, other), mask_seed(roster, to_bytes(own["mask"]), other))
+            for other in sharers
+            if other != client_id
+        ]
+        seeds.append((1, to_bytes(own["seed"])))
+        content: Tree = {"form": form_of(update.payload, summand)}
+        named = {"sums": summand, "weight": {"weight": weight}}
+        for stream, (name, code) in enumerate(zip(named, self._codes, strict=True)):
+            limbs = encode_tree(named[name], code, len(roster.members))
+            limbs += masks(seeds, code.modulus, len(limbs), stream=stream)
+            packed = pack(reduce_limbs(limbs, code.modulus).numpy(), code.modulus)
+            content[name] = torch.from_numpy(packed)
+        return content
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        self.require(len(total.clients), state, "sent a masked vector")
+        return state | {
+            "stage": Survivors.stage,
+            "total": total.payload,
+            "survivors": ids_tensor(total.clients),
+        }
+
+
+def in_the_clear(rng: Rng, turn: int) -> Rng:
+    """The stream that a client would have without the exchanges of the secure sum.
+
+    Args:
+        rng: Of this exchange.
+        turn: The number that the method's exchange has by itself.
+    """
+    if "exchange" not in rng.path:
+        return rng
+    place = len(rng.path) - rng.path[::-1].index("exchange")
+    return dataclasses.replace(rng, path=(*rng.path[:place], turn, *rng.path[place + 1 :]))
+
+
+@dataclass(frozen=True)
+class Survivors(Exchange):
+    """Every client's signature under the list of those whose vector is in the sum."""
+
+    stage = "survivors"
+    after = ("sums",)
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return {"stage": self.stage, "survivors": state["survivors"]}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {
+            "survivors": message["survivors"],
+            "signature": torch.zeros(SIGNATURE_BYTES, dtype=torch.uint8),
+        }
+
+    @override
+    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
+        own = memory["secure"]
+        roster = Roster.read(own["roster"])
+        least = self.protocol.least(client.meta.num_clients)
+        among = own["sharers"].tolist()
+        survivors = ids_of(
+            message["survivors"], among, least=least, own=client.id, what="are in the sum"
+        )
+        kept = {**own, "stage": self.stage, "survivors": ids_tensor(survivors)}
+        content = {"survivors": ids_tensor(survivors)}
+        return self.sign(content, roster, client, own), {**memory, "secure": kept}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        found = {
+            client_id: payload["signature"]
+            for client_id, payload in self.authentic(total, Roster.read(state["roster"])).items()
+            if torch.equal(payload["survivors"].cpu(), state["survivors"].cpu())
+        }
+        self.require(len(found), state, "agreed on who is in the sum")
+        return state | {
+            "stage": "unmasking",
+            "witnesses": ids_tensor(list(found)),
+            "signatures": torch.stack(list(found.values())),
+        }

@@ -1,0 +1,128 @@
+"""The end of a secure sum: shares are given back, and the masks of the whole are taken off."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Additive
+from fedbolic.federated.engine import RunStoppedError
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.modular import reduce_limbs
+from fedbolic.federated.secure.exchange import LASTING, Exchange, ids_of
+from fedbolic.federated.secure.fixed_point import decode_tree
+from fedbolic.federated.secure.keys import agreement_key
+from fedbolic.federated.secure.masked import masks, pair_sign
+from fedbolic.federated.secure.preparation import commitment, mask_seed
+from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
+from fedbolic.federated.secure.shamir import SHARE_BYTES, join_shares
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class Unmasking(Exchange):
+    """Of every client that shared, one share: of its own mask if it is in the sum, else of its key.
+
+    Never both: each would be harmless alone, and together they unmask its vector.
+    """
+
+    stage = "unmasking"
+    after = ("survivors",)
+
+    @property
+    @override
+    def evaluates(self) -> bool:
+        return self.inner.evaluates
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        names = ("stage", "witnesses", "signatures")
+        return {name: state[name] for name in names}
+
+    @override
+    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
+        own = memory["secure"]
+        roster = Roster.read(own["roster"])
+        least = self.protocol.least(client.meta.num_clients)
+        survivors, sharers = own["survivors"].tolist(), own["sharers"].tolist()
+        witnesses = ids_of(
+            message["witnesses"], survivors, least=least, own=-1, what="agreed on the survivors"
+        )
+        for witness, signature in zip(witnesses, message["signatures"], strict=True):
+            agreed = {"survivors": own["survivors"], "signature": signature}
+            if not roster.is_signed("survivors", witness, agreed):
+                raise ValueError(
+                    f"client {witness} did not sign the survivors that this client was told"
+                )
+        given = [
+            shares[SHARE_BYTES:] if i in survivors else shares[:SHARE_BYTES]
+            for i, shares in zip(sharers, map(to_bytes, own["shares"]), strict=True)
+        ]
+        content = {"shares": to_tensor(b"".join(given)).reshape(-1, SHARE_BYTES)}
+        kept = {name: own[name] for name in LASTING if name in own}
+        return self.sign(content, roster, client, own), {**memory, "secure": kept}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        roster = Roster.read(state["roster"])
+        num_sharers = len(state["sharers"])
+        found = {
+            client_id: payload["shares"]
+            for client_id, payload in self.authentic(total, roster).items()
+            if payload["shares"].shape == (num_sharers, SHARE_BYTES)
+        }
+        self.require(len(found), state, "gave back shares")
+        try:
+            summed = self._unmasked(state, found, roster)
+        except ValueError as error:
+            raise RunStoppedError(f"nothing was summed: {error}") from error
+        rest = {name: state[name] for name in ("num_clients", "session", "turn")}
+        return rest | {
+            "stage": "cards",
+            "session": state["session"] + 1,
+            "turn": 0 if self.evaluates else state["turn"] + 1,
+            "inner": self.inner.server_update(state["inner"], summed),
+        }
+
+    def _unmasked(self, state: Tree, found: Mapping[int, torch.Tensor], roster: Roster) -> Total:
+        """The total of the method, as its aggregator gives it."""
+        survivors = tuple(state["survivors"].tolist())
+        secrets = self._secrets(state, found, roster)
+        seeds = [(1, secrets[i]) for i in survivors]
+        for lost in secrets.keys() - set(survivors):
+            seeds += [(pair_sign(i, lost), mask_seed(roster, secrets[lost], i)) for i in survivors]
+        aggregator, sums = self.inner.aggregator, {}
+        if not isinstance(aggregator, Additive):
+            raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")
+        codes = {"sums": self.protocol.code(aggregator), "weight": self.protocol.weight_code}
+        for stream, (name, code) in enumerate(codes.items()):
+            limbs = state["total"][name].cpu()
+            mask = masks(seeds, code.modulus, len(limbs), stream=stream)
+            sums[name] = reduce_limbs(limbs - mask, code.modulus)
+        weight = codes["weight"].decode(sums["weight"], torch.float64).item()
+        device = next((x.device for x in tree.tensors(state["inner"]).values()), "cpu")
+        whole, like = decode_tree(sums["sums"], codes["sums"], state["total"]["form"], device)
+        return Total(aggregator.lower(whole, weight, like), weight, survivors)
+
+    def _secrets(
+        self, state: Tree, found: Mapping[int, torch.Tensor], roster: Roster
+    ) -> dict[int, bytes]:
+        """Of everybody who shared, the seed of the own mask, or of those lost the key of masks."""
+        least = self.protocol.least(state["num_clients"])
+        responders = {client_id + 1: found[client_id] for client_id in sorted(found)[:least]}
+        survivors, secrets = set(state["survivors"].tolist()), {}
+        for place, client_id in enumerate(state["sharers"].tolist()):
+            shares = {point: to_bytes(rows[place]) for point, rows in responders.items()}
+            secret = join_shares(shares)
+            if client_id in survivors:
+                whole = commitment(secret, roster) == to_bytes(state["commitments"][place])
+            else:
+                whole = agreement_key(secret) == roster.mask_key(client_id)
+            if not whole:
+                raise ValueError(f"a share of client {client_id}'s secret was altered")
+            secrets[client_id] = secret
+        return secrets

@@ -1,0 +1,408 @@
+"""The secure sum as a run of its five exchanges: exact, robust to losses, closed to lies."""
+
+import dataclasses
+import itertools
+import json
+import logging
+import random
+
+import pytest
+import torch
+
+from fedbolic.federated import (
+    Clip,
+    Cohort,
+    FedAvg,
+    Position,
+    RunStoppedError,
+    Schedule,
+    Trainer,
+)
+from fedbolic.federated.modular import from_limbs
+from fedbolic.federated.secure import SecureSum, write_identities
+from fedbolic.nn.backbone import MLP
+from hyperfed import HyperFed
+from tests.federated.boring import (
+    RNG,
+    assert_near,
+    assert_same,
+    federation,
+    flat,
+    rows_of,
+    saved_and_loaded,
+    train,
+)
+from tests.federated.secure_parties import (
+    STAGES,
+    Altering,
+    Losing,
+    Lying,
+    Numbers,
+    flipped,
+    parties,
+    summed,
+)
+
+TEN = parties(10)
+ROWS = tuple((10**i, -i, 7 * i) for i in range(10))
+
+
+def plain(rows, ids, modulus=None):
+    """The sum by Python's integers."""
+    total = [sum(of) for of in zip(*(rows[i] for i in ids), strict=True)]
+    return total if modulus is None else [value % modulus for value in total]
+
+
+def last(method, data=TEN, **settings):
+    positions, _ = train(method, data, **settings)
+    return positions[-1]
+
+
+@pytest.mark.parametrize("modulus", [2**32, 2**32 - 5, 2**61 - 1, 2**127 - 1])
+def test_the_sum_is_that_of_random_integers(modulus):
+    source = random.Random(modulus)
+    rows = tuple(tuple(source.randrange(modulus) for _ in range(20)) for _ in range(10))
+    state = last(SecureSum(Numbers(rows, modulus))).state
+    assert summed(state, modulus) == plain(rows, range(10), modulus)
+
+
+@pytest.mark.parametrize("modulus", [2**32, 2**61 - 1, 2**127 - 1])
+def test_the_sum_of_integers_of_either_sign_does_not_wrap_around(modulus):
+    bound = min((modulus - 1) // 2, 2**62) // 10
+    source = random.Random(modulus)
+    rows = tuple(tuple(source.randrange(-bound, bound + 1) for _ in range(20)) for _ in range(10))
+    state = last(SecureSum(Numbers(rows), modulus=modulus)).state
+    assert summed(state) == plain(rows, range(10))
+    assert state["inner"]["weight"] == 55.0
+
+
+def check_recovery(lost):
+    engine = Losing(lost=tuple(lost))
+    state = last(SecureSum(Numbers(ROWS)), engine=engine).state
+    early = {client_id for stage, client_id in lost if STAGES.index(stage) < 3}
+    there = sorted(set(range(10)) - early)
+    assert summed(state) == plain(ROWS, there), lost
+    assert state["inner"]["clients"].tolist() == there
+    assert state["inner"]["weight"] == sum(i + 1 for i in there)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_lost_client_is_recovered_from(stage):
+    for client_id in range(10):
+        check_recovery([(stage, client_id)])
+
+
+@pytest.mark.parametrize("stages", list(itertools.product(STAGES, STAGES)))
+def test_two_lost_clients_are_recovered_from(stages):
+    check_recovery(list(zip(stages, (3, 9), strict=True)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", list(itertools.product(STAGES, STAGES)))
+def test_every_pair_of_lost_clients_is_recovered_from(stages):
+    for pair in itertools.combinations(range(10), 2):
+        check_recovery(list(zip(stages, pair, strict=True)))
+
+
+def test_an_exchange_may_lose_others_than_the_one_before():
+    check_recovery([("cards", 0), ("shares", 4), ("sums", 9)])
+    check_recovery([("sums", 0), ("survivors", 4), ("unmasking", 9)])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_below_the_threshold_the_run_stops_and_nothing_is_revealed(stage):
+    method = SecureSum(Numbers(ROWS))
+    engine = Losing(lost=tuple((stage, i) for i in (1, 2, 5, 8)))  # 6 are left, 7 are needed
+    positions: list[Position] = []
+    with pytest.raises(RunStoppedError, match=r"6 clients .*, and the threshold is 7: nothing"):
+        positions.extend(position for position, _ in Trainer(engine).run(method, TEN, RNG))
+    assert len(positions) == STAGES.index(stage)
+    for position in positions:
+        assert position.state["inner"] == {"round": 0}
+        if "total" in position.state:  # under the masks of everybody
+            masked = from_limbs(position.state["total"]["sums"])
+            assert masked != plain(ROWS, position.answered, 2**62)
+        secrets = {
+            leaf.numpy().tobytes()
+            for memory in position.memories.values()
+            for name, leaf in memory["secure"].items()
+            if name in ("cipher", "mask", "seed", "signer", "shares", "own_shares")
+        }
+        shown = [x.numpy().tobytes() for x in flat(position.state).values() if torch.is_tensor(x)]
+        assert secrets
+        assert not any(secret in content for secret in secrets for content in shown)
+
+
+def test_few_shares_do_not_unmask():
+    """What the server has at the end of too small a cohort does not give the sum."""
+    method = SecureSum(Numbers(ROWS))
+    *_, before, _ = train(method, TEN)[0]
+    phase = method.phase(before.state)
+    found = {i: phase.answer(phase.broadcast(before.state, i), TEN.clients[i],
+             before.memories[i], RNG)[0].payload["shares"] for i in range(6)}  # fmt: skip
+    with pytest.raises(ValueError, match=r"altered|too few"):
+        phase._unmasked(before.state, found, phase.roster)
+
+
+def test_a_masked_vector_looks_uniform_and_differs_between_runs():
+    method = SecureSum(Numbers(((0,) * 3000,) * 3), modulus=2**32, threshold=2)
+    states = [train(method, parties(3))[0][2].state["total"]["sums"] for _ in range(2)]
+    sums = [state[:, 0] for state in states]
+    assert not torch.equal(*sums)
+    counts = torch.histc(sums[0].double(), bins=10, min=0, max=2.0**32)
+    assert (counts - 300).square().sum() / 300 < 40  # 9 degrees of freedom
+
+
+def test_what_leaves_a_client_says_neither_weight_nor_metrics():
+    seen = []
+
+    class Watching(Losing):
+        def run(self, *arguments):
+            for client, update, memory in super().run(*arguments):
+                seen.append((update.weight, update.metrics, set(flat(update.payload))))
+                yield client, update, memory
+
+    train(SecureSum(Numbers(ROWS)), TEN, engine=Watching())
+    assert {(weight, len(metrics)) for weight, metrics, _ in seen} == {(1.0, 0)}
+    names = {name for _, _, found in seen for name in found}
+    assert names == {
+        *("/card", "/letters", "/commitment", "/signature", "/sums", "/weight", "/form"),
+        *("/survivors", "/shares"),
+    }
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_a_run_resumed_in_the_middle_of_a_sum_ends_the_same(index):
+    method = SecureSum(Numbers(ROWS, rounds=2))
+    positions, rows = train(method, TEN)
+    loaded = Position.restore(saved_and_loaded(positions[index].checkpoint()))
+    rest, new = train(method, TEN, position=loaded)
+    assert_same(rest[-1].state, positions[-1].state)
+    assert new == rows[len(rows) - len(new) :]
+
+
+def test_secrets_are_dropped_when_the_sum_is_over():
+    positions, _ = train(SecureSum(Numbers(ROWS)), TEN)
+    for memory in positions[-1].memories.values():
+        assert set(memory["secure"]) == {"session", "signer", "known"}
+        assert memory["inner"] == {"turns": 1}
+
+
+def test_a_client_answers_every_exchange_once():
+    method = SecureSum(Numbers(ROWS))
+    positions, _ = train(method, TEN)
+    start = Trainer().begin(method, TEN, RNG)
+    for before, after in itertools.pairwise([start, *positions]):
+        phase = method.phase(before.state)
+        message = phase.broadcast(before.state, 3)
+        phase.local_update(message, TEN.clients[3], before.memories.get(3, {}), RNG)
+        with pytest.raises(ValueError, match=r"serve one secure sum, once|a replay"):
+            phase.local_update(message, TEN.clients[3], after.memories[3], RNG)
+
+
+SMALLER = torch.arange(9)
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "text"),
+    [
+        ("cards", lambda m: {**m, "session": 0}, "a replay"),
+        ("shares", lambda m: {**m, "roster": {**m["roster"], "session": 2}}, "another secure sum"),
+        ("shares", lambda m: without(m, 3), "not among the members"),
+        ("shares", lambda m: without(m, *range(4, 10)), "the threshold is 7"),
+        ("shares", lambda m: with_card(m, 3, 0), "another card"),
+        ("shares", lambda m: with_card(m, 5, 0), "not signed"),
+        ("shares", lambda m: with_card(m, 5, 40), "not signed"),
+        ("sums", lambda m: {**m, "sharers": torch.tensor([0, 3])}, "the threshold is 7"),
+        ("sums", lambda m: {**m, "sharers": torch.arange(11)}, "cannot be"),
+        ("sums", lambda m: {**m, "letters": flipped(m["letters"], 20)}, "letter was altered"),
+        ("sums", lambda m: {**m, "letters": m["letters"].roll(1, 0)}, "letter was altered"),
+        ("survivors", lambda m: {"survivors": SMALLER[:5]}, "the threshold is 7"),
+        ("survivors", lambda m: {"survivors": SMALLER[4:].repeat(2)}, "cannot be"),
+        ("survivors", lambda m: {"survivors": torch.arange(4, 10)}, "cannot be"),
+        ("unmasking", lambda m: {**m, "witnesses": SMALLER[:3]}, "the threshold is 7"),
+        (
+            "unmasking",
+            lambda m: {**m, "signatures": flipped(m["signatures"], 70)},
+            "did not sign the survivors",
+        ),
+    ],
+)
+def test_a_server_that_lies_to_a_client_gets_nothing_from_it(stage, change, text, caplog):
+    caplog.set_level(logging.WARNING)
+    state = last(SecureSum(Numbers(ROWS)), engine=Lying(stage, 3, change)).state
+    assert "client 3 is left out of this exchange" in caplog.text
+    assert text in caplog.text
+    included = STAGES.index(stage) > 2
+    assert summed(state) == plain(ROWS, [i for i in range(10) if i != 3 or included])
+
+
+def without(message, *ids):
+    roster = message["roster"]
+    kept = torch.tensor([i not in ids for i in roster["members"].tolist()])
+    parts = {name: roster[name][kept] for name in ("members", "cards")}
+    return {**message, "roster": {**roster, **parts}}
+
+
+def with_card(message, client_id, index):
+    roster = message["roster"]
+    cards = flipped(roster["cards"], client_id * roster["cards"].shape[1] + index)
+    return {**message, "roster": {**roster, "cards": cards}}
+
+
+def test_two_lists_of_survivors_unmask_nothing():
+    """The attack that the consistency check is for: half the clients are told another list."""
+    method = SecureSum(Numbers(ROWS))
+    others = torch.tensor([0, *range(2, 10)])
+
+    class Split(Losing):
+        def run(self, method, messages, clients, memories, rng):
+            if method.stage == "survivors":
+                messages = {
+                    i: {**m, "survivors": others} if i in (0, 2, 3, 4) else m
+                    for i, m in messages.items()
+                }
+            yield from super().run(method, messages, clients, memories, rng)
+
+    with pytest.raises(RunStoppedError, match="6 clients agreed on who is in the sum"):
+        train(method, TEN, engine=Split())
+
+
+def altered(name, index=5):
+    def change(payload):
+        return {**payload, name: flipped(payload[name], index)}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [
+        ("cards", "card"),
+        ("shares", "letters"),
+        ("shares", "commitment"),
+        ("shares", "signature"),
+        ("sums", "sums"),
+        ("sums", "weight"),
+        ("sums", "signature"),
+        ("survivors", "signature"),
+        ("unmasking", "shares"),
+        ("unmasking", "signature"),
+    ],
+)
+def test_an_altered_message_leaves_its_client_out(stage, name, caplog):
+    engine = Altering(stage, 4, altered(name))
+    state = last(SecureSum(Numbers(ROWS)), engine=engine).state
+    included = STAGES.index(stage) > 2
+    assert summed(state) == plain(ROWS, [i for i in range(10) if i != 4 or included])
+    assert "client 4 is left out" in caplog.text
+
+
+def test_altered_forms_and_vectors_of_other_lengths_leave_their_client_out(caplog):
+    for change in (
+        lambda p: {**p, "form": json.dumps({"deep": {}})},
+        lambda p: {**p, "sums": p["sums"][1:]},
+        lambda p: {**p, "sums": p["sums"][:, 1:]},
+        lambda p: {name: leaf for name, leaf in p.items() if name != "weight"},
+    ):
+        state = last(SecureSum(Numbers(ROWS)), engine=Altering("sums", 4, change)).state
+        assert summed(state) == plain(ROWS, [i for i in range(10) if i != 4])
+
+
+def test_a_lying_share_stops_the_run():
+    """A client that signs a wrong share is found by the commitment, or by the public key."""
+    method = SecureSum(Numbers(ROWS))
+    for lost in ((), (("sums", 9),)):
+        *_, before, _ = train(method, TEN, engine=Losing(lost=lost))[0]
+        phase = method.phase(before.state)
+        there = [i for i in range(10) if ("sums", i) not in lost]
+        found = {
+            i: phase.answer(phase.broadcast(before.state, i), TEN.clients[i], before.memories[i],
+                            RNG)[0].payload["shares"]
+            for i in there
+        }  # fmt: skip
+        assert summed({"inner": {"sum": phase._unmasked(before.state, found, phase.roster)
+                .payload["deep"]["values"]}}) == plain(ROWS, there)  # fmt: skip
+        for row in range(10):
+            wrong = {**found, 2: flipped(found[2], row * 33 + 30)}
+            with pytest.raises(
+                ValueError, match=f"share of client {row}'s secret was altered|no sec"
+            ):
+                phase._unmasked(before.state, wrong, phase.roster)
+
+
+def test_a_known_client_cannot_be_played_by_another():
+    method = SecureSum(Numbers(ROWS, rounds=2))
+    positions, _ = train(method, TEN)
+    first = positions[4]
+    stolen = {i: memory for i, memory in first.memories.items() if i != 4}  # 4 makes a new key
+    position = dataclasses.replace(first, memories=stolen)
+    with pytest.raises(RunStoppedError, match="threshold is 7"):
+        train(method, TEN, position=position)
+
+
+def test_long_term_keys_may_be_given(tmp_path, caplog):
+    write_identities(tmp_path, 10)
+    method = SecureSum(Numbers(ROWS), keys=tmp_path)
+    position = last(method)
+    assert summed(position.state) == plain(ROWS, range(10))
+    assert set(position.memories[0]["secure"]) == {"session", "known"}
+    write_identities(tmp_path / "other", 10)
+    (tmp_path / "other" / "4.key").rename(tmp_path / "4.key")  # somebody else plays client 4
+    with pytest.raises(RunStoppedError, match="no client delivered"):
+        train(method, TEN)
+    assert "clients [4] show another long-term key" in caplog.text
+
+
+def test_a_low_threshold_is_refused_by_clients(caplog):
+    with pytest.raises(RunStoppedError, match="no client delivered"):
+        train(SecureSum(Numbers(ROWS), threshold=5), TEN)
+    assert "a threshold of 5 is too low for 10 clients" in caplog.text
+    assert summed(last(SecureSum(Numbers(ROWS), threshold=6)).state) == plain(ROWS, range(10))
+
+
+def test_a_sample_needs_a_threshold_of_its_own():
+    cohort = Cohort(0.5)
+    with pytest.raises(RunStoppedError, match="5 clients showed a card, and the threshold is 7"):
+        train(SecureSum(Numbers(ROWS)), TEN, cohort=cohort)
+    clear = last(Numbers(ROWS), cohort=cohort).state
+    state = last(SecureSum(Numbers(ROWS), threshold=3), cohort=cohort).state
+    assert_same(state["inner"], clear)
+
+
+def test_numbers_that_would_wrap_around_leave_their_client_out(caplog):
+    rows = tuple((2**20 if i == 4 else 1,) for i in range(10))
+    state = last(SecureSum(Numbers(rows), modulus=2**20)).state
+    assert summed(state) == [9]
+    assert "too large for a sum of 10" in caplog.text
+
+
+FEDAVG = FedAvg(MLP((4,)), rounds=2, schedule=Schedule(1, 4), lr=0.2)
+
+
+def test_averages_are_those_in_the_clear_up_to_fixed_point():
+    data = federation((7, 4, 12, 5))
+    clear, rows = train(FEDAVG, data)
+    masked, masked_rows = train(SecureSum(FEDAVG, modulus=2**127 - 1, fraction_bits=44), data)
+    assert_near(masked[-1].state["inner"], clear[-1].state, 1e-11)
+    for name in ("test/accuracy", "holdout/accuracy"):
+        assert rows_of(masked_rows, name) == rows_of(rows, name)
+    assert not rows_of(masked_rows, "train/loss")
+    coarse = last(SecureSum(FEDAVG, fraction_bits=10), data)
+    assert_near(coarse.state["inner"], clear[-1].state, 1e-2)
+    with pytest.raises(AssertionError):
+        assert_near(coarse.state["inner"], clear[-1].state, 1e-6)
+
+
+def test_what_does_not_sum_is_refused():
+    with pytest.raises(
+        ValueError, match="needs an aggregator that sums, and HyperFed uses MinNorm"
+    ):
+        SecureSum(HyperFed())
+    with pytest.raises(ValueError, match="threshold of 1 does not suit 1 clients"):
+        train(SecureSum(Numbers(ROWS)), parties(1))
+    with pytest.raises(RunStoppedError, match="Clip scales"):
+        train(SecureSum(FEDAVG), federation(), channels=(Clip(1.0),))
+    for wrong in ({"modulus": 1}, {"threshold": 1}, {"fraction_bits": -1}):
+        with pytest.raises(ValueError, match="must be at least"):
+            SecureSum(Numbers(ROWS), **wrong)
