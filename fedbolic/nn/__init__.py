@@ -1,1 +1,37 @@
-"""Layers and networks; nothing here knows of federations."""
+"""Layers and networks; nothing here knows of federations.
+
+Hyperbolic layers take numbers of dimensions, never of coordinates, and points along the last axis.
+Their parameters are Euclidean: any optimiser will do.
+"""
+
+from fedbolic.nn.activation import SpaceActivation, TangentActivation
+from fedbolic.nn.attention import LorentzAttention
+from fedbolic.nn.change import ChangeCurvature
+from fedbolic.nn.classify import LorentzMLR, PoincareMLR
+from fedbolic.nn.embedding import HyperbolicEmbedding
+from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
+from fedbolic.nn.normalize import HyperbolicBatchNorm, HyperbolicLayerNorm
+from fedbolic.nn.pool import CentroidPool
+from fedbolic.nn.prototype import BusemannHead, PrototypeHead
+from fedbolic.nn.residual import HyperbolicResidual
+from fedbolic.nn.tangent_dropout import TangentDropout
+
+__all__ = [
+    "BusemannHead",
+    "CentroidPool",
+    "ChangeCurvature",
+    "HyperbolicBatchNorm",
+    "HyperbolicEmbedding",
+    "HyperbolicLayerNorm",
+    "HyperbolicResidual",
+    "LorentzAttention",
+    "LorentzFC",
+    "LorentzLinear",
+    "LorentzMLR",
+    "PoincareLinear",
+    "PoincareMLR",
+    "PrototypeHead",
+    "SpaceActivation",
+    "TangentActivation",
+    "TangentDropout",
+]

@@ -41,10 +41,13 @@ class Model:
     def mixes_examples(self) -> bool:
         """Whether an output of training depends on the other examples of its batch: batch norm.
 
-        Without running statistics, an output of evaluation does so too.
+        Torch's kinds are known; another module says so by an attribute ``mixes_examples``. Without
+        running statistics, an output of evaluation does so too.
         """
         return any(
-            isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self._module.modules()
+            isinstance(module, nn.modules.batchnorm._BatchNorm)
+            or getattr(module, "mixes_examples", False)
+            for module in self._module.modules()
         )
 
     def init(self, seed: int) -> tuple[Params, Params]:

@@ -1,0 +1,147 @@
+"""Logits from points: signed distances to one hyperplane per class."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.arc import arc
+from fedbolic.nn.hyperplane import Hyperplanes
+from fedbolic.nn.space import rounded
+
+
+class LorentzMLR(Hyperplanes[Lorentz]):
+    r"""Multinomial logistic regression on the sheet: signed, scaled distances to hyperplanes.
+
+    .. math:: l_k = |z_k| \, d_k(x) = \frac{|z_k|}{\sqrt c} \operatorname{asinh} \sqrt c \Bigl(
+        \cosh(\sqrt c \, a_k) \, \hat z_k \cdot x_s - \sinh(\sqrt c \, a_k) \, x_0 \Bigr)
+
+    The hyperplane of class :math:`k` lies :math:`a_k` from the origin in the direction of
+    :math:`z_k`. Near the origin with :math:`a = 0` it is a linear layer, and it starts as torch's:
+    ``weight`` uniform within ``1 / sqrt(in_features)``, ``bias`` (:math:`a`) 0.
+
+    Args:
+        in_features: Dimensions of the space of the inputs; they have one coordinate more.
+        num_classes: How many logits there are.
+        curvature: Minus the sectional curvature, a number or a module to be learnt.
+        bias: Whether there are offsets :math:`a_k`, in units of length.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1, or ``curvature`` is none; when called, for inputs of
+            another width or type.
+
+    References:
+        Bdeir et al. (2024), Sec. 4.3, arXiv:2303.15919, whose norm is :math:`|z|` exactly.
+
+    Example:
+        >>> head = LorentzMLR(3, num_classes=10)
+        >>> head(head.manifold.origin(5, 4)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check.at_least(1, in_features=in_features, num_classes=num_classes)
+        super().__init__(
+            Lorentz, in_features, num_classes,
+            curvature=curvature, bias=bias, device=device, dtype=dtype,
+        )  # fmt: skip
+
+    @override
+    def begin(self) -> None:
+        bound = self.in_features**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
+        space, length = self.manifold, self.length
+        logits = length * arc(self.sinh(space, x, length), space.c)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            num_classes=self.weight.shape[0],
+            bias=self.bias is not None,
+        )
+
+
+class PoincareMLR(Hyperplanes[Poincare]):
+    r"""Multinomial logistic regression in the ball: signed, scaled distances to hyperplanes.
+
+    .. math:: l_k = 2 |z_k| \, d_k(x) = \frac{2 |z_k|}{\sqrt c} \operatorname{asinh} \Bigl(
+        \lambda_x \sqrt c \, \hat z_k \cdot x \cosh(\sqrt c \, a_k)
+        - (\lambda_x - 1) \sinh(\sqrt c \, a_k) \Bigr), \quad \lambda_x = \frac{2}{1 - c |x|^2}
+
+    The hyperplane of class :math:`k` lies :math:`a_k` from the origin in the direction of
+    :math:`z_k` (:math:`a_k = 2 r_k` in the paper). Near the origin with :math:`a = 0` it is
+    :math:`4 \, z_k \cdot x`, and it starts so that this is torch's linear layer of the tangent
+    :math:`2 x`: ``weight`` uniform within ``1 / (2 sqrt(in_features))``, ``bias`` (:math:`a`) 0.
+
+    Args:
+        in_features: Dimensions of the space of the inputs.
+        num_classes: How many logits there are.
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        bias: Whether there are offsets :math:`a_k`, in units of length.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1, or ``curvature`` is none; when called, for inputs of
+            another width or type.
+
+    References:
+        Shimizu et al. (2021), Sec. 3.1, arXiv:2006.08210.
+
+    Example:
+        >>> PoincareMLR(3, num_classes=10)(torch.zeros(5, 3)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check.at_least(1, in_features=in_features, num_classes=num_classes)
+        super().__init__(
+            Poincare, in_features, num_classes,
+            curvature=curvature, bias=bias, device=device, dtype=dtype,
+        )  # fmt: skip
+
+    @override
+    def begin(self) -> None:
+        bound = 0.5 * self.in_features**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
+        space, length = self.manifold, self.length
+        logits = 2 * length * arc(self.sinh(space, x, length), space.c)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            num_classes=self.weight.shape[0],
+            bias=self.bias is not None,
+        )

@@ -1,0 +1,75 @@
+"""Points by number."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.coordinates import from_tangent
+from fedbolic.nn.space import Curved
+
+START = 1e-3
+"""Coordinates of the first tangents lie within this share of a unit of length."""
+
+
+class HyperbolicEmbedding(Curved[Lorentz | Poincare]):
+    r"""A table of points, one per number, learnt as tangents at the origin.
+
+    .. math:: y_i = \exp_0(w_i), \quad d(0, y_i) = |w_i|
+
+    The tangents are Euclidean parameters, so that any optimiser of torch's will do. They start
+    uniform within 0.001, from where points find their places.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
+        num_embeddings: How many points there are.
+        embedding_dim: Dimensions of the space, without time.
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        device: Where the parameters are made.
+        dtype: Of the parameters and the points.
+
+    Raises:
+        ValueError: If a number is below 1, or ``curvature`` is none of that space; when called, if
+            the indices are no integers.
+
+    References:
+        Nickel and Kiela (2017), Sec. 3, arXiv:1705.08039, for the start.
+
+    Example:
+        >>> HyperbolicEmbedding(Lorentz, 10, 3)(torch.tensor([[0, 9]])).shape
+        torch.Size([1, 2, 4])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        shape = num_embeddings, embedding_dim
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew."""
+        nn.init.uniform_(self.weight, -START, START)
+
+    @override
+    def forward(self, index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch ambient"]:
+        if index.is_floating_point() or index.dtype == torch.bool:
+            raise ValueError(f"index must be of integers, got {index.dtype}: use index.long()")
+        return from_tangent(self.manifold, functional.embedding(index, self.weight))
+
+    @override
+    def extra_repr(self) -> str:
+        num_embeddings, embedding_dim = self.weight.shape
+        return self.describe(num_embeddings=num_embeddings, embedding_dim=embedding_dim)

@@ -1,0 +1,128 @@
+r"""Signed distances from points to hyperplanes: one matrix product for all of them.
+
+The hyperplane at the signed distance :math:`a` from the origin, in the direction :math:`e` of unit
+length there, holds the points of the sheet whose Minkowski product with the normal
+:math:`(\sinh(\sqrt c \, a), \cosh(\sqrt c \, a) \, e)` is 0; of any point it is
+:math:`\sinh(\sqrt c \, d) / \sqrt c` in the signed distance :math:`d`.
+"""
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.arc import chord
+from fedbolic.nn.coordinates import on_sheet
+from fedbolic.nn.space import Curved, Space, rounded, wide
+
+
+class Hyperplanes(Curved[Space]):
+    """A layer with one learnt hyperplane, of a weight, per output.
+
+    Row ``k`` of ``weight`` is the direction of hyperplane ``k`` at the origin, and how much it
+    counts; ``bias`` holds the signed distances from the origin.
+
+    Args:
+        kind: The model that the layer computes in.
+        in_features: Dimensions of the space of the inputs.
+        num_planes: How many hyperplanes there are.
+        curvature: Minus the sectional curvature of the inputs.
+        bias: Whether hyperplanes may lie off the origin.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1, or ``curvature`` is none.
+    """
+
+    def __init__(
+        self,
+        kind: type[Space],
+        in_features: int,
+        num_planes: int,
+        *,
+        curvature: Curvature | float,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        self.in_features = in_features
+        weight = torch.empty(num_planes, in_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(weight.new_empty(num_planes)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew: every hyperplane goes through the origin, with a random direction."""
+        self.begin()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Draw ``weight`` anew."""
+
+    @property
+    def length(self) -> Float[Tensor, " m"]:
+        """How much every hyperplane counts: the lengths of the rows of ``weight``."""
+        return torch.linalg.vector_norm(wide(self.weight), dim=-1)
+
+    def sinh(
+        self, space: Space, x: Float[Tensor, "*batch ambient"], length: Float[Tensor, " m"]
+    ) -> Float[Tensor, "*batch m"]:
+        """``sinh(sqrt(c) d) / sqrt(c)`` of the signed distances ``d`` to all hyperplanes.
+
+        Args:
+            space: Where the points are.
+            x: The points.
+            length: Of the rows of ``weight``.
+
+        Raises:
+            ValueError: If ``x`` cannot be points of the space.
+        """
+        tiny = torch.finfo(length.dtype).tiny  # the direction of a row of zeros is 0
+        return self.products(space, x, wide(self.weight) / length.clamp_min(tiny).unsqueeze(-1))
+
+    def products(
+        self, space: Space, x: Float[Tensor, "*batch ambient"], weight: Float[Tensor, "m n"]
+    ) -> Float[Tensor, "*batch m"]:
+        """Minkowski products of points with normals, not rounded to a half type.
+
+        Args:
+            space: Where the points are.
+            x: The points.
+            weight: Directions of the hyperplanes, as long as their normals shall be.
+
+        Raises:
+            ValueError: If ``x`` cannot be points of the space.
+        """
+        self.check(x, self.in_features, self.weight)
+        rows = rounded(normals(space, weight, self.bias), self.weight.dtype)
+        timed = (
+            x if isinstance(space, Lorentz) else rounded(torch.cat(on_sheet(space, x), -1), x.dtype)
+        )
+        return wide(functional.linear(timed, rows))
+
+
+def normals(
+    space: Lorentz | Poincare, weight: Float[Tensor, "m n"], offset: Float[Tensor, " m"] | None
+) -> Float[Tensor, "m n+1"]:
+    """The normals, each as long as its row of ``weight``, as factors of time and space coordinates.
+
+    Args:
+        space: Where the hyperplanes are; time is taken in radii in the ball, as it is on the sheet.
+        weight: Directions at the origin; a row of zeros has the normal 0.
+        offset: Signed distances of the hyperplanes from the origin; at most 41 radii count in
+            float32 (346 in float64). By default 0.
+    """
+    if offset is None:
+        return functional.pad(weight, (1, 0))
+    length = torch.linalg.vector_norm(weight, dim=-1, keepdim=True)
+    c = space.c
+    sinh = chord(wide(offset), c).unsqueeze(-1)
+    unit = c**0.5 if isinstance(space, Lorentz) else 1.0
+    return torch.cat((-unit * sinh * length, (1 + c * sinh * sinh).sqrt() * weight), -1)

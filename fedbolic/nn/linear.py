@@ -1,0 +1,234 @@
+"""Fully connected layers between hyperbolic spaces."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.arc import arc, chord
+from fedbolic.nn.coordinates import ball_point, draw_in, sheet_point
+from fedbolic.nn.hyperplane import Hyperplanes
+from fedbolic.nn.space import Curved, wide
+
+
+class LorentzLinear(Curved[Lorentz]):
+    r"""A linear map of all coordinates to new space coordinates; time is computed from these.
+
+    .. math:: y_s = W x + b, \quad y_0 = \sqrt{1 / c + |y_s|^2}
+
+    The cheapest layer of the sheet, and any Lorentz boost or rotation is one. The radius of an
+    output grows with the logarithm of ``W`` only, as in ``LorentzFC``.
+
+    At the start the column of time and the bias are 0 and the rest is normal of variance
+    ``1 / out_features``: the origin goes to the origin, and :math:`|y_s|^2` is
+    :math:`|x_s|^2` in the mean, so points keep their radius.
+
+    Args:
+        in_features: Dimensions of the space of the inputs; they have one coordinate more.
+        out_features: Dimensions of the space of the outputs.
+        curvature: Minus the sectional curvature of both, a number or a module to be learnt.
+        bias: Whether there is a ``b``.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
+            inputs of another width or type.
+
+    References:
+        Chen et al. (2022), Sec. 3.1, arXiv:2105.14686; Yang et al. (2024), Sec. 4.1,
+        arXiv:2407.01290.
+
+    Example:
+        >>> layer = LorentzLinear(3, 2)
+        >>> x = layer.manifold.origin(5, 4)
+        >>> layer(x).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(Lorentz, curvature)
+        check.at_least(1, in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = in_features, out_features
+        options = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(out_features, in_features + 1, **options))
+        self.bias = nn.Parameter(torch.empty(out_features, **options)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew."""
+        with torch.no_grad():
+            nn.init.zeros_(self.weight)
+            nn.init.normal_(self.weight[:, 1:], std=self.out_features**-0.5)
+            if self.bias is not None:
+                nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
+        self.check(x, self.in_features, self.weight)
+        s = wide(functional.linear(x, self.weight, self.bias))
+        return self.rounded(sheet_point(self.manifold, s), x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            out_features=self.weight.shape[0],
+            bias=self.bias is not None,
+        )
+
+
+class LorentzFC(Hyperplanes[Lorentz]):
+    r"""Space coordinates that are signed distances to learnt hyperplanes, made longer by ``sinh``.
+
+    .. math:: y_k = \frac{|z_k|}{\sqrt c} \sinh(\sqrt c \, d_k(x)), \quad
+        y_0 = \sqrt{1 / c + |y|^2}
+
+    with :math:`d_k` the signed distance to the hyperplane that lies :math:`a_k` from the origin in
+    the direction of :math:`z_k`; the product is one with the normal
+    :math:`(-|z_k| \sinh(\sqrt c \, a_k), \cosh(\sqrt c \, a_k) \, z_k)`. Since that grows with
+    :math:`e^{a_k}`, the radius of an output grows as fast as the parameters, not with their
+    logarithm.
+
+    At the start all :math:`a_k` are 0 and ``weight`` is normal of variance ``1 / out_features``:
+    the origin goes to the origin, and points keep their radius as in ``LorentzLinear``.
+
+    Args:
+        in_features: Dimensions of the space of the inputs; they have one coordinate more.
+        out_features: Dimensions of the space of the outputs.
+        curvature: Minus the sectional curvature of both, a number or a module to be learnt.
+        bias: Whether there are offsets :math:`a_k`, in units of length.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
+            inputs of another width or type.
+
+    References:
+        van der Klis et al. (2026), arXiv:2601.21529, with distances scaled in their ``sinh``.
+
+    Example:
+        >>> layer = LorentzFC(3, 2)
+        >>> layer(layer.manifold.origin(4))
+        tensor([1., 0., 0.], grad_fn=<CatBackward0>)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check.at_least(1, in_features=in_features, out_features=out_features)
+        super().__init__(
+            Lorentz, in_features, out_features,
+            curvature=curvature, bias=bias, device=device, dtype=dtype,
+        )  # fmt: skip
+
+    @override
+    def begin(self) -> None:
+        nn.init.normal_(self.weight, std=self.weight.shape[0] ** -0.5)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
+        space = self.manifold
+        s = draw_in(space, self.products(space, x, wide(self.weight)))
+        return self.rounded(sheet_point(space, s), x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            out_features=self.weight.shape[0],
+            bias=self.bias is not None,
+        )
+
+
+class PoincareLinear(Hyperplanes[Poincare]):
+    r"""The point of the ball whose distances to the axes' hyperplanes are those to learnt ones.
+
+    .. math:: y = \frac{w}{1 + \sqrt{1 + c |w|^2}}, \quad
+        w_k = \frac{1}{\sqrt c} \sinh(\sqrt c \, v_k), \quad v_k = 2 |z_k| \, d_k(x)
+
+    with :math:`d_k` the signed distance to the hyperplane that lies :math:`a_k` from the origin in
+    the direction of :math:`z_k` (:math:`a_k = 2 r_k` in the paper). Then :math:`v_k` is the signed
+    distance from :math:`y` to the hyperplane through the origin with the axis :math:`k` as normal.
+    In flat space (``c = 0``) this is :math:`2 W x - |z| \, a`.
+
+    At the start all :math:`a_k` are 0, ``weight`` is normal of variance ``1 / (4 out_features)``:
+    the origin goes to the origin, and :math:`|y|^2` is :math:`|x|^2` in the mean near it. (The
+    paper's variance, ``1 / (2 in_features out_features)``, draws points in at every layer.)
+
+    Args:
+        in_features: Dimensions of the space of the inputs.
+        out_features: Dimensions of the space of the outputs.
+        curvature: Minus the sectional curvature of both, a number (0 is flat space) or a module.
+        bias: Whether there are offsets :math:`a_k`, in units of length.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
+            inputs of another width or type.
+
+    References:
+        Shimizu et al. (2021), Secs. 3.1 and 3.2, arXiv:2006.08210.
+
+    Example:
+        >>> layer = PoincareLinear(3, 2)
+        >>> layer(torch.zeros(4, 3)).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check.at_least(1, in_features=in_features, out_features=out_features)
+        super().__init__(
+            Poincare, in_features, out_features,
+            curvature=curvature, bias=bias, device=device, dtype=dtype,
+        )  # fmt: skip
+
+    @override
+    def begin(self) -> None:
+        nn.init.normal_(self.weight, std=0.5 * self.weight.shape[0] ** -0.5)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
+        space, length = self.manifold, self.length
+        y = ball_point(
+            space, chord(2 * length * arc(self.sinh(space, x, length), space.c), space.c)
+        )
+        return self.rounded(y, x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            out_features=self.weight.shape[0],
+            bias=self.bias is not None,
+        )

@@ -1,0 +1,236 @@
+"""Normalisation of batches and of points."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.coordinates import from_tangent, space_part, with_space_part
+from fedbolic.nn.space import Curved, wide
+
+
+class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
+    r"""Points moved so that their centroid is a learnt one, and scaled about it.
+
+    With :math:`\mu` the centroid of the batch and :math:`T_{a \to b}` the translation that takes
+    :math:`a` to :math:`b` along their geodesic,
+
+    .. math:: y = T_{0 \to \beta} \, z, \quad z_s = \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
+        \odot s, \quad s = (T_{\mu \to 0} \, x)_s, \quad
+        \sigma^2 = \frac 1 N \sum_i s_i^2
+
+    where :math:`(\cdot)_s` are space coordinates on the sheet. These sum to 0 once the centroid is
+    the origin, and do so when scaled: the centroid of what comes out is :math:`\beta` exactly. (The
+    reference scales tangents, which moves it.) In flat space this is batch norm.
+
+    Running statistics follow those of the batches in training and replace them in evaluation, where
+    an output depends on its own input only: ``running_mean`` holds the space coordinates of a point
+    and moves along geodesics, ``running_var`` is corrected by ``N / (N - 1)`` as torch's is.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        num_features: Dimensions of the space, without time.
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        eps: Added to a variance, above 0.
+        momentum: How far running statistics move to those of a batch, in [0, 1].
+        affine: Whether the scale :math:`\gamma` (``weight``, from 1) and the tangent ``bias`` at
+            the origin that leads to :math:`\beta` (from 0) are learnt.
+        device: Where the parameters and buffers are made.
+        dtype: Of the parameters and buffers.
+
+    Raises:
+        ValueError: If a number is outside its range, or ``curvature`` is none of that space; when
+            called, for inputs of another width or type, or for a single point in training.
+
+    References:
+        Bdeir et al. (2024), Sec. 4.2, arXiv:2303.15919; Ioffe and Szegedy (2015), Algorithm 1,
+        arXiv:1502.03167.
+
+    Example:
+        >>> layer = HyperbolicBatchNorm(Poincare, 2)
+        >>> x = Poincare().expmap0(0.3 * torch.randn(64, 2) + 0.5)
+        >>> Poincare().centroid(layer(x)).norm() < 1e-5
+        tensor(True)
+    """
+
+    mixes_examples: ClassVar[bool] = True
+    """Read by ``Model.mixes_examples``."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, num_features=num_features)
+        check.positive(eps=eps)
+        check.rate(momentum=momentum)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        zeros = torch.zeros(num_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.ones_like(zeros)) if affine else None
+        self.bias = nn.Parameter(zeros.clone()) if affine else None
+        self.register_buffer("running_mean", zeros)
+        self.register_buffer("running_var", torch.ones_like(zeros))
+
+    def reset_running_stats(self) -> None:
+        """Forget all batches."""
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+
+    def reset_parameters(self) -> None:
+        """Begin anew."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x, self.num_features, self.running_mean)
+        space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
+        if self.training:
+            if len(points) < 2:
+                raise ValueError(
+                    f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
+                    "call eval() to normalise single points"
+                )
+            mean = space.centroid(points)
+            s = space_part(space, translate(space, points, mean, inverse=True))
+            variance = s.square().mean(0)
+            self._follow(space, mean, variance, len(points))
+        else:
+            mean = with_space_part(space, wide(self.running_mean))
+            s = space_part(space, translate(space, points, mean, inverse=True))
+            variance = wide(self.running_var)
+        s = s * (variance + self.eps).rsqrt()
+        if self.weight is not None and self.bias is not None:
+            y = with_space_part(space, s * wide(self.weight))
+            y = translate(space, y, from_tangent(space, wide(self.bias)), inverse=False)
+        else:
+            y = with_space_part(space, s)
+        return self.rounded(y.reshape(x.shape), x, self.running_mean)
+
+    @torch.no_grad()
+    def _follow(self, space: Lorentz | Poincare, mean: Tensor, variance: Tensor, n: int) -> None:
+        """Move the running statistics towards those of a batch of ``n``."""
+        old = with_space_part(space, wide(self.running_mean))
+        along = torch.tensor(
+            (1 - self.momentum, self.momentum), dtype=mean.dtype, device=mean.device
+        )
+        new = space.centroid(torch.stack((old, mean)), along)
+        self.running_mean.copy_(space_part(space, new))
+        kept = (1 - self.momentum) * wide(self.running_var)
+        self.running_var.copy_(kept + self.momentum * n / (n - 1) * variance)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            num_features=self.num_features,
+            eps=self.eps,
+            momentum=self.momentum,
+            affine=self.weight is not None,
+        )
+
+
+class HyperbolicLayerNorm(Curved[Lorentz | Poincare]):
+    r"""Layer norm of the space coordinates on the sheet; the time coordinate follows.
+
+    .. math:: y_s = \gamma \odot \frac{x_s - m}{\sqrt{v + \epsilon}} + \beta
+
+    with the mean :math:`m` and the variance :math:`v` of the coordinates of one point, so that
+    outputs lie about :math:`\operatorname{asinh} \sqrt{c n}` radii out. In the ball, the same of
+    the point's image on the sheet.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        num_features: Dimensions of the space, without time.
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        eps: Added to a variance, above 0.
+        affine: Whether :math:`\gamma` (``weight``, from 1) and :math:`\beta` (``bias``, from 0) are
+            learnt.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number is outside its range, or ``curvature`` is none of that space; when
+            called, for inputs of another width or type.
+
+    References:
+        Ba et al. (2016), Eq. (3), arXiv:1607.06450; Yang et al. (2024), Sec. 4.2, arXiv:2407.01290.
+
+    Example:
+        >>> HyperbolicLayerNorm(Lorentz, 2)(torch.tensor([[3.0, 2.0, -2.0]])).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, num_features=num_features)
+        check.positive(eps=eps)
+        self.num_features, self.eps = num_features, eps
+        zeros = torch.zeros(num_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.ones_like(zeros)) if affine else None
+        self.bias = nn.Parameter(zeros) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Begin anew."""
+        if self.weight is not None and self.bias is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x, self.num_features, self.weight)
+        space = self.manifold
+        s = functional.layer_norm(space_part(space, x), (self.num_features,), eps=self.eps)
+        if self.weight is None or self.bias is None:
+            return self.rounded(with_space_part(space, s), x)
+        s = s * wide(self.weight) + wide(self.bias)
+        return self.rounded(with_space_part(space, s), x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        affine = self.weight is not None
+        return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
+
+
+def translate(
+    space: Lorentz | Poincare,
+    x: Float[Tensor, "n ambient"],
+    mean: Float[Tensor, " ambient"],
+    *,
+    inverse: bool,
+) -> Float[Tensor, "n ambient"]:
+    """Points after the translation that takes the origin to ``mean``, or back."""
+    if isinstance(space, Poincare):
+        return space.mobius_add(-mean if inverse else mean, x)
+    mean = mean.expand_as(x)
+    if inverse:
+        origin = with_space_part(space, torch.zeros_like(x[..., 1:]))
+        return space.expmap0(space.transp(mean, origin, space.logmap(mean, x)))
+    return space.expmap(mean, space.transp0(mean, space.logmap0(x)))

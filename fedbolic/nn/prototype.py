@@ -1,0 +1,186 @@
+"""Logits from distances to one point per class, in the space or at its boundary."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.numerics import root, square
+from fedbolic.nn.arc import arc
+from fedbolic.nn.coordinates import from_tangent, on_sheet
+from fedbolic.nn.space import Curved, rounded, wide
+
+
+class PrototypeHead(Curved[Lorentz | Poincare]):
+    r"""Minus the squared distances to one learnt point per class.
+
+    .. math:: l_k = -d(x, \exp_0(w_k))^2
+
+    The tangents ``weight`` are Euclidean parameters. They start normal of variance
+    ``1 / in_features``: about one unit of length from the origin, in all directions.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
+        in_features: Dimensions of the space of the inputs, without time.
+        num_classes: How many logits there are.
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1, or ``curvature`` is none of that space; when called, for
+            inputs of another width or type.
+
+    References:
+        Snell et al. (2017), Eq. (2), arXiv:1703.05175; Khrulkov et al. (2020), Sec. 4.3,
+        arXiv:1904.02239.
+
+    Example:
+        >>> PrototypeHead(Lorentz, 3, num_classes=10)(Lorentz().origin(5, 4)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        in_features: int,
+        num_classes: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, in_features=in_features, num_classes=num_classes)
+        self.in_features = in_features
+        shape = num_classes, in_features
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew."""
+        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+
+    @property
+    def prototypes(self) -> Float[Tensor, "classes ambient"]:
+        """The points of the classes."""
+        return from_tangent(self.manifold, self.weight)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
+        self.check(x, self.in_features, self.weight)
+        flat = wide(x).reshape(-1, x.shape[-1])
+        distances = self.manifold.cdist(flat, from_tangent(self.manifold, wide(self.weight)))
+        logits = -distances.square().reshape(*x.shape[:-1], len(self.weight))
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(in_features=self.in_features, num_classes=self.weight.shape[0])
+
+
+class BusemannHead(Curved[Lorentz | Poincare]):
+    r"""How far a point lies towards one ideal point per class, scaled and shifted.
+
+    .. math:: l_k = b_k - |z_k| \, B_k(x), \quad B_k(x) = \frac{1}{\sqrt c}
+        \log \bigl( \sqrt c \, x_0 - \sqrt c \, \hat z_k \cdot x_s \bigr)
+
+    :math:`B_k` is the Busemann function of the point of the boundary in the direction of
+    :math:`z_k`: the distance to it, less that from the origin. In the ball it is
+    :math:`\log (|\hat z_k - \sqrt c \, x|^2 / (1 - c |x|^2)) / \sqrt c`. Near the origin the head
+    is a linear layer, and it starts as torch's: all parameters uniform within
+    ``1 / sqrt(in_features)``.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        in_features: Dimensions of the space of the inputs, without time.
+        num_classes: How many logits there are.
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        bias: Whether there is a ``b``.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1, or ``curvature`` is none of that space; when called, for
+            inputs of another width or type.
+
+    References:
+        Ghadimi Atigh et al. (2021), Sec. 3, arXiv:2106.14472; Chen et al. (2026),
+        arXiv:2602.18858.
+
+    Example:
+        >>> BusemannHead(Poincare, 3, num_classes=10)(torch.zeros(5, 3)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        in_features: int,
+        num_classes: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, in_features=in_features, num_classes=num_classes)
+        self.in_features = in_features
+        weight = torch.empty(num_classes, in_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(weight.new_empty(num_classes)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin anew."""
+        bound = self.in_features**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
+        self.check(x, self.in_features, self.weight)
+        space, weight = self.manifold, wide(self.weight)
+        length = torch.linalg.vector_norm(weight, dim=-1)
+        ideal = weight / length.clamp_min(torch.finfo(weight.dtype).tiny).unsqueeze(-1)
+        if isinstance(space, Lorentz):
+            time, s = wide(x[..., :1]) * space.c**0.5, x[..., 1:]
+        else:
+            time, s = on_sheet(space, x)
+        toward = wide(functional.linear(s.to(x.dtype), rounded(ideal, self.weight.dtype)))
+        logits = -length * busemann(time, wide(s), toward, space.c)
+        logits = logits if self.bias is None else logits + wide(self.bias)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            num_classes=self.weight.shape[0],
+            bias=self.bias is not None,
+        )
+
+
+def busemann(
+    time: Float[Tensor, "*batch 1"],
+    s: Float[Tensor, "*batch n"],
+    toward: Float[Tensor, "*batch m"],
+    c: Tensor | float,
+) -> Float[Tensor, "*batch m"]:
+    """Busemann functions of points of the sheet; never below minus the distance from the origin.
+
+    Args:
+        time: Time coordinates in radii.
+        s: Space coordinates.
+        toward: Inner products of ``s`` with the directions of the ideal points.
+        c: Minus the sectional curvature.
+    """
+    size = square(s)
+    t = torch.maximum(time - c**0.5 * toward, 1 / (time + c**0.5 * root(size)))
+    u = c**0.5 * size / (1 + time) - toward  # (t - 1) / sqrt(c), without cancellation
+    return arc(u * (1 + t) / (2 * t), c)  # log t = asinh((t - 1 / t) / 2)

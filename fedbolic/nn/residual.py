@@ -1,0 +1,62 @@
+"""Shortcuts around a branch."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.space import Curved, wide
+
+
+class HyperbolicResidual(Curved[Lorentz | Poincare]):
+    r"""The weighted centroid of a point and what a branch makes of it.
+
+    .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad m = x + e^s f(x)
+
+    on the sheet, and the same point in the ball. It lies between both whatever the learnt number
+    :math:`s`, which starts at 0: half way. No sum of points is one, so that there is no shortcut as
+    in flat space.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        branch: From points to points of the same space.
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        device: Where the parameter is made.
+        dtype: Of the parameter.
+
+    References:
+        He et al. (2025), Eq. (5), arXiv:2412.14695.
+
+    Example:
+        >>> layer = HyperbolicResidual(Poincare, nn.Identity())
+        >>> layer(torch.tensor([0.5, 0.0])).detach()
+        tensor([0.5000, 0.0000])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        branch: nn.Module,
+        *,
+        curvature: Curvature | float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        self.branch = branch
+        self.log_weight = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x)
+        y = self.branch(x)
+        if y.shape != x.shape:
+            raise ValueError(
+                f"branch must keep the shape {tuple(x.shape)} of its input, got "
+                f"{tuple(y.shape)}: choose its out_features as its in_features"
+            )
+        share = wide(self.log_weight).sigmoid()
+        pair = torch.stack((wide(x), wide(y)), -2)
+        weights = torch.stack((1 - share, share)).expand(pair.shape[:-1])
+        return self.rounded(self.manifold.centroid(pair, weights), x, y, self.log_weight)

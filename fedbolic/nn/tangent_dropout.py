@@ -1,0 +1,61 @@
+"""Dropout that leaves points on their space."""
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.coordinates import from_tangent, to_tangent
+from fedbolic.nn.space import Curved
+
+
+class TangentDropout(Curved[Lorentz | Poincare]):
+    r"""Coordinates of the tangent at the origin that leads to the point, dropped in training.
+
+    .. math:: y = \exp_0 \Bigl( \frac{m}{1 - p} \odot \log_0 x \Bigr), \quad m_k \sim
+        \mathrm{Bernoulli}(1 - p)
+
+    The mean of the tangent is that of the input. In evaluation a point stays where it is.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        p: The probability that a coordinate is dropped, in [0, 1].
+        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+
+    Raises:
+        ValueError: If ``p`` is no probability, or ``curvature`` is none of that space.
+
+    References:
+        Srivastava et al. (2014), Sec. 4, JMLR 15.
+
+    Example:
+        >>> import torch
+        >>> layer = TangentDropout(Poincare, p=1.0)
+        >>> layer(torch.tensor([0.5, 0.5])), layer.eval()(torch.tensor([0.5, 0.5]))
+        (tensor([0., 0.]), tensor([0.5000, 0.5000]))
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        p: float = 0.5,
+        *,
+        curvature: Curvature | float = 1.0,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.rate(p=p)
+        self.p = p
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x)
+        if not self.training or self.p == 0:
+            return x
+        space = self.manifold
+        return from_tangent(space, functional.dropout(to_tangent(space, x), self.p))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(p=self.p)

@@ -1,0 +1,125 @@
+"""Every layer of hyperbolic space once: a new one is tested by being listed here."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn import (
+    BusemannHead,
+    CentroidPool,
+    ChangeCurvature,
+    HyperbolicBatchNorm,
+    HyperbolicEmbedding,
+    HyperbolicLayerNorm,
+    HyperbolicResidual,
+    LorentzAttention,
+    LorentzFC,
+    LorentzLinear,
+    LorentzMLR,
+    PoincareLinear,
+    PoincareMLR,
+    PrototypeHead,
+    SpaceActivation,
+    TangentActivation,
+    TangentDropout,
+)
+
+DIM = 4
+KINDS = (Lorentz, Poincare)
+LINEAR = {Lorentz: LorentzLinear, Poincare: PoincareLinear}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, by what makes it from a curvature.
+
+    ``kind``: the space of its inputs (none: indices). ``gives``: that of its outputs (none: plain
+    numbers). ``training``: the mode to test it in. ``num``: features of the output. ``reach``: the
+    share of what floats can hold from which on derivatives may be larger than any float.
+    """
+
+    build: Callable[..., nn.Module]
+    kind: Any
+    gives: Any
+    num: int = DIM
+    training: bool = False
+    reach: float = 1.0
+
+    def make(self, curvature: Curvature | float = 1.0, *, seed: int = 0) -> nn.Module:
+        """The layer in float64 with no parameter at a special value."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            layer = self.build(curvature=curvature).double()
+            for name, value in [*layer.named_parameters(), *layer.named_buffers()]:
+                if not name.endswith("raw"):
+                    with torch.no_grad():
+                        value.add_(0.2 * torch.rand_like(value))
+        return layer.train(self.training)
+
+    def inputs(self, c: float = 1.0, *, seed: int = 0, radius: float = 1.0) -> torch.Tensor:
+        """Two sets of five points at about that radius, in float64."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.kind is None:
+            return torch.randint(0, DIM, (2, 5), generator=generator)
+        v = torch.randn(2, 5, DIM, generator=generator, dtype=torch.float64)
+        return points(self.kind, c, radius * v / math.sqrt(DIM))
+
+
+def points(kind, c, v):
+    """The points at the distances ``|v|`` from the origin."""
+    space = kind(c)
+    return space.expmap0(space.lift(v) if kind is Lorentz else v / 2)
+
+
+def change(kind, curvature):
+    return ChangeCurvature(kind, old=1.0, new=curvature)
+
+
+def residual(kind, curvature):
+    return HyperbolicResidual(
+        kind, LINEAR[kind](DIM, DIM, curvature=curvature), curvature=curvature
+    )
+
+
+CASES = {
+    "LorentzLinear": Case(partial(LorentzLinear, DIM, 3), Lorentz, Lorentz, 3),
+    "LorentzLinear without bias": Case(
+        partial(LorentzLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
+    ),
+    "LorentzFC": Case(partial(LorentzFC, DIM, 3), Lorentz, Lorentz, 3),
+    "LorentzFC without bias": Case(partial(LorentzFC, DIM, 3, bias=False), Lorentz, Lorentz, 3),
+    "PoincareLinear": Case(partial(PoincareLinear, DIM, 3), Poincare, Poincare, 3),
+    "PoincareLinear without bias": Case(
+        partial(PoincareLinear, DIM, 3, bias=False), Poincare, Poincare, 3
+    ),
+    "LorentzMLR": Case(partial(LorentzMLR, DIM, 6), Lorentz, None, 6),
+    "PoincareMLR": Case(partial(PoincareMLR, DIM, 6), Poincare, None, 6),
+    "LorentzAttention": Case(partial(LorentzAttention, DIM, 2), Lorentz, Lorentz, reach=0.25),
+}
+for kind in KINDS:
+    BOTH = {
+        "PrototypeHead": Case(partial(PrototypeHead, kind, DIM, 6), kind, None, 6),
+        "BusemannHead": Case(partial(BusemannHead, kind, DIM, 6), kind, None, 6),
+        "SpaceActivation": Case(partial(SpaceActivation, kind, torch.tanh), kind, kind),
+        "TangentActivation": Case(partial(TangentActivation, kind, nn.Softplus()), kind, kind),
+        "TangentDropout": Case(partial(TangentDropout, kind), kind, kind),
+        "HyperbolicBatchNorm": Case(partial(HyperbolicBatchNorm, kind, DIM), kind, kind),
+        "HyperbolicBatchNorm in training": Case(
+            partial(HyperbolicBatchNorm, kind, DIM), kind, kind, training=True
+        ),
+        "HyperbolicBatchNorm without affine": Case(
+            partial(HyperbolicBatchNorm, kind, DIM, affine=False), kind, kind
+        ),
+        "HyperbolicLayerNorm": Case(partial(HyperbolicLayerNorm, kind, DIM), kind, kind),
+        "HyperbolicEmbedding": Case(partial(HyperbolicEmbedding, kind, DIM, DIM), None, kind),
+        "CentroidPool": Case(partial(CentroidPool, kind), kind, kind),
+        "HyperbolicResidual": Case(partial(residual, kind), kind, kind),
+        "ChangeCurvature": Case(partial(change, kind), kind, kind),
+    }
+    CASES |= {f"{kind.__name__} {name}": case for name, case in BOTH.items()}
