@@ -5,18 +5,18 @@ python -m benchmarks.manifolds [--peer geoopt=PYTHON] [--peer hypll=PYTHON] [--d
 
 import argparse
 import importlib
-import itertools
 import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from benchmarks.measure import Case, peak_mebibytes, seconds
 
 LIBRARIES = ("fedbolic", "geoopt", "hypll")
 ROUNDS = 15
@@ -29,7 +29,6 @@ FLOORS = {
     "expmap0": "2 * u",
     "logmap0": "2 * u",
 }
-Case = Callable[[], Any]
 
 
 def tensors(lift: Callable[[Tensor], Tensor], device: str) -> dict[str, Tensor]:
@@ -132,16 +131,6 @@ def _hypll(device: str) -> dict[str, Case]:
     return cases(space, own, _same, device)
 
 
-def seconds(case: Case, device: str) -> float:
-    """Time of one call: of the processor, or of the device."""
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    begin = clock()
-    case()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return clock() - begin
-
-
 def time_ratios(name: str, device: str) -> dict[str, float]:
     """Median over rounds of the time of each case over its floor's, all interleaved."""
     floors, mine = _floor(device), library(name, device)
@@ -157,21 +146,10 @@ def time_ratios(name: str, device: str) -> dict[str, float]:
     return {key: statistics.median(values) for key, values in rounds.items()}
 
 
-def peak_mebibytes(name: str, key: str, device: str) -> float:
-    """The most that one call has allocated at a time, what it gives included."""
+def peak(name: str, key: str, device: str) -> float:
+    """Mebibytes that a case of a library, or its floor, holds at most."""
     case = _floor(device)[key] if name == "floor" else library(name, device)[key]
-    case()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        case()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    with torch.profiler.profile(profile_memory=True) as profile:
-        case()
-    profiler: Any = profile.profiler  # its stub leaves out what an event of memory has
-    events = [e for e in profiler.kineto_results.events() if e.name() == "[memory]"]
-    events.sort(key=lambda e: e.start_ns())
-    return max(itertools.accumulate(e.nbytes() for e in events)) / 2**20
+    return peak_mebibytes(case, device)
 
 
 def _ask(python: str, *words: str) -> Any:
@@ -213,7 +191,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.case:
-        print(peak_mebibytes(given.work, given.case, given.device))
+        print(peak(given.work, given.case, given.device))
     elif given.work:
         print(json.dumps(time_ratios(given.work, given.device)))
     else:

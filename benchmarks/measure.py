@@ -1,0 +1,92 @@
+"""What one call costs: time, operators, bytes written, memory held."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+Case = Callable[[], Any]
+
+
+def seconds(case: Case, device: str) -> float:
+    """Time of one call: of the processor, or of the device."""
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    begin = clock()
+    case()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return clock() - begin
+
+
+def interleaved(
+    cases: Mapping[str, Case], device: str, *, rounds: int, least: float
+) -> dict[str, list[float]]:
+    """Seconds of one call of each case in every round; all of them run once in a round.
+
+    Args:
+        cases: What is timed, already warm.
+        device: ``cpu`` or ``cuda``.
+        rounds: How often.
+        least: Seconds that a case runs in a round, if one call takes less.
+    """
+    repeats = {n: max(1, round(least / seconds(case, device))) for n, case in cases.items()}
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            total = sum(seconds(case, device) for _ in range(repeats[name]))
+            taken[name].append(total / repeats[name])
+    return taken
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    """Median over rounds of one time over another of the same round."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+class Operators(TorchDispatchMode):
+    """Counts the operators that write, and the bytes of what they write.
+
+    Views write nothing and do not count; an operator in place counts with what it changes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.bytes = 0
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        in_place = any(a.alias_info and a.alias_info.is_write for a in func._schema.returns)
+        made = _tensors(out)
+        if in_place or all(t.untyped_storage().data_ptr() not in given for t in made):
+            self.count += 1
+            self.bytes += sum(t.nbytes for t in made)
+        return out
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def peak_mebibytes(case: Case, device: str) -> float:
+    """The most that one call has allocated at a time, what it gives included."""
+    case()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        case()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with torch.profiler.profile(profile_memory=True) as profile:
+        case()
+    profiler: Any = profile.profiler  # its stub leaves out what an event of memory has
+    events = [e for e in profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda e: e.start_ns())
+    return max(itertools.accumulate(e.nbytes() for e in events)) / 2**20

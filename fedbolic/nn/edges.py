@@ -1,0 +1,81 @@
+"""Edges and weights of a graph, in the forms that PyG's layers take."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.typing import Adj, OptTensor
+from torch_geometric.utils import add_remaining_self_loops, is_sparse, scatter, to_edge_index
+
+
+def weighted(
+    adj: Adj, weight: OptTensor, num_nodes: int | None, *, normalize: bool, add_self_loops: bool
+) -> tuple[Tensor, OptTensor]:
+    """Sources and targets of the edges, and their weights in float64, none if all are 1.
+
+    Args:
+        adj: Edges, or a transposed adjacency matrix that is sparse.
+        weight: One number per edge; a sparse matrix has its own.
+        num_nodes: How many nodes there are; none for a bipartite graph.
+        normalize: As of ``LorentzConv``.
+        add_self_loops: As of ``LorentzConv``.
+
+    Raises:
+        ValueError: As of ``LorentzConv``.
+    """
+    if is_sparse(adj):
+        if weight is not None:
+            raise ValueError("edge_weight must not be given with a sparse tensor: it has its own")
+        rows, weight = to_edge_index(adj)
+        edges = rows.flip(0)
+    else:
+        edges = _checked(adj, weight)
+    weight = None if weight is None else weight.double()
+    if num_nodes is None:
+        if normalize or add_self_loops:
+            raise ValueError(
+                "a bipartite graph has no degrees and no self loops: make the layer with "
+                "normalize=False, add_self_loops=False"
+            )
+        return edges, weight
+    if add_self_loops:
+        looped: Any = add_remaining_self_loops(edges, weight, 1.0, num_nodes)
+        edges, weight = looped
+    if normalize:
+        normed: Any = gcn_norm(edges, weight, num_nodes, add_self_loops=False, dtype=torch.float64)
+        edges, weight = normed
+    return edges, weight
+
+
+def _checked(edges: Adj, weight: OptTensor) -> Tensor:
+    """The edges, if they and their weights have the shape and type of such."""
+    if not isinstance(edges, Tensor):
+        raise ValueError(f"edge_index must be a tensor, got {type(edges).__name__}")
+    if edges.ndim != 2 or len(edges) != 2 or edges.dtype != torch.int64:
+        raise ValueError(
+            f"edge_index must be int64 of shape (2, edges), got {edges.dtype} of shape "
+            f"{tuple(edges.shape)}: its first row holds sources, its second targets"
+        )
+    if weight is not None and weight.shape != edges.shape[1:]:
+        raise ValueError(
+            f"edge_weight must have one number for each of the {edges.shape[1]} edges, got shape "
+            f"{tuple(weight.shape)}"
+        )
+    return edges
+
+
+def transposed(edges: Tensor, weight: OptTensor, num_targets: int, num_sources: int) -> Tensor:
+    """The weights as a sparse matrix with a row for each target."""
+    values = torch.ones_like(edges[0], dtype=torch.float64) if weight is None else weight
+    matrix = torch.sparse_coo_tensor(
+        edges.flip(0), values, (num_targets, num_sources), check_invariants=False
+    )
+    return matrix.coalesce().to_sparse_csr()
+
+
+def shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
+    """Weights over their sum for each target, all 0 where that is 0."""
+    weight = torch.ones_like(target, dtype=x.dtype) if weight is None else weight.to(x.dtype)
+    total = scatter(weight, target, dim_size=len(x))
+    return weight / torch.where(total > 0, total, 1.0)[target]

@@ -1,0 +1,75 @@
+"""The linear layer of HGCN, by way of the tangent space at the origin."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.nn.coordinates import from_tangent, to_tangent
+from fedbolic.nn.space import Curved, wide
+
+
+class TangentLinear(Curved[Lorentz]):
+    r"""A linear map of tangents at the origin, then a translation.
+
+    .. math:: h = \exp_{\hat x}(P_{o \to \hat x}(b)), \quad \hat x = \exp_o(W \log_o(x))
+
+    Args:
+        in_features: Dimensions of the sheet of the inputs.
+        out_features: Dimensions of the sheet of the outputs.
+        bias: Whether there is a :math:`b`, a tangent at the origin.
+        curvature: Of inputs and outputs.
+
+    Raises:
+        ValueError: If a number of features is below 1.
+
+    References:
+        Chami et al. (2019), Eqs. (6) and (7), arXiv:1910.12933.
+
+    Example:
+        >>> layer = TangentLinear(3, 2)
+        >>> layer(layer.manifold.origin(5, 4)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        curvature: Curvature | float = 1.0,
+    ) -> None:
+        super().__init__(Lorentz, curvature)
+        check.at_least(1, in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier's rule with the gain of ReLU, and no translation, as the authors start."""
+        nn.init.xavier_uniform_(self.weight, gain=2**0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
+        """The mapped points."""
+        self.check(x, self.in_features, self.weight)
+        space = self.manifold
+        h = from_tangent(space, wide(functional.linear(to_tangent(space, x), self.weight)))
+        if self.bias is not None:
+            h = space.expmap(h, space.transp0(h, space.lift(wide(self.bias))))
+        return self.rounded(h, x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            out_features=self.out_features,
+            bias=self.bias is not None,
+        )

@@ -1,0 +1,325 @@
+"""Graph convolutions against means taken node by node, and what every graph layer keeps."""
+
+import copy
+
+import geoopt
+import pytest
+import torch
+from torch.func import functional_call, grad, hessian, jvp, vmap
+from torch.nn.utils import parameters_to_vector
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import to_dense_adj
+
+from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.nn.graph import HGCNConv, LorentzConv
+from fedbolic.nn.tangent_linear import TangentLinear
+
+# 0 -> 1 -> 2 -> 0, 3 -> 1, a loop at 3, nothing to or from 4
+EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 0, 1, 3]])
+WEIGHTS = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.7], dtype=torch.float64)
+NUM_NODES = 5
+DTYPE = torch.float64
+
+LAYERS = {
+    "LorentzConv": LorentzConv,
+    "LorentzConv of plain edges": lambda i, o, **k: LorentzConv(
+        i, o, normalize=False, add_self_loops=False, **k
+    ),
+    "HGCNConv": lambda i, o, **k: HGCNConv(i, o, activation=torch.relu, out_curvature=0.4, **k),
+    "HGCNConv at the origin": lambda i, o, **k: HGCNConv(i, o, local=False, **k),
+}
+
+
+def make(name, c=0.7, seed=0, dtype=DTYPE):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layer = LAYERS[name](3, 2, curvature=c).to(dtype)
+        with torch.no_grad():
+            layer.linear.weight.normal_(std=0.5)
+            layer.linear.bias.normal_(std=0.5)
+    return layer
+
+
+def nodes(layer, num_nodes=NUM_NODES, seed=1, dtype=DTYPE, radius=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    v = torch.randn(num_nodes, 3, generator=generator, dtype=torch.float64).to(dtype) * radius
+    return layer.manifold.expmap0(layer.manifold.lift(v)).detach()
+
+
+def outputs(layer):
+    return getattr(layer, "out_manifold", layer.manifold)
+
+
+def incoming(layer, weight=WEIGHTS):
+    """The weights of the edges to each node, as a matrix built by hand: targets are rows."""
+    matrix = torch.zeros(NUM_NODES, NUM_NODES, dtype=DTYPE)
+    for (source, target), w in zip(EDGES.T.tolist(), weight.tolist(), strict=True):
+        matrix[target, source] += w
+    if layer.add_self_loops:
+        missing = matrix.diagonal() == 0
+        matrix += torch.diag(missing.to(DTYPE))
+    if layer.normalize:
+        degree = matrix.sum(1)
+        scale = torch.where(degree > 0, degree, 1.0) ** -0.5
+        matrix = scale[:, None] * matrix * scale
+    return matrix
+
+
+def sparse(edges, weights, num_targets, num_sources):
+    size = (num_targets, num_sources)
+    return torch.sparse_coo_tensor(edges.flip(0), weights, size, check_invariants=True)
+
+
+def mean(space, points, weights, own, how):
+    """The mean of the neighbours of one node, by the verbs or by geoopt."""
+    if weights.sum() == 0:
+        return own
+    shares = weights / weights.sum()
+    sheet = geoopt.Lorentz(torch.tensor(1 / float(space.c), dtype=DTYPE))
+    if how == "centroid":
+        return space.centroid(points, weights)
+    if how == "local":
+        return sheet.expmap(own, (shares[:, None] * sheet.logmap(own, points)).sum(0))
+    return sheet.expmap0((shares[:, None] * sheet.logmap0(points)).sum(0))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("add_self_loops", [True, False])
+@pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
+def test_a_node_gets_the_centroid_of_its_mapped_neighbours(normalize, add_self_loops, c):
+    layer = LorentzConv(
+        3, 2, normalize=normalize, add_self_loops=add_self_loops, curvature=c
+    ).double()
+    x = nodes(layer)
+    y, matrix = layer.linear(x), incoming(layer)
+    expected = torch.stack(
+        [mean(layer.manifold, y, row, own, "centroid") for row, own in zip(matrix, y, strict=True)]
+    )
+    torch.testing.assert_close(layer(x, EDGES, WEIGHTS), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("add_self_loops", [True, False])
+@pytest.mark.parametrize("how", ["local", "origin"])
+def test_hgcn_takes_the_mean_in_a_tangent_space(how, add_self_loops):
+    """In geoopt's verbs, whose sheet takes the squared radius 1 / c."""
+    c, later = 0.7, 0.4
+    layer = HGCNConv(
+        3, 2, add_self_loops=add_self_loops, local=how == "local", activation=torch.tanh,
+        curvature=c, out_curvature=later,
+    ).double()  # fmt: skip
+    torch.nn.init.normal_(layer.linear.bias)
+    sheet, x = geoopt.Lorentz(torch.tensor(1 / c, dtype=DTYPE)), nodes(layer)
+    pad = torch.nn.functional.pad
+    h = sheet.expmap0(pad(sheet.logmap0(x)[:, 1:] @ layer.linear.weight.T, (1, 0)))
+    bias = pad(layer.linear.bias, (1, 0)).expand(NUM_NODES, 3)
+    h = sheet.expmap(h, sheet.transp0(h, bias))
+    matrix = incoming(layer)
+    y = torch.stack(
+        [mean(layer.manifold, h, row, own, how) for row, own in zip(matrix, h, strict=True)]
+    )
+    after = geoopt.Lorentz(torch.tensor(1 / later, dtype=DTYPE))
+    expected = after.expmap0(pad(torch.tanh(sheet.logmap0(y)[:, 1:]), (1, 0)))
+    # geoopt's logarithm of a point at itself is off by 1e-8
+    torch.testing.assert_close(layer(x, EDGES, WEIGHTS), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_flat_sheet_is_a_gcn_with_row_normalised_weights():
+    """As c goes to 0 the centroid goes to the weighted mean of plain vectors."""
+    layer = LorentzConv(3, 2, normalize=False, curvature=1e-10).double()
+    v = torch.randn(NUM_NODES, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(3))
+    y = layer(layer.manifold.expmap0(layer.manifold.lift(v)), EDGES, WEIGHTS)
+    matrix = incoming(layer)
+    expected = matrix / matrix.sum(1, keepdim=True) @ (v @ layer.linear.weight[:, 1:].T)
+    torch.testing.assert_close(y[:, 1:], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_node_without_edges_keeps_its_own_point(name):
+    layer = make(name)
+    x = nodes(layer)
+    alone = layer(x, torch.empty(2, 0, dtype=torch.int64))
+    y = layer.linear(x)
+    if isinstance(layer, HGCNConv) and layer.activation is not None:
+        y = layer.out_manifold.expmap0(layer.manifold.logmap0(y).relu())
+    torch.testing.assert_close(alone, y, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(layer(x, EDGES, WEIGHTS)[4], y[4], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_order_of_nodes_and_edges_does_not_matter(name):
+    layer = make(name)
+    x = nodes(layer)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    place = order.argsort()
+    moved = layer(x[order], place[EDGES].flip(1), WEIGHTS.flip(0))
+    torch.testing.assert_close(moved, layer(x, EDGES, WEIGHTS)[order], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_matrix_is_the_same_graph(name, layout):
+    layer = make(name)
+    x = nodes(layer).requires_grad_()
+    adj_t = sparse(EDGES, WEIGHTS, NUM_NODES, NUM_NODES)
+    adj_t = adj_t.to_sparse_csr() if layout == torch.sparse_csr else adj_t
+    by_edges, by_matrix = layer(x, EDGES, WEIGHTS), layer(x, adj_t)
+    torch.testing.assert_close(by_matrix, by_edges, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (by_edges, by_matrix)]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [LorentzConv, HGCNConv])
+def test_a_bipartite_graph_has_sources_and_targets(kind):
+    layer = kind(3, 2, normalize=False, add_self_loops=False).double()
+    left, right = nodes(layer, 4), nodes(layer, 3, seed=9)
+    edges = torch.tensor([[0, 1, 3], [0, 0, 2]])  # nothing reaches target 1
+    y = layer((left, right), edges)
+    assert y.shape == (3, 3)
+    torch.testing.assert_close(y[1], layer.linear(right)[1])
+    if kind is LorentzConv:
+        torch.testing.assert_close(y[0], layer.manifold.centroid(layer.linear(left)[:2]))
+        adj_t = sparse(edges, torch.ones(3), 3, 4)
+        torch.testing.assert_close(layer((left, right), adj_t), y)
+    torch.testing.assert_close(y[2], layer.linear(left)[3], rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("radius", [1.0, 6.0, 10.0])
+def test_float32_keeps_centroids_far_out(radius):
+    """A sum in float32 would be wrong by 4 at radius 10: its length is all rounding."""
+    layer = LorentzConv(3, 3, normalize=False, bias=False)
+    with torch.no_grad():
+        layer.linear.weight.copy_(torch.eye(4)[1:])
+    x = nodes(layer, dtype=torch.float32)
+    v = torch.nn.functional.normalize(x[:, 1:], dim=-1) * radius
+    x = layer.manifold.expmap0(layer.manifold.lift(v))
+    y = layer(x, EDGES).double()
+    exact = copy.deepcopy(layer).double()(x.double(), EDGES)
+    assert (Lorentz().dist(y, exact) <= 1e-5).all()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("radius", [0.0, 1e-6, 1.0, 30.0])
+def test_outputs_lie_on_the_sheet_and_are_finite(name, dtype, radius):
+    layer = make(name, dtype=dtype)
+    x = nodes(layer, dtype=dtype, radius=radius).requires_grad_()
+    y = layer(x, EDGES, WEIGHTS.to(dtype))
+    assert y.dtype == dtype
+    assert outputs(layer).contains(y).all()
+    gradients = torch.autograd.grad(y.sum(), [x, *layer.parameters()])
+    assert all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_are_those_of_differences(name):
+    layer = make(name, c=Curvature(torch.tensor(0.7, dtype=DTYPE)))
+    names = [n for n, _ in layer.named_parameters()]
+
+    def f(x, weight, *values):
+        given = dict(zip(names, values, strict=True))
+        return functional_call(layer, given, (x, EDGES, weight))
+
+    given = [nodes(layer), WEIGHTS.clone(), *(p.detach().clone() for p in layer.parameters())]
+    assert "linear.curvature.raw" in names
+    assert torch.autograd.gradcheck(f, [t.requires_grad_() for t in given])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_g12_a_layer_is_an_ordinary_module(name, tmp_path):
+    layer = make(name, c=Curvature(0.7), dtype=torch.float32)
+    x = nodes(layer, dtype=torch.float32)
+    y = layer(x, EDGES)
+    torch.testing.assert_close(copy.deepcopy(layer)(x, EDGES), y)
+    torch.save(layer.state_dict(), tmp_path / "layer.pt")
+    other = make(name, c=Curvature(2.0), seed=5, dtype=torch.float32)
+    other.load_state_dict(torch.load(tmp_path / "layer.pt", weights_only=True))
+    torch.testing.assert_close(other(x, EDGES), y)
+    assert parameters_to_vector(layer.parameters()).numel() == 3 * 2 + 2 + 1 + 2 * (
+        layer.linear.weight.shape[1] == 4
+    )
+    assert all(p.is_meta for p in copy.deepcopy(layer).to("meta").parameters())
+    optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
+    layer(x, EDGES).square().sum().backward()
+    torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+    optimiser.step()
+    assert not torch.equal(layer(x, EDGES), y)
+    assert layer.double()(x.double(), EDGES).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_g13_one_curvature_per_copy_of_a_graph(name):
+    layer = make(name, c=Curvature(1.0))
+    curvature = layer.linear.curvature
+    v = torch.randn(NUM_NODES, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(2))
+
+    def on_graph(raw):
+        sheet = Lorentz(curvature.c_of(raw))
+        x = sheet.expmap0(sheet.lift(v))
+        return functional_call(layer, {"linear.curvature.raw": raw}, (x, EDGES, WEIGHTS))
+
+    raws = torch.tensor([-1.0, 0.3, 2.0], dtype=DTYPE)
+    loop = torch.stack([on_graph(raw) for raw in raws])
+    torch.testing.assert_close(vmap(on_graph)(raws), loop, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_autocast_gives_points_in_float32_near_those_without(name):
+    layer = make(name, dtype=torch.float32)
+    x = nodes(layer, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x, EDGES)
+    assert y.dtype == torch.float32
+    assert outputs(layer).contains(y).all()
+    torch.testing.assert_close(y, layer(x, EDGES), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_are_computed_wider_and_stay_on_the_sheet(name, dtype):
+    layer = make(name, dtype=dtype)
+    x = nodes(layer, dtype=dtype)
+    y = layer(x, EDGES, WEIGHTS.to(dtype))
+    assert y.dtype == dtype
+    assert outputs(layer).contains(y).all()
+    exact = copy.deepcopy(layer).double()(x.double(), EDGES, WEIGHTS.to(dtype).double())
+    torch.testing.assert_close(y.double(), exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_g13_forward_and_reverse_derivatives_agree_to_second_order(name):
+    layer = make(name, c=Curvature(torch.tensor(0.7, dtype=DTYPE)))
+    x, raw = nodes(layer), layer.linear.curvature.raw.detach()
+
+    def loss(raw):
+        return functional_call(layer, {"linear.curvature.raw": raw}, (x, EDGES)).square().sum()
+
+    slope = grad(loss)(raw)
+    torch.testing.assert_close(jvp(loss, (raw,), (torch.ones_like(raw),))[1], slope)
+    h = 1e-5
+    expected = (grad(loss)(raw + h) - grad(loss)(raw - h)) / (2 * h)
+    torch.testing.assert_close(hessian(loss)(raw), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_learning_the_curvature_moves_the_sheet_of_all_that_share_it():
+    shared = Curvature(1.0)
+    layers = LorentzConv(3, 3, curvature=shared), HGCNConv(3, 3, curvature=shared)
+    with torch.no_grad():
+        shared.raw.add_(1.0)
+    for layer in layers:
+        assert layer.manifold.c == shared.c
+        assert layer.manifold.contains(layer(nodes(layer, dtype=torch.float32), EDGES)).all()
+
+
+def test_self_loops_and_normalisation_are_those_of_pyg():
+    layer = LorentzConv(3, 2)
+    edges, weight = gcn_norm(EDGES, WEIGHTS, NUM_NODES)
+    dense = to_dense_adj(edges, edge_attr=weight, max_num_nodes=NUM_NODES)[0].T
+    torch.testing.assert_close(incoming(layer), dense.to(DTYPE))
+
+
+def test_the_tangent_map_starts_as_a_linear_map_of_tangents():
+    layer = TangentLinear(3, 2, curvature=0.5).double()
+    v = torch.randn(4, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(0))
+    space = layer.manifold
+    y = space.logmap0(layer(space.expmap0(space.lift(v))))[:, 1:]
+    torch.testing.assert_close(y, v @ layer.weight.T)
