@@ -11,7 +11,7 @@ from fedbolic.published import PUBLISHED, read
 from fedbolic.report import TableRow, find
 from fedbolic.rng import Rng
 from flatland.partition import partition_report
-from flatland.protocol import LOCAL, Chosen, choose, paired
+from flatland.protocol import LOCAL, Chosen, choose, paired, tuned
 
 COLUMN = "P-FL client mean %"
 """The column of published numbers."""
@@ -25,10 +25,18 @@ def partition(config: Path, seeds: Sequence[int], options: Sequence[str]) -> Non
         print(partition_report(settings["data"].load(Rng(seed).at("data"))).table(), end="\n\n")
 
 
-def scores(row: TableRow, of: str) -> dict[str, Chosen]:
-    """The chosen scores of every seed that has been run to its end or not."""
-    found = {folder.path.name: choose(folder.rows(), of=of) for folder in row.folders}
-    return {seed: chosen for seed, chosen in found.items() if chosen is not None}
+def scores(row: TableRow) -> dict[str, Chosen]:
+    """The scores of the clients' own models, for every seed that has been run, to its end or not.
+
+    A method that does not train its clients' models has them after tuning, or only the server's.
+    """
+    found = {}
+    for folder in row.folders:
+        rows = folder.rows()
+        chosen = choose(rows, of=LOCAL) or tuned(rows) or choose(rows, of="")
+        if chosen is not None:
+            found[folder.path.name] = chosen
+    return found
 
 
 def table(path: Path, reference: str) -> None:
@@ -36,13 +44,13 @@ def table(path: Path, reference: str) -> None:
     rows = find(path)
     file = path / PUBLISHED
     known = {n.row: n.value for n in read(file) if n.column == COLUMN} if file.exists() else {}
-    local = {row.name: scores(row, LOCAL) or scores(row, "") for row in rows}
+    local = {row.name: scores(row) for row in rows}
     print("| | local model % | weighted % | worst client % | server's model % | "
           f"minus {reference} [95 %] | published % | rising | seeds |")  # fmt: skip
     print("|" + " --- |" * 9)
     for row in rows:
         own, base = local[row.name], local.get(reference, {})
-        sent = scores(row, "")
+        sent = [c for folder in row.folders if (c := choose(folder.rows(), of=""))]
         both = [seed for seed in own if seed in base]
         gap = ""
         if both and row.name != reference:
@@ -51,7 +59,7 @@ def table(path: Path, reference: str) -> None:
         cells = [
             *(_spread([getattr(c, name) for c in own.values()])
               for name in ("mean", "weighted", "worst")),
-            _spread([c.mean for c in sent.values()]),
+            _spread([c.mean for c in sent]),
             gap,
             known.get(row.name, ""),
             f"{sum(c.rising for c in own.values())} of {len(own)}",

@@ -54,23 +54,51 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
         >>> choose(rows, of="").mean
         0.4
     """
-    scores: dict[str, dict[int, dict[int, float]]] = {}
-    for row in rows:
-        if row.client is not None:
-            scores.setdefault(row.name, {}).setdefault(row.round, {})[row.client] = row.value
+    scores = _by_name(rows)
     validation = scores.get(f"{of}validation/accuracy", {})
     test, sizes = (scores.get(f"{of}test/{name}", {}) for name in ("accuracy", "examples"))
     common = [r for r in validation if r in test]
     if not common:
         return None
     best = max(common, key=lambda r: (statistics.fmean(validation[r].values()), -r))
-    found, counts = test[best], sizes[best]
+    late = best > LATE * max(row.round for row in rows) and len(common) > 1
+    return _over_clients(best, test[best], sizes[best], rising=late)
+
+
+def tuned(rows: Sequence[Row]) -> Chosen | None:
+    """The scores after fine-tuning at the clients, for which no round is chosen; none without any.
+
+    Of the majority baseline it is each client's own commonest training class.
+
+    Args:
+        rows: All that the run measured.
+    """
+    scores = _by_name(rows)
+    if "tuned/accuracy" not in scores:
+        return None
+    last = max(scores["tuned/accuracy"])
+    found, sizes = (scores[f"tuned/{name}"][last] for name in ("accuracy", "examples"))
+    return _over_clients(last, found, sizes, rising=False)
+
+
+def _by_name(rows: Sequence[Row]) -> dict[str, dict[int, dict[int, float]]]:
+    """Clients' numbers by name, round and client."""
+    scores: dict[str, dict[int, dict[int, float]]] = {}
+    for row in rows:
+        if row.client is not None:
+            scores.setdefault(row.name, {}).setdefault(row.round, {})[row.client] = row.value
+    return scores
+
+
+def _over_clients(
+    round: int, found: dict[int, float], sizes: dict[int, float], *, rising: bool
+) -> Chosen:
     return Chosen(
-        round=best,
+        round=round,
         mean=statistics.fmean(found.values()),
-        weighted=sum(counts[i] * found[i] for i in found) / sum(counts.values()),
+        weighted=sum(sizes[i] * found[i] for i in found) / sum(sizes.values()),
         worst=min(found.values()),
-        rising=best > LATE * max(row.round for row in rows) and len(common) > 1,
+        rising=rising,
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedbolic.record import Row
-from flatland.protocol import choose, paired
+from flatland.protocol import choose, paired, tuned
 
 
 def measured(validation, test, sizes, prefix="local/"):
@@ -49,6 +49,19 @@ def test_scores_of_the_servers_model_are_kept_apart():
     rows = measured(VALIDATION, TEST, (1.0, 1.0), prefix="")
     assert choose(rows) is None
     assert choose(rows, of="").round == 2
+
+
+def test_scores_after_tuning_are_those_of_the_last_round():
+    assert tuned(measured(VALIDATION, TEST, (1.0, 1.0))) is None
+    rows = [
+        Row(r, i, f"tuned/{name}", value)
+        for r in (1, 2)
+        for i in (0, 1)
+        for name, value in (("accuracy", 0.25 * (r + i)), ("examples", 10.0 + 20 * i))
+    ]
+    found = tuned(rows)
+    assert (found.round, found.mean, found.worst) == (2, 0.625, 0.5)
+    assert found.weighted == pytest.approx((10 * 0.5 + 30 * 0.75) / 40)
 
 
 def test_an_interval_holds_the_mean_and_narrows_with_agreement():
