@@ -68,7 +68,7 @@ def fit_normal(
     Example:
         >>> solved = fit_normal(np.array([[2.0, 0.0], [-2.0, 0.0]]), np.array([1.0, -1.0]), C=9.0)
         >>> solved.w.round(3)
-        array([0.493, 0.   ])
+        array([0.497, 0.   ])
     """
     check.positive(C=C)
     if loss not in ("hinge", "squared_hinge"):

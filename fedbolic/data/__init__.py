@@ -5,8 +5,12 @@ from fedbolic.data.cifar import CIFAR10, CIFAR100
 from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData, Meta, Split
 from fedbolic.data.dataset import Dataset, Parts
 from fedbolic.data.digits import Digits
+from fedbolic.data.graph import Graph, GraphSplit
+from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
+from fedbolic.data.graphs import Graphs
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.images import Images
+from fedbolic.data.metis import GraphPartition, Metis
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
@@ -18,7 +22,9 @@ __all__ = [
     "HOLDOUT",
     "IID",
     "MNIST",
+    "Amazon",
     "Arrays",
+    "BlockModel",
     "ClassRuns",
     "Client",
     "Dataset",
@@ -28,11 +34,19 @@ __all__ = [
     "Examples",
     "FashionMNIST",
     "FederatedData",
+    "GivenGraph",
+    "Graph",
+    "GraphPartition",
+    "GraphSet",
+    "GraphSplit",
+    "Graphs",
     "HalfPlanes",
     "Images",
     "Meta",
+    "Metis",
     "Partition",
     "Parts",
+    "Planetoid",
     "Points",
     "Rows",
     "Shards",

@@ -1,9 +1,8 @@
 """Hulls: idempotent, kept by isometries, equal to Algorithm 1 and to linear programs."""
 
 import math
-from fractions import Fraction
-
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest

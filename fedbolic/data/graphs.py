@@ -1,0 +1,171 @@
+"""Federations of node classification: one graph, whose parts are the clients."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.check import rate
+from fedbolic.data.client import HOLDOUT, Client, FederatedData, Meta
+from fedbolic.data.graph import Graph, GraphSplit
+from fedbolic.data.graph_sets import BlockModel, GraphSet
+from fedbolic.data.metis import GraphPartition, Metis
+from fedbolic.data.partition import Partition
+from fedbolic.data.source import Source
+from fedbolic.rng import Rng
+
+Scale = Literal["none", "l1", "l2"]
+
+
+@dataclass(frozen=True)
+class Graphs(Source):
+    """A graph whose nodes are split into training, validation and test, then among clients.
+
+    A client holds the subgraph induced by its nodes; edges between clients are lost to them. Nodes
+    are split before the graph is partitioned, uniformly at random and not by class: a client may
+    lack classes, or have no validation or test nodes, and is then not scored on them. The server's
+    own test set is the whole graph with all its test nodes.
+
+    Args:
+        graph: What is read.
+        partition: How nodes are dealt; a partition of labels, such as ``IID`` or ``Dirichlet``,
+            does not look at edges.
+        train_rate: Share of the nodes to learn from, in (0, 1).
+        test_rate: Share to be judged by, in [0, 1); the rest is for validation.
+        scale: Rows of features are divided by their sum of absolute values (``l1``), by their
+            length (``l2``), or not at all.
+        largest_component: Whether all but the largest connected component is dropped.
+        root: Folder to read from, laid out as PyG's; nothing is downloaded then. Without it, the
+            folder named by the environment variable FEDBOLIC_DATA is tried, then the user's cache.
+        download: Whether files that are missing are downloaded into the cache.
+
+    Raises:
+        ValueError: If a rate is out of range or both sum to more than 1.
+
+    References:
+        Baek et al. (2023), Sec. 5.1, arXiv:2206.10206, for the protocol.
+
+    Example:
+        >>> from fedbolic.data.partition import IID
+        >>> data = Graphs(partition=IID(4), largest_component=False).load(Rng(0))
+        >>> data.meta.num_clients, sum(data.meta.sizes), len(data.holdout.test)
+        (4, 48, 96)
+    """
+
+    graph: GraphSet = field(default_factory=BlockModel)
+    partition: GraphPartition | Partition = field(default_factory=Metis)
+    train_rate: float = 0.2
+    test_rate: float = 0.4
+    scale: Scale = "l1"
+    largest_component: bool = True
+    root: Path | None = None
+    download: bool = True
+
+    def __post_init__(self) -> None:
+        rate(below_one=True, train_rate=self.train_rate, test_rate=self.test_rate)
+        if self.train_rate == 0 or self.train_rate + self.test_rate > 1:
+            raise ValueError(
+                f"train_rate must be above 0 and at most 1 with test_rate, got {self.train_rate} "
+                f"and {self.test_rate}"
+            )
+
+    @override
+    def load(self, rng: Rng) -> FederatedData:
+        whole = self.graph.read(rng.at("graph"), self.root, download=self.download)
+        if self.largest_component:
+            whole = whole.induced(largest_component(whole))
+        whole = Graph(scaled(whole.features, self.scale), whole.edges, whole.labels)
+        kinds = self._kinds(len(whole), rng.at("split"))
+        if isinstance(self.partition, GraphPartition):
+            parts = self.partition.parts(whole, rng.at("partition"))
+        else:
+            parts = self.partition.split(whole.labels, rng.at("partition"))
+        splits = [_splits(whole, nodes, kinds, client_id) for client_id, nodes in enumerate(parts)]
+        meta = Meta(
+            num_classes=int(whole.labels.max()) + 1,
+            input_shape=tuple(whole.features.shape[1:]),
+            sizes=tuple(len(train) for train, _, _ in splits),
+        )
+        clients = tuple(Client(client_id, *of, meta=meta) for client_id, of in enumerate(splits))
+        empty = GraphSplit(whole, torch.arange(0))
+        test = GraphSplit(whole, (kinds == TEST).nonzero().flatten())
+        holdout = Client(HOLDOUT, empty, empty, test, meta) if len(test) else None
+        return FederatedData(clients, meta, holdout)
+
+    def _kinds(self, num_nodes: int, rng: Rng) -> Int64[Tensor, " n"]:
+        """Which part every node belongs to."""
+        num_train, num_test = round(self.train_rate * num_nodes), round(self.test_rate * num_nodes)
+        order = torch.randperm(num_nodes, generator=rng.generator())
+        kinds = torch.full((num_nodes,), VALIDATION)
+        kinds[order[:num_train]] = TRAIN
+        kinds[order[num_train : num_train + num_test]] = TEST
+        return kinds
+
+
+TRAIN, VALIDATION, TEST = range(3)
+
+
+def _splits(
+    whole: Graph, nodes: Tensor, kinds: Tensor, client_id: int
+) -> tuple[GraphSplit, GraphSplit, GraphSplit]:
+    """A client's training, validation and test nodes, in the graph that they induce."""
+    own = kinds[nodes]
+    if not bool((own == TRAIN).any()):
+        raise ValueError(
+            f"client {client_id} has {len(nodes)} nodes and none to learn from: use fewer clients, "
+            "a larger train_rate or another partition"
+        )
+    graph = whole.induced(nodes)
+    train, validation, test = (
+        GraphSplit(graph, (own == kind).nonzero().flatten()) for kind in (TRAIN, VALIDATION, TEST)
+    )
+    return train, validation, test
+
+
+def largest_component(graph: Graph) -> Int64[Tensor, " some"]:
+    """The nodes of the connected component with the most nodes, ascending; of equals, the first.
+
+    Example:
+        >>> edges = torch.tensor([[1, 2], [2, 1]])
+        >>> largest_component(Graph(torch.eye(3), edges, torch.zeros(3, dtype=torch.long)))
+        tensor([1, 2])
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    rows, columns = graph.edges.numpy()
+    adjacency = csr_array(([1] * len(rows), (rows, columns)), shape=(len(graph), len(graph)))
+    _, component = connected_components(adjacency, directed=False)
+    component = torch.as_tensor(component, dtype=torch.int64)
+    return (component == component.bincount().argmax()).nonzero().flatten()
+
+
+def scaled(features: Float[Tensor, "n width"], scale: Scale) -> Float[Tensor, "n width"]:
+    """Rows divided by their norm; rows of zeros stay. What is sparse stays sparse.
+
+    Args:
+        features: One row for each node.
+        scale: Which norm.
+
+    Example:
+        >>> scaled(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), "l2")
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    if scale == "none":
+        return features
+    power = 1 if scale == "l1" else 2
+    if not features.is_sparse:
+        norm = features.norm(p=power, dim=1, keepdim=True)
+        return features / torch.where(norm > 0, norm, 1.0)
+    index, values = features.indices(), features.values()
+    sums = torch.zeros(len(features), dtype=values.dtype, device=values.device)
+    norm = sums.index_add(0, index[0], values.abs() ** power) ** (1 / power)
+    values = values / norm[index[0]]  # a row without an entry divides nothing
+    return torch.sparse_coo_tensor(
+        index, values, features.shape, is_coalesced=True, check_invariants=False
+    )

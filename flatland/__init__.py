@@ -1,0 +1,15 @@
+"""FlatLand: personalised federated graphs in client-specific Lorentz spaces (Liu et al., 2024)."""
+
+from flatland.method import FlatLand
+from flatland.model import GCN, LorentzGCN
+from flatland.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
+
+__all__ = [
+    "GCN",
+    "Constant",
+    "FlatLand",
+    "FormanAbs",
+    "FormanInverse",
+    "InverseDegree",
+    "LorentzGCN",
+]

@@ -1,0 +1,280 @@
+"""FlatLand: every client in a Lorentz space of its own curvature, what is flat shared.
+
+A round, in the words of the paper's Algorithm 1: every client maps its graph into its own Lorentz
+space and trains; the server averages the parameters of the space coordinates; those of the time
+coordinate and the curvature stay.
+"""
+
+import dataclasses
+import functools
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data import HOLDOUT, Client, Graph, GraphSplit
+from fedbolic.federated.aggregate import Aggregator, Mean
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.score import score_logits
+from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.manifolds import Curvature
+from fedbolic.nn.model import Model
+from fedbolic.optim import Adam, Optimizer
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+from flatland.model import GraphNetwork, LorentzGCN, inputs
+from flatland.ricci import BOUNDS, Estimator, FormanInverse
+
+CURVATURE = "curvature.raw"
+"""The name of the curvature among the parameters, as the raw number of ``Curvature``."""
+
+SHARING: Sharing = {"*.time": "personal", "curvature.*": "personal", "*": "shared"}
+"""What is FlatLand's own: the time coordinate and the curvature stay."""
+
+
+@dataclass(frozen=True)
+class FlatLand(Stepped):
+    r"""Graph networks of clients that share the space coordinates and keep the time coordinate.
+
+    .. math::
+        \min_{\theta_s, \theta_1, \dots, \theta_C} \sum_c f_c(\theta_s, \theta_c)
+        + \tfrac{\mu}{2} \| \theta_{s,c} - \theta_s \|^2, \qquad
+        \theta_s \leftarrow \sum_c w_c \, \theta_{s,c}
+
+    Other methods are rows of the ``sharing`` table: ``{"*": personal}`` is local training,
+    ``{"*": shared}`` FedAvg (with ``LorentzGCN``, the ablation without decoupling), ``{"head.*":
+    personal, "*": shared}`` FedPer; with ``network`` ``GCN`` they are Euclidean. Without tailored
+    spaces is ``curvature`` ``Constant()`` and ``{"*.time": personal, "curvature.*": fixed, "*":
+    shared}``. A ``fixed`` curvature is that of the client's own graph. A shared curvature is
+    averaged as c.
+
+    Departs from the paper: the time row v is left out, as it has no effect there; the curvature
+    begins at :math:`c = -\mathrm{Ric}`; hidden biases are shared; the optimiser's moments stay at
+    the client between rounds, as in FED-PUB's code.
+
+    Args:
+        network: From a graph to logits.
+        rounds: Communication rounds.
+        schedule: Local epochs; a step sees the whole graph whatever the batch size.
+        lr: Local step size, above 0.
+        optimizer: The local optimiser; a client's goes on where its last round ended.
+        weight_decay: Added, times the parameter, to the gradient; 0 or more. Not of the curvature.
+        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        curvature: What a client's curvature begins with.
+        curvature_rate: The curvature's step size over ``lr``, above 0.
+        proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.
+            Without effect where a round is one step.
+        weights: Clients count by ``size`` (training nodes) or ``uniform``.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        Liu et al. (2024), Algorithm 1, FedKDD; Baek et al. (2023), arXiv:2206.10206.
+
+    Example:
+        >>> FlatLand(proximal=0.01).schedule.epochs
+        3
+    """
+
+    network: GraphNetwork = LorentzGCN()
+    rounds: int = 100
+    schedule: Schedule = Schedule(epochs=3, batch_size=None)
+    lr: float = 0.01
+    optimizer: Optimizer = Adam()
+    weight_decay: float = 1e-5
+    sharing: Sharing = field(default_factory=lambda: dict(SHARING))
+    curvature: Estimator = FormanInverse()
+    curvature_rate: float = 1.0
+    proximal: float = 0.0
+    weights: Literal["size", "uniform"] = "size"
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr, curvature_rate=self.curvature_rate)
+        check.not_negative(proximal=self.proximal, weight_decay=self.weight_decay)
+        check_sharing(self.sharing)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return _model(self.network, meta)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        seed = rng.at("model").number()
+        parameters, _ = self.model(meta).init(seed)
+        return {
+            "parameters": pick(parameters, self.sharing, "shared"),
+            "buffers": {},
+            "seed": seed,
+        }
+
+    @override
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        if not isinstance(client.train, GraphSplit):
+            raise ValueError("FlatLand learns from graphs: use the source fedbolic.data.Graphs")
+        values = assemble(self.model(client.meta), self.sharing, message, memory, client)
+        trained, fixed = values.trained, values.fixed
+        graph = client.train.graph
+        if CURVATURE in fixed:
+            fixed = {**fixed, CURVATURE: self._raw(graph, fixed[CURVATURE])}
+        elif CURVATURE in trained and CURVATURE not in {
+            **message["parameters"],
+            **memory.get("parameters", {}),
+        }:
+            trained = {**trained, CURVATURE: self._raw(graph, trained[CURVATURE])}
+        kept = memory.get("optimizer")
+        local = {
+            "parameters": trained,
+            "buffers": values.buffers,
+            "optimizer": tree.clone(kept) if kept else self._begin(trained),
+        }
+        listed = (*graph.neighbours, *inputs(graph.features))
+        own = {"fixed": fixed, "graph": {str(i): part for i, part in enumerate(listed)}}
+        return local, {"shared": {"anchor": message["parameters"]}, "own": own}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        return cross_entropy(logits[batch["node"]], batch["y"], reduction="none"), buffers
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        anchor, parameters = context["shared"]["anchor"], local["parameters"]
+        if self.proximal:
+            pulls = {n: parameters[n] - anchor[n] for n in anchor if n in gradients}
+            pulled = {n: gradients[n] + self.proximal * pull for n, pull in pulls.items()}
+            gradients = {**gradients, **pulled}
+        moved, states = {}, {}
+        for kind, group in _groups(parameters).items():
+            straight = kind == "weights"
+            decay = self.weight_decay if straight else 0.0
+            some = {
+                n: gradients[n] + decay * x if decay else gradients[n] for n, x in group.items()
+            }
+            rate = self.lr if straight else self.lr * self.curvature_rate
+            stepped, states[kind] = self.optimizer.step(
+                group, some, local["optimizer"][kind], lr=rate, donate=True
+            )
+            moved |= stepped
+        return {**local, "parameters": moved, "optimizer": states}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        scores = self._scores(local, client, context)
+        anchor, parameters = context["shared"]["anchor"], local["parameters"]
+        before, after = ({n: _public(n, x[n]) for n in anchor} for x in (anchor, parameters))
+        memory = {
+            "parameters": pick(parameters, self.sharing, "personal"),
+            "optimizer": local["optimizer"],
+        }
+        metrics = {f"local/{name}": value for name, value in scores.items()}
+        for name, value in {**parameters, **context["own"]["fixed"]}.items():
+            if name == CURVATURE:
+                metrics["train/curvature"] = float(_public(name, value))
+        weight = float(client.size) if self.weights == "size" else 1.0
+        return Update({"change": tree.subtract(after, before)}, weight, metrics), memory
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"change": message["parameters"]}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        change = total.payload["change"]
+        parameters = {
+            name: _raw_of(name, _public(name, value) + change[name])
+            for name, value in state["parameters"].items()
+        }
+        return {**state, "parameters": parameters}
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        logits, _ = _forward(model, local["parameters"], local["buffers"], context)
+        return logits[batch["node"]]
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        if client.id == HOLDOUT and not self._is_global(client.meta):
+            return {}  # there is no global model
+        local, context = self.start(message, client, memory)
+        return self._scores(local, client, context)
+
+    @override
+    def tuning(self, epochs: int, lr: float | None) -> "FlatLand | None":
+        if "shared" not in self.sharing.values():
+            return None  # already trained on nothing but the client's own data
+        schedule = dataclasses.replace(self.schedule, epochs=epochs)
+        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+
+    @property
+    @override
+    def calibrating(self) -> "FlatLand | None":
+        return None  # a head in closed form would read features that mix the clients' spaces
+
+    def _is_global(self, meta: Meta) -> bool:
+        parameters, _ = self.model(meta).init(0)
+        return "personal" not in kinds(self.sharing, parameters).values()
+
+    def _raw(self, graph: Graph, like: Tensor) -> Tensor:
+        """The raw number of the curvature that a client's graph asks for."""
+        c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
+        return _CURVATURE.raw_of(c).to(like)
+
+    def _begin(self, parameters: Params) -> Tree:
+        return {kind: self.optimizer.init(group) for kind, group in _groups(parameters).items()}
+
+    def _scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float]:
+        """Scores of ``local``, from one pass over the client's graph."""
+        model = self.model(client.meta)
+        with torch.no_grad():
+            logits, _ = _forward(model, local["parameters"], local["buffers"], context)
+        return score_logits(lambda batch: logits[batch["node"]], client)
+
+
+_CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
+"""What turns raw numbers into curvatures and back."""
+
+
+@functools.cache
+def _model(network: GraphNetwork, meta: Meta) -> Model:
+    return Model(lambda: network.build(meta))
+
+
+def _forward(
+    model: Model, parameters: Params, buffers: Params, context: Tree, *, training: bool = False
+) -> tuple[Tensor, Params]:
+    """Logits of all nodes of a client's graph."""
+    own = context["own"]
+    parameters = {**parameters, **own["fixed"]}
+    return model(parameters, buffers, *own["graph"].values(), training=training)
+
+
+def _groups(parameters: Params) -> dict[str, Params]:
+    """The curvature, which has a step size of its own, and everything else."""
+    groups: dict[str, Params] = {"weights": {}, "curvature": {}}
+    for name, value in parameters.items():
+        groups["curvature" if name == CURVATURE else "weights"][name] = value
+    return groups
+
+
+def _public(name: str, value: Tensor) -> Tensor:
+    """A parameter as it is averaged: the curvature as c."""
+    return _CURVATURE.c_of(value) if name == CURVATURE else value
+
+
+def _raw_of(name: str, value: Tensor) -> Tensor:
+    """A parameter as it is trained: undoes :func:`_public`."""
+    return _CURVATURE.raw_of(value) if name == CURVATURE else value

@@ -1,0 +1,315 @@
+r"""Graph convolutional networks, flat and in Lorentz spaces, whose features may be sparse.
+
+Neighbours and sparse features are lists in a row: ``column`` holds them all, and those of row i
+begin at ``start[i]``.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.manifolds.numerics import sinhc
+from fedbolic.nn.coordinates import sheet_point
+from fedbolic.nn.dropout import Dropout
+from fedbolic.types import Meta
+from flatland.ricci import BOUNDS
+
+FARTHEST = 10.0
+r"""Inputs further than this many radii from the origin are drawn in.
+
+Of a point there float32 still holds the Minkowski length to a share of 1e-7 times
+:math:`\cosh^2 10 = 10^8`, if it is computed in float64, as it is here.
+"""
+
+Activation = Literal["relu", "elu"]
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "elu": functional.elu,
+}
+
+
+class GraphNetwork(ABC):
+    """A recipe for a network from a graph to one logit per class for every node."""
+
+    @abstractmethod
+    def build(self, meta: Meta) -> nn.Module:
+        """The network, freshly initialised; a curved one has a parameter ``curvature.raw``."""
+
+
+@dataclass(frozen=True)
+class GCN(GraphNetwork):
+    r"""Graph convolutions in flat space, then a linear head.
+
+    .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H W^T + b))
+
+    Args:
+        widths: Of every convolution, at least one.
+        dropout: The share of every convolution's outputs that training drops, in [0, 1).
+        activation: The function after every convolution.
+
+    References:
+        Kipf and Welling (2017), Eq. (2), arXiv:1609.02907.
+    """
+
+    widths: tuple[int, ...] = (128, 128)
+    dropout: float = 0.5
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        _check(self.widths, self.dropout)
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        return _Flat(_sizes(meta, self.widths), meta.num_classes, self.dropout, self.activation)
+
+
+@dataclass(frozen=True)
+class LorentzGCN(GraphNetwork):
+    r"""Graph convolutions in the client's Lorentz space, then a linear head.
+
+    .. math::
+        x &= \exp_o(v), \quad y_j = M x_{j,s} + m \, x_{j,t} + b, \\
+        z_i &= \frac{1}{d_i + 1} \sum_{j \in N(i) \cup i}
+            \Bigl(\sqrt{1 / c + |y_j|^2}, \; y_j\Bigr), \quad
+            x'_{i,s} = \mathrm{drop}\Bigl(\sigma\Bigl(
+            \frac{z_{i,s}}{\sqrt{-c \langle z_i, z_i \rangle}}\Bigr)\Bigr)
+
+    with the time coordinate :math:`x_t = \sqrt{1 / c + |x_s|^2}` computed anew after every
+    operation; logits are :math:`M x_s + m \, x_t + b`. Of layer l the parameters are
+    ``body.l.space`` (M), ``body.l.time`` (m) and ``body.l.bias``, of the head the same after
+    ``head.``, and of the space ``curvature.raw``.
+
+    Departs from the paper: the row for the time coordinate (its v) is no parameter, since time is
+    computed; activation and dropout act on space coordinates, so points stay on the sheet.
+
+    Args:
+        widths: Of every convolution, at least one.
+        dropout: The share of every convolution's outputs that training drops, in [0, 1).
+        activation: The function after every convolution.
+
+    References:
+        Liu et al. (2024), Eqs. (2) and (4), FedKDD; Chen et al. (2022), Eq. (10), arXiv:2105.14686,
+        for the centroid.
+    """
+
+    widths: tuple[int, ...] = (128, 128)
+    dropout: float = 0.5
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        _check(self.widths, self.dropout)
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        return _Curved(_sizes(meta, self.widths), meta.num_classes, self.dropout, self.activation)
+
+
+class _Network(nn.Module):
+    """What both have in common: the widths from the inputs on, and a name for every part."""
+
+    def __init__(
+        self,
+        layer: Callable[[int, int], nn.Module],
+        widths: tuple[int, ...],
+        num_classes: int,
+        dropout: float,
+        activation: Activation,
+    ) -> None:
+        super().__init__()
+        sizes = itertools.pairwise(widths)
+        self.body = nn.ModuleList(layer(*size) for size in sizes)
+        self.head = layer(widths[-1], num_classes)
+        self.dropout = nn.ModuleList(Dropout(dropout) for _ in self.body)
+        self.activation = ACTIVATIONS[activation]
+
+
+class _Flat(_Network):
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(SpaceLinear, *settings)
+
+    def forward(self, start: Tensor, column: Tensor, norm: Tensor, *features: Tensor) -> Tensor:
+        """One logit per class for every node; see :func:`inputs`."""
+        del norm
+        lengths = _lengths(start, column)
+        share = lengths.to(features[-1].dtype).rsqrt()
+        weight = share[column] * share.repeat_interleave(lengths)
+        h: tuple[Tensor, ...] = features
+        *layers, head = cast("list[SpaceLinear]", [*self.body, self.head])  # modules by their class
+        for layer, drop in zip(layers, self.dropout, strict=True):
+            mixed = gathered(start, column, weight, layer(*h)) + layer.bias
+            h = (drop(self.activation(mixed)),)
+        return head(*h) + head.bias
+
+
+class _Curved(_Network):
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(SpaceTimeLinear, *settings)
+        self.curvature = Curvature(1.0, bounds=BOUNDS)
+
+    def forward(self, start: Tensor, column: Tensor, norm: Tensor, *features: Tensor) -> Tensor:
+        """One logit per class for every node; see :func:`inputs`."""
+        space = Lorentz(self.curvature.c)
+        factor, time = lifted(space, norm)
+        first, *others = cast("list[SpaceTimeLinear]", [*self.body, self.head])
+        y = factor * product(first.space, *features) + time * first.time + first.bias
+        for layer, drop in zip(others, self.dropout, strict=True):
+            x = centroids(space, y, start, column)
+            x = sheet_point(space, drop(self.activation(x[:, 1:])))
+            y = layer(x)
+        return y
+
+
+class SpaceLinear(nn.Module):
+    """``M x`` and, beside it, a bias to be added after the neighbours are mixed.
+
+    ``M`` starts uniform by Glorot and Bengio's rule, the bias 0.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.space = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        nn.init.xavier_uniform_(self.space)
+
+    def forward(self, *features: Tensor) -> Tensor:
+        """Rows of features mapped, without the bias."""
+        return product(self.space, *features)
+
+
+class SpaceTimeLinear(nn.Module):
+    r"""The space coordinates :math:`M x_s + m \, x_t + b` of points of the sheet.
+
+    Any Lorentz boost or rotation is one. ``M`` starts uniform by Glorot and Bengio's rule, ``m``
+    and ``b`` start 0.
+
+    References:
+        Liu et al. (2024), Eq. (2), FedKDD.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.space = nn.Parameter(torch.empty(out_features, in_features))
+        self.time = nn.Parameter(torch.zeros(out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+        nn.init.xavier_uniform_(self.space)
+
+    def forward(self, x: Float[Tensor, "n ambient"]) -> Float[Tensor, "n out"]:
+        """The new space coordinates: time first in ``x``."""
+        weight = torch.cat((self.time.unsqueeze(1), self.space), dim=1)
+        return functional.linear(x, weight, self.bias)
+
+
+def inputs(features: Float[Tensor, "n width"]) -> tuple[Tensor, ...]:
+    """The lengths of the rows of features, and the rows: one tensor, or of sparse rows three.
+
+    Args:
+        features: Strided, or sparse and coalesced.
+
+    Example:
+        >>> len(inputs(torch.eye(3))), len(inputs(torch.eye(3).to_sparse().coalesce()))
+        (2, 4)
+    """
+    if not features.is_sparse:
+        return features.norm(dim=1, keepdim=True), features
+    (row, column), value = features.indices(), features.values()
+    counts = torch.bincount(row, minlength=len(features))
+    squares = torch.zeros(len(features), dtype=value.dtype, device=value.device)
+    norm = squares.index_add(0, row, value * value).sqrt().unsqueeze(1)
+    return norm, counts.cumsum(0) - counts, column, value
+
+
+def product(weight: Float[Tensor, "out width"], *features: Tensor) -> Float[Tensor, "n out"]:
+    """Every row of features times a matrix; sparse rows are never made dense.
+
+    Args:
+        weight: The matrix.
+        *features: As :func:`inputs` gives the rows.
+    """
+    if len(features) == 1:
+        return functional.linear(features[0], weight)
+    start, column, value = features
+    return gathered(start, column, value, weight.T)
+
+
+def gathered(
+    start: Int64[Tensor, " n"],
+    column: Int64[Tensor, " entries"],
+    weight: Float[Tensor, " entries"],
+    rows: Float[Tensor, "m width"],
+) -> Float[Tensor, "n width"]:
+    """The weighted sums of the rows that every list names."""
+    return functional.embedding_bag(
+        column, rows.contiguous(), start, mode="sum", per_sample_weights=weight
+    )
+
+
+def lifted(
+    space: Lorentz, norm: Float[Tensor, "n 1"]
+) -> tuple[Float[Tensor, "n 1"], Float[Tensor, "n 1"]]:
+    r"""What vectors are multiplied by to be space coordinates of a point, and the point's time.
+
+    The point is :math:`\exp_o(v)`, as far from the origin as v is long, but no more than
+    :data:`FARTHEST` radii. That only scales a vector, so sparse ones stay sparse.
+
+    Args:
+        space: Of one curvature.
+        norm: Lengths of the vectors.
+    """
+    t, most = space.c * norm * norm, FARTHEST**2
+    share = (most / t.clamp(min=most)).sqrt()
+    factor = share * sinhc(t.clamp(max=most))
+    return factor, (1 / space.c + (factor * norm).square()).sqrt()
+
+
+def centroids(
+    space: Lorentz,
+    y: Float[Tensor, "n width"],
+    start: Int64[Tensor, " n"],
+    column: Int64[Tensor, " entries"],
+) -> Float[Tensor, "n ambient"]:
+    """The centroid of every list of points, all counting the same.
+
+    Computed in float64: the Minkowski length of a mean cancels far from the origin.
+
+    Args:
+        space: Where the points lie.
+        y: Their space coordinates.
+        start: Where every list begins; none is empty.
+        column: All lists in a row.
+    """
+    lengths = _lengths(start, column)
+    weight = (1 / lengths.double()).repeat_interleave(lengths)
+    mean = gathered(start, column, weight, sheet_point(space, y.double()))
+    time, s = mean[:, :1], mean[:, 1:]
+    # a mean of points of the sheet has at least their length: less is rounding
+    length = (space.c * (time * time - s.square().sum(1, keepdim=True))).clamp(min=1).sqrt()
+    return sheet_point(space, s / length).to(y.dtype)
+
+
+def _lengths(start: Tensor, column: Tensor) -> Tensor:
+    return torch.cat((start[1:], start.new_tensor([len(column)]))) - start
+
+
+def _sizes(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
+    if len(meta.input_shape) != 1:
+        raise ValueError(
+            f"nodes need rows of features, got examples of shape {meta.input_shape}: use Graphs"
+        )
+    return (*meta.input_shape, *widths)
+
+
+def _check(widths: tuple[int, ...], dropout: float) -> None:
+    check.at_least(1, num_widths=len(widths))
+    check.at_least(1, narrowest_width=min(widths))
+    check.rate(below_one=True, dropout=dropout)

@@ -1,0 +1,233 @@
+"""Federations of one graph: splits, partitions, files in the published formats, odd clients."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch_geometric.data import Data
+
+from fedbolic.data import (
+    IID,
+    Amazon,
+    BlockModel,
+    Dirichlet,
+    GivenGraph,
+    Graph,
+    GraphPartition,
+    Graphs,
+    Metis,
+    Planetoid,
+)
+from fedbolic.data.graph import simple_edges
+from fedbolic.data.graphs import largest_component, scaled
+from fedbolic.rng import Rng
+
+PARTITIONS = [pytest.param(Metis(3), id="metis"), IID(3), Dirichlet(3, min_size=20)]
+
+
+def given(x, pairs, y):
+    return GivenGraph(Data(x=x, edge_index=torch.tensor(pairs).T, y=y))
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_clients_share_the_nodes_and_see_only_edges_between_their_own(partition):
+    if isinstance(partition, Metis):
+        pytest.importorskip("pymetis")
+    data = Graphs(BlockModel(), partition).load(Rng(1))
+    whole = data.holdout.test.graph
+    graphs = [client.train.graph for client in data.clients]
+    assert sum(map(len, graphs)) == len(whole)
+    assert sum(graph.num_edges for graph in graphs) <= whole.num_edges
+    for client in data.clients:
+        splits = (client.train, client.validation, client.test)
+        assert all(split.graph is client.train.graph for split in splits)
+        nodes = torch.cat([split.nodes for split in splits]).sort().values
+        assert torch.equal(nodes, torch.arange(len(client.train.graph)))
+    again = Graphs(BlockModel(), partition).load(Rng(1))
+    for one, other in zip(data.clients, again.clients, strict=True):
+        assert torch.equal(one.train.nodes, other.train.nodes)
+        assert torch.equal(one.train.graph.edges, other.train.graph.edges)
+
+
+def test_nodes_are_split_20_40_40_before_the_partition():
+    pytest.importorskip("pymetis")
+    by_metis = Graphs(BlockModel(), Metis(3)).load(Rng(0))
+    by_chance = Graphs(BlockModel(), IID(3)).load(Rng(0))
+    n = len(by_metis.holdout.test.graph)
+    for data in (by_metis, by_chance):
+        assert sum(data.meta.sizes) == round(0.2 * n)
+        assert sum(len(client.test) for client in data.clients) == round(0.4 * n)
+    assert torch.equal(by_metis.holdout.test.nodes, by_chance.holdout.test.nodes)
+
+
+def test_metis_cuts_fewer_edges_than_chance():
+    pytest.importorskip("pymetis")
+    kept = [
+        sum(c.train.graph.num_edges for c in Graphs(BlockModel(), p).load(Rng(0)).clients)
+        for p in (Metis(4), IID(4))
+    ]
+    assert kept[0] > 1.5 * kept[1]
+
+
+def test_metis_finds_two_triangles_that_one_edge_joins():
+    pytest.importorskip("pymetis")
+    edges = simple_edges(torch.tensor([[0, 1, 2, 3, 4, 5, 2], [1, 2, 0, 4, 5, 3, 3]]), 6)
+    graph = Graph(torch.eye(6), edges, torch.zeros(6, dtype=torch.int64))
+    assert sorted(part.tolist() for part in Metis(2).parts(graph, Rng(0))) == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(ValueError, match="7 clients cannot share 6 nodes"):
+        Metis(7).parts(graph, Rng(0))
+
+
+def test_the_largest_component_is_kept_and_self_loops_are_dropped():
+    pairs = [[0, 1], [2, 3], [3, 4], [4, 2], [4, 4]]
+    graph = given(torch.eye(6), pairs, torch.arange(6) % 2)
+    whole = Graphs(graph, IID(1), train_rate=0.5).load(Rng(0)).holdout.test.graph
+    assert (len(whole), whole.num_edges) == (3, 3)
+    everything = Graphs(graph, IID(1), largest_component=False).load(Rng(0)).holdout.test.graph
+    assert (len(everything), everything.num_edges) == (6, 4)
+    assert everything.degrees.tolist() == [1, 1, 2, 2, 2, 0]
+
+
+def test_of_two_components_of_one_size_the_first_is_taken():
+    edges = simple_edges(torch.tensor([[0, 2], [1, 3]]), 4)
+    assert largest_component(Graph(torch.eye(4), edges, torch.zeros(4).long())).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("scale", "power"), [("l1", 1), ("l2", 2)])
+def test_rows_are_scaled_alike_whether_dense_or_sparse(scale, power):
+    x = torch.tensor([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    dense = scaled(x, scale)
+    norms = torch.linalg.vector_norm(dense, ord=power, dim=1)
+    torch.testing.assert_close(norms, torch.tensor([1.0, 0.0, 1.0]))
+    sparse = scaled(x.to_sparse().coalesce(), scale)
+    assert sparse.is_sparse
+    torch.testing.assert_close(sparse.to_dense(), dense)
+
+
+class Parts(GraphPartition):
+    def __init__(self, *parts):
+        self.num_clients, self.given = len(parts), [torch.tensor(part) for part in parts]
+
+    def parts(self, graph, rng):
+        return self.given
+
+
+def learning(nodes_to_train, n=6):
+    """A path of nodes, and a seed by which just these are trained on."""
+    graph = given(torch.eye(n), [[i, i + 1] for i in range(n - 1)], torch.arange(n) % 2)
+    rate = len(nodes_to_train) / n
+    for seed in range(1000):
+        data = Graphs(graph, IID(1), train_rate=rate).load(Rng(seed))
+        if sorted(data.clients[0].train.nodes.tolist()) == sorted(nodes_to_train):
+            return graph, rate, Rng(seed)
+    raise AssertionError
+
+
+def test_a_client_of_one_node_is_trained_and_not_scored():
+    graph, rate, rng = learning([0, 3])
+    data = Graphs(graph, Parts([0], [1, 2, 3, 4, 5]), train_rate=rate).load(rng)
+    alone = data.clients[0]
+    assert (len(alone.train.graph), alone.train.graph.num_edges) == (1, 0)
+    assert (len(alone.train), len(alone.validation), len(alone.test)) == (1, 0, 0)
+
+
+def test_a_client_with_nothing_to_learn_from_is_refused():
+    graph, rate, rng = learning([0, 3])
+    with pytest.raises(ValueError, match="client 1 has 2 nodes and none to learn from: use fewer"):
+        Graphs(graph, Parts([0, 1, 2, 3], [4, 5]), train_rate=rate).load(rng)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (Data(edge_index=torch.zeros(2, 0).long(), y=torch.zeros(2).long()), "needs features"),
+        (Data(x=torch.eye(2), y=torch.zeros(2).long()), "needs edge_index"),
+        (Data(x=torch.eye(2), edge_index=torch.zeros(2, 0).long()), "needs labels"),
+        (
+            Data(x=torch.eye(2), edge_index=torch.zeros(2, 0).long(), y=torch.zeros(2)),
+            "one integer per node",
+        ),
+    ],
+)
+def test_data_that_are_no_labelled_graph_are_refused(data, words):
+    with pytest.raises(ValueError, match=words):
+        Graphs(GivenGraph(data), IID(1)).load(Rng(0))
+
+
+def test_rates_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match=r"at most 1 with test_rate, got 0\.7 and 0\.4"):
+        Graphs(train_rate=0.7)
+
+
+def planetoid_files(folder, name, n=504):
+    """A ring in the published format, its last two nodes the test part.
+
+    Behind the labelled nodes PyG takes 500 for its own validation, so there are some more.
+    """
+    folder.mkdir(parents=True)
+    x, y = np.eye(n, 4, dtype=np.float32), np.eye(3, dtype=np.int32)[np.arange(n) % 3]
+    x[:, 0] = 1.0
+    rows = {"x": slice(0, 2), "allx": slice(0, n - 2), "tx": slice(n - 2, n)}
+    labels = {"y": slice(0, 2), "ally": slice(0, n - 2), "ty": slice(n - 2, n)}
+    parts = {
+        **{part: scipy.sparse.csr_matrix(x[of]) for part, of in rows.items()},
+        **{part: y[of] for part, of in labels.items()},
+        "graph": {i: [(i + 1) % n, (i - 1) % n] for i in range(n)},
+    }
+    for part, value in parts.items():
+        (folder / f"ind.{name}.{part}").write_bytes(pickle.dumps(value))
+    (folder / f"ind.{name}.test.index").write_text(f"{n - 2}\n{n - 1}\n")
+    return x, y.argmax(1)
+
+
+def test_files_of_planetoid_are_read(tmp_path):
+    x, y = planetoid_files(tmp_path / "planetoid" / "Cora" / "raw", "cora")
+    whole = Planetoid("Cora").read(Rng(0), tmp_path, download=False)
+    assert torch.equal(whole.features, torch.from_numpy(x))
+    assert whole.labels.tolist() == y.tolist()
+    assert (whole.num_edges, whole.degrees.unique().tolist()) == (len(x), [2])
+
+
+def test_files_of_amazon_are_read(tmp_path):
+    folder = tmp_path / "amazon" / "Photo" / "raw"
+    folder.mkdir(parents=True)
+    x = scipy.sparse.csr_matrix(np.eye(3, dtype=np.float32))
+    edges = scipy.sparse.csr_matrix(([1.0, 1.0], ([0, 1], [1, 2])), shape=(3, 3))
+    arrays = {
+        f"{kind}_{part}": getattr(matrix, part)
+        for kind, matrix in (("attr", x), ("adj", edges))
+        for part in ("data", "indices", "indptr", "shape")
+    }
+    np.savez(folder / "amazon_electronics_photo.npz", labels=np.array([0, 1, 0]), **arrays)
+    whole = Amazon("Photo").read(Rng(0), tmp_path, download=False)
+    assert torch.equal(whole.features, torch.eye(3))
+    assert whole.edges.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert whole.labels.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("graph", [Planetoid("PubMed"), Amazon("Computers")])
+def test_files_that_are_missing_are_named(graph, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"are not in .*place them there"):
+        graph.read(Rng(0), tmp_path, download=True)
+    with pytest.raises(FileNotFoundError, match="or set download"):
+        graph.read(Rng(0), None, download=False)
+
+
+@pytest.mark.data
+def test_cora_and_its_parts_have_the_published_sizes(data_root):
+    pytest.importorskip("pymetis")
+    data = Graphs(Planetoid("Cora"), Metis(10), root=data_root).load(Rng(0))
+    whole = data.holdout.test.graph
+    assert (len(whole), 2 * whole.num_edges, data.meta.num_classes) == (2485, 10138, 7)
+    assert whole.features.is_sparse
+    mean_edges = sum(2 * c.train.graph.num_edges for c in data.clients) / 10
+    assert abs(mean_edges - 891) < 0.03 * 891  # Table 2 of the paper
+
+
+@pytest.mark.data
+def test_photo_has_the_published_size(data_root):
+    data = Graphs(Amazon("Photo"), IID(10), root=data_root).load(Rng(0))
+    whole = data.holdout.test.graph
+    assert (len(whole), 2 * whole.num_edges, data.meta.num_classes) == (7487, 238086, 8)

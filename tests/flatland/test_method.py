@@ -1,0 +1,320 @@
+"""FlatLand against its definition: steps by hand, what is sent and what stays, odd clients."""
+
+import dataclasses
+import logging
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+from fedbolic import tree
+from fedbolic.baselines import Majority
+from fedbolic.data import HOLDOUT, IID, BlockModel, Graphs
+from fedbolic.federated import Batched, Schedule, Sequential, Total, Trainer, Update
+from fedbolic.federated.delivery import Delivery
+from fedbolic.manifolds import Curvature
+from fedbolic.rng import Rng
+from flatland import GCN, Constant, FlatLand, LorentzGCN
+from flatland.method import CURVATURE, SHARING
+from flatland.ricci import BOUNDS, mean_ricci
+from tests.federated.boring import assert_same
+from tests.federated.boring import federation as vectors
+from tests.flatland.cases import federation
+from tests.flatland.test_model import by_the_paper
+
+RNG = Rng(5)
+NET = LorentzGCN((6, 4), dropout=0.0)
+METHOD = FlatLand(NET, rounds=2, proximal=0.02)
+WITHOUT_TS = {"*.time": "personal", "curvature.*": "fixed", "*": "shared"}
+ROWS = {
+    "Local(E)": FlatLand(GCN((6,)), sharing={"*": "personal"}),
+    "Local(L)": FlatLand(NET, sharing={"*": "personal"}),
+    "FedAvg": FlatLand(GCN((6,)), sharing={"*": "shared"}),
+    "FedProx": FlatLand(GCN((6,)), sharing={"*": "shared"}, proximal=0.01),
+    "FedPer": FlatLand(GCN((6,)), sharing={"head.*": "personal", "*": "shared"}),
+    "FlatLand": FlatLand(NET),
+    "without TS": FlatLand(NET, sharing=WITHOUT_TS, curvature=Constant()),
+    "without DS": FlatLand(NET, sharing={"*": "shared"}),
+}
+
+every_row = pytest.mark.parametrize("method", ROWS.values(), ids=ROWS)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return federation()
+
+
+def begin(method, data):
+    return tree.to(method.init(data.meta, RNG), "cpu", torch.float64)
+
+
+def work(method, clients, state, memories=None, round=1):
+    """Updates and memories of clients after one round."""
+    return {
+        client.id: method.local_update(
+            method.broadcast(state, client.id),
+            client,
+            (memories or {}).get(client.id, {}),
+            RNG.at(round, "client", client.id),
+        )
+        for client in clients
+    }
+
+
+def next_state(method, state, results):
+    updates = [(i, update) for i, (update, _) in results.items()]
+    return method.server_update(state, method.aggregator.aggregate(updates))
+
+
+def start(method, data, state, i, memory=None):
+    return method.start(method.broadcast(state, i), data.clients[i], memory or {})
+
+
+def curvature(raw):
+    return float(Curvature(bounds=BOUNDS).c_of(raw))
+
+
+def test_a_local_update_is_adam_on_the_papers_loss(data):
+    method = dataclasses.replace(METHOD, proximal=0.02, weight_decay=1e-3, curvature_rate=0.5)
+    state = begin(method, data)
+    for i, (update, memory) in work(method, data.clients, state).items():
+        client = data.clients[i]
+        p = tree.clone(start(method, data, state, i)[0]["parameters"])
+        first = tree.clone(p)
+        curved = p.pop(CURVATURE).requires_grad_()
+        for value in p.values():
+            value.requires_grad_()
+        optimizer = torch.optim.Adam(
+            [
+                {"params": [*p.values()], "lr": 0.01, "weight_decay": 1e-3},
+                {"params": [curved], "lr": 0.005},
+            ]
+        )
+        low, high = BOUNDS
+        for _ in range(3):
+            optimizer.zero_grad()
+            c = low + (high - low) * curved.sigmoid()
+            batch = client.train.all()
+            logits = by_the_paper(client.train.graph, p, c)[batch["node"]]
+            pull = sum((p[n] - first[n]).square().sum() for n in state["parameters"])
+            (cross_entropy(logits, batch["y"]) + 0.01 * pull).backward()  # lambda = mu / 2
+            optimizer.step()
+        for name in p:
+            new = p[name].detach()
+            if name in state["parameters"]:
+                assert_close(
+                    update.payload["change"][name], new - first[name], atol=1e-7, rtol=1e-5
+                )
+            else:
+                assert_close(memory["parameters"][name], new, atol=1e-7, rtol=1e-5)
+        assert_close(memory["parameters"][CURVATURE], curved.detach(), atol=1e-7, rtol=1e-5)
+
+
+def test_only_what_is_flat_is_sent_and_the_rest_stays(data):
+    for update, memory in work(METHOD, data.clients, begin(METHOD, data)).values():
+        sent, kept = set(update.payload["change"]), set(memory["parameters"])
+        parts = ("body.0", "body.1", "head")
+        assert sent == {f"{part}.{kind}" for part in parts for kind in ("space", "bias")}
+        assert kept == {f"{part}.time" for part in parts} | {CURVATURE}
+        assert set(update.payload) == {"change"}
+
+
+def test_personal_parameters_are_untouched_by_the_server_bit_for_bit(data):
+    state = begin(METHOD, data)
+    results = work(METHOD, data.clients, state)
+    state = next_state(METHOD, state, results)
+    for i, (_, memory) in results.items():
+        local, _ = start(METHOD, data, state, i, memory)
+        for name, value in memory["parameters"].items():
+            assert torch.equal(local["parameters"][name], value)
+        for name, value in state["parameters"].items():
+            assert torch.equal(local["parameters"][name], value)
+    assert len({tuple(m["parameters"]["head.time"].tolist()) for _, m in results.values()}) > 1
+
+
+@pytest.mark.parametrize("extra", ["features", "neighbours"])
+def test_features_and_neighbour_lists_are_refused_on_their_way_up(data, extra, caplog):
+    state = begin(METHOD, data)
+    client = data.clients[0]
+    graph = client.train.graph
+    leak = graph.features if extra == "features" else graph.edges
+    (update, memory) = work(METHOD, data.clients, state)[0]
+    messages = {0: METHOD.broadcast(state, 0)}
+    for payload in (
+        {**update.payload, extra: leak},
+        {"change": {**update.payload["change"], extra: leak}},
+    ):
+        delivery = Delivery(METHOD, messages, (), RNG)
+        assert list(delivery.usable(iter([(client, Update(payload), memory)]))) == []
+    assert len(list(Delivery(METHOD, messages, (), RNG).usable(iter([(client, update, memory)]))))
+
+
+@every_row
+def test_nothing_that_leaves_a_client_holds_its_features(method, data):
+    state = begin(method, data)
+    for i, (update, _) in work(method, data.clients, state).items():
+        rows = data.clients[i].train.graph.features
+        rows = rows[rows.norm(dim=1) > 0]
+        assert tree.signature(update.payload) == tree.signature(method.template(state))
+        for leaf in tree.tensors(update.payload).values():
+            if leaf.numel() >= 5:
+                assert not (leaf.flatten().unfold(0, 5, 1)[:, None] == rows).all(-1).any()
+
+
+@pytest.mark.parametrize(("epochs", "inert"), [(1, True), (3, False)])
+def test_lambda_is_inert_at_one_local_step(data, epochs, inert):
+    schedule = Schedule(epochs=epochs, batch_size=None)
+    plain, pulled = (
+        dataclasses.replace(METHOD, schedule=schedule, proximal=mu) for mu in (0.0, 10.0)
+    )
+    states = [
+        next_state(m, s, work(m, data.clients, s))
+        for m in (plain, pulled)
+        for s in [begin(m, data)]
+    ]
+    same = [torch.equal(*(s["parameters"][n] for s in states)) for n in states[0]["parameters"]]
+    assert all(same) if inert else not all(same)
+
+
+def test_the_optimiser_goes_on_where_the_last_round_ended(data):
+    alone = FlatLand(NET, sharing={"*": "personal"}, schedule=Schedule(1, None))
+    state, memories = begin(alone, data), None
+    for round in (1, 2):
+        results = work(alone, data.clients, state, memories, round)
+        memories = {i: memory for i, (_, memory) in results.items()}
+    at_once = dataclasses.replace(alone, schedule=Schedule(2, None))
+    for i, (_, memory) in work(at_once, data.clients, state).items():
+        assert int(memories[i]["optimizer"]["weights"]["step"]) == 2
+        for name, value in memory["parameters"].items():
+            assert_close(memories[i]["parameters"][name], value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+def test_the_server_takes_the_weighted_mean(data, weights):
+    method = dataclasses.replace(METHOD, weights=weights)
+    state = begin(method, data)
+    results = work(method, data.clients, state)
+    shares = torch.tensor([c.size if weights == "size" else 1 for c in data.clients]).double()
+    shares = shares / shares.sum()
+    after = next_state(method, state, results)["parameters"]
+    for name, value in after.items():
+        changes = torch.stack([u.payload["change"][name] for u, _ in results.values()])
+        mean = torch.tensordot(shares, changes, dims=1)
+        assert_close(value, state["parameters"][name] + mean)
+
+
+def test_a_client_begins_with_the_curvature_of_its_graph(data):
+    state = begin(METHOD, data)
+    for client in data.clients:
+        raw = start(METHOD, data, state, client.id)[0]["parameters"][CURVATURE]
+        ricci = mean_ricci(client.train.graph)
+        assert curvature(raw) == pytest.approx(-ricci if ricci < -0.01 else 0.1)
+
+
+def test_without_tailored_spaces_every_client_keeps_the_same_curvature(data):
+    method = ROWS["without TS"]
+    state = begin(method, data)
+    for i, (update, memory) in work(method, data.clients, state).items():
+        local, context = start(method, data, state, i, memory)
+        assert CURVATURE not in {*local["parameters"], *update.payload["change"]}
+        assert curvature(context["own"]["fixed"][CURVATURE]) == pytest.approx(1.0)
+        assert update.metrics["train/curvature"] == pytest.approx(1.0)
+
+
+def test_a_shared_curvature_is_averaged_as_c(data):
+    method = dataclasses.replace(ROWS["without DS"], weights="uniform", curvature_rate=50.0)
+    state = begin(method, data)
+    results = work(method, data.clients, state)
+    found = [update.metrics["train/curvature"] for update, _ in results.values()]
+    assert len(set(found)) > 1
+    after = next_state(method, state, results)["parameters"][CURVATURE]
+    assert curvature(after) == pytest.approx(sum(found) / len(found))
+
+
+@every_row
+@pytest.mark.parametrize("sparse", [False, True])
+def test_odd_clients_are_trained_and_engines_agree(method, sparse, caplog):
+    data = federation(sparse=sparse)
+    method = dataclasses.replace(method, rounds=2)
+    ends = []
+    with caplog.at_level(logging.INFO, "fedbolic"):
+        for engine in (Sequential(), Batched()):
+            *_, (position, rows) = Trainer(engine).run(method, data, RNG)
+            ends.append(position)
+    values = {row.name: row.value for row in rows if row.client is None}
+    assert values["clients/failed"] == 0
+    assert values["train/loss"] > 0
+    scored = {row.client for row in rows if row.name == "test/accuracy" and row.client is not None}
+    assert scored == {c.id for c in data.clients if len(c.test)}  # "one node" has no test node
+    assert_close(ends[0].state, ends[1].state)
+    assert_close(ends[0].memories, ends[1].memories)
+    assert "one by one" in caplog.text  # their graphs differ in size
+
+
+def test_the_order_of_clients_changes_nothing(data):
+    state = begin(METHOD, data)
+    results = work(METHOD, data.clients, state)
+    for i, (update, memory) in work(METHOD, data.clients[::-1], state).items():
+        assert_same(update.payload, results[i][0].payload)
+        assert_same(memory, results[i][1])
+
+
+def test_the_model_after_local_work_is_scored_beside_the_servers(data):
+    state = begin(METHOD, data)
+    client = data.clients[0]
+    update, memory = work(METHOD, data.clients, state)[0]
+    change = update.payload["change"]
+    merged = {n: value + change[n] for n, value in state["parameters"].items()}
+    scores = METHOD.evaluate({**state, "parameters": merged}, client, memory, RNG)
+    local = {n.removeprefix("local/"): v for n, v in update.metrics.items() if "local/" in n}
+    assert scores == pytest.approx(local)
+    batch = client.test.all()
+    c = curvature(memory["parameters"][CURVATURE])
+    logits = by_the_paper(client.train.graph, {**merged, **memory["parameters"]}, c)
+    right = (logits[batch["node"]].argmax(1) == batch["y"]).double().mean()
+    assert scores["test/accuracy"] == float(right)
+
+
+@every_row
+def test_the_server_is_scored_only_if_it_has_a_model(method, data):
+    state = begin(method, data)
+    scores = method.evaluate(method.broadcast(state, HOLDOUT), data.holdout, {}, RNG)
+    assert bool(scores) == ("personal" not in method.sharing.values())
+
+
+def test_the_majority_is_beaten_where_there_is_something_to_learn():
+    data = Graphs(BlockModel(topical=0.4), IID(3)).load(Rng(2))
+    learned, guessed = (
+        {row.name: row.value for row in rows if row.client is None}["test/accuracy"]
+        for method in (FlatLand(LorentzGCN((16,)), rounds=15), Majority())
+        for *_, (_, rows) in [Trainer().run(method, data, RNG)]
+    )
+    assert learned > guessed + 0.3
+
+
+def test_the_default_table_is_flatlands_own():
+    assert FlatLand().sharing == SHARING
+    assert FlatLand().sharing is not SHARING
+
+
+def test_clients_without_a_graph_are_refused():
+    data = vectors()
+    state = begin(METHOD, data)
+    with pytest.raises(
+        ValueError, match=r"learns from graphs: use the source fedbolic\.data\.Graphs"
+    ):
+        METHOD.start(METHOD.broadcast(state, 0), data.clients[0], {})
+
+
+@pytest.mark.parametrize("wrong", [{"lr": 0.0}, {"proximal": -1.0}, {"rounds": 0}, {"sharing": {}}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FlatLand(**wrong)
+
+
+def test_an_empty_total_of_local_training_changes_nothing(data):
+    method = ROWS["Local(L)"]
+    state = begin(method, data)
+    assert_same(method.server_update(state, Total({"change": {}}, 1.0, (0,))), state)
