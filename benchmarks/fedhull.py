@@ -18,7 +18,7 @@ from scipy.stats import t as student
 
 from fedbolic import tree
 from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points, uniform_points
-from fedbolic.federated import Method, Sequential, Trainer
+from fedbolic.federated import Method, Sequential, Trainer, Update
 from fedbolic.federated.modular import from_limbs
 from fedbolic.rng import Rng
 from fedhull import Central, Euclidean, FedHull, Hyperbolic, PolarGrid
@@ -92,7 +92,7 @@ def trial(method: FedHull, data: FederatedData) -> tuple[dict[str, float], float
         with clock.stage(name):
             results = list(Sequential().run(phase, messages, data.clients, memories, Rng(0)))
         memories = {client.id: memory for client, _, memory in results}
-        updates = [(client.id, update) for client, update, _ in results]
+        updates = [(client.id, u) for client, u, _ in results if isinstance(u, Update)]
         sent += statistics.fmean(tree.num_bytes(update.payload) for _, update in updates)
         total = phase.aggregator.aggregate(updates)
         if isinstance(phase, Hulls):
