@@ -209,10 +209,13 @@ def assert_same(x, y):
 
 
 def assert_near(x, y, atol):
-    """Equal names, shapes and dtypes, and values within ``atol``."""
+    """Equal names, texts, shapes and dtypes, and values within ``atol``."""
     x, y = flat(x), flat(y)
     assert x.keys() == y.keys()
     for path in x:
+        if isinstance(x[path], str):
+            assert x[path] == y[path], path
+            continue
         torch.testing.assert_close(
             x[path], y[path], rtol=0, atol=atol, msg=lambda text, path=path: f"{path}: {text}"
         )

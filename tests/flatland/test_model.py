@@ -27,6 +27,7 @@ every_curvature = pytest.mark.parametrize("c", CURVATURES)
 
 def residual(space, x):
     """How far points are from the sheet, as a share of their own size."""
+    x = x.detach()
     products = -(x[:, 0] ** 2) + x[:, 1:].square().sum(1)
     return float(((products + 1 / space.c).abs() / x[:, 0] ** 2).max())
 

@@ -118,6 +118,7 @@ def test_search_keeps_the_bound_of_fejes_toth(num_points, seed):
         assert angle >= 0.9 * bound
 
 
+@pytest.mark.slow
 def test_starts_differ():
     def angle(seed, starts):
         return min_angle(torch.from_numpy(search(20, 7, Rng(seed), starts=starts)))
