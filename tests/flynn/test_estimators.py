@@ -39,7 +39,9 @@ def test_scores_are_those_of_the_algorithm(decay, seed):
     if decay == 0:
         scores = np.maximum(scores, 0.5)
     np.testing.assert_allclose(found, scores.astype(float), rtol=1e-12)
-    assert (model.predict(X[40:]) == classes[scores.argmin(axis=0)]).mean() > 0.99
+    chosen = np.searchsorted(classes, model.predict(X[40:]))
+    of_chosen = scores[chosen, np.arange(len(chosen))]  # ties are the rule: any least will do
+    assert (of_chosen <= scores.min(axis=0) * (1 + 1e-12)).all()
     proba = (1 / scores / (1 / scores).sum(axis=0)).T.astype(float)
     np.testing.assert_allclose(model.predict_proba(X[40:]), proba, rtol=1e-10)
 
