@@ -59,7 +59,6 @@ def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, 
     words = ["--config", str(config), f"--runs={runs}", *METHODS["ditto"], *SLOWER]
     folder = runs / "cut" / "seed0"
     started = process("run", *words, *WORKERS, "--name=cut")
-    whole = result(run(**build(run, [*words, "--name=whole"])))
     wait_until(lambda: num_saved(folder) >= 2)
     workers = children(started.pid)
     assert len(workers) >= 2
@@ -86,7 +85,7 @@ def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, 
     out, err = started.communicate(timeout=120)
     assert started.returncode == 0, err
     assert "nothing is left to do" not in out
-    assert result(folder) == whole
+    assert result(folder) == result(run(**build(run, [*words, "--name=whole"])))
     assert shared_files() <= before
 
 
