@@ -31,10 +31,10 @@ from tests.federated.agreeing import (
 )
 from tests.federated.boring import (
     SMALL,
-    CurvedNet,
     NormNet,
     federation,
 )
+from tests.federated.curved import CurvedNet
 from tests.test_contract import every_method, subject
 
 

@@ -1,0 +1,41 @@
+"""A small network on a sheet whose curvature is learnt."""
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+from typing_extensions import override
+
+from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.nn.backbone import Backbone
+from fedbolic.types import Meta
+
+
+class OnSheet(nn.Module):
+    """Directions and distances of points on a sheet whose curvature is learnt."""
+
+    def __init__(self, num_inputs, width):
+        super().__init__()
+        self.linear = nn.Linear(num_inputs, width)
+        self.curvature = Curvature(0.5)
+
+    def forward(self, x):
+        sheet = Lorentz(self.curvature.c)
+        points = sheet.expmap0(sheet.lift(self.linear(x.flatten(1))))
+        return points[..., 1:] * sheet.dist0(points).unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class CurvedNet(Backbone):
+    """A linear layer to a sheet of its own curvature."""
+
+    width: int = 4
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.width
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        return OnSheet(math.prod(meta.input_shape), self.width)
