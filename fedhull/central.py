@@ -5,16 +5,18 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Aggregator, Collect
 from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.score import score_labels
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.types import Meta, Params, Tree
 from fedhull.boundary import Boundary, Hyperbolic
-from fedhull.exchanges import arrays
+from fedhull.exchanges import points_of
 from fedhull.hull import hull
 
 
@@ -82,12 +84,11 @@ class Central(Method):
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        found = {}
-        if "model" in message:
-            for name, split in (("validation", client.validation), ("test", client.test)):
-                if len(split):
-                    points, labels = arrays(split)
-                    odds = self.boundary.log_odds(message["model"], points, c=self.c)
-                    found[f"{name}/accuracy"] = float((odds.argmax(axis=1) == labels).mean())
-                    found[f"{name}/examples"] = float(len(split))
-        return found
+        if "model" not in message:
+            return {}
+
+        def labels(examples: Params) -> Tensor:
+            odds = self.boundary.log_odds(message["model"], points_of(examples), c=self.c)
+            return torch.from_numpy(odds.argmax(axis=1)).to(examples["y"].device)
+
+        return score_labels(labels, client)

@@ -15,7 +15,7 @@ from fedbolic.federated.engine import RunStoppedError
 from fedbolic.federated.method import Cohort, Method, Total, Update
 from fedbolic.federated.modular import SumModulo, from_limbs, num_limbs, to_limbs
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.types import Meta, Params, Tree
 from fedhull.boundary import Boundary
 from fedhull.grouping import Grouping, hull_distances, match_labels
 from fedhull.labels import LabelCode
@@ -76,8 +76,13 @@ def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"
     Args:
         split: Of a client.
     """
-    tensors = split.all()
-    return tensors["x"].double().cpu().numpy(), tensors["y"].cpu().numpy()
+    examples = split.all()
+    return points_of(examples), examples["y"].cpu().numpy()
+
+
+def points_of(examples: Params) -> Float[np.ndarray, "n 2"]:
+    """The points of examples in double precision."""
+    return examples["x"].double().cpu().numpy()
 
 
 @dataclass(frozen=True)

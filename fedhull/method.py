@@ -9,17 +9,19 @@ which only the server's own test set needs.
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregate import Aggregator
 from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.score import score_labels
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.types import Meta, Params, Tree
 from fedhull.boundary import Boundary, Hyperbolic
-from fedhull.exchanges import Exchange, Hulls, Names, Sizes, arrays, message_to
+from fedhull.exchanges import Exchange, Hulls, Names, Sizes, message_to, points_of
 from fedhull.grouping import Assignment, Grouping
 from fedhull.labels import Binary, LabelCode
 from fedhull.picture import picture
@@ -131,15 +133,13 @@ class FedHull(Method):
         names = message.get("names") if client.id == HOLDOUT else memory.get("own_names")
         if "model" not in message or names is None:
             return {}
-        found = {}
-        for name, split in (("validation", client.validation), ("test", client.test)):
-            if len(split):
-                points, labels = arrays(split)
-                odds = self.boundary.log_odds(message["model"], points, c=self.grid.c)
-                guessed = names.cpu().numpy()[odds.argmax(axis=1)]
-                found[f"{name}/accuracy"] = float((guessed == labels).mean())
-                found[f"{name}/examples"] = float(len(split))
-        return found
+
+        def labels(examples: Params) -> Tensor:
+            points = points_of(examples)
+            odds = self.boundary.log_odds(message["model"], points, c=self.grid.c)
+            return names[torch.from_numpy(odds.argmax(axis=1)).to(names.device)]
+
+        return score_labels(labels, client)
 
     @override
     def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:

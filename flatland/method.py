@@ -181,9 +181,9 @@ class FlatLand(Stepped):
             "optimizer": local["optimizer"],
         }
         metrics = {f"local/{name}": value for name, value in scores.items()}
-        for name, value in {**parameters, **context["own"]["fixed"]}.items():
-            if name == CURVATURE:
-                metrics["train/curvature"] = float(_public(name, value))
+        known = {**parameters, **context["own"]["fixed"]}
+        if CURVATURE in known:
+            metrics["train/curvature"] = float(_public(CURVATURE, known[CURVATURE]))
         weight = float(client.size) if self.weights == "size" else 1.0
         return Update({"change": tree.subtract(after, before)}, weight, metrics), memory
 

@@ -9,11 +9,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.client import Client, Split
+from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Aggregator, Sum
 from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.score import score_labels
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.types import Meta, Params, Tree
 from flynn import bloom
 from flynn.fly_hash import check_active, connections, fly_hash
 from flynn.noise import Noise
@@ -124,14 +125,14 @@ class FlyNN(Method):
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        scores = {}
         if not message.get("parties"):
-            return scores  # nobody has counted yet
-        for name, split in {"validation": client.validation, "test": client.test}.items():
-            if len(split):
-                scores[f"{name}/accuracy"] = self._accuracy(message, split)
-                scores[f"{name}/examples"] = float(len(split))
-        return scores
+            return {}  # nobody has counted yet
+
+        def labels(examples: Params) -> Tensor:
+            winners = self._hash(examples["x"], message["seed"])
+            return bloom.predictions(bloom.log_scores(message["counts"], winners, self.decay))
+
+        return score_labels(labels, client)
 
     def _private(self, counts: Tensor, privacy: Mechanism, client: Client, rng: Rng) -> Tensor:
         seed = rng.at("noise").number() if self.noise == "seeded" else None
@@ -152,12 +153,6 @@ class FlyNN(Method):
                 privacy.epsilon,
                 num_counts,
             )
-
-    def _accuracy(self, message: Tree, split: Split) -> float:
-        examples = split.all()
-        winners = self._hash(examples["x"], message["seed"])
-        found = bloom.predictions(bloom.log_scores(message["counts"], winners, self.decay))
-        return float((found == examples["y"]).double().mean())
 
     def _hash(self, x: Tensor, seed: int) -> Tensor:
         flat = x.flatten(1)

@@ -10,6 +10,7 @@ from typing_extensions import override
 from fedbolic.data.client import HOLDOUT, Client, Split
 from fedbolic.federated.aggregate import Aggregator, Sum
 from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.score import score_labels
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 
@@ -55,15 +56,10 @@ class Majority(Method):
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        scores = {}
-        splits = {"validation": client.validation, "test": client.test}
-        for name, split in splits.items():
-            if len(split):
-                scores[f"{name}/accuracy"] = _share(split, message["counts"])
-                scores[f"{name}/examples"] = float(len(split))
+        scores = _scores(message["counts"], client)
         if client.id != HOLDOUT and memory and len(client.test):
-            scores["tuned/accuracy"] = _share(client.test, memory["own_counts"])
-            scores["tuned/examples"] = float(len(client.test))
+            own = _scores(memory["own_counts"], client)
+            scores |= {f"tuned/{name}": own[f"test/{name}"] for name in ("accuracy", "examples")}
         return scores
 
 
@@ -71,6 +67,6 @@ def _labels(split: Split) -> Tensor:
     return split.at(torch.arange(len(split)))["y"]
 
 
-def _share(split: Split, counts: Tensor) -> float:
-    """Share of a split that belongs to the largest count; of equal counts, the first."""
-    return float((_labels(split) == counts.argmax()).double().mean())
+def _scores(counts: Tensor, client: Client) -> dict[str, float]:
+    """Scores of the class of the largest count; of equal counts, the first."""
+    return score_labels(lambda _: counts.argmax(), client)

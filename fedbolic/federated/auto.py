@@ -79,7 +79,6 @@ class Auto(Engine):
             raise ValueError(f"no candidate can work: {'; '.join(refusals)}")
         return usable
 
-    @override
     def settle(
         self,
         method: Method,
@@ -87,6 +86,14 @@ class Auto(Engine):
         clients: Sequence[Client],
         rng: Rng,
     ) -> tuple[Engine, dict[str, float]]:
+        """The candidate that a run goes on with, and seconds of an exchange with each.
+
+        Args:
+            method: Whose first exchange lies ahead.
+            messages: What each client will receive, by id.
+            clients: Those who will take part.
+            rng: A stream of its own: nothing drawn here is used again.
+        """
         usable = self._usable(clients)
         if len(usable) == 1 or not _timeable(method):
             return usable[0], {}

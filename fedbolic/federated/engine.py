@@ -62,26 +62,6 @@ class Engine(ABC):
         """
         del clients
 
-    def settle(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        rng: Rng,
-    ) -> tuple["Engine", dict[str, float]]:
-        """The engine that a run goes on with, and how many seconds an exchange takes with each.
-
-        By default it is the engine itself, and nothing is timed.
-
-        Args:
-            method: Whose first exchange lies ahead.
-            messages: What each client will receive, by id.
-            clients: Those who will take part.
-            rng: A stream of its own: nothing drawn here is used again.
-        """
-        del method, messages, clients, rng
-        return self, {}
-
     def open(self, clients: Sequence[Client]) -> AbstractContextManager["Engine"]:
         """The engine to use for many exchanges over ``clients``; leaving gives back what it took.
 

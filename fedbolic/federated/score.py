@@ -52,6 +52,26 @@ def score_logits(logits: Callable[[Params], Tensor], client: Client) -> dict[str
     }
 
 
+def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str, float]:
+    """Scores of predicted labels, for models that have no logits to give a loss of.
+
+    Args:
+        labels: From all examples of a split to the label of each, or one for all.
+        client: On whose validation and test examples.
+
+    Returns:
+        ``test/accuracy`` (a share), ``test/examples``, and the same for ``validation``.
+    """
+    scores = {}
+    for name, split in {"validation": client.validation, "test": client.test}.items():
+        if len(split):
+            examples = split.all()
+            right = labels(examples) == examples["y"]
+            scores[f"{name}/accuracy"] = float(right.double().mean())
+            scores[f"{name}/examples"] = float(len(split))
+    return scores
+
+
 def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]:
     correct, loss = [], []
     with torch.no_grad():

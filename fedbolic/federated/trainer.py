@@ -9,6 +9,7 @@ from typing import Any
 from fedbolic import tree
 from fedbolic.data.client import FederatedData
 from fedbolic.federated.aggregate import Additive
+from fedbolic.federated.auto import Auto
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.delivery import Delivery
@@ -97,7 +98,7 @@ class Trainer:
     def settle(
         self, method: Method, data: FederatedData, rng: Rng, position: Position
     ) -> tuple["Trainer", dict[str, float]]:
-        """The trainer with the engine it goes on with, and seconds by engine if any were timed.
+        """The trainer with the engine that ``Auto`` chooses, and seconds by engine; else itself.
 
         Args:
             method: What is trained.
@@ -105,6 +106,8 @@ class Trainer:
             rng: The run's stream.
             position: Where it begins.
         """
+        if not isinstance(self.engine, Auto):
+            return self, {}
         phase = method.phase(position.state)
         stream = rng.at("settle")
         cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]

@@ -43,6 +43,8 @@ class LorentzMLR(Hyperplanes[Lorentz]):
         torch.Size([5, 10])
     """
 
+    planes = "num_classes"
+
     def __init__(
         self,
         in_features: int,
@@ -69,14 +71,6 @@ class LorentzMLR(Hyperplanes[Lorentz]):
         space, length = self.manifold, self.length
         logits = length * arc(self.sinh(space, x, length), space.c)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            num_classes=self.weight.shape[0],
-            bias=self.bias is not None,
-        )
 
 
 class PoincareMLR(Hyperplanes[Poincare]):
@@ -111,6 +105,8 @@ class PoincareMLR(Hyperplanes[Poincare]):
         torch.Size([5, 10])
     """
 
+    planes = "num_classes"
+
     def __init__(
         self,
         in_features: int,
@@ -137,11 +133,3 @@ class PoincareMLR(Hyperplanes[Poincare]):
         space, length = self.manifold, self.length
         logits = 2 * length * arc(self.sinh(space, x, length), space.c)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            num_classes=self.weight.shape[0],
-            bias=self.bias is not None,
-        )

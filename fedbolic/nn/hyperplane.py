@@ -7,11 +7,13 @@ length there, holds the points of the sheet whose Minkowski product with the nor
 """
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.arc import chord
@@ -38,6 +40,9 @@ class Hyperplanes(Curved[Space]):
         ValueError: If a number is below 1, or ``curvature`` is none.
     """
 
+    planes: ClassVar[str] = "out_features"
+    """What the number of hyperplanes is called."""
+
     def __init__(
         self,
         kind: type[Space],
@@ -61,6 +66,11 @@ class Hyperplanes(Curved[Space]):
         self.begin()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    @override
+    def extra_repr(self) -> str:
+        planes = {self.planes: self.weight.shape[0]}
+        return self.describe(in_features=self.in_features, **planes, bias=self.bias is not None)
 
     @abstractmethod
     def begin(self) -> None:

@@ -155,14 +155,6 @@ class LorentzFC(Hyperplanes[Lorentz]):
         s = draw_in(space, self.products(space, x, wide(self.weight)))
         return self.rounded(sheet_point(space, s), x, self.weight)
 
-    @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            out_features=self.weight.shape[0],
-            bias=self.bias is not None,
-        )
-
 
 class PoincareLinear(Hyperplanes[Poincare]):
     r"""The point of the ball whose distances to the axes' hyperplanes are those to learnt ones.
@@ -227,11 +219,3 @@ class PoincareLinear(Hyperplanes[Poincare]):
             space, chord(2 * length * arc(self.sinh(space, x, length), space.c), space.c)
         )
         return self.rounded(y, x, self.weight)
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            out_features=self.weight.shape[0],
-            bias=self.bias is not None,
-        )
