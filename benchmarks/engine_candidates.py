@@ -90,14 +90,16 @@ def method(work: Workload) -> FedAvg:
 
 
 def federation(work: Workload, data: Sequence[tuple[Tensor, Tensor]]) -> FederatedData:
-    """The clients of a workload, with nothing to be scored on."""
-    meta = Meta(work.num_classes, work.input_shape, tuple(len(y) for _, y in data))
-
-    def client(i: int, x: Tensor, y: Tensor) -> Client:
-        nothing = Examples({"x": x[:0], "y": y[:0]})
-        return Client(i, Examples({"x": x, "y": y}), nothing, nothing, meta)
-
-    return FederatedData(tuple(client(i, x, y) for i, (x, y) in enumerate(data)), meta)
+    """The clients of a workload, laid out as the sources do it, with nothing to be scored on."""
+    sizes = [len(y) for _, y in data]
+    meta = Meta(work.num_classes, work.input_shape, tuple(sizes))
+    together = Examples(
+        {"x": torch.cat([x for x, _ in data]), "y": torch.cat([y for _, y in data])}
+    )
+    (nothing,) = together.cut([torch.arange(0)])
+    parts = together.cut(torch.arange(sum(sizes)).split(sizes))
+    clients = (Client(i, part, nothing, nothing, meta) for i, part in enumerate(parts))
+    return FederatedData(tuple(clients), meta)
 
 
 def seeds(work: Workload, round: int) -> list[int]:

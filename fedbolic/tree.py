@@ -52,10 +52,10 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
             raise ValueError(f"trees differ: one has {sorted(tree)}, another {sorted(other)}")
     mapped = {}
     for name, value in tree.items():
-        values = [other[name] for other in others]
-        branch = isinstance(value, dict)
-        if any(isinstance(of_name, dict) != branch for of_name in values):
-            raise ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
+        branch, values = isinstance(value, dict), [other[name] for other in others]
+        for of_name in values:
+            if isinstance(of_name, dict) != branch:
+                raise ValueError(f"trees differ: {name!r} is a branch of one and a leaf of another")
         mapped[name] = map(function, value, *values) if branch else function(value, *values)
     return mapped
 

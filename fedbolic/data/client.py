@@ -2,6 +2,7 @@
 
 import functools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +70,21 @@ class Examples(Split):
     def all(self) -> dict[str, Tensor]:
         return self.tensors
 
+    def cut(self, parts: Sequence[Tensor]) -> list["Examples"]:
+        """The examples at each of several indices, laid side by side in one storage.
+
+        Clients whose examples lie so can train together without a copy of all of them.
+
+        Example:
+            >>> parts = [torch.tensor([2, 0]), torch.tensor([1, 1])]
+            >>> [part.all() for part in Examples({"x": torch.arange(3)}).cut(parts)]
+            [{'x': tensor([2, 0])}, {'x': tensor([1, 1])}]
+        """
+        together = self.at(torch.cat(list(parts)))
+        lengths = [len(part) for part in parts]
+        cuts = {name: tensor.split(lengths) for name, tensor in together.items()}
+        return [Examples({n: c[i] for n, c in cuts.items()}) for i in range(len(lengths))]
+
     @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Examples":
         return Examples(
@@ -103,9 +119,14 @@ class Client:
         return len(self.train)
 
     @functools.cached_property
+    def no_examples(self) -> dict[str, Tensor]:
+        """An empty batch: it shows the names, devices and dtypes of this client's data."""
+        return self.train.at(torch.arange(0))
+
+    @property
     def no_inputs(self) -> Tensor:
-        """An empty batch of inputs: it shows the device and dtype of this client's data."""
-        return self.train.at(torch.arange(0))["x"]
+        """The inputs of an empty batch."""
+        return self.no_examples["x"]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
         """The same client with its data on ``device``."""

@@ -71,10 +71,9 @@ class Images(Source):
         train = self._examples(parts.x_train, parts.y_train, keep=self.num_train, name="num_train")
         test = self._examples(parts.x_test, parts.y_test, keep=self.num_test, name="num_test")
         shares = self.partition.split(train.tensors["y"], rng.at("partition"))
-        splits = [
-            tuple(Examples(train.at(index)) for index in self._hold_out(client_id, share, rng=rng))
-            for client_id, share in enumerate(shares)
-        ]
+        held = [self._hold_out(client_id, share, rng=rng) for client_id, share in enumerate(shares)]
+        kinds = (train.cut(indices) for indices in zip(*held, strict=True))
+        splits = list(zip(*kinds, strict=True))
         meta = Meta(
             num_classes=parts.num_classes,
             input_shape=tuple(train.tensors["x"].shape[1:]),

@@ -24,6 +24,10 @@ logger = logging.getLogger("fedbolic")
 FEW, MORE = 1, 3
 """Epochs over a first batch in the two exchanges that are timed."""
 
+SHORT = 1.0
+"""Seconds of an exchange up to which it is timed itself: there, what an estimate leaves out counts.
+"""
+
 TRIALS = 3
 """How often each is timed: the least counts, for whatever else the machine does only adds."""
 
@@ -33,10 +37,10 @@ class Auto(Engine):
     """Whichever of some engines is fastest at the work of a first exchange.
 
     Before it, each candidate goes over the first batch of every client once and three times, after
-    a warm-up and the best of three trials, and what it gives is thrown away; the straight line
-    through the two times says what the whole exchange would take. A candidate that cannot work for
-    these clients is left out. For a method without gradient steps nothing is timed: it is given the
-    first.
+    a warm-up and the best of three trials; the straight line through the two times says what the
+    whole exchange would take. Where that is less than a second, the exchange itself is timed. What
+    they give is thrown away. A candidate that cannot work for these clients is left out. For a
+    method without gradient steps nothing is timed: it is given the first.
 
     A run's folder keeps the choice and the times in ``engine.json``, and the run goes on with it
     after a crash. Engines agree up to rounding only, and another machine may choose another one:
@@ -143,7 +147,7 @@ def seconds(
     clients: Sequence[Client],
     rng: Rng,
 ) -> float:
-    """What one exchange takes with an engine that has started, by an estimate; of none: infinity.
+    """What one exchange takes with an engine that has started; of one that cannot: infinity.
 
     Args:
         engine: Which can work for these clients.
@@ -152,29 +156,59 @@ def seconds(
         clients: Those who would take part.
         rng: Of the timed steps.
     """
+    try:
+        guess = _estimate(engine, method, messages, clients, rng)
+        return guess if guess > SHORT else _least(engine, [method], messages, clients, rng)[0]
+    except RunStoppedError as error:
+        logger.info("%r is no candidate: %s", engine, error)
+        return float("inf")
+
+
+def _estimate(
+    engine: Engine,
+    method: Stepped,
+    messages: Mapping[int, Tree],
+    clients: Sequence[Client],
+    rng: Rng,
+) -> float:
+    """The seconds of an exchange, from those of a few epochs over every client's first batch."""
     schedule = method.schedule
     short = [_first_batch(client, schedule.batch_size) for client in clients]
-    with engine.open(short) as opened:
+    few = [
+        replace(method, schedule=replace(schedule, epochs=epochs))  # type: ignore[type-var]  # a dataclass
+        for epochs in (FEW, MORE)
+    ]
+    first, more = _least(engine, few, messages, short, rng)
+    of_epoch = max(0.0, more - first) / (MORE - FEW)
+    whole, timed = (
+        sum(-(-client.size // (schedule.batch_size or client.size or 1)) for client in some)
+        for some in (clients, short)
+    )
+    return first + of_epoch * (schedule.epochs * whole / max(timed, 1) - FEW)
 
-        def timed(epochs: int) -> float:
-            few = replace(method, schedule=replace(schedule, epochs=epochs))  # type: ignore[type-var]  # a dataclass
+
+def _least(
+    engine: Engine,
+    methods: Sequence[Method],
+    messages: Mapping[int, Tree],
+    clients: Sequence[Client],
+    rng: Rng,
+) -> list[float]:
+    """The least seconds of an exchange of each method, over a few trials after a warm-up."""
+    with engine.open(clients) as opened:
+
+        def timed(method: Method) -> float:
             began = time.perf_counter()
-            for _ in opened.run(few, messages, short, {}, rng):
+            for _ in opened.run(method, messages, clients, {}, rng):
                 pass
             return time.perf_counter() - began
 
-        try:
-            timed(FEW)
-            first, more = (min(timed(epochs) for _ in range(TRIALS)) for epochs in (FEW, MORE))
-        except RunStoppedError as error:
-            logger.info("%r is no candidate: %s", engine, error)
-            return float("inf")
-    visits = sum(-(-client.size // (schedule.batch_size or client.size or 1)) for client in clients)
-    of_visit = max(0.0, more - first) / (MORE - FEW)
-    return first + of_visit * (schedule.epochs * visits / len(clients) - FEW)
+        timed(methods[0])
+        return [min(timed(method) for _ in range(TRIALS)) for method in methods]
 
 
 def _first_batch(client: Client, batch_size: int | None) -> Client:
-    if batch_size is None or client.size <= batch_size:
+    """The client with a first batch alone; whole where its data are more than single examples."""
+    if batch_size is None or not isinstance(client.train, Examples):
         return client
-    return replace(client, train=Examples(client.train.at(torch.arange(batch_size))))
+    return replace(client, train=Examples(client.train.at(torch.arange(client.size)[:batch_size])))

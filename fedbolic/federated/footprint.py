@@ -32,14 +32,16 @@ class Footprint:
 
     def __init__(self, method: Stepped) -> None:
         self.method = method
+        self._values: dict[Hashable, float] = {}
         self._activations: dict[Hashable, float] = {}
 
     def megabytes(self, task: Task) -> float:
         """Of one client: its values, its examples and what its longest batch leaves behind."""
         form = task.form
-        num_bytes = VALUES * tree.num_bytes(task.local)
-        num_bytes += 2 * tree.num_bytes(task.context.get("own", {}))
-        num_bytes += tree.num_bytes(task.client.train.all())
+        if form not in self._values:
+            own = task.context.get("own", {})
+            self._values[form] = VALUES * tree.num_bytes(task.local) + 2 * tree.num_bytes(own)
+        num_bytes = self._values[form] + tree.num_bytes(task.client.train.all())
         if len(task.plan.lengths):
             if form not in self._activations:
                 self._activations[form] = self._per_example(task)

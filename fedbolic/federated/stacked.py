@@ -48,7 +48,7 @@ class Task:
     def form(self) -> Hashable:
         """What tasks that are done together have in common: names, shapes, dtypes, numbers."""
         draws = {n: (draw.dtype, draw.shape[1:]) for n, draw in self.plan.draws.items()}
-        examples = self.client.train.at(torch.arange(0))
+        examples = self.client.no_examples
         return id(self.model), *map(_form, (self.local, self.context, draws, examples))
 
 
@@ -157,17 +157,15 @@ class Feed:
 
     def __init__(self, tasks: Sequence[Task], repeats: int) -> None:
         self.repeats = repeats
-        examples = [task.client.train.all() for task in tasks]
-        self.examples = {name: torch.cat([e[name] for e in examples]) for name in examples[0]}
+        self.examples, begins = _in_one([task.client.train.all() for task in tasks])
         self.device = next(iter(self.examples.values())).device
         plans = [task.plan for task in tasks]
         self.lengths = _side_by_side([plan.lengths for plan in plans])
         steps, width = self.lengths.shape[1], max(plan.positions.shape[1] for plan in plans)
-        begin, positions = 0, []
-        for task in tasks:  # a client's padding is its own first example: whatever is wrong there
-            s, b = task.plan.positions.shape  # is wrong with this client alone
-            positions.append(begin + pad(task.plan.positions, (0, width - b, 0, steps - s)))
-            begin += task.client.size
+        positions = []
+        for begin, plan in zip(begins, plans, strict=True):  # a client's padding is its own first
+            s, b = plan.positions.shape  # example: whatever is wrong there is wrong with it alone
+            positions.append(begin + pad(plan.positions, (0, width - b, 0, steps - s)))
         mixes_examples = tasks[0].model.mixes_examples
         self.most_padding = most_padding(self.lengths, mixes_examples=mixes_examples)
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
@@ -242,6 +240,34 @@ def _stack_context(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
         lambda *leaves: leaves[0] if same(*leaves) else torch.stack(leaves), *contexts
     )
     return stacked, dims
+
+
+def _in_one(splits: Sequence[Params]) -> tuple[Params, list[int]]:
+    """The examples of all clients along one axis, and where each client's begin.
+
+    Those that already lie in one storage, as a source lays them, are not copied.
+    """
+    columns = {name: [split[name] for split in splits] for name in splits[0]}
+    begins, *others = [_places(rows) for rows in columns.values()]
+    lengths = [len(rows) for rows in next(iter(columns.values()))]
+    if begins is None or any(other != begins for other in others):
+        ends = itertools.accumulate(lengths, initial=0)
+        return {name: torch.cat(rows) for name, rows in columns.items()}, list(ends)[:-1]
+    end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
+    first = {name: rows[0] for name, rows in columns.items()}
+    whole = {n: x.as_strided((end, *x.shape[1:]), x.stride(), 0) for n, x in first.items()}
+    return whole, begins
+
+
+def _places(rows: Sequence[Tensor]) -> list[int] | None:
+    """The first row of each tensor, from the start of the storage of all; none if there is none."""
+    size = rows[0].shape[1:].numel()
+    offsets = [x.storage_offset() for x in rows]
+    apart = len({x.untyped_storage().data_ptr() for x in rows}) > 1
+    whole_rows = size > 0 and all(x.is_contiguous() for x in rows)
+    if apart or not whole_rows or any(offset % size for offset in offsets):
+        return None
+    return [offset // size for offset in offsets]
 
 
 def _side_by_side(rows: Sequence[Tensor]) -> Tensor:

@@ -1,5 +1,6 @@
-"""Which batches go into one call, and how much of the work is padding."""
+"""Which batches go into one call, how much of the work is padding, and whose examples are in it."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,10 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.data import Dirichlet
+from fedbolic.data import Client, Dirichlet, Examples
 from fedbolic.federated import Schedule
-from fedbolic.federated.stacked import padded_work, parts
-from tests.federated.boring import RNG
+from fedbolic.federated.stacked import Feed, Task, padded_work, parts
+from fedbolic.types import Meta
+from tests.federated.boring import RNG, SMALL
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12).map(torch.tensor)
 
@@ -34,3 +36,58 @@ def test_padding_is_at_most_a_quarter_of_the_work(alpha, num_examples, batch_siz
     lengths = [schedule.order(len(index), RNG)[1] for index in split]
     assert 1 <= padded_work(lengths) <= 1.25
     assert padded_work(lengths, mixes_examples=True) == 1
+
+
+def feed(splits):
+    """The batches of clients with these examples, who have as many steps each."""
+    meta = Meta(3, (2,), tuple(map(len, splits)))
+    clients = [Client(i, split, split, split, meta) for i, split in enumerate(splits)]
+    method = dataclasses.replace(SMALL, schedule=Schedule(2, 5))
+    state = method.init(meta, RNG)
+    message = method.broadcast(state, 0)
+    return Feed([Task.begin(method, message, c, {}, RNG.at("client", c.id)) for c in clients], 1)
+
+
+whole = Examples({"x": torch.arange(40.0).reshape(20, 2), "y": torch.arange(20) % 3})
+indices = torch.arange(20).flip(0).split([6, 6, 8])
+
+
+def rows(start, stop, step=1, labels=0):
+    """Views of some rows, whose labels may begin elsewhere."""
+    x, y = whole.tensors["x"][start:stop:step], whole.tensors["y"][start + labels :]
+    return Examples({"x": x, "y": y[: len(x)]})
+
+
+def shifted(by):
+    """Six rows that begin in the middle of one."""
+    x = whole.tensors["x"].flatten()[by : by + 12].reshape(6, 2)
+    return Examples({"x": x, "y": whole.tensors["y"][by : by + 6]})
+
+
+def test_examples_of_one_storage_are_not_copied():
+    splits = whole.cut(indices)
+    for name, values in feed(splits).examples.items():
+        assert values.untyped_storage().data_ptr() == splits[0].tensors[name].data_ptr()
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        pytest.param(whole.cut(indices), id="in order"),
+        pytest.param(whole.cut(indices)[::-1], id="in another order"),
+        pytest.param(whole.cut(indices)[1:], id="not from the beginning"),
+        pytest.param([whole, *whole.cut(indices)], id="in two storages"),
+        pytest.param([rows(0, 6), rows(3, 9)], id="overlapping"),
+        pytest.param([rows(0, 6, labels=6), rows(6, 12, labels=-6)], id="labels elsewhere"),
+        pytest.param([rows(0, 12, 2), rows(1, 12, 2)], id="every other row"),
+        pytest.param([shifted(1), shifted(4)], id="between rows"),
+    ],
+)
+def test_every_client_is_fed_its_own_examples(splits):
+    copies = [Examples({n: x.clone() for n, x in split.tensors.items()}) for split in splits]
+    fed, apart = feed(splits), feed(copies)
+    for step in range(len(fed.num_active)):
+        for (_, batch, _), (_, expected, _) in zip(
+            fed.batches(step), apart.batches(step), strict=True
+        ):
+            assert all(torch.equal(batch[name], expected[name]) for name in batch)
