@@ -39,7 +39,7 @@ class Footprint:
         form = task.form
         num_bytes = VALUES * tree.num_bytes(task.local)
         num_bytes += 2 * tree.num_bytes(task.context.get("own", {}))
-        num_bytes += tree.num_bytes(task.client.train.all())
+        num_bytes += tree.num_bytes(task.examples.all())
         if len(task.plan.lengths):
             if form not in self._activations:
                 self._activations[form] = self._per_example(task)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
+from torch.func import vmap
 
 from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.data import Examples
