@@ -140,14 +140,12 @@ class _Flat(_Network):
 
     def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
-        first, *others = cast(
-            "list[SpaceLinear]", [*self.body, self.head]
-        )  # modules by their class
-        y = block.map_features(first.space)
-        for layer, after, drop in zip(self.body, others, self.dropout, strict=True):
+        layers = cast("list[SpaceLinear]", [*self.body, self.head])  # modules by their class
+        y = block.map_features(layers[0].space)
+        for (layer, after), drop in zip(itertools.pairwise(layers), self.dropout, strict=True):
             mixed = block.gather(block.flat, y) + per_client(layer.bias)
             y = drop(self.activation(mixed)) @ after.space
-        return y + per_client(self.head.bias)
+        return y + per_client(layers[-1].bias)
 
 
 class _Curved(_Network):
