@@ -208,6 +208,8 @@ class Adam(Optimizer):
         donate: bool = False,
     ) -> tuple[Params, Tree]:
         names, spaces = _names(parameters, gradients, spaces)
+        if not spaces and _fusible(names, parameters, state["mean"], state["square"]):
+            return self._fused(names, parameters, gradients, state, lr, donate=donate)
         points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
         step = state["step"] + 1
         mean = _each("lerp", _of(state["mean"], names), g, 1 - self.beta1, donate=donate)
@@ -230,6 +232,50 @@ class Adam(Optimizer):
             "square": state["square"] | _named(names, square),
         }
 
+    def _fused(
+        self,
+        names: list[str],
+        parameters: Params,
+        gradients: Params,
+        state: Tree,
+        lr: float,
+        *,
+        donate: bool,
+    ) -> tuple[Params, Tree]:
+        """A step in flat space by torch's kernel: one pass over everything instead of twelve.
+
+        Clients side by side have a count each, so the kernel is given their rows singly.
+        """
+        step = state["step"] + 1
+
+        def rows(tensors: list[Tensor]) -> list[Tensor]:
+            return [row for x in tensors for row in (x.unbind() if step.ndim else [x])]
+
+        given = [_of(x, names) for x in (parameters, state["mean"], state["square"])]
+        if not donate:
+            given = [[x.clone() for x in tensors] for tensors in given]
+        points, mean, square = given
+        torch._fused_adam_(  # type: ignore[attr-defined]  # the public call counts for every row
+            rows(points),
+            rows(_of(gradients, names)),
+            rows(mean),
+            rows(square),
+            [],
+            list(step.float().reshape(-1).unbind()) * len(names),
+            lr=lr,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+        return parameters | _named(names, points), {
+            "step": step,
+            "mean": state["mean"] | _named(names, mean),
+            "square": state["square"] | _named(names, square),
+        }
+
     @override
     def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
         return {
@@ -237,6 +283,18 @@ class Adam(Optimizer):
             "mean": _rescaled(state["mean"], old, new, 1),
             "square": _rescaled(state["square"], old, new, 2),
         }
+
+
+def _fusible(names: list[str], *values: Params) -> bool:
+    """Whether torch's kernel takes these: not under ``vmap``, of full precision, and in a row."""
+    return bool(names) and all(
+        not is_functorch_wrapped_tensor(x)
+        and x.is_contiguous()
+        and x.dtype in (torch.float32, torch.float64)
+        and not x.requires_grad
+        for of in values
+        for x in _of(of, names)
+    )
 
 
 def _names(

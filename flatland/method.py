@@ -16,18 +16,20 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check, tree
-from fedbolic.data import HOLDOUT, Client, Graph, GraphSplit
+from fedbolic.data import HOLDOUT, Client, Examples, Graph, GraphSplit, Split
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Total, Update
+from fedbolic.federated.ragged import Ragged
 from fedbolic.federated.score import score_logits
 from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.manifolds import Curvature
 from fedbolic.nn.model import Model
-from fedbolic.optim import Adam, Optimizer
+from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
-from flatland.model import GraphNetwork, LorentzGCN, inputs
+from flatland.blocks import block
+from flatland.model import GraphNetwork, LorentzGCN
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
 
 CURVATURE = "curvature.raw"
@@ -62,7 +64,8 @@ class FlatLand(Stepped):
         rounds: Communication rounds.
         schedule: Local epochs; a step sees the whole graph whatever the batch size.
         lr: Local step size, above 0.
-        optimizer: The local optimiser; a client's goes on where its last round ended.
+        optimizer: The local optimiser, without a weight decay of its own; a client's goes on where
+            its last round ended.
         weight_decay: Added, times the parameter, to the gradient; 0 or more. Not of the curvature.
         sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         curvature: What a client's curvature begins with.
@@ -86,7 +89,7 @@ class FlatLand(Stepped):
     rounds: int = 100
     schedule: Schedule = Schedule(epochs=3, batch_size=None)
     lr: float = 0.01
-    optimizer: Optimizer = Adam()
+    optimizer: Adam | SGD = Adam()
     weight_decay: float = 1e-5
     sharing: Sharing = field(default_factory=lambda: dict(SHARING))
     curvature: Estimator = FormanInverse()
@@ -139,34 +142,67 @@ class FlatLand(Stepped):
             "buffers": values.buffers,
             "optimizer": tree.clone(kept) if kept else self._begin(trained),
         }
-        listed = (*graph.neighbours, *inputs(graph.features))
-        own = {"fixed": fixed, "graph": {str(i): part for i, part in enumerate(listed)}}
+        own = {"fixed": fixed, "graph": Ragged((graph,), (len(graph),))}
         return local, {"shared": {"anchor": message["parameters"]}, "own": own}
+
+    @override
+    def examples(self, client: Client) -> Split:
+        if not isinstance(client.train, GraphSplit):
+            return client.train
+        nodes = client.train.nodes
+        return Examples({"y": client.train.graph.labels[nodes], "node": nodes})
 
     @override
     def loss(
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
         logits, buffers = _forward(model, parameters, buffers, context, training=True)
-        return cross_entropy(logits[batch["node"]], batch["y"], reduction="none"), buffers
+        return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
+
+    @override
+    def stacked_loss(
+        self,
+        model: Model,
+        parameters: Params,
+        buffers: Params,
+        batch: Params,
+        context: Tree,
+        *,
+        axes: tuple[Tree, Tree],
+    ) -> tuple[Tensor, Params]:
+        num_clients = len(batch["y"])
+        fixed = {  # what all clients have in common
+            name: value.expand(num_clients, *value.shape) if axis is None else value
+            for (name, value), axis in zip(
+                context["own"]["fixed"].items(), axes[1]["own"]["fixed"].values(), strict=True
+            )
+        }
+        context = {**context, "own": {**context["own"], "fixed": fixed}}
+        logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        rows = logits.gather(1, batch["node"].unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")
+        return losses.view_as(batch["y"]), buffers
+
+    @override
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        return self.step(local, gradients, context)
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         anchor, parameters = context["shared"]["anchor"], local["parameters"]
         if self.proximal:
             pulls = {n: parameters[n] - anchor[n] for n in anchor if n in gradients}
-            pulled = {n: gradients[n] + self.proximal * pull for n, pull in pulls.items()}
+            pulled = {n: x.mul_(self.proximal).add_(gradients[n]) for n, x in pulls.items()}
             gradients = {**gradients, **pulled}
         moved, states = {}, {}
         for kind, group in _groups(parameters).items():
-            straight = kind == "weights"
-            decay = self.weight_decay if straight else 0.0
-            some = {
-                n: gradients[n] + decay * x if decay else gradients[n] for n, x in group.items()
-            }
-            rate = self.lr if straight else self.lr * self.curvature_rate
-            stepped, states[kind] = self.optimizer.step(
-                group, some, local["optimizer"][kind], lr=rate, donate=True
+            decay, rate = (
+                (self.weight_decay, 1.0) if kind == "weights" else (0.0, self.curvature_rate)
+            )
+            optimizer = dataclasses.replace(self.optimizer, weight_decay=decay)
+            some = {n: gradients[n] for n in group}
+            stepped, states[kind] = optimizer.step(
+                group, some, local["optimizer"][kind], lr=self.lr * rate, donate=True
             )
             moved |= stepped
         return {**local, "parameters": moved, "optimizer": states}
@@ -203,7 +239,7 @@ class FlatLand(Stepped):
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         logits, _ = _forward(model, local["parameters"], local["buffers"], context)
-        return logits[batch["node"]]
+        return logits[0, batch["node"]]
 
     @override
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
@@ -241,7 +277,7 @@ class FlatLand(Stepped):
         model = self.model(client.meta)
         with torch.no_grad():
             logits, _ = _forward(model, local["parameters"], local["buffers"], context)
-        return score_logits(lambda batch: logits[batch["node"]], client)
+        return score_logits(lambda batch: logits[0, batch["node"]], client)
 
 
 _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
@@ -256,10 +292,10 @@ def _model(network: GraphNetwork, meta: Meta) -> Model:
 def _forward(
     model: Model, parameters: Params, buffers: Params, context: Tree, *, training: bool = False
 ) -> tuple[Tensor, Params]:
-    """Logits of all nodes of a client's graph."""
+    """Logits of all nodes of one client's graph, or of many clients' side by side."""
     own = context["own"]
-    parameters = {**parameters, **own["fixed"]}
-    return model(parameters, buffers, *own["graph"].values(), training=training)
+    graphs = block(own["graph"].parts)
+    return model({**parameters, **own["fixed"]}, buffers, graphs, training=training)
 
 
 def _groups(parameters: Params) -> dict[str, Params]:

@@ -1,7 +1,6 @@
-r"""Graph convolutional networks, flat and in Lorentz spaces, whose features may be sparse.
+"""Graph convolutional networks, flat and in Lorentz spaces, of one client or of many at once.
 
-Neighbours and sparse features are lists in a row: ``column`` holds them all, and those of row i
-begin at ``start[i]``.
+What a network is given is a block of clients; its parameters may have a leading axis of them, too.
 """
 
 import itertools
@@ -11,17 +10,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.manifolds.numerics import sinhc
+from fedbolic.manifolds.numerics import sinhc, square
 from fedbolic.nn.coordinates import sheet_point
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
+from flatland.blocks import Block
 from flatland.ricci import BOUNDS
 
 FARTHEST = 10.0
@@ -40,7 +40,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class GraphNetwork(ABC):
-    """A recipe for a network from a graph to one logit per class for every node."""
+    """A recipe for a network from a block of graphs to one logit per class for every node."""
 
     @abstractmethod
     def build(self, meta: Meta) -> nn.Module:
@@ -51,7 +51,7 @@ class GraphNetwork(ABC):
 class GCN(GraphNetwork):
     r"""Graph convolutions in flat space, then a linear head.
 
-    .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H W^T + b))
+    .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H M + b))
 
     Args:
         widths: Of every convolution, at least one.
@@ -79,14 +79,14 @@ class LorentzGCN(GraphNetwork):
     r"""Graph convolutions in the client's Lorentz space, then a linear head.
 
     .. math::
-        x &= \exp_o(v), \quad y_j = M x_{j,s} + m \, x_{j,t} + b, \\
+        x &= \exp_o(v), \quad y_j = x_{j,s} M + x_{j,t} m + b, \\
         z_i &= \frac{1}{d_i + 1} \sum_{j \in N(i) \cup i}
             \Bigl(\sqrt{1 / c + |y_j|^2}, \; y_j\Bigr), \quad
             x'_{i,s} = \mathrm{drop}\Bigl(\sigma\Bigl(
             \frac{z_{i,s}}{\sqrt{-c \langle z_i, z_i \rangle}}\Bigr)\Bigr)
 
     with the time coordinate :math:`x_t = \sqrt{1 / c + |x_s|^2}` computed anew after every
-    operation; logits are :math:`M x_s + m \, x_t + b`. Of layer l the parameters are
+    operation; logits are :math:`x_s M + x_t m + b`. Of layer l the parameters are
     ``body.l.space`` (M), ``body.l.time`` (m) and ``body.l.bias``, of the head the same after
     ``head.``, and of the space ``curvature.raw``.
 
@@ -138,18 +138,14 @@ class _Flat(_Network):
     def __init__(self, *settings: Any) -> None:
         super().__init__(SpaceLinear, *settings)
 
-    def forward(self, start: Tensor, column: Tensor, norm: Tensor, *features: Tensor) -> Tensor:
-        """One logit per class for every node; see :func:`inputs`."""
-        del norm
-        lengths = _lengths(start, column)
-        share = lengths.to(features[-1].dtype).rsqrt()
-        weight = share[column] * share.repeat_interleave(lengths)
-        h: tuple[Tensor, ...] = features
-        *layers, head = cast("list[SpaceLinear]", [*self.body, self.head])  # modules by their class
-        for layer, drop in zip(layers, self.dropout, strict=True):
-            mixed = gathered(start, column, weight, layer(*h)) + layer.bias
-            h = (drop(self.activation(mixed)),)
-        return head(*h) + head.bias
+    def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
+        """One logit per class for every node."""
+        layers = cast("list[SpaceLinear]", [*self.body, self.head])  # modules by their class
+        y = block.map_features(layers[0].space)
+        for (layer, after), drop in zip(itertools.pairwise(layers), self.dropout, strict=True):
+            mixed = block.gather(block.flat, y) + per_client(layer.bias)
+            y = drop(self.activation(mixed)) @ after.space
+        return y + per_client(layers[-1].bias)
 
 
 class _Curved(_Network):
@@ -157,38 +153,39 @@ class _Curved(_Network):
         super().__init__(SpaceTimeLinear, *settings)
         self.curvature = Curvature(1.0, bounds=BOUNDS)
 
-    def forward(self, start: Tensor, column: Tensor, norm: Tensor, *features: Tensor) -> Tensor:
-        """One logit per class for every node; see :func:`inputs`."""
-        space = Lorentz(self.curvature.c)
-        factor, time = lifted(space, norm)
+    def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
+        """One logit per class for every node."""
+        space = Lorentz(per_client(self.curvature.c.unsqueeze(-1)))
+        factor, time = lifted(space, block.norms)
         first, *others = cast("list[SpaceTimeLinear]", [*self.body, self.head])
-        y = factor * product(first.space, *features) + time * first.time + first.bias
+        y = factor * block.map_features(first.space)
+        y = y + time * per_client(first.time) + per_client(first.bias)
         for layer, drop in zip(others, self.dropout, strict=True):
-            x = centroids(space, y, start, column)
-            x = sheet_point(space, drop(self.activation(x[:, 1:])))
-            y = layer(x)
+            x = centroids(space, y, block)
+            y = layer(sheet_point(space, drop(self.activation(x[..., 1:]))))
         return y
 
 
+def per_client(x: Float[Tensor, "*clients k"]) -> Float[Tensor, "*clients 1 k"]:
+    """A vector of every client as a row that goes with all of its nodes."""
+    return x.unsqueeze(-2)
+
+
 class SpaceLinear(nn.Module):
-    """``M x`` and, beside it, a bias to be added after the neighbours are mixed.
+    """The matrix ``M`` of ``x M`` and a bias to be added after the neighbours are mixed.
 
     ``M`` starts uniform by Glorot and Bengio's rule, the bias 0.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.space = nn.Parameter(torch.empty(out_features, in_features))
+        self.space = nn.Parameter(torch.empty(in_features, out_features))
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.space)
 
-    def forward(self, *features: Tensor) -> Tensor:
-        """Rows of features mapped, without the bias."""
-        return product(self.space, *features)
-
 
 class SpaceTimeLinear(nn.Module):
-    r"""The space coordinates :math:`M x_s + m \, x_t + b` of points of the sheet.
+    r"""The space coordinates :math:`x_s M + x_t m + b` of points of the sheet.
 
     Any Lorentz boost or rotation is one. ``M`` starts uniform by Glorot and Bengio's rule, ``m``
     and ``b`` start 0.
@@ -199,71 +196,27 @@ class SpaceTimeLinear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.space = nn.Parameter(torch.empty(out_features, in_features))
+        self.space = nn.Parameter(torch.empty(in_features, out_features))
         self.time = nn.Parameter(torch.zeros(out_features))
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.space)
 
-    def forward(self, x: Float[Tensor, "n ambient"]) -> Float[Tensor, "n out"]:
+    def forward(self, x: Float[Tensor, "*clients n ambient"]) -> Float[Tensor, "*clients n out"]:
         """The new space coordinates: time first in ``x``."""
-        weight = torch.cat((self.time.unsqueeze(1), self.space), dim=1)
-        return functional.linear(x, weight, self.bias)
-
-
-def inputs(features: Float[Tensor, "n width"]) -> tuple[Tensor, ...]:
-    """The lengths of the rows of features, and the rows: one tensor, or of sparse rows three.
-
-    Args:
-        features: Strided, or sparse and coalesced.
-
-    Example:
-        >>> len(inputs(torch.eye(3))), len(inputs(torch.eye(3).to_sparse().coalesce()))
-        (2, 4)
-    """
-    if not features.is_sparse:
-        return features.norm(dim=1, keepdim=True), features
-    (row, column), value = features.indices(), features.values()
-    counts = torch.bincount(row, minlength=len(features))
-    squares = torch.zeros(len(features), dtype=value.dtype, device=value.device)
-    norm = squares.index_add(0, row, value * value).sqrt().unsqueeze(1)
-    return norm, counts.cumsum(0) - counts, column, value
-
-
-def product(weight: Float[Tensor, "out width"], *features: Tensor) -> Float[Tensor, "n out"]:
-    """Every row of features times a matrix; sparse rows are never made dense.
-
-    Args:
-        weight: The matrix.
-        *features: As :func:`inputs` gives the rows.
-    """
-    if len(features) == 1:
-        return functional.linear(features[0], weight)
-    start, column, value = features
-    return gathered(start, column, value, weight.T)
-
-
-def gathered(
-    start: Int64[Tensor, " n"],
-    column: Int64[Tensor, " entries"],
-    weight: Float[Tensor, " entries"],
-    rows: Float[Tensor, "m width"],
-) -> Float[Tensor, "n width"]:
-    """The weighted sums of the rows that every list names."""
-    return functional.embedding_bag(
-        column, rows.contiguous(), start, mode="sum", per_sample_weights=weight
-    )
+        weight = torch.cat((per_client(self.time), self.space), dim=-2)
+        return x @ weight + per_client(self.bias)
 
 
 def lifted(
-    space: Lorentz, norm: Float[Tensor, "n 1"]
-) -> tuple[Float[Tensor, "n 1"], Float[Tensor, "n 1"]]:
+    space: Lorentz, norm: Float[Tensor, "*clients n 1"]
+) -> tuple[Float[Tensor, "*clients n 1"], Float[Tensor, "*clients n 1"]]:
     r"""What vectors are multiplied by to be space coordinates of a point, and the point's time.
 
     The point is :math:`\exp_o(v)`, as far from the origin as v is long, but no more than
     :data:`FARTHEST` radii. That only scales a vector, so sparse ones stay sparse.
 
     Args:
-        space: Of one curvature.
+        space: Of one curvature, or one for every client.
         norm: Lengths of the vectors.
     """
     t, most = space.c * norm * norm, FARTHEST**2
@@ -273,32 +226,22 @@ def lifted(
 
 
 def centroids(
-    space: Lorentz,
-    y: Float[Tensor, "n width"],
-    start: Int64[Tensor, " n"],
-    column: Int64[Tensor, " entries"],
-) -> Float[Tensor, "n ambient"]:
-    """The centroid of every list of points, all counting the same.
+    space: Lorentz, y: Float[Tensor, "clients n width"], block: Block
+) -> Float[Tensor, "clients n ambient"]:
+    """The centroid of every node's neighbours and itself, all counting the same.
 
     Computed in float64: the Minkowski length of a mean cancels far from the origin.
 
     Args:
         space: Where the points lie.
         y: Their space coordinates.
-        start: Where every list begins; none is empty.
-        column: All lists in a row.
+        block: Whose neighbours are taken.
     """
-    lengths = _lengths(start, column)
-    weight = (1 / lengths.double()).repeat_interleave(lengths)
-    mean = gathered(start, column, weight, sheet_point(space, y.double()))
-    time, s = mean[:, :1], mean[:, 1:]
+    mean = block.gather(block.neighbours, sheet_point(space, y.double()))
+    time, s = mean[..., :1], mean[..., 1:]
     # a mean of points of the sheet has at least their length: less is rounding
-    length = (space.c * (time * time - s.square().sum(1, keepdim=True))).clamp(min=1).sqrt()
+    length = (space.c * (time * time - square(s))).clamp(min=1).sqrt()
     return sheet_point(space, s / length).to(y.dtype)
-
-
-def _lengths(start: Tensor, column: Tensor) -> Tensor:
-    return torch.cat((start[1:], start.new_tensor([len(column)]))) - start
 
 
 def _sizes(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:

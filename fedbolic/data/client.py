@@ -119,14 +119,9 @@ class Client:
         return len(self.train)
 
     @functools.cached_property
-    def no_examples(self) -> dict[str, Tensor]:
-        """An empty batch: it shows the names, devices and dtypes of this client's data."""
-        return self.train.at(torch.arange(0))
-
-    @property
     def no_inputs(self) -> Tensor:
-        """The inputs of an empty batch."""
-        return self.no_examples["x"]
+        """An empty batch of inputs: it shows the device and dtype of this client's data."""
+        return self.train.at(torch.arange(0))["x"]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
         """The same client with its data on ``device``."""

@@ -13,7 +13,7 @@ from fedbolic.federated.engine import Engine, Failure, Result
 from fedbolic.federated.footprint import LIBRARIES, Footprint
 from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
-from fedbolic.federated.stacked import Task, advance
+from fedbolic.federated.stacked import Task, advance, alike
 from fedbolic.federated.stepped import Stepped
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -121,7 +121,8 @@ class Batched(Engine):
             else:
                 results += one_by_one([task])
         for group in groups.values():
-            results += self._advance(method, group, one_by_one)
+            for some in alike(group):
+                results += self._advance(method, some, one_by_one)
         return iter(sorted(results, key=lambda result: result[0].id))
 
     def _advance(

@@ -41,7 +41,7 @@ class Footprint:
         if form not in self._values:
             own = task.context.get("own", {})
             self._values[form] = VALUES * tree.num_bytes(task.local) + 2 * tree.num_bytes(own)
-        num_bytes = self._values[form] + tree.num_bytes(task.client.train.all())
+        num_bytes = self._values[form] + tree.num_bytes(task.examples.all())
         if len(task.plan.lengths):
             if form not in self._activations:
                 self._activations[form] = self._per_example(task)

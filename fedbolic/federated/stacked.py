@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.func import vmap
 from torch.nn.functional import pad
 
 from fedbolic import tree
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, Split
+from fedbolic.federated.ragged import Ragged, sizes
 from fedbolic.federated.stepped import Plan, Stepped, check_losses
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
@@ -36,19 +36,21 @@ class Task:
     local: Tree
     context: Tree
     plan: Plan
+    examples: Split
 
     @classmethod
     def begin(
         cls, method: Stepped, message: Tree, client: Client, memory: Tree, rng: Rng
     ) -> "Task":
         """The task of a client with what it received and kept, and its own stream."""
-        return cls(client, *method.begin(message, client, memory, rng))
+        begun = method.begin(message, client, memory, rng)
+        return cls(client, *begun, method.examples(client))
 
     @functools.cached_property
     def form(self) -> Hashable:
         """What tasks that are done together have in common: names, shapes, dtypes, numbers."""
         draws = {n: (draw.dtype, draw.shape[1:]) for n, draw in self.plan.draws.items()}
-        examples = self.client.no_examples
+        examples = self.examples.at(torch.arange(0))
         return id(self.model), *map(_form, (self.local, self.context, draws, examples))
 
 
@@ -56,6 +58,8 @@ def _form(x: Any) -> Hashable:
     """What a tree looks like: of a tensor all but its values, everything else as it is."""
     if isinstance(x, Tensor):
         return x.dtype, x.device, x.shape
+    if isinstance(x, Ragged):
+        return Ragged
     return tuple((name, _form(value)) for name, value in x.items()) if isinstance(x, dict) else x
 
 
@@ -94,6 +98,17 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
             state = tree.map(lambda *x, back=back: torch.cat(x)[back], *moved)
     of_client = dict(zip(order, zip(ended, torch.cat(losses).tolist(), strict=True), strict=True))
     return [of_client[i] for i in range(len(tasks))]
+
+
+def alike(tasks: Sequence[Task]) -> list[list[Task]]:
+    """Tasks of one form, parted where what they hold of different size would be padded too much."""
+    found = [of_task for task in tasks for of_task in sizes(task.context) or ()]
+    if not found:
+        return [list(tasks)]
+    return [
+        [tasks[i] for i in sorted(some.tolist())]
+        for _, some in parts(torch.tensor(found), MOST_PADDED)
+    ]
 
 
 def most_padding(lengths: Int[Tensor, "clients steps"], *, mixes_examples: bool) -> float:
@@ -157,7 +172,7 @@ class Feed:
 
     def __init__(self, tasks: Sequence[Task], repeats: int) -> None:
         self.repeats = repeats
-        self.examples, begins = _in_one([task.client.train.all() for task in tasks])
+        self.examples, begins = _in_one([task.examples.all() for task in tasks])
         self.device = next(iter(self.examples.values())).device
         plans = [task.plan for task in tasks]
         self.lengths = _side_by_side([plan.lengths for plan in plans])
@@ -168,6 +183,8 @@ class Feed:
             positions.append(begin + pad(plan.positions, (0, width - b, 0, steps - s)))
         mixes_examples = tasks[0].model.mixes_examples
         self.most_padding = most_padding(self.lengths, mixes_examples=mixes_examples)
+        if sizes(tasks[0].context):  # then what is large is not the batch
+            self.most_padding = math.inf
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
         self.positions = torch.stack(positions).to(self.device)
         self.counts = self.lengths.to(self.device)
@@ -214,7 +231,7 @@ def _step(
     with torch.no_grad():
         local = {**local, "buffers": tree.map(torch.Tensor.detach, buffers)}
         named = dict(zip(parameters, gradients, strict=True))
-        local = vmap(method.step, in_dims=(0, 0, dims[1]))(local, named, context)
+        local = method.stacked_step(local, named, context, axes=dims[1])
         return {"local": local, "loss": state["loss"] + sums.detach()}
 
 
@@ -233,13 +250,18 @@ def _stack_context(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
     """The contexts as one, and the axis of clients of each leaf: none where all hold the same."""
 
     def same(*leaves: object) -> bool:
-        return not isinstance(leaves[0], Tensor) or all(leaf is leaves[0] for leaf in leaves)
+        values = isinstance(leaves[0], Tensor | Ragged)
+        return not values or all(leaf is leaves[0] for leaf in leaves)
+
+    def joined(*leaves: Any) -> Any:
+        if same(*leaves):
+            return leaves[0]
+        if isinstance(leaves[0], Ragged):
+            return Ragged.side_by_side(leaves)
+        return torch.stack(leaves)
 
     dims = tree.map(lambda *leaves: None if same(*leaves) else 0, *contexts)
-    stacked = tree.map(
-        lambda *leaves: leaves[0] if same(*leaves) else torch.stack(leaves), *contexts
-    )
-    return stacked, dims
+    return tree.map(joined, *contexts), dims
 
 
 def _in_one(splits: Sequence[Params]) -> tuple[Params, list[int]]:

@@ -13,7 +13,7 @@ from torch.func import vmap
 from typing_extensions import override
 
 from fedbolic import check, tree
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, Split
 from fedbolic.federated.method import Method, Update
 from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
@@ -99,6 +99,10 @@ class Stepped(Method):
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
         """``(local, context)`` before the first step. ``local`` shares no storage with others."""
 
+    def examples(self, client: Client) -> Split:
+        """What the steps of a client go over: by default all that its training examples hold."""
+        return client.train
+
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
         """All randomness of one client's round, with a leading axis of steps; by default none.
 
@@ -155,6 +159,20 @@ class Stepped(Method):
     @abstractmethod
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         """``local`` after one step, elementwise; it may reuse the storage of ``local``."""
+
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        """:meth:`step` of many clients at once: everything has a leading axis of clients.
+
+        By default ``vmap`` finds it; where :meth:`step` is elementwise in leading axes already, a
+        method may call it as it is.
+
+        Args:
+            local: Side by side.
+            gradients: Side by side.
+            context: As for :meth:`stacked_loss`.
+            axes: Of ``context``, leaf by leaf.
+        """
+        return vmap(self.step, in_dims=(0, 0, axes))(local, gradients, context)
 
     @abstractmethod
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
@@ -222,9 +240,10 @@ class Stepped(Method):
         draws = {name: draw.to(device) for name, draw in plan.draws.items()}
         present = torch.ones(positions.shape[1], dtype=torch.bool, device=device)
         visits = torch.arange(self.schedule.repeats, device=device)
+        examples = self.examples(client)
         for i, length in enumerate(plan.lengths.tolist()):
             yield {
-                **client.train.at(positions[i, :length]),
+                **examples.at(positions[i, :length]),
                 "mask": present[:length],
                 "visit": visits[i % self.schedule.repeats],
                 **{name: draw[i] for name, draw in draws.items()},

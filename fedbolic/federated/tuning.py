@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, Split
 from fedbolic.federated.aggregate import Aggregator, Collect
 from fedbolic.federated.method import Total, Update
 from fedbolic.federated.score import score
@@ -49,6 +49,10 @@ class Tuned(Stepped):
         return self.inner.start(message, client, memory)
 
     @override
+    def examples(self, client: Client) -> Split:
+        return self.inner.examples(client)
+
+    @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
         return self.inner.draw(num_steps, batch_size, generator)
 
@@ -57,6 +61,23 @@ class Tuned(Stepped):
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
         return self.inner.loss(model, parameters, buffers, batch, context)
+
+    @override
+    def stacked_loss(
+        self,
+        model: Model,
+        parameters: Params,
+        buffers: Params,
+        batch: Params,
+        context: Tree,
+        *,
+        axes: tuple[Tree, Tree],
+    ) -> tuple[Tensor, Params]:
+        return self.inner.stacked_loss(model, parameters, buffers, batch, context, axes=axes)
+
+    @override
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        return self.inner.stacked_step(local, gradients, context, axes=axes)
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:

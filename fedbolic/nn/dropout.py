@@ -16,7 +16,8 @@ class Dropout(nn.Module):
     of the elements: the same on every device, in every dtype, under ``vmap`` with a seed for each
     copy, and after a checkpoint was loaded. Every forward pass of training moves the seed on.
     A federated engine gives each client a seed of its own in each round, so that a client's coins
-    depend neither on the engine nor on the other clients.
+    depend neither on the engine nor on the other clients. A vector of seeds drops from every row of
+    ``x`` what its seed alone would.
 
     Args:
         p: The share of elements that become 0, in [0, 1); the others are divided by ``1 - p``. With
@@ -51,9 +52,12 @@ class Dropout(nn.Module):
         """``x`` with some elements dropped in training, and as it is in evaluation."""
         if not self.training or self.p == 0:
             return x
-        places = torch.arange(x.numel(), device=x.device).reshape(x.shape)
-        coins = _mixed(_mixed(self.dropout_seed) + STEP * (places + 1))
-        self.dropout_seed = self.dropout_seed + 1
+        seed = self.dropout_seed
+        own = x.shape[seed.ndim :]
+        places = torch.arange(1, own.numel() + 1, device=x.device).reshape(own).mul_(STEP)
+        first = _mixed(seed).reshape(seed.shape + (1,) * len(own))
+        coins = _stirred(first + places)
+        self.dropout_seed = seed + 1
         kept = _shifted(coins, 40) >= round(self.p * 2**24)
         return torch.where(kept, x / (1 - self.p), 0.0)
 
@@ -69,11 +73,17 @@ FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 def _mixed(bits: Tensor) -> Tensor:
     """The bits in disorder: each depends on all. Products wrap around, as they should."""
-    bits = (bits ^ _shifted(bits, 30)) * FACTORS[0]
-    bits = (bits ^ _shifted(bits, 27)) * FACTORS[1]
+    bits = _stirred(bits)
     return bits ^ _shifted(bits, 31)
+
+
+def _stirred(bits: Tensor) -> Tensor:
+    """:func:`_mixed` but for its last step, which leaves the upper half of the bits as it is."""
+    for by, factor in zip((30, 27), FACTORS, strict=True):
+        bits = _shifted(bits, by).bitwise_xor_(bits).mul_(factor)
+    return bits
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
     """The bits moved down, with zeros moving in: torch moves in the sign."""
-    return (bits >> by) & (2 ** (64 - by) - 1)
+    return (bits >> by).bitwise_and_(2 ** (64 - by) - 1)

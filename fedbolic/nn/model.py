@@ -63,7 +63,7 @@ class Model:
         return self._parts[name]
 
     def __call__(
-        self, parameters: Params, buffers: Params, *inputs: Tensor, training: bool = False
+        self, parameters: Params, buffers: Params, *inputs: Any, training: bool = False
     ) -> tuple[Tensor, Params]:
         """The outputs for ``inputs``, and the buffers after them.
 

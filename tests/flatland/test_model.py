@@ -8,14 +8,16 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
+from fedbolic.data import Graph
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn.coordinates import sheet_point
 from fedbolic.nn.model import Model
 from fedbolic.types import Meta
 from flatland import GCN, LorentzGCN
-from flatland.model import FARTHEST, SpaceTimeLinear, centroids, inputs, lifted, product
+from flatland.blocks import block
+from flatland.model import FARTHEST, SpaceTimeLinear, centroids, lifted
 from flatland.ricci import BOUNDS
-from tests.flatland.cases import complete, graph_of, path, star
+from tests.flatland.cases import NO_EDGES, complete, graph_of, path, star
 
 META = Meta(3, (5,), (4,))
 GRAPHS = [(path(9), 9), ([], 4), (complete(6), 6), (star(6), 8), ([], 1)]
@@ -28,8 +30,8 @@ every_curvature = pytest.mark.parametrize("c", CURVATURES)
 def residual(space, x):
     """How far points are from the sheet, as a share of their own size."""
     x = x.detach()
-    products = -(x[:, 0] ** 2) + x[:, 1:].square().sum(1)
-    return float(((products + 1 / space.c).abs() / x[:, 0] ** 2).max())
+    products = -(x[..., 0] ** 2) + x[..., 1:].square().sum(-1)
+    return float(((products + 1 / space.c).abs() / x[..., 0] ** 2).max())
 
 
 def values(network, *, c=1.0, time=0.3, seed=0):
@@ -49,8 +51,8 @@ def values(network, *, c=1.0, time=0.3, seed=0):
     return model, parameters, buffers
 
 
-def listed(graph):
-    return (*graph.neighbours, *inputs(graph.features))
+def logits_of(model, p, buffers, graph):
+    return model(p, buffers, block((graph,)))[0][0]
 
 
 def dense(graph):
@@ -71,12 +73,12 @@ def by_the_paper(graph, p, c):
     for layer in range(2):
         m, bias = p[f"body.{layer}.time"], p[f"body.{layer}.bias"]
         x_t = (x_s.square().sum(1, keepdim=True) + k).sqrt()
-        y = x_s @ p[f"body.{layer}.space"].T + x_t * m + bias
+        y = x_s @ p[f"body.{layer}.space"] + x_t * m + bias
         y_t = (y.square().sum(1, keepdim=True) + k).sqrt()
         z, z_t = a @ y, a @ y_t
         x_s = (q * z / (z_t**2 - z.square().sum(1, keepdim=True)).sqrt()).relu()
     x_t = (x_s.square().sum(1, keepdim=True) + k).sqrt()
-    return x_s @ p["head.space"].T + x_t * p["head.time"] + p["head.bias"]
+    return x_s @ p["head.space"] + x_t * p["head.time"] + p["head.bias"]
 
 
 @every_graph
@@ -85,7 +87,7 @@ def by_the_paper(graph, p, c):
 def test_the_network_is_the_papers(pairs, n, c, sparse):
     graph = graph_of(pairs, n, sparse=sparse)
     model, p, buffers = values(LorentzGCN((6, 4)), c=c)
-    logits, _ = model(p, buffers, *listed(graph))
+    logits = logits_of(model, p, buffers, graph)
     assert_close(logits, by_the_paper(graph, p, c), rtol=1e-6, atol=1e-6)
 
 
@@ -97,30 +99,29 @@ def test_the_flat_network_is_kipf_and_wellings(pairs, n, sparse):
     a, h = dense(graph)
     share = a.sum(1).rsqrt()
     for layer in range(2):
-        mixed = (share[:, None] * a * share) @ h @ p[f"body.{layer}.space"].T
+        mixed = (share[:, None] * a * share) @ h @ p[f"body.{layer}.space"]
         h = (mixed + p[f"body.{layer}.bias"]).relu()
-    logits, _ = model(p, buffers, *listed(graph))
-    assert_close(logits, h @ p["head.space"].T + p["head.bias"])
+    logits = logits_of(model, p, buffers, graph)
+    assert_close(logits, h @ p["head.space"] + p["head.bias"])
 
 
 @every_graph
 @every_curvature
 def test_points_are_on_the_sheet_after_every_operation(pairs, n, c):
     graph, space = graph_of(pairs, n), Lorentz(c)
-    start, column = graph.neighbours
-    norm, v = inputs(graph.features)
-    factor, time = lifted(space, norm)
-    x = torch.cat((time, factor * v), 1)
+    one = block((graph,))
+    factor, time = lifted(space, one.norms)
+    x = torch.cat((time, factor * one.features), -1)
     assert residual(space, x) < 1e-12
     for layer in range(3):
         torch.manual_seed(layer)
-        linear = SpaceTimeLinear(x.shape[1] - 1, 7).double()
+        linear = SpaceTimeLinear(x.shape[-1] - 1, 7).double()
         torch.nn.init.normal_(linear.time)
         y = linear(x)
         assert residual(space, sheet_point(space, y)) < 1e-12
-        x = centroids(space, y, start, column)
+        x = centroids(space, y, one)
         assert residual(space, x) < 1e-12
-        x = sheet_point(space, x[:, 1:].relu() * torch.tensor([2.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]))
+        x = sheet_point(space, x[..., 1:].relu() * torch.tensor([2.0, 0.0, 2.0, 2.0, 0.0, 2, 2]))
         assert residual(space, x) < 1e-12
 
 
@@ -152,17 +153,18 @@ def test_boosts_and_rotations_are_represented_exactly():
         layer = SpaceTimeLinear(4, 4).double()
         with torch.no_grad():
             layer.time.copy_(moved[1:, 0])
-            layer.space.copy_(moved[1:, 1:])
+            layer.space.copy_(moved[1:, 1:].T)
         assert_close(sheet_point(space, layer(x)), x @ moved.T, rtol=1e-13, atol=1e-13)
 
 
 def test_in_nearly_flat_space_features_and_centroids_are_euclidean():
     graph = graph_of(star(6), 8)
-    (norm, v), (start, column), a = inputs(graph.features), graph.neighbours, dense(graph)[0]
+    one, a = block((graph,)), dense(graph)[0]
+    norm, v = one.norms, one.features
     gaps = []
     for c in (1e-2, 1e-4, 1e-6):
         factor, _ = lifted(Lorentz(c), norm)
-        mean = centroids(Lorentz(c), v, start, column)[:, 1:]
+        mean = centroids(Lorentz(c), v, one)[..., 1:]
         expected = a / a.sum(1, keepdim=True) @ v
         gaps.append(max(float((factor * v - v).abs().max()), float((mean - expected).abs().max())))
     assert gaps[0] > 50 * gaps[1] > 2500 * gaps[2]  # of the order of c
@@ -177,7 +179,7 @@ def test_gradients_are_those_of_differences(c):
     leaves = [p[name].requires_grad_() for name in names]
 
     def logits(*leaves):
-        return model(dict(zip(names, leaves, strict=True)), buffers, *listed(graph))[0]
+        return logits_of(model, dict(zip(names, leaves, strict=True)), buffers, graph)
 
     assert torch.autograd.gradcheck(logits, leaves)
 
@@ -187,7 +189,7 @@ def test_the_gradient_at_a_node_without_features_is_finite():
     graph.features[0] = 0.0
     model, p, buffers = values(LorentzGCN((3,)))
     p = {name: value.requires_grad_() for name, value in p.items()}
-    logits, _ = model(p, buffers, *listed(graph))
+    logits = logits_of(model, p, buffers, graph)
     cross_entropy(logits, graph.labels).backward()
     assert all(value.grad.isfinite().all() for value in p.values())
 
@@ -197,7 +199,7 @@ def test_the_numbering_of_nodes_changes_nothing(network):
     graph = graph_of([*star(6), (2, 3), (6, 7)], 9)
     order = torch.tensor([4, 8, 0, 2, 6, 1, 7, 3, 5])
     model, p, buffers = values(network)
-    one, other = (model(p, buffers, *listed(g))[0] for g in (graph, graph.induced(order)))
+    one, other = (logits_of(model, p, buffers, g) for g in (graph, graph.induced(order)))
     assert_close(one[order], other)
 
 
@@ -205,9 +207,13 @@ def test_a_sparse_product_is_never_made_dense():
     n, width = 400_000, 100_000  # dense: 320 GB
     index, value = torch.tensor([[0, 3], [7, width - 1]]), torch.ones(2, dtype=torch.float64)
     bags = torch.sparse_coo_tensor(index, value, (n, width), check_invariants=True).coalesce()
-    weight = torch.arange(width, dtype=torch.float64).unsqueeze(0)
-    _, *features = inputs(bags)
-    assert product(weight, *features)[:5].flatten().tolist() == [7, 0, 0, width - 1, 0]
+    labels = torch.zeros(n, dtype=torch.int64)
+    whole = block((Graph(bags, NO_EDGES, labels),))
+    weight = torch.arange(width, dtype=torch.float64).unsqueeze(1).requires_grad_()
+    mapped = whole.map_features(weight)
+    assert mapped[0, :5].flatten().tolist() == [7, 0, 0, width - 1, 0]
+    mapped.sum().backward()
+    assert weight.grad.nonzero()[:, 0].tolist() == [7, width - 1]
 
 
 def test_networks_that_cannot_be_are_refused():

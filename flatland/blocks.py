@@ -1,0 +1,198 @@
+"""Graphs of some clients as one: sparse matrices with the clients' own along the diagonal."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic.data import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """A sparse matrix by its rows, whose numbers are not trained.
+
+    The columns of all entries stand in a list; those of row i begin at ``start[i]``.
+
+    Args:
+        start: Where every row begins.
+        column: Of every entry.
+        value: Of every entry.
+        width: Number of columns.
+
+    Example:
+        >>> eye = Sparse(torch.arange(2), torch.arange(2), torch.ones(2), 2)
+        >>> eye.times(torch.tensor([[1.0], [2.0]])).tolist()
+        [[1.0], [2.0]]
+    """
+
+    start: Int64[Tensor, " n"]
+    column: Int64[Tensor, " entries"]
+    value: Float[Tensor, " entries"]
+    width: int
+
+    @property
+    def counts(self) -> Int64[Tensor, " n"]:
+        """Entries of every row."""
+        ends = torch.cat((self.start[1:], self.start.new_tensor([len(self.column)])))
+        return ends - self.start
+
+    @functools.cached_property
+    def transposed(self) -> "Sparse":
+        """The same numbers by columns."""
+        row = torch.arange(len(self.start), device=self.start.device)
+        row = row.repeat_interleave(self.counts)
+        order = self.column.argsort(stable=True)
+        counts = torch.bincount(self.column, minlength=self.width)
+        return Sparse(
+            counts.cumsum(0) - counts, row[order], self.value[order], width=len(self.start)
+        )
+
+    def times(self, x: Float[Tensor, "width k"]) -> Float[Tensor, "n k"]:
+        """The product with a dense matrix, neither of which is ever blown up."""
+        return _Product.apply(x, self)
+
+
+class _Product(torch.autograd.Function):
+    """A sparse product whose way back is one, too: torch's own sorts the entries every time."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, x: Tensor, matrix: Sparse) -> Tensor:
+        ctx.matrix = matrix
+        return _gathered(matrix, x)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
+        return _gathered(ctx.matrix.transposed, grad[0]), None
+
+
+def _gathered(matrix: Sparse, x: Tensor) -> Tensor:
+    return functional.embedding_bag(
+        matrix.column, x.contiguous(), matrix.start, mode="sum", per_sample_weights=matrix.value
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Graphs of some clients as one, each filled up to the nodes of the largest.
+
+    Nodes that fill up have no features and no neighbour, themselves included.
+
+    Args:
+        features: Of every node: a row of a matrix with the clients' own along its diagonal, or of
+            dense ones side by side.
+        norms: Lengths of the features.
+        neighbours: The mean over the neighbours of a node and itself.
+        flat: The same with the weights of Kipf and Welling (2017), Eq. (2).
+    """
+
+    features: Sparse | Float[Tensor, "clients n width"]
+    norms: Float[Tensor, "clients n 1"]
+    neighbours: Sparse
+    flat: Sparse
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Clients, and nodes of the largest."""
+        return self.norms.shape[0], self.norms.shape[1]
+
+    def map_features(self, weight: Float[Tensor, "*clients width k"]) -> Tensor:
+        """Every client's features times its own matrix."""
+        if isinstance(self.features, Tensor):
+            return self.features @ weight
+        return self.features.times(weight.reshape(-1, weight.shape[-1])).unflatten(0, self.shape)
+
+    def gather(self, matrix: Sparse, x: Float[Tensor, "clients n k"]) -> Tensor:
+        """What every node gets from its neighbours; ``matrix`` is one of the block's own."""
+        return matrix.times(x.flatten(0, 1)).unflatten(0, self.shape)
+
+
+_ALONE: WeakKeyDictionary[Graph, Block] = WeakKeyDictionary()
+"""The block of each single graph, as long as somebody holds the graph."""
+
+
+def block(graphs: tuple[Graph, ...]) -> Block:
+    """The block of some graphs, which are of one device, dtype and kind of features.
+
+    Args:
+        graphs: By client.
+
+    Example:
+        >>> labels = torch.zeros(1, dtype=torch.int64)
+        >>> lonely = Graph(torch.ones(1, 2), labels.expand(2, 0), labels)
+        >>> block((lonely, lonely)).shape
+        (2, 1)
+    """
+    first, *others = graphs
+    if others:
+        return _joined(graphs)
+    if first not in _ALONE:
+        _ALONE[first] = _alone(first)
+    return _ALONE[first]
+
+
+@functools.lru_cache(maxsize=4)  # the same clients go together in every round
+def _joined(graphs: tuple[Graph, ...]) -> Block:
+    parts = [block((graph,)) for graph in graphs]
+    n = max(map(len, graphs))
+    features = [part.features for part in parts]
+    first = features[0]
+    return Block(
+        torch.cat([_filled(cast("Tensor", x), n) for x in features])
+        if isinstance(first, Tensor)
+        else _diagonal(features, n, first.width),
+        torch.cat([_filled(part.norms, n) for part in parts]),
+        _diagonal([part.neighbours for part in parts], n, n),
+        _diagonal([part.flat for part in parts], n, n),
+    )
+
+
+def _filled(rows: Float[Tensor, "1 m k"], n: int) -> Float[Tensor, "1 n k"]:
+    return functional.pad(rows, (0, 0, 0, n - rows.shape[1]))
+
+
+def _diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
+    """Matrices along a diagonal, every one of ``width`` columns and filled up to ``n`` rows."""
+    starts, columns, entries = [], [], 0
+    for i, part in enumerate(parts):
+        filled = functional.pad(part.start, (0, n - len(part.start)), value=len(part.column))
+        starts.append(entries + filled)
+        columns.append(i * width + part.column)
+        entries += len(part.column)
+    value = torch.cat([part.value for part in parts])
+    return Sparse(torch.cat(starts), torch.cat(columns), value, len(parts) * width)
+
+
+def _alone(graph: Graph) -> Block:
+    start, column = graph.neighbours
+    counts = graph.degrees + 1
+    features, norms = _rows(graph.features)
+    share = counts.to(graph.features.dtype).rsqrt()
+    flat = share[column] * share.repeat_interleave(counts)
+    mean = (1 / counts.double()).repeat_interleave(counts)
+    return Block(
+        features,
+        norms.reshape(1, -1, 1),
+        Sparse(start, column, mean, len(graph)),
+        Sparse(start, column, flat, len(graph)),
+    )
+
+
+def _rows(features: Float[Tensor, "n width"]) -> tuple[Sparse | Tensor, Float[Tensor, " n"]]:
+    """The features of one graph as a block holds them, and their lengths."""
+    if not features.is_sparse:
+        return features.unsqueeze(0), features.norm(dim=1)
+    (row, column), value = features.indices(), features.values()
+    counts = torch.bincount(row, minlength=len(features))
+    squares = torch.zeros(len(features), dtype=value.dtype, device=value.device)
+    norms = squares.index_add(0, row, value * value).sqrt()
+    return Sparse(counts.cumsum(0) - counts, column, value, features.shape[1]), norms

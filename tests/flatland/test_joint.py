@@ -1,0 +1,120 @@
+"""Clients of one block against the same clients one by one: methods, sizes, dropout, cohorts."""
+
+import dataclasses
+import logging
+
+import pytest
+import torch
+
+from fedbolic.federated import Batched, Cohort, Evaluation, Schedule, Sequential, Trainer, Tune
+from fedbolic.rng import Rng
+from flatland import GCN, Constant, FlatLand, LorentzGCN
+from flatland.blocks import Sparse, block
+from tests.federated.boring import assert_near
+from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
+from tests.flatland.test_method import ROWS
+
+TOLERANCE = 1e-10
+ALIKE = [(path(9), 9), (star(8), 8), (complete(6), 9), ([], 8)]
+"""Of about one size, so that they make one block."""
+
+
+def agree(method, data, caplog, **settings):
+    """Whether a run of the two engines ends in the same place, rows and all; no client alone."""
+    ends = []
+    with caplog.at_level(logging.INFO, "fedbolic"):
+        for engine in (Sequential(), Batched()):
+            exchanges = list(Trainer(engine, **settings).run(method, data, Rng(3)))
+            ends.append((exchanges[-1][0], [row for _, new in exchanges for row in new]))
+    assert "one by one" not in caplog.text
+    (plain, rows), (fast, new) = ends
+    assert_near(fast.state, plain.state, TOLERANCE)
+    assert fast.memories.keys() == plain.memories.keys()
+    for i, memory in plain.memories.items():
+        assert_near(fast.memories[i], memory, TOLERANCE)
+    assert [row[:3] for row in new] == [row[:3] for row in rows]
+    assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("graphs", [ALIKE, list(ODD.values())], ids=["alike", "odd"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("method", ROWS.values(), ids=ROWS)
+def test_a_block_of_clients_is_each_of_them_alone(method, sparse, graphs, caplog):
+    network = dataclasses.replace(method.network, dropout=0.5, activation="elu")
+    method = dataclasses.replace(method, network=network, rounds=3)
+    agree(method, federation(graphs, sparse=sparse), caplog)
+
+
+@pytest.mark.parametrize("network", [GCN((6,)), LorentzGCN((6,))])
+def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
+    method = FlatLand(network, rounds=4, proximal=0.1, schedule=Schedule(2, batch_size=2))
+    settings = {"cohort": Cohort(0.5), "evaluation": Evaluation(tune=Tune(1))}
+    agree(method, federation(ALIKE), caplog, **settings)
+
+
+def test_every_client_of_a_block_has_its_own_curvature(caplog):
+    data = federation(ALIKE)
+    method = FlatLand(LorentzGCN((6,)), rounds=2, curvature_rate=5.0)
+    *_, (position, _) = Trainer(Batched()).run(method, data, Rng(3))
+    raws = {float(memory["parameters"]["curvature.raw"]) for memory in position.memories.values()}
+    assert len(raws) == len(data.clients)
+
+
+def dense(matrix):
+    full = torch.zeros(len(matrix.start), matrix.width, dtype=matrix.value.dtype)
+    for row, (start, count) in enumerate(zip(matrix.start, matrix.counts, strict=True)):
+        own = slice(int(start), int(start + count))
+        full[row].index_add_(0, matrix.column[own], matrix.value[own])
+    return full
+
+
+def test_a_block_has_its_clients_along_the_diagonal():
+    graphs = tuple(graph_of(pairs, n, seed=n, sparse=True) for pairs, n in ALIKE)
+    joint, n, width = block(graphs), 9, 5
+    for of in ("features", "neighbours", "flat"):
+        k = width if of == "features" else n
+        expected = torch.zeros(4 * n, 4 * k, dtype=torch.float64)
+        for i, graph in enumerate(graphs):
+            alone = dense(getattr(block((graph,)), of))
+            expected[i * n : i * n + alone.shape[0], i * k : i * k + alone.shape[1]] = alone
+        assert torch.equal(dense(getattr(joint, of)), expected)
+        assert torch.equal(dense(getattr(joint, of).transposed), expected.T)
+
+
+def test_a_sparse_product_and_its_way_back_are_the_dense_ones():
+    generator = torch.Generator().manual_seed(0)
+    full = torch.rand(7, 5, generator=generator, dtype=torch.float64)
+    full = torch.where(torch.rand(7, 5, generator=generator) < 0.4, full, 0.0)
+    row, column = full.nonzero().T
+    counts = torch.bincount(row, minlength=7)
+    matrix = Sparse(counts.cumsum(0) - counts, column, full[row, column], 5)
+    x = torch.rand(5, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(matrix.times(x), full @ x)
+    assert torch.autograd.gradcheck(matrix.times, x)
+
+
+def test_very_unequal_clients_are_not_filled_up_to_the_largest(monkeypatch):
+    shapes = []
+    forward = LorentzGCN((4,)).build(federation().meta).__class__.forward
+
+    def noted(network, joint):
+        shapes.append(joint.shape)
+        return forward(network, joint)
+
+    monkeypatch.setattr("flatland.model._Curved.forward", noted)
+    data = federation([(path(20), 20), (path(19), 19), (path(3), 3), (path(3), 3)])
+    method = FlatLand(LorentzGCN((4,), dropout=0.0), rounds=1, curvature=Constant())
+    list(Trainer(Batched()).run(method, data, Rng(0)))
+    assert {(2, 20), (2, 3)} <= set(shapes)
+    assert (4, 20) not in shapes
+
+
+def test_a_graph_that_nobody_holds_is_forgotten():
+    from flatland.blocks import _ALONE
+
+    before = len(_ALONE)
+    graph = graph_of(path(3), 3)
+    assert block((graph,)) is block((graph,))
+    assert len(_ALONE) == before + 1
+    del graph
+    assert len(_ALONE) == before
