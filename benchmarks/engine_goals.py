@@ -22,7 +22,8 @@ from benchmarks.engine_rounds import Found, ask_peak, difference
 from benchmarks.plain_loop import Workload
 from fedbolic.data import Dirichlet
 from fedbolic.federated import Auto, Engine, Evaluation, FedAvg, Position, Trainer
-from fedbolic.federated.stacked import Feed, Task
+from fedbolic.federated.feed import Feed
+from fedbolic.federated.task import Task
 from fedbolic.rng import Rng
 
 CROWD = Workload("1000 x CNN-S", 1000, 32, channels=(6, 16), widths=(64,))

@@ -13,8 +13,9 @@ from fedbolic.federated.engine import Engine, Failure, Result
 from fedbolic.federated.footprint import LIBRARIES, Footprint
 from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
-from fedbolic.federated.stacked import Task, advance, alike
+from fedbolic.federated.stacked import advance, alike
 from fedbolic.federated.stepped import Stepped
+from fedbolic.federated.task import Task
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedbolic import tree
-from fedbolic.federated.stacked import Task
 from fedbolic.federated.stepped import Stepped
+from fedbolic.federated.task import Task
 
 VALUES = 5.0
 """Times the size of ``local``: as it began and as it ends, stacked, its gradients, the next one."""

@@ -21,7 +21,8 @@ from fedbolic.federated import (
     stacked,
 )
 from fedbolic.federated.footprint import LIBRARIES, Footprint
-from fedbolic.federated.stacked import Task, padded_work
+from fedbolic.federated.padding import padded_work
+from fedbolic.federated.task import Task
 from fedbolic.nn.backbone import MLP, Backbone
 from tests.federated.agreeing import (
     TOLERANCE,

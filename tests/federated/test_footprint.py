@@ -10,7 +10,7 @@ import torch
 from fedbolic import tree
 from fedbolic.federated import Schedule
 from fedbolic.federated.footprint import Footprint
-from fedbolic.federated.stacked import Task
+from fedbolic.federated.task import Task
 from fedbolic.nn.backbone import MLP
 from fedbolic.optim import Adam
 from tests.federated.boring import RNG, SMALL, federation

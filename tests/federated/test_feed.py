@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from fedbolic.data import Client, Dirichlet, Examples
 from fedbolic.federated import Schedule
-from fedbolic.federated.stacked import Feed, Task, padded_work, parts
+from fedbolic.federated.feed import Feed
+from fedbolic.federated.padding import padded_work, parts
+from fedbolic.federated.task import Task
 from fedbolic.types import Meta
 from tests.federated.boring import RNG, SMALL
 
