@@ -69,11 +69,11 @@ class Problem(ABC):
 class Fashion(Problem):
     """A convolutional network with ``dim`` features under a linear or a hyperbolic head.
 
-    Images are averaged to 14 x 14. The first 10,000 training images train for 10 epochs of batches
+    Images are averaged to 14 x 14. The first 10,000 training images train for 5 epochs of batches
     of 100, the last 5,000 are validation, and the test set is the official one.
     """
 
-    num_train, num_validation, epochs = 10_000, 5_000, 10
+    num_train, num_validation, epochs = 10_000, 5_000, 5
     title = f"Fashion-MNIST, 14x14, {num_train:,} training images, {epochs} epochs"
     grid = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     weight_decay = 0.0
