@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.numerics import HALVES, narrow
@@ -83,6 +84,10 @@ class Curved(nn.Module, Generic[Space]):
         if not isinstance(self.curvature, Curvature):
             settings["curvature"] = self.curvature
         return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe()
 
 
 def checked(kind: type, curvature: Curvature | float) -> Curvature | float:

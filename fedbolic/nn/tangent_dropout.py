@@ -56,7 +56,3 @@ class TangentDropout(Curved[Lorentz | Poincare]):
             return x
         space = self.manifold
         return from_tangent(space, self.dropout(to_tangent(space, x)))
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe()
