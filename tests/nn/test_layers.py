@@ -189,6 +189,14 @@ def test_gradients_are_those_of_finite_differences(case):
 
 
 @every_layer
+def test_second_derivatives_are_those_of_finite_differences(case):
+    if case.kind is None:
+        pytest.skip("takes indices")
+    layer, x = learnt(case), case.inputs(C).requires_grad_()
+    assert torch.autograd.gradgradcheck(layer, x, rtol=1e-4, atol=1e-6, fast_mode=True)
+
+
+@every_layer
 def test_g13_one_curvature_per_sample_under_vmap(case):
     layer = learnt(case)
     cs = (0.3, 1.0, 2.5)
