@@ -41,12 +41,20 @@ def chord(d: Float[Tensor, "*shape"], c: Float[Tensor, ""] | float) -> Float[Ten
         d: In float32 or float64.
         c: 0 or more; the derivative by it is exact through 0, too.
     """
+    return chord_and_cosh(d, c)[0]
+
+
+def chord_and_cosh(
+    d: Float[Tensor, "*shape"], c: Float[Tensor, ""] | float
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+    """``chord(d, c)``, and ``cosh(sqrt(c) d)`` beside it."""
     if not isinstance(c, Tensor) and c == 0:
-        return d
+        return d, torch.ones_like(d)
     if not torch.compiler.is_compiling():
-        return Known.apply(d, c, CHORD)[0]
+        return Known.apply(d, c, CHORD)
     d = _bounded_arc(d, c)
-    return d * sinhc(c * d * d) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
+    value = d * sinhc(c * d * d) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
+    return value, (1 + c * value * value).sqrt()
 
 
 class Kind(NamedTuple):

@@ -43,7 +43,7 @@ class LorentzAttention(Curved[Lorentz]):
             inputs of another width or type.
 
     References:
-        Chen et al. (2022), Sec. 3.2, arXiv:2105.14686; Law et al. (2019), Eq. (12), PMLR 97.
+        Chen et al. (2022), arXiv:2105.14686; Law et al. (2019), PMLR 97.
 
     Example:
         >>> layer = LorentzAttention(4, num_heads=2)

@@ -81,8 +81,8 @@ class LorentzConv(_Convolution):
         ValueError: If a number of features is below 1, or ``curvature`` is none.
 
     References:
-        Chen et al. (2022), Eq. (10), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
-        Eq. (2), arXiv:1609.02907, for the weights.
+        Chen et al. (2022), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
+        arXiv:1609.02907, for the weights.
 
     Example:
         >>> layer = LorentzConv(3, 2)
@@ -181,7 +181,7 @@ class HGCNConv(_Convolution):
         ValueError: If a number of features is below 1, or a curvature is none.
 
     References:
-        Chami et al. (2019), Eqs. (6), (7), (9) and (10), arXiv:1910.12933.
+        Chami et al. (2019), arXiv:1910.12933.
 
     Example:
         >>> layer = HGCNConv(3, 2, activation=torch.relu, out_curvature=0.5)

@@ -30,7 +30,7 @@ class TangentLinear(Curved[Lorentz]):
             inputs of another width or type.
 
     References:
-        Chami et al. (2019), Eqs. (6) and (7), arXiv:1910.12933.
+        Chami et al. (2019), arXiv:1910.12933.
 
     Example:
         >>> layer = TangentLinear(3, 2)
