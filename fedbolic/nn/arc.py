@@ -102,17 +102,16 @@ class Known(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         """The gradients by the numbers and the curvature."""
-        known, by_x, by_c = _known(ctx), [], []
-        gradient, of_cosh = grad_outputs
-        if gradient is not None:
-            by_x.append(ctx.kind.slope(gradient, *known))
+        known, kind = _known(ctx), ctx.kind
+        derivatives = (kind.slope, kind.by_curvature), (kind.bend, kind.cosh_by_curvature)
+        by_x = by_c = None
+        for gradient, (along_x, along_c) in zip(grad_outputs, derivatives, strict=True):
+            if gradient is None:
+                continue
+            by_x = _plus(by_x, along_x(gradient, *known))
             if ctx.needs_input_grad[1]:
-                by_c.append((gradient * ctx.kind.by_curvature(*known)).sum())
-        if of_cosh is not None:
-            by_x.append(ctx.kind.bend(of_cosh, *known))
-            if ctx.needs_input_grad[1]:
-                by_c.append((of_cosh * ctx.kind.cosh_by_curvature(*known)).sum())
-        return sum(by_x) if by_x else None, sum(by_c) if by_c else None, None
+                by_c = _plus(by_c, (gradient * along_c(*known)).sum())
+        return by_x, by_c, None
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, Tensor]:
@@ -130,6 +129,10 @@ class Known(torch.autograd.Function):
 def _known(ctx: Any) -> tuple[Tensor, Any, Tensor, Tensor]:
     x, value, cosh, *c = ctx.saved_tensors
     return x, c[0] if c else ctx.number, value, cosh
+
+
+def _plus(total: Tensor | None, x: Tensor) -> Tensor:
+    return x if total is None else total + x
 
 
 def _bounded(t: Tensor, c: Tensor | float) -> Tensor:

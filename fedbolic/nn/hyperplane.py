@@ -6,7 +6,7 @@ length there, holds the points of the sheet whose Minkowski product with the nor
 :math:`\sinh(\sqrt c \, d) / \sqrt c` in the signed distance :math:`d`.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -21,7 +21,7 @@ from fedbolic.nn.coordinates import on_sheet
 from fedbolic.nn.space import Curved, Space, rounded, wide
 
 
-class Hyperplanes(Curved[Space]):
+class Hyperplanes(Curved[Space], ABC):
     """A layer with one learnt hyperplane, of a weight, per output.
 
     Row ``k`` of ``weight`` is the direction of hyperplane ``k`` at the origin, and how much it
