@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -103,6 +103,11 @@ def on_graph(kind, *args, curvature, **settings):
     return layer
 
 
+def hgcn_to(curvature):
+    """The layer whose outputs have a curvature too, here that of its inputs."""
+    return on_graph(HGCNConv, DIM, 3, curvature=curvature, out_curvature=curvature)
+
+
 def with_edges(layer, args):
     return *args, EDGES
 
@@ -136,6 +141,7 @@ CASES = {
     "LorentzConv without loops": convolution(LorentzConv, normalize=False, add_self_loops=False),
     "HGCNConv": convolution(HGCNConv, activation=torch.tanh),
     "HGCNConv at the origin": convolution(HGCNConv, local=False),
+    "HGCNConv with an output curvature": replace(convolution(HGCNConv), build=hgcn_to),
 }
 for kind in KINDS:
     BOTH = {
