@@ -81,6 +81,15 @@ def module(
     return build
 
 
+def behind_column(device: str) -> Built:
+    """A linear map of points whose outputs are put behind a coordinate that nobody computes.
+
+    What any layer of the sheet pays that leaves the matrix product to torch.
+    """
+    plain, x = nn.Linear(DIM + 1, DIM).to(device), sheet(device)
+    return (lambda x: torch.cat((x[:, :1], plain(x)), -1)), list(plain.parameters()), x
+
+
 def geoopt_linear(device: str) -> Built:
     """The Mobius linear layer of geoopt's examples, from its verbs."""
     space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
@@ -158,6 +167,7 @@ def graph(
 
 CANDIDATES = (
     Candidate("linear", "Linear", "torch", module(nn.Linear, DIM, vectors)),
+    Candidate("linear", "Linear behind a column", "torch", behind_column),
     Candidate("linear", "LorentzLinear", "fedbolic", module(LorentzLinear, DIM, sheet)),
     Candidate("linear", "LorentzFC", "fedbolic", module(LorentzFC, DIM, sheet)),
     Candidate("linear", "PoincareLinear", "fedbolic", module(PoincareLinear, DIM, ball)),

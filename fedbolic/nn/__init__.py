@@ -16,6 +16,7 @@ from fedbolic.nn.pool import CentroidPool
 from fedbolic.nn.prototype import BusemannHead, PrototypeHead
 from fedbolic.nn.residual import HyperbolicResidual
 from fedbolic.nn.tangent_dropout import TangentDropout
+from fedbolic.nn.tangent_linear import TangentLinear
 
 __all__ = [
     "BusemannHead",
@@ -36,4 +37,5 @@ __all__ = [
     "SpaceActivation",
     "TangentActivation",
     "TangentDropout",
+    "TangentLinear",
 ]

@@ -27,7 +27,7 @@ class SpaceActivation(Curved[Lorentz | Poincare]):
         curvature: Minus the sectional curvature, a number or a module.
 
     References:
-        Bdeir et al. (2024), Sec. 4.4, arXiv:2303.15919.
+        Bdeir et al. (2024), arXiv:2303.15919.
 
     Example:
         >>> import torch
@@ -68,7 +68,7 @@ class TangentActivation(Curved[Lorentz | Poincare]):
         curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
 
     References:
-        Ganea et al. (2018), Sec. 3.2, arXiv:1805.09112; Chami et al. (2019), arXiv:1910.12933.
+        Ganea et al. (2018), arXiv:1805.09112; Chami et al. (2019), arXiv:1910.12933.
 
     Example:
         >>> import torch

@@ -7,7 +7,7 @@ fuses the composed form.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -29,7 +29,7 @@ def arc(t: Float[Tensor, "*shape"], c: Float[Tensor, ""] | float) -> Float[Tenso
     if not isinstance(c, Tensor) and c == 0:
         return t
     if not torch.compiler.is_compiling():
-        return Known.apply(t, c, _arc, _arc_slopes)
+        return Known.apply(t, c, ARC)[0]
     t = _bounded(t, c)
     return t * asinhc(c * t * t) if isinstance(c, Tensor) else (c**0.5 * t).asinh() / c**0.5
 
@@ -41,51 +41,98 @@ def chord(d: Float[Tensor, "*shape"], c: Float[Tensor, ""] | float) -> Float[Ten
         d: In float32 or float64.
         c: 0 or more; the derivative by it is exact through 0, too.
     """
+    return chord_and_cosh(d, c)[0]
+
+
+def chord_and_cosh(
+    d: Float[Tensor, "*shape"], c: Float[Tensor, ""] | float
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+    """``chord(d, c)``, and ``cosh(sqrt(c) d)`` beside it."""
     if not isinstance(c, Tensor) and c == 0:
-        return d
+        return d, torch.ones_like(d)
     if not torch.compiler.is_compiling():
-        return Known.apply(d, c, _chord, _chord_slopes)
+        return Known.apply(d, c, CHORD)
     d = _bounded_arc(d, c)
-    return d * sinhc(c * d * d) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
+    value = d * sinhc(c * d * d) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
+    return value, (1 + c * value * value).sqrt()
+
+
+class Kind(NamedTuple):
+    """A function of numbers and a curvature, and what its derivatives are made of.
+
+    Args:
+        values: The function, and the hyperbolic cosine of the length that it is of or gives.
+        slope: A factor times its derivative by the number.
+        by_curvature: Its derivative by the curvature.
+        bend: A factor times the derivative of the cosine by the number.
+        cosh_by_curvature: The derivative of the cosine by the curvature.
+    """
+
+    values: Callable[..., tuple[Tensor, Tensor]]
+    slope: Callable[..., Tensor]
+    by_curvature: Callable[..., Tensor]
+    bend: Callable[..., Tensor]
+    cosh_by_curvature: Callable[..., Tensor]
 
 
 class Known(torch.autograd.Function):
-    """A function of numbers and one curvature, the derivatives of which are given."""
+    """A function the derivatives of which are given, and the hyperbolic cosine in them.
+
+    The cosine is an output, so that a backward pass does not compute it again and yet has a
+    derivative itself.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, c: Tensor | float, value: Callable, slopes: Callable) -> Tensor:
-        """``value(x, c)``."""
-        return value(x, c)
+    def forward(x: Tensor, c: Tensor | float, kind: Kind) -> tuple[Tensor, Tensor]:
+        """The function and the cosine."""
+        return kind.values(x, c)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
         """Keep what the derivatives are made of."""
-        x, c, _, ctx.slopes = inputs
+        x, c, ctx.kind = inputs
         ctx.number = None if isinstance(c, Tensor) else c
-        kept = (x, output, c) if ctx.number is None else (x, output)
+        kept = (x, *output, c) if ctx.number is None else (x, *output)
         ctx.save_for_backward(*kept)
         ctx.save_for_forward(*kept)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         """The gradients by the numbers and the curvature."""
-        x, output, *c = ctx.saved_tensors
-        c = c[0] if c else ctx.number
-        slope, by_c = ctx.slopes(x, c, output, ctx.needs_input_grad[1])
-        (gradient,) = grad_outputs
-        return gradient * slope, None if by_c is None else (gradient * by_c).sum(), None, None
+        known, kind = _known(ctx), ctx.kind
+        derivatives = (kind.slope, kind.by_curvature), (kind.bend, kind.cosh_by_curvature)
+        by_x = by_c = None
+        for gradient, (along_x, along_c) in zip(grad_outputs, derivatives, strict=True):
+            if gradient is None:
+                continue
+            by_x = _plus(by_x, along_x(gradient, *known))
+            if ctx.needs_input_grad[1]:
+                by_c = _plus(by_c, (gradient * along_c(*known)).sum())
+        return by_x, by_c, None
 
     @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
-        """The derivative in one direction."""
-        x, output, *c = ctx.saved_tensors
-        c = c[0] if c else ctx.number
-        along_x, along_c, *_ = grad_inputs
-        slope, by_c = ctx.slopes(x, c, output, along_c is not None)
-        first = torch.zeros_like(x) if along_x is None else slope * along_x
-        return first if by_c is None else first + by_c * along_c
+    def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, Tensor]:
+        """The derivatives in one direction."""
+        known, (along_x, along_c, _) = _known(ctx), grad_inputs
+        value = cosh = torch.zeros_like(known[0])
+        if along_x is not None:
+            value, cosh = ctx.kind.slope(along_x, *known), ctx.kind.bend(along_x, *known)
+        if along_c is not None:
+            value = value + along_c * ctx.kind.by_curvature(*known)
+            cosh = cosh + along_c * ctx.kind.cosh_by_curvature(*known)
+        return value, cosh
+
+
+def _known(ctx: Any) -> tuple[Tensor, Any, Tensor, Tensor]:
+    x, value, cosh, *c = ctx.saved_tensors
+    return x, c[0] if c else ctx.number, value, cosh
+
+
+def _plus(total: Tensor | None, x: Tensor) -> Tensor:
+    return x if total is None else total + x
 
 
 def _bounded(t: Tensor, c: Tensor | float) -> Tensor:
@@ -98,28 +145,28 @@ def _bounded_arc(d: Tensor, c: Tensor | float) -> Tensor:
     return d.clamp(-limit, limit)
 
 
-def _arc(t: Tensor, c: Tensor | float) -> Tensor:
+def _arcs(t: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
     s = c**0.5 * _bounded(t, c)
-    if s.device.type != "cpu":
-        return s.asinh() / c**0.5
     q = s * s
-    return (s.abs() + q / (1 + (1 + q).sqrt())).log1p().copysign(s) / c**0.5
+    cosh = (q + 1).sqrt_()
+    if s.device.type != "cpu":
+        return s.asinh().div_(c**0.5), cosh
+    return torch.addcdiv(s.abs(), q, cosh + 1).log1p_().copysign_(s).div_(c**0.5), cosh
 
 
-def _chord(d: Tensor, c: Tensor | float) -> Tensor:
-    return (c**0.5 * _bounded_arc(d, c)).sinh() / c**0.5
+def _chords(d: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
+    s = (c**0.5 * _bounded_arc(d, c)).sinh_()
+    return s / c**0.5, (s * s).add_(1).sqrt_()
 
 
-def _arc_slopes(t: Tensor, c: Any, value: Tensor, curved: bool) -> tuple[Tensor, Tensor | None]:
+def _arc_by_curvature(t: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tensor:
     t = _bounded(t, c)
-    slope = (1 + c * t * t).rsqrt()
-    return slope, _by_curvature(_ARC, t, c, t * slope - value) if curved else None
+    return _by_curvature(_ARC, t, c, t / cosh - value)
 
 
-def _chord_slopes(d: Tensor, c: Any, value: Tensor, curved: bool) -> tuple[Tensor, Tensor | None]:
+def _chord_by_curvature(d: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tensor:
     d = _bounded_arc(d, c)
-    slope = (1 + c * value * value).sqrt()
-    return slope, _by_curvature(_CHORD, d, c, d * slope - value) if curved else None
+    return _by_curvature(_CHORD, d, c, d * cosh - value)
 
 
 def _by_curvature(series: tuple, x: Tensor, c: Tensor, gap: Tensor) -> Tensor:
@@ -140,3 +187,19 @@ def _by_curvature(series: tuple, x: Tensor, c: Tensor, gap: Tensor) -> Tensor:
     closed = gap / (2 * c)
     small = (edge - x.abs()).sign().clamp_min(0)  # 0 or 1; ``where`` takes 10 times as long
     return closed + small * (inside * inside * inside * power - closed)
+
+
+ARC = Kind(
+    _arcs,
+    slope=lambda g, t, c, value, cosh: g / cosh,
+    by_curvature=_arc_by_curvature,
+    bend=lambda g, t, c, value, cosh: g * (c * _bounded(t, c) / cosh),
+    cosh_by_curvature=lambda t, c, value, cosh: _bounded(t, c).square() / (2 * cosh),
+)
+CHORD = Kind(
+    _chords,
+    slope=lambda g, d, c, value, cosh: g * cosh,
+    by_curvature=_chord_by_curvature,
+    bend=lambda g, d, c, value, cosh: g * (c * value),
+    cosh_by_curvature=lambda d, c, value, cosh: _bounded_arc(d, c) * value / 2,
+)

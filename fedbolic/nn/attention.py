@@ -43,7 +43,7 @@ class LorentzAttention(Curved[Lorentz]):
             inputs of another width or type.
 
     References:
-        Chen et al. (2022), Sec. 3.2, arXiv:2105.14686; Law et al. (2019), Eq. (12), PMLR 97.
+        Chen et al. (2022), arXiv:2105.14686; Law et al. (2019), PMLR 97.
 
     Example:
         >>> layer = LorentzAttention(4, num_heads=2)
@@ -99,13 +99,15 @@ class LorentzAttention(Curved[Lorentz]):
             ValueError: If a tensor has the wrong shape or type.
         """
         context = x if context is None else context
-        for points in (x, context):
-            self.check(points, self.embed_dim, self.query.weight)
+        for name, points in (("x", x), ("context", context)):
+            self.check(points, self.embed_dim, self.query.weight, name=name)
             if points.ndim < 2:
                 raise ValueError(
-                    f"x must be sets of points (..., n, {self.embed_dim + 1}), got shape "
+                    f"{name} must be sets of points (..., n, {self.embed_dim + 1}), got shape "
                     f"{tuple(points.shape)}: unsqueeze(-2) makes a point a set"
                 )
+        if mask is not None:
+            check_mask(mask, x.shape[-2], context.shape[-2])
         space = self.manifold
         query, key, value = (
             self._heads(linear, points)
@@ -127,3 +129,19 @@ class LorentzAttention(Curved[Lorentz]):
     @override
     def extra_repr(self) -> str:
         return self.describe(embed_dim=self.embed_dim, num_heads=self.num_heads)
+
+
+def check_mask(mask: Tensor, n: int, m: int) -> None:
+    """Refuse what does not say which of ``m`` points each of ``n`` may attend to.
+
+    Raises:
+        ValueError: Naming what came and the remedy.
+    """
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be of torch.bool, got {mask.dtype}: use mask.bool()")
+    rows, columns = mask.shape[-2:] if mask.ndim > 1 else (0, 0)
+    if rows not in (1, n) or columns not in (1, m):
+        raise ValueError(
+            f"mask must have the shape (..., {n}, {m}), or 1 for either, got shape "
+            f"{tuple(mask.shape)}: rows are those that ask, columns those attended to"
+        )

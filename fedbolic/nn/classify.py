@@ -35,7 +35,7 @@ class LorentzMLR(Hyperplanes[Lorentz]):
             another width or type.
 
     References:
-        Bdeir et al. (2024), Sec. 4.3, arXiv:2303.15919, whose norm is :math:`|z|` exactly.
+        Bdeir et al. (2024), arXiv:2303.15919, whose norm is :math:`|z|` exactly.
 
     Example:
         >>> head = LorentzMLR(3, num_classes=10)
@@ -98,7 +98,7 @@ class PoincareMLR(Hyperplanes[Poincare]):
             another width or type.
 
     References:
-        Shimizu et al. (2021), Sec. 3.1, arXiv:2006.08210.
+        Shimizu et al. (2021), arXiv:2006.08210.
 
     Example:
         >>> PoincareMLR(3, num_classes=10)(torch.zeros(5, 3)).shape

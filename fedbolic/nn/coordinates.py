@@ -1,21 +1,114 @@
 """Points by their space coordinates on the sheet, or by their tangents at the origin."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.manifolds.numerics import BALL_MARGIN, SHEET_RADIUS, SMALL, shrink, square
+from fedbolic.manifolds.numerics import BALL_MARGIN, SHEET_RADIUS, SMALL, dot, shrink, square
 from fedbolic.nn.space import wide
+
+
+class Squared(torch.autograd.Function):
+    """``numerics.square``, whose derivative is one pass over the data, and not three."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        """The squares of the lengths."""
+        return square(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        """Keep the vectors, and which squares are the largest float."""
+        ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        """The gradient, 0 where the square is the largest float."""
+        (x, q), (gradient,) = ctx.saved_tensors, grad_outputs
+        return x * (gradient * _moving(q))
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
+        """The derivative in one direction."""
+        (x, q), (along,) = ctx.saved_tensors, grad_inputs
+        return dot(x, along) * _moving(q)
+
+
+def _moving(q: Tensor) -> Tensor:
+    return 2 * (q < torch.finfo(q.dtype).max).to(q.dtype)
+
+
+def squared(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
+    """``|x|^2`` along the last axis, which stays; at most the largest float."""
+    return square(x) if torch.compiler.is_compiling() else Squared.apply(x)
+
+
+class Sheet(torch.autograd.Function):
+    """``sheet_point`` in two passes over the data, and one for the derivative."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(s: Tensor, c: Tensor | float) -> Tensor:
+        """The points."""
+        size = torch.linalg.vector_norm(s, dim=-1, keepdim=True).clamp(max=_largest(s))
+        return torch.cat(((size * size + 1 / c).sqrt(), s), -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | float], output: Tensor) -> None:
+        """Keep the points and the curvature."""
+        c = inputs[1]
+        ctx.number = None if isinstance(c, Tensor) else c
+        kept = (output, c) if ctx.number is None else (output,)
+        ctx.save_for_backward(*kept)
+        ctx.save_for_forward(*kept)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradients by the space coordinates and the curvature."""
+        time, s, c = _coordinates(ctx)
+        (gradient,) = grad_outputs
+        share = gradient[..., :1] / time
+        by_s = torch.addcmul(gradient[..., 1:], s, share * (time < _largest(s)))
+        return by_s, (share / (-2 * c * c)).sum() if ctx.needs_input_grad[1] else None
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
+        """The derivative in one direction."""
+        time, s, c = _coordinates(ctx)
+        along, along_c = grad_inputs
+        along = torch.zeros_like(s) if along is None else along
+        first = dot(s, along) * (time < _largest(s)) / time
+        if along_c is not None:
+            first = first - along_c / (2 * c * c * time)
+        return torch.cat((first, along), -1)
+
+
+def _coordinates(ctx: Any) -> tuple[Tensor, Tensor, Any]:
+    y, *c = ctx.saved_tensors
+    return y[..., :1], y[..., 1:], c[0] if c else ctx.number
+
+
+def _largest(s: Tensor) -> float:
+    """The largest time coordinate: its square is a float."""
+    return (torch.finfo(s.dtype).max / 2) ** 0.5
 
 
 def sheet_point(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n+1"]:
     """The points with the space coordinates ``s``: their time coordinates follow.
 
-    Only the time coordinate is bounded, by the largest float, since every pass over ``s`` is seen
-    in the time of a layer: see ``draw_in``.
+    Only the time coordinate is bounded, so that its square is a float, since every pass over ``s``
+    is seen in the time of a layer: see ``draw_in``.
     """
-    return torch.cat(((1 / space.c + square(s)).sqrt(), s), -1)
+    if torch.compiler.is_compiling():
+        return torch.cat(((1 / space.c + square(s)).sqrt(), s), -1)
+    return Sheet.apply(s, space.c)
 
 
 def draw_in(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
@@ -25,7 +118,7 @@ def draw_in(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*bat
     """
     limit = SHEET_RADIUS[s.dtype]
     with torch.no_grad():
-        share = (limit / (space.c * square(s)).clamp(min=limit)).sqrt()
+        share = (limit / (space.c * squared(s)).clamp(min=limit)).sqrt()
     return s * share
 
 
@@ -38,7 +131,7 @@ def on_sheet(
     share.
     """
     s = wide(x)
-    q = square(s)
+    q = squared(s)
     limit = 1 - BALL_MARGIN * torch.finfo(x.dtype).eps
     with torch.no_grad():
         share = shrink(space.c * (q * SMALL) / limit)
@@ -48,7 +141,7 @@ def on_sheet(
 
 def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """The points of the ball whose images on the sheet have the space coordinates ``s``."""
-    t = space.c * square(s)
+    t = space.c * squared(s)
     inner = 1 + (1 + t).sqrt()
     limit = 1 - BALL_MARGIN * torch.finfo(s.dtype).eps
     with torch.no_grad():  # 1, but where rounding would leave the ball

@@ -28,7 +28,7 @@ class Dropout(nn.Module):
         ValueError: If ``p`` is out of range.
 
     References:
-        Srivastava et al. (2014), Sec. 4; Steele et al. (2014), Fig. 14, doi:10.1145/2660193.2660195
+        Srivastava et al. (2014), JMLR 15; Steele et al. (2014), doi:10.1145/2660193.2660195
         (SplitMix64, which mixes the seed and the places).
 
     Example:

@@ -1,12 +1,34 @@
 """Edges and weights of a graph, in the forms that PyG's layers take."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import add_remaining_self_loops, is_sparse, scatter, to_edge_index
+
+Nodes: TypeAlias = (
+    Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
+)
+"""Points of all nodes; or of the sources, and of the targets, of a bipartite graph."""
+
+
+def ends(x: Nodes) -> tuple[Tensor, Tensor]:
+    """The points of the sources and of the targets of edges: one tensor if these are the same.
+
+    Raises:
+        ValueError: If there is not one point per node.
+    """
+    sources, targets = x if isinstance(x, tuple) else (x, x)
+    for points in (sources, targets):
+        if points.ndim != 2:
+            raise ValueError(
+                f"x must have the shape (nodes, coordinates), got shape {tuple(points.shape)}: "
+                "many graphs are one with more nodes, as in PyG's Batch"
+            )
+    return sources, targets
 
 
 def weighted(

@@ -36,7 +36,7 @@ class HyperbolicEmbedding(Curved[Lorentz | Poincare]):
             the indices are no integers.
 
     References:
-        Nickel and Kiela (2017), Sec. 3, arXiv:1705.08039, for the start.
+        Nickel and Kiela (2017), arXiv:1705.08039, for the start.
 
     Example:
         >>> HyperbolicEmbedding(Lorentz, 10, 3)(torch.tensor([[0, 9]])).shape

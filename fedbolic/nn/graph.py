@@ -1,11 +1,10 @@
 """Hyperbolic graph convolutions, on PyG's ``MessagePassing``."""
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import MessagePassing
 from torch_geometric.typing import Adj, OptTensor
@@ -15,18 +14,48 @@ from typing_extensions import override
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import square
 from fedbolic.nn.coordinates import from_tangent, sheet_point, to_tangent
-from fedbolic.nn.edges import shares, transposed, weighted
+from fedbolic.nn.edges import Nodes, ends, shares, transposed, weighted
 from fedbolic.nn.linear import LorentzLinear
 from fedbolic.nn.space import Curved, wide
 from fedbolic.nn.tangent_linear import TangentLinear
 
-Nodes: TypeAlias = (
-    Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
-)
-"""Points of all nodes; or of the sources, and of the targets, of a bipartite graph."""
+
+class _Convolution(MessagePassing):
+    """What the convolutions share: a linear map to points, the edges they take, how they print."""
+
+    def __init__(
+        self, linear: LorentzLinear | TangentLinear, *, normalize: bool, add_self_loops: bool
+    ) -> None:
+        super().__init__(aggr="sum")
+        self.linear, self.normalize, self.add_self_loops = linear, normalize, add_self_loops
+
+    @property
+    def manifold(self) -> Lorentz:
+        """The sheet of the inputs at the present curvature."""
+        return self.linear.manifold
+
+    def _read(
+        self, x: Nodes, edge_index: Adj, edge_weight: OptTensor
+    ) -> tuple[Tensor, Tensor, Tensor, OptTensor]:
+        """Points of the sources and the targets, the edges, and their weights."""
+        sources, targets = ends(x)
+        edges, weight = weighted(
+            edge_index,
+            edge_weight,
+            len(targets) if targets is sources else None,
+            normalize=self.normalize,
+            add_self_loops=self.add_self_loops,
+        )
+        return sources, targets, edges, weight
+
+    @override
+    def extra_repr(self) -> str:
+        return f"normalize={self.normalize}, add_self_loops={self.add_self_loops}"
+
+    __repr__ = nn.Module.__repr__  # PyG's has numbers of channels only
 
 
-class LorentzConv(MessagePassing):
+class LorentzConv(_Convolution):
     r"""A graph convolution on the sheet: a linear map, then the centroid of the neighbours.
 
     .. math:: y_j = \mathrm{LorentzLinear}(x_j), \quad
@@ -48,9 +77,12 @@ class LorentzConv(MessagePassing):
         add_self_loops: Whether a node without an edge to itself gets one, of weight 1.
         curvature: Of inputs and outputs; layers may share a module.
 
+    Raises:
+        ValueError: If a number of features is below 1, or ``curvature`` is none.
+
     References:
-        Chen et al. (2022), Eq. (10), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
-        Eq. (2), arXiv:1609.02907, for the weights.
+        Chen et al. (2022), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
+        arXiv:1609.02907, for the weights.
 
     Example:
         >>> layer = LorentzConv(3, 2)
@@ -69,14 +101,8 @@ class LorentzConv(MessagePassing):
         add_self_loops: bool = True,
         curvature: Curvature | float = 1.0,
     ) -> None:
-        super().__init__(aggr="sum")
-        self.linear = LorentzLinear(in_features, out_features, bias=bias, curvature=curvature)
-        self.normalize, self.add_self_loops = normalize, add_self_loops
-
-    @property
-    def manifold(self) -> Lorentz:
-        """The sheet of inputs and outputs at the present curvature."""
-        return self.linear.manifold
+        linear = LorentzLinear(in_features, out_features, bias=bias, curvature=curvature)
+        super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
 
     @override
     def forward(
@@ -92,17 +118,10 @@ class LorentzConv(MessagePassing):
             edge_weight: One number per edge, 0 or more; a sparse tensor has its own.
 
         Raises:
-            ValueError: If edges or weights have another shape or type, or a bipartite graph meets
-                a layer that normalises or adds self loops.
+            ValueError: If points, edges or weights have another shape or type, or a bipartite
+                graph meets a layer that normalises or adds self loops.
         """
-        sources, targets = x if isinstance(x, tuple) else (x, x)
-        edges, weight = weighted(
-            edge_index,
-            edge_weight,
-            len(targets) if targets is sources else None,
-            normalize=self.normalize,
-            add_self_loops=self.add_self_loops,
-        )
+        sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
         y = self.linear(sources)
         own = y if targets is sources else self.linear(targets)
         points = sheet_point(self.manifold, y[:, 1:].double())
@@ -129,12 +148,8 @@ class LorentzConv(MessagePassing):
     ) -> Tensor:
         return spmm(adj_t, x, reduce="sum")
 
-    @override
-    def extra_repr(self) -> str:
-        return f"normalize={self.normalize}, add_self_loops={self.add_self_loops}"
 
-
-class HGCNConv(MessagePassing):
+class HGCNConv(_Convolution):
     r"""A layer of the hyperbolic graph convolutional network, by means in tangent spaces.
 
     .. math::
@@ -163,10 +178,10 @@ class HGCNConv(MessagePassing):
         out_curvature: Of the outputs; by default that of the inputs.
 
     Raises:
-        ValueError: If a number of features is below 1.
+        ValueError: If a number of features is below 1, or a curvature is none.
 
     References:
-        Chami et al. (2019), Eqs. (6), (7), (9) and (10), arXiv:1910.12933.
+        Chami et al. (2019), arXiv:1910.12933.
 
     Example:
         >>> layer = HGCNConv(3, 2, activation=torch.relu, out_curvature=0.5)
@@ -188,16 +203,10 @@ class HGCNConv(MessagePassing):
         curvature: Curvature | float = 1.0,
         out_curvature: Curvature | float | None = None,
     ) -> None:
-        super().__init__(aggr="sum")
-        self.linear = TangentLinear(in_features, out_features, bias=bias, curvature=curvature)
-        self.normalize, self.add_self_loops, self.local = normalize, add_self_loops, local
-        self.activation = activation
+        linear = TangentLinear(in_features, out_features, bias=bias, curvature=curvature)
+        super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
+        self.local, self.activation = local, activation
         self.out = None if out_curvature is None else Curved(Lorentz, out_curvature)
-
-    @property
-    def manifold(self) -> Lorentz:
-        """The sheet of the inputs at the present curvature."""
-        return self.linear.manifold
 
     @property
     def out_manifold(self) -> Lorentz:
@@ -213,14 +222,7 @@ class HGCNConv(MessagePassing):
         A sparse tensor is read as edges: a mean in the tangent space at a node has a message per
         edge.
         """
-        sources, targets = x if isinstance(x, tuple) else (x, x)
-        edges, weight = weighted(
-            edge_index,
-            edge_weight,
-            len(targets) if targets is sources else None,
-            normalize=self.normalize,
-            add_self_loops=self.add_self_loops,
-        )
+        sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
         space, h = self.manifold, wide(self.linear(sources))
         own = h if targets is sources else wide(self.linear(targets))
         weight = shares(edges[1], weight, own)
@@ -248,9 +250,7 @@ class HGCNConv(MessagePassing):
 
     @override
     def extra_repr(self) -> str:
-        return (
-            f"normalize={self.normalize}, add_self_loops={self.add_self_loops}, local={self.local}"
-        )
+        return f"{super().extra_repr()}, local={self.local}"
 
 
 def _centroid(space: Lorentz, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ length there, holds the points of the sheet whose Minkowski product with the nor
 :math:`\sinh(\sqrt c \, d) / \sqrt c` in the signed distance :math:`d`.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -16,12 +16,12 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.arc import chord
+from fedbolic.nn.arc import chord_and_cosh
 from fedbolic.nn.coordinates import on_sheet
 from fedbolic.nn.space import Curved, Space, rounded, wide
 
 
-class Hyperplanes(Curved[Space]):
+class Hyperplanes(Curved[Space], ABC):
     """A layer with one learnt hyperplane, of a weight, per output.
 
     Row ``k`` of ``weight`` is the direction of hyperplane ``k`` at the origin, and how much it
@@ -94,10 +94,15 @@ class Hyperplanes(Curved[Space]):
         Raises:
             ValueError: If ``x`` cannot be points of the space.
         """
-        return self.products(space, x, wide(self.weight) / length.unsqueeze(-1))
+        unit = wide(self.weight) / length.unsqueeze(-1)
+        return self.products(space, x, unit, torch.ones_like(length))
 
     def products(
-        self, space: Space, x: Float[Tensor, "*batch ambient"], weight: Float[Tensor, "m n"]
+        self,
+        space: Space,
+        x: Float[Tensor, "*batch ambient"],
+        weight: Float[Tensor, "m n"],
+        length: Float[Tensor, " m"],
     ) -> Float[Tensor, "*batch m"]:
         """Minkowski products of points with normals, not rounded to a half type.
 
@@ -105,12 +110,13 @@ class Hyperplanes(Curved[Space]):
             space: Where the points are.
             x: The points.
             weight: Directions of the hyperplanes, as long as their normals shall be.
+            length: Of these.
 
         Raises:
             ValueError: If ``x`` cannot be points of the space.
         """
         self.check(x, self.in_features, self.weight)
-        rows = rounded(normals(space, weight, self.bias), self.weight.dtype)
+        rows = rounded(normals(space, weight, length, self.bias), self.weight.dtype)
         timed = (
             x if isinstance(space, Lorentz) else rounded(torch.cat(on_sheet(space, x), -1), x.dtype)
         )
@@ -123,19 +129,22 @@ def lengths(weight: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
 
 
 def normals(
-    space: Lorentz | Poincare, weight: Float[Tensor, "m n"], offset: Float[Tensor, " m"] | None
+    space: Lorentz | Poincare,
+    weight: Float[Tensor, "m n"],
+    length: Float[Tensor, " m"],
+    offset: Float[Tensor, " m"] | None,
 ) -> Float[Tensor, "m n+1"]:
     """The normals, each as long as its row of ``weight``, as factors of time and space coordinates.
 
     Args:
         space: Where the hyperplanes are; time is taken in radii in the ball, as it is on the sheet.
-        weight: Directions at the origin; a row of zeros has the normal 0.
+        weight: Directions at the origin.
+        length: Of these rows.
         offset: Signed distances of the hyperplanes from the origin; at most 41 radii count in
             float32 (346 in float64). By default 0.
     """
     if offset is None:
         return functional.pad(weight, (1, 0))
-    length, c = lengths(weight).unsqueeze(-1), space.c
-    sinh = chord(wide(offset), c).unsqueeze(-1)
-    unit = c**0.5 if isinstance(space, Lorentz) else 1.0
-    return torch.cat((-unit * sinh * length, (1 + c * sinh * sinh).sqrt() * weight), -1)
+    sinh, cosh = chord_and_cosh(wide(offset), space.c)
+    unit = space.c**0.5 if isinstance(space, Lorentz) else 1.0
+    return torch.cat(((-unit * sinh * length).unsqueeze(-1), cosh.unsqueeze(-1) * weight), -1)

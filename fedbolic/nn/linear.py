@@ -42,8 +42,7 @@ class LorentzLinear(Curved[Lorentz]):
             inputs of another width or type.
 
     References:
-        Chen et al. (2022), Sec. 3.1, arXiv:2105.14686; Yang et al. (2024), Sec. 4.1,
-        arXiv:2407.01290.
+        Chen et al. (2022), arXiv:2105.14686; Yang et al. (2024), arXiv:2407.01290.
 
     Example:
         >>> layer = LorentzLinear(3, 2)
@@ -152,7 +151,7 @@ class LorentzFC(Hyperplanes[Lorentz]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         space = self.manifold
-        s = draw_in(space, self.products(space, x, wide(self.weight)))
+        s = draw_in(space, self.products(space, x, wide(self.weight), self.length))
         return self.rounded(sheet_point(space, s), x, self.weight)
 
 
@@ -184,7 +183,7 @@ class PoincareLinear(Hyperplanes[Poincare]):
             inputs of another width or type.
 
     References:
-        Shimizu et al. (2021), Secs. 3.1 and 3.2, arXiv:2006.08210.
+        Shimizu et al. (2021), arXiv:2006.08210.
 
     Example:
         >>> layer = PoincareLinear(3, 2)

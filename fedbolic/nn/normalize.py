@@ -48,8 +48,7 @@ class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
             called, for inputs of another width or type, or for a single point in training.
 
     References:
-        Bdeir et al. (2024), Sec. 4.2, arXiv:2303.15919; Ioffe and Szegedy (2015), Algorithm 1,
-        arXiv:1502.03167.
+        Bdeir et al. (2024), arXiv:2303.15919; Ioffe and Szegedy (2015), arXiv:1502.03167.
 
     Example:
         >>> layer = HyperbolicBatchNorm(Poincare, 2)
@@ -171,7 +170,7 @@ class HyperbolicLayerNorm(Curved[Lorentz | Poincare]):
             called, for inputs of another width or type.
 
     References:
-        Ba et al. (2016), Eq. (3), arXiv:1607.06450; Yang et al. (2024), Sec. 4.2, arXiv:2407.01290.
+        Ba et al. (2016), arXiv:1607.06450; Yang et al. (2024), arXiv:2407.01290.
 
     Example:
         >>> HyperbolicLayerNorm(Lorentz, 2)(torch.tensor([[3.0, 2.0, -2.0]])).shape

@@ -25,7 +25,7 @@ class CentroidPool(Curved[Lorentz | Poincare]):
         ValueError: If ``dim`` is the last axis; when called, if there is no such axis.
 
     References:
-        Law et al. (2019), Eq. (12), PMLR 97.
+        Law et al. (2019), PMLR 97.
 
     Example:
         >>> import torch

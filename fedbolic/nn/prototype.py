@@ -36,8 +36,7 @@ class PrototypeHead(Curved[Lorentz | Poincare]):
             inputs of another width or type.
 
     References:
-        Snell et al. (2017), Eq. (2), arXiv:1703.05175; Khrulkov et al. (2020),
-        arXiv:1904.02239.
+        Snell et al. (2017), arXiv:1703.05175; Khrulkov et al. (2020), arXiv:1904.02239.
 
     Example:
         >>> PrototypeHead(Lorentz, 3, num_classes=10)(Lorentz().origin(5, 4)).shape
@@ -111,8 +110,7 @@ class BusemannHead(Curved[Lorentz | Poincare]):
             inputs of another width or type.
 
     References:
-        Ghadimi Atigh et al. (2021), Sec. 3, arXiv:2106.14472; Chen et al. (2026),
-        arXiv:2602.18858.
+        Ghadimi Atigh et al. (2021), arXiv:2106.14472; Chen et al. (2026), arXiv:2602.18858.
 
     Example:
         >>> BusemannHead(Poincare, 3, num_classes=10)(torch.zeros(5, 3)).shape

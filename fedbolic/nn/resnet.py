@@ -45,7 +45,7 @@ class ResNet(Backbone):
         ValueError: If there is no stage, a number is below 1, or a name is not among these.
 
     References:
-        He et al. (2016), Sec. 3.3 and Table 1, arXiv:1512.03385; He et al. (2015), Eq. (14),
+        He et al. (2016), arXiv:1512.03385; He et al. (2015), Eq. (14),
         arXiv:1502.01852; Wu and He (2018), arXiv:1803.08494; Liao et al. (2023), Sec. 5.1,
         arXiv:2307.14384.
 

@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.numerics import HALVES, narrow
@@ -24,11 +25,14 @@ class Curved(nn.Module, Generic[Space]):
         curvature: Minus the sectional curvature, as a number or as a module with one value.
 
     Raises:
-        ValueError: If the curvature is none of that model, or has more than one value.
+        ValueError: If ``kind`` is no such class, or the curvature is none of that model or has more
+            than one value.
     """
 
     def __init__(self, kind: type[Space], curvature: Curvature | float) -> None:
         super().__init__()
+        if kind not in (Lorentz, Poincare):
+            raise ValueError(f"kind must be Lorentz or Poincare, got {kind!r}")
         self.kind = kind
         self.curvature = checked(kind, curvature)
 
@@ -43,7 +47,12 @@ class Curved(nn.Module, Generic[Space]):
         return self.kind(self.c)
 
     def check(
-        self, x: Tensor, num_features: int | None = None, weight: Tensor | None = None
+        self,
+        x: Tensor,
+        num_features: int | None = None,
+        weight: Tensor | None = None,
+        *,
+        name: str = "x",
     ) -> None:
         """Refuse what cannot be points, for this layer.
 
@@ -51,6 +60,7 @@ class Curved(nn.Module, Generic[Space]):
             x: What came.
             num_features: Dimensions that the space must have, without time.
             weight: A parameter that is multiplied with ``x``.
+            name: What the caller calls ``x``.
 
         Raises:
             ValueError: Naming what came and the remedy.
@@ -60,11 +70,12 @@ class Curved(nn.Module, Generic[Space]):
         width = x.shape[-1] if x.ndim else 0
         if width != least and (num_features is not None or width < least):
             first = f"time first, then {least - 1}" if timed else "of the ball"
+            number = f"{least} or more" if num_features is None else f"{least}"
             raise ValueError(
-                f"x must have {least}{' or more' * (num_features is None)} coordinates ({first}) "
-                f"along its last axis, got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
+                f"{name} must have {number} coordinates ({first}) along its last axis, "
+                f"got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
             )
-        check_dtype(x, weight)
+        check_dtype(x, weight, name=name)
 
     def rounded(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """Points in the type of what they were computed from: half only if all of that is.
@@ -83,6 +94,10 @@ class Curved(nn.Module, Generic[Space]):
         if not isinstance(self.curvature, Curvature):
             settings["curvature"] = self.curvature
         return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe()
 
 
 def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
@@ -126,24 +141,25 @@ def remedy(x: Tensor, ambient: int, timed: bool) -> str:
     return "the layer takes the number of dimensions without time, the input has the coordinates"
 
 
-def check_dtype(x: Tensor, weight: Tensor | None = None) -> None:
+def check_dtype(x: Tensor, weight: Tensor | None = None, *, name: str = "x") -> None:
     """Refuse numbers of a type that a layer cannot compute with.
 
     Args:
         x: What came.
         weight: A parameter that is multiplied with ``x``; under autocast it may be of another type.
+        name: What the caller calls ``x``.
 
     Raises:
         ValueError: Naming the types and the remedy.
     """
     if not x.is_floating_point():
-        raise ValueError(f"x must be floating, got {x.dtype}: use x.float()")
+        raise ValueError(f"{name} must be floating, got {x.dtype}: use {name}.float()")
     if weight is None or x.dtype == weight.dtype:
         return
     narrow = (torch.float32, *HALVES)
     if torch.is_autocast_enabled(x.device.type) and {x.dtype, weight.dtype} <= set(narrow):
         return
     raise ValueError(
-        f"x must be {weight.dtype} as the layer is, got {x.dtype}: "
-        f"use x.to({weight.dtype}) or layer.to({x.dtype})"
+        f"{name} must be {weight.dtype} as the layer is, got {x.dtype}: "
+        f"use {name}.to({weight.dtype}) or layer.to({x.dtype})"
     )

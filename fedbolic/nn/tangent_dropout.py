@@ -28,7 +28,7 @@ class TangentDropout(Curved[Lorentz | Poincare]):
         ValueError: If ``p`` is no probability, or ``curvature`` is none of that space.
 
     References:
-        Srivastava et al. (2014), Sec. 4, JMLR 15.
+        Srivastava et al. (2014), JMLR 15.
 
     Example:
         >>> import torch
@@ -56,7 +56,3 @@ class TangentDropout(Curved[Lorentz | Poincare]):
             return x
         space = self.manifold
         return from_tangent(space, self.dropout(to_tangent(space, x)))
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe()

@@ -18,16 +18,19 @@ class TangentLinear(Curved[Lorentz]):
     .. math:: h = \exp_{\hat x}(P_{o \to \hat x}(b)), \quad \hat x = \exp_o(W \log_o(x))
 
     Args:
-        in_features: Dimensions of the sheet of the inputs.
-        out_features: Dimensions of the sheet of the outputs.
+        in_features: Dimensions of the space of the inputs; they have one coordinate more.
+        out_features: Dimensions of the space of the outputs.
         bias: Whether there is a :math:`b`, a tangent at the origin.
-        curvature: Of inputs and outputs.
+        curvature: Minus the sectional curvature of both, a number or a module to be learnt.
+        device: Where the parameters are made.
+        dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number of features is below 1.
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
+            inputs of another width or type.
 
     References:
-        Chami et al. (2019), Eqs. (6) and (7), arXiv:1910.12933.
+        Chami et al. (2019), arXiv:1910.12933.
 
     Example:
         >>> layer = TangentLinear(3, 2)
@@ -40,14 +43,17 @@ class TangentLinear(Curved[Lorentz]):
         in_features: int,
         out_features: int,
         *,
-        bias: bool = True,
         curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(Lorentz, curvature)
         check.at_least(1, in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
-        self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        weight = torch.empty(out_features, in_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(weight.new_empty(out_features)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -57,8 +63,7 @@ class TangentLinear(Curved[Lorentz]):
             nn.init.zeros_(self.bias)
 
     @override
-    def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
-        """The mapped points."""
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         self.check(x, self.in_features, self.weight)
         space = self.manifold
         h = from_tangent(space, wide(functional.linear(to_tangent(space, x), self.weight)))

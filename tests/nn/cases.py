@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,9 @@ from fedbolic.nn import (
     SpaceActivation,
     TangentActivation,
     TangentDropout,
+    TangentLinear,
 )
+from fedbolic.nn.graph import HGCNConv, LorentzConv
 
 DIM = 4
 KINDS = (Lorentz, Poincare)
@@ -41,7 +43,8 @@ class Case:
 
     ``kind``: the space of its inputs (none: indices). ``gives``: that of its outputs (none: plain
     numbers). ``training``: the mode to test it in. ``num``: features of the output. ``reach``: the
-    share of what floats can hold from which on derivatives may be larger than any float.
+    share of what floats can hold from which on derivatives may be larger than any float. ``shape``:
+    how many points the inputs are. ``raw``: the name of the parameter that is a learnt curvature.
     """
 
     build: Callable[..., nn.Module]
@@ -50,6 +53,8 @@ class Case:
     num: int = DIM
     training: bool = False
     reach: float = 1.0
+    shape: tuple[int, ...] = (2, 5)
+    raw: str = "curvature.raw"
 
     def make(self, curvature: Curvature | float = 1.0, *, seed: int = 0) -> nn.Module:
         """The layer in float64 with no parameter at a special value."""
@@ -63,11 +68,11 @@ class Case:
         return layer.train(self.training)
 
     def inputs(self, c: float = 1.0, *, seed: int = 0, radius: float = 1.0) -> torch.Tensor:
-        """Two sets of five points at about that radius, in float64."""
+        """Points at about that radius, in float64; by default two sets of five."""
         generator = torch.Generator().manual_seed(seed)
         if self.kind is None:
-            return torch.randint(0, DIM, (2, 5), generator=generator)
-        v = torch.randn(2, 5, DIM, generator=generator, dtype=torch.float64)
+            return torch.randint(0, DIM, self.shape, generator=generator)
+        v = torch.randn(*self.shape, DIM, generator=generator, dtype=torch.float64)
         return points(self.kind, c, radius * v / math.sqrt(DIM))
 
 
@@ -87,6 +92,33 @@ def residual(kind, curvature):
     )
 
 
+EDGES = torch.tensor([[0, 1, 2, 3, 3, 1], [1, 2, 0, 1, 3, 2]])
+"""Of a graph of five nodes: one edge is there twice, one is a loop, the last node has none."""
+
+
+def on_graph(kind, *args, curvature, **settings):
+    """A graph convolution that is called with points only."""
+    layer = kind(*args, curvature=curvature, **settings)
+    layer.register_forward_pre_hook(with_edges)
+    return layer
+
+
+def hgcn_to(curvature):
+    """The layer whose outputs have a curvature too, here that of its inputs."""
+    return on_graph(HGCNConv, DIM, 3, curvature=curvature, out_curvature=curvature)
+
+
+def with_edges(layer, args):
+    return *args, EDGES
+
+
+def convolution(kind, *, reach=1.0, **settings):
+    return Case(
+        partial(on_graph, kind, DIM, 3, **settings), Lorentz, Lorentz, 3,
+        reach=reach, shape=(5,), raw="linear.curvature.raw",
+    )  # fmt: skip
+
+
 CASES = {
     "LorentzLinear": Case(partial(LorentzLinear, DIM, 3), Lorentz, Lorentz, 3),
     "LorentzLinear without bias": Case(
@@ -98,9 +130,18 @@ CASES = {
     "PoincareLinear without bias": Case(
         partial(PoincareLinear, DIM, 3, bias=False), Poincare, Poincare, 3
     ),
+    "TangentLinear": Case(partial(TangentLinear, DIM, 3), Lorentz, Lorentz, 3),
+    "TangentLinear without bias": Case(
+        partial(TangentLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
+    ),
     "LorentzMLR": Case(partial(LorentzMLR, DIM, 6), Lorentz, None, 6),
     "PoincareMLR": Case(partial(PoincareMLR, DIM, 6), Poincare, None, 6),
     "LorentzAttention": Case(partial(LorentzAttention, DIM, 2), Lorentz, Lorentz, reach=0.25),
+    "LorentzConv": convolution(LorentzConv),
+    "LorentzConv without loops": convolution(LorentzConv, normalize=False, add_self_loops=False),
+    "HGCNConv": convolution(HGCNConv, activation=torch.tanh),
+    "HGCNConv at the origin": convolution(HGCNConv, local=False),
+    "HGCNConv with an output curvature": replace(convolution(HGCNConv), build=hgcn_to),
 }
 for kind in KINDS:
     BOTH = {

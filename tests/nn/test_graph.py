@@ -1,12 +1,11 @@
-"""Graph convolutions against means taken node by node, and what every graph layer keeps."""
+"""Graph convolutions against means taken node by node."""
 
 import copy
 
 import geoopt
 import pytest
 import torch
-from torch.func import functional_call, grad, hessian, jvp, vmap
-from torch.nn.utils import parameters_to_vector
+from torch.func import functional_call
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_dense_adj
 
@@ -222,82 +221,6 @@ def test_gradients_are_those_of_differences(name):
     given = [nodes(layer), WEIGHTS.clone(), *(p.detach().clone() for p in layer.parameters())]
     assert "linear.curvature.raw" in names
     assert torch.autograd.gradcheck(f, [t.requires_grad_() for t in given])
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_g12_a_layer_is_an_ordinary_module(name, tmp_path):
-    layer = make(name, c=Curvature(0.7), dtype=torch.float32)
-    x = nodes(layer, dtype=torch.float32)
-    y = layer(x, EDGES)
-    torch.testing.assert_close(copy.deepcopy(layer)(x, EDGES), y)
-    torch.save(layer.state_dict(), tmp_path / "layer.pt")
-    other = make(name, c=Curvature(2.0), seed=5, dtype=torch.float32)
-    other.load_state_dict(torch.load(tmp_path / "layer.pt", weights_only=True))
-    torch.testing.assert_close(other(x, EDGES), y)
-    assert parameters_to_vector(layer.parameters()).numel() == 3 * 2 + 2 + 1 + 2 * (
-        layer.linear.weight.shape[1] == 4
-    )
-    assert all(p.is_meta for p in copy.deepcopy(layer).to("meta").parameters())
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
-    layer(x, EDGES).square().sum().backward()
-    torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
-    optimiser.step()
-    assert not torch.equal(layer(x, EDGES), y)
-    assert layer.double()(x.double(), EDGES).dtype == torch.float64
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_g13_one_curvature_per_copy_of_a_graph(name):
-    layer = make(name, c=Curvature(1.0))
-    curvature = layer.linear.curvature
-    v = torch.randn(NUM_NODES, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(2))
-
-    def on_graph(raw):
-        sheet = Lorentz(curvature.c_of(raw))
-        x = sheet.expmap0(sheet.lift(v))
-        return functional_call(layer, {"linear.curvature.raw": raw}, (x, EDGES, WEIGHTS))
-
-    raws = torch.tensor([-1.0, 0.3, 2.0], dtype=DTYPE)
-    loop = torch.stack([on_graph(raw) for raw in raws])
-    torch.testing.assert_close(vmap(on_graph)(raws), loop, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_autocast_gives_points_in_float32_near_those_without(name):
-    layer = make(name, dtype=torch.float32)
-    x = nodes(layer, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = layer(x, EDGES)
-    assert y.dtype == torch.float32
-    assert outputs(layer).contains(y).all()
-    torch.testing.assert_close(y, layer(x, EDGES), rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_types_are_computed_wider_and_stay_on_the_sheet(name, dtype):
-    layer = make(name, dtype=dtype)
-    x = nodes(layer, dtype=dtype)
-    y = layer(x, EDGES, WEIGHTS.to(dtype))
-    assert y.dtype == dtype
-    assert outputs(layer).contains(y).all()
-    exact = copy.deepcopy(layer).double()(x.double(), EDGES, WEIGHTS.to(dtype).double())
-    torch.testing.assert_close(y.double(), exact, rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_g13_forward_and_reverse_derivatives_agree_to_second_order(name):
-    layer = make(name, c=Curvature(torch.tensor(0.7, dtype=DTYPE)))
-    x, raw = nodes(layer), layer.linear.curvature.raw.detach()
-
-    def loss(raw):
-        return functional_call(layer, {"linear.curvature.raw": raw}, (x, EDGES)).square().sum()
-
-    slope = grad(loss)(raw)
-    torch.testing.assert_close(jvp(loss, (raw,), (torch.ones_like(raw),))[1], slope)
-    h = 1e-5
-    expected = (grad(loss)(raw + h) - grad(loss)(raw - h)) / (2 * h)
-    torch.testing.assert_close(hessian(loss)(raw), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_learning_the_curvature_moves_the_sheet_of_all_that_share_it():

@@ -40,6 +40,13 @@ def test_bad_points_are_refused(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_many_graphs_side_by_side_are_refused(kind):
+    layer = kind(3, 2)
+    with pytest.raises(ValueError, match=r"must have the shape \(nodes, coordinates\), got.*2, 3"):
+        layer(layer.manifold.origin(2, 3, 4), EDGES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_bipartite_graph_is_not_normalised(kind):
     x = kind(3, 2).manifold.origin(3, 4)
     with pytest.raises(ValueError, match="normalize=False, add_self_loops=False"):

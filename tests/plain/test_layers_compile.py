@@ -8,7 +8,7 @@ import torch
 from fedbolic.manifolds import Curvature
 from tests.nn.cases import CASES
 
-LONG = ("without", "in training", "Lorentz HyperbolicBatchNorm", "Poincare ")
+LONG = ("without", "in training", "Lorentz HyperbolicBatchNorm", "Poincare ", "HGCN", "Tangent")
 """What takes seconds to trace, or is the same layer as another."""
 
 SHORT = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
     BusemannHead,
     CentroidPool,
@@ -40,7 +40,8 @@ def test_points_of_another_width_are_refused_with_what_came(case):
     if case.kind is None or not knows_its_width(layer):
         pytest.skip("takes points of any width")
     wide = torch.cat((x, x), -1)
-    with pytest.raises(ValueError, match=rf"x must have {x.shape[-1]} coordinates .*\(2, 5, "):
+    shape = ", ".join(map(str, case.shape))
+    with pytest.raises(ValueError, match=rf"x must have {x.shape[-1]} coordinates .*\({shape}, "):
         layer(wide)
 
 
@@ -142,6 +143,24 @@ def test_a_set_without_points_axis_is_refused():
         CentroidPool(Lorentz)(Lorentz().origin(2, 3), torch.ones(3))
     with pytest.raises(ValueError, match=r"x must be sets of points .*unsqueeze\(-2\)"):
         LorentzAttention(2, 1)(Lorentz().origin(3))
+
+
+def test_attention_names_the_argument_that_is_wrong():
+    layer, x = LorentzAttention(2, 1), Lorentz().origin(4, 3)
+    with pytest.raises(ValueError, match=r"context must have 3 coordinates .*got shape \(4, 5\)"):
+        layer(x, Lorentz().origin(4, 5))
+    with pytest.raises(ValueError, match=r"context must be sets of points .*got shape \(3,\)"):
+        layer(x, x[0])
+    with pytest.raises(ValueError, match=r"mask must be of torch.bool, got .*use mask.bool\(\)"):
+        layer(x, mask=torch.ones(4, 4))
+    for shape in ((4,), (4, 3), (3, 4)):
+        with pytest.raises(ValueError, match=r"mask must have the shape \(\.\.\., 4, 4\)"):
+            layer(x, mask=torch.ones(shape).bool())
+
+
+def test_a_space_without_layers_is_refused():
+    with pytest.raises(ValueError, match=r"kind must be Lorentz or Poincare, got .*Euclidean"):
+        CentroidPool(Euclidean)
 
 
 def test_a_branch_that_changes_the_width_is_refused():
