@@ -107,7 +107,7 @@ class _Smoothed:
 
     def weights(self, violation: np.ndarray) -> np.ndarray:
         """The maximising a of every example: the dual variable over C."""
-        return np.clip(self.before + violation / self.width, 0, self.top)
+        return (self.before + violation / self.width).clip(0, self.top)
 
     def minimise(self, w: np.ndarray) -> np.ndarray:
         for _ in range(MAX_STEPS):
@@ -126,12 +126,12 @@ class _Smoothed:
         self, w: np.ndarray, a: np.ndarray, violation: np.ndarray, corner: np.ndarray
     ) -> np.ndarray:
         """The minimiser of the quadratic piece, by least squares: the Hessian would lose digits."""
-        shifted = violation + self.width * self.before
-        rows = np.column_stack([self.signed, shifted])[corner]
-        rows = np.linalg.qr(rows, mode="r") * np.sqrt(self.C / self.width)
+        shifted = violation[corner] + self.width * self.before[corner]
         target = self.C * ((a * ~corner) @ self.signed) - w
-        left = np.vstack([rows[:, :-1], np.eye(len(w))])
-        return np.linalg.lstsq(left, np.append(rows[:, -1], target))[0]
+        rows = np.column_stack([self.signed[corner], shifted]) * np.sqrt(self.C / self.width)
+        rows = np.vstack([rows, np.column_stack([np.eye(len(w)), target])])
+        triangle = np.asarray(np.linalg.qr(rows, mode="r"))
+        return np.linalg.solve(triangle[: len(w), : len(w)], triangle[: len(w), -1])
 
     def _length(self, w: np.ndarray, step: np.ndarray, violation: np.ndarray) -> float:
         """Where the derivative along the step, increasing and piecewise linear, is zero."""
@@ -148,7 +148,7 @@ class _Smoothed:
         bends = [shifted / along[moving]]
         if np.isfinite(self.top):
             bends.append((shifted - self.width * self.top) / along[moving])
-        places = np.unique(np.concatenate(bends))
+        places = np.sort(np.concatenate(bends))
         places = np.concatenate([[0.0], places[places > 0]])
         low, high = 0, len(places)  # slope(places[low]) <= 0 < slope(places[high])
         while high - low > 1:
