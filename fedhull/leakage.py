@@ -95,6 +95,11 @@ class Leakage:
         return self.num_revealed / max(self.num_points, 1)
 
     @property
+    def crowd(self) -> float:
+        """Points per revealed bin."""
+        return self.num_revealed / max(self.num_bins, 1)
+
+    @property
     def single(self) -> float:
         """The share of the revealed bins that hold one point only."""
         return self.num_single / max(self.num_bins, 1)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedbolic import check
 from fedbolic.manifolds import Lorentz, Poincare, to_lorentz, to_poincare
 from fedhull.distance import sinh_half_distance
 from fedhull.hull import klein
@@ -39,7 +40,7 @@ def midpoints(
         reference: Which pairs.
 
     Raises:
-        ValueError: If a hull has no corner.
+        ValueError: If a hull has no corner, or there is no such ``reference``.
 
     References:
         Prakash et al. (2024), Sec. 3 and 5.7, arXiv:2308.06895.
@@ -50,8 +51,7 @@ def midpoints(
     """
     if not (len(one) and len(other)):
         raise ValueError("both hulls need a corner: a class without points has no reference point")
-    if reference not in get_args(Reference):
-        raise ValueError(f"reference must be one of {get_args(Reference)}, got {reference!r}")
+    check.one_of(get_args(Reference), reference=reference)
     planar = one.shape[1] == 2 and c > 0
     if reference == "exact" and planar and not overlap(one, other, c=c):
         x, y = _nearest_of_sides(one, other, pairs, c)
