@@ -130,7 +130,7 @@ class _Smoothed:
     def _newton_step(
         self, w: np.ndarray, a: np.ndarray, violation: np.ndarray, corner: np.ndarray
     ) -> np.ndarray:
-        """To the minimiser of the quadratic piece, by least squares: a Hessian would lose digits."""
+        """The step to the quadratic piece's minimiser, by least squares: a Hessian loses digits."""
         shifted = violation[corner] + self.width * self.before[corner]
         target = self.C * ((a * ~corner) @ self.signed) - w
         rows = np.column_stack([self.signed[corner], shifted]) * np.sqrt(self.C / self.width)
