@@ -72,14 +72,23 @@ def splits(num: int, C: float) -> dict[str, list[float]]:
     return found
 
 
-def interval(values: list[float]) -> str:
-    """Mean and half the width of the 95 % interval of Student's distribution.
+def half_width(values: list[float]) -> float:
+    """Half the width of the 95 % interval of the mean, by Student's distribution.
 
     Args:
         values: At least two.
     """
-    half = student.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.fmean(values):.2f} ± {half:.2f}"
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return float(student.ppf(0.975, len(values) - 1)) * error
+
+
+def interval(values: list[float]) -> str:
+    """Mean and half the width of its interval.
+
+    Args:
+        values: At least two.
+    """
+    return f"{statistics.fmean(values):.2f} ± {half_width(values):.2f}"
 
 
 def main() -> None:

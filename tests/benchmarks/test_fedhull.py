@@ -57,20 +57,21 @@ def test_an_interval_is_that_of_scipy():
     assert olsson.interval(values) == f"{np.mean(values):.2f} ± {(high - low) / 2:.2f}"
 
 
-def test_a_panel_shows_the_mean_and_the_range_of_the_accuracies_recorded(tmp_path):
+def test_a_panel_shows_the_mean_of_the_accuracies_recorded(tmp_path):
     for value in (0.4, 0.2):
         rows = {"FLP": {"data.offset": value, "data.num_points": 400, "data.least": 20}}
         sweep(QUICK, rows, seeds=(0, 1), runs=tmp_path, name=f"mu {value}")
     axes = Figure().subplots()
-    figure5.panel(axes, tmp_path)
-    (line,) = axes.get_lines()
+    figure5.panel(axes, tmp_path, {"other": "C0"})
+    (shown,) = axes.containers
+    line, _, (bars,) = shown.lines
     expected = [accuracies(tmp_path / f"mu {value}") for value in (0.2, 0.4)]
     assert np.array(line.get_xdata()).tolist() == [0.2, 0.4]
     assert line.get_ydata() == pytest.approx([statistics.fmean(of) for of in expected])
-    band = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert band.min() == pytest.approx(min(map(min, expected)))
-    assert band.max() == pytest.approx(max(map(max, expected)))
-    assert (axes.get_xlabel(), line.get_label()) == ("mu", "FLP")
+    for (low, high), of in zip(bars.get_segments(), expected, strict=True):
+        interval = student.interval(0.95, 1, np.mean(of), np.std(of, ddof=1) / np.sqrt(2))
+        assert (low[1], high[1]) == pytest.approx(interval)
+    assert (axes.get_xlabel(), shown.get_label(), line.get_color()) == ("mu", "FLP", "C1")
 
 
 def accuracies(folder):
