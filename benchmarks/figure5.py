@@ -1,7 +1,7 @@
 """Accuracy over a parameter, from a sweep with settings: ``python -m benchmarks.figure5 RUNS``.
 
 For each folder of a sweep whose settings are named by a parameter and a number, such as ``mu 0.2``,
-a panel with a line for every row: mean over seeds, and a band from the least to the largest.
+a panel with a line for every row: the mean over seeds and its 95 % interval.
 """
 
 import argparse
@@ -9,18 +9,24 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.olsson import half_width
 from fedbolic.report import G_FL, find, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def panel(axes: "Axes", folder: Path) -> None:
+WIDE = 100.0
+"""Values of the parameter that differ by more than this factor stand on a logarithmic axis."""
+
+
+def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> None:
     """One sweep: accuracy on the server's test set over the parameter.
 
     Args:
         axes: To draw on.
         folder: Of the sweep.
+        colours: Of the rows; those that have none get the next one.
     """
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     parameter = ""
@@ -34,9 +40,13 @@ def panel(axes: "Axes", folder: Path) -> None:
     for name, measured in lines.items():
         at = [value for value, _ in sorted(measured)]
         values = [accuracies for _, accuracies in sorted(measured)]
-        (line,) = axes.plot(at, [statistics.fmean(v) for v in values], marker=".", label=name)
-        low, high = [min(v) for v in values], [max(v) for v in values]
-        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        means = [statistics.fmean(v) for v in values]
+        errors = [half_width(v) if len(v) > 1 else 0.0 for v in values]
+        colour = colours.setdefault(name, f"C{len(colours)}")
+        axes.errorbar(at, means, errors, color=colour, marker=".", capsize=3, label=name)
+    places = {value for measured in lines.values() for value, _ in measured}
+    if min(places, default=0) > 0 and max(places) > WIDE * min(places):
+        axes.set_xscale("log")
     axes.set(xlabel=parameter, ylabel="accuracy %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
@@ -53,10 +63,10 @@ def main() -> None:
     options = parser.parse_args()
     canvas = Figure(figsize=(4.5 * len(options.folders), 3.5), layout="constrained")
     FigureCanvasAgg(canvas)
-    for axes, folder in zip(
-        canvas.subplots(1, len(options.folders), squeeze=False)[0], options.folders, strict=True
-    ):
-        panel(axes, folder)
+    panels = canvas.subplots(1, len(options.folders), squeeze=False)[0]
+    colours: dict[str, str] = {}
+    for axes, folder in zip(panels, options.folders, strict=True):
+        panel(axes, folder, colours)
     canvas.savefig(options.plot, dpi=100)
     print(options.plot)
 

@@ -51,3 +51,19 @@ def rate(*, below_one: bool = False, **values: float) -> None:
     for name, value in values.items():
         if not 0 <= value <= 1 or (below_one and value == 1):
             raise ValueError(f"{name} must lie in [0, 1{')' if below_one else ']'}, got {value}")
+
+
+def one_of(known: tuple[str, ...], **values: str) -> None:
+    """Refuse a name that is not known.
+
+    Raises:
+        ValueError: Naming the value, what is known and what came.
+
+    Example:
+        >>> one_of(("hinge", "squared_hinge"), loss="huber")
+        Traceback (most recent call last):
+        ValueError: loss must be one of hinge, squared_hinge, got 'huber'
+    """
+    for name, value in values.items():
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")

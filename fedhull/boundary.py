@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -64,6 +65,8 @@ class Hyperbolic(Boundary):
     def __post_init__(self) -> None:
         check.positive(C=self.C)
         check.at_least(1, pairs=self.pairs)
+        check.one_of(get_args(Loss), loss=self.loss)
+        check.one_of(get_args(Reference), reference=self.reference)
 
     @override
     def fit(

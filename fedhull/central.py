@@ -33,6 +33,9 @@ class Central(Method):
             origin twice (``released``).
         c: Minus the curvature, above 0.
 
+    Raises:
+        ValueError: If a value is out of range.
+
     References:
         Prakash et al. (2024), Sec. 6.1 and Table 2, arXiv:2308.06895.
     """
@@ -43,6 +46,7 @@ class Central(Method):
 
     def __post_init__(self) -> None:
         check.positive(c=self.c)
+        check.one_of(("none", "once", "released"), hulls=self.hulls)
 
     @property
     def rounds(self) -> int:  # type: ignore[override]  # a field of the others

@@ -114,6 +114,7 @@ class Sizes(Exchange):
         metrics = {
             "leakage/share": report.share,
             "leakage/single": report.single,
+            "leakage/crowd": report.crowd,
             "leakage/bins": float(report.num_bins),
             "leakage/neighbour": report.neighbour,
         }

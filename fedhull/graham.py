@@ -56,9 +56,8 @@ def _by_angle(x: Float[Tensor, "n 2"], base: int, space: Poincare) -> list[int]:
     """The other points by angle at the base, of each direction the farthest."""
     log = space.logmap(x[base], x)
     inwards = -x[base] / x[base].norm()
-    tangent = torch.stack(
-        [inwards[1], -inwards[0]]
-    )  # a quarter turn clockwise: all angles are left
+    # a quarter turn clockwise: as no point is farther from the origin, all angles are above 0
+    tangent = torch.stack([inwards[1], -inwards[0]])
     angles = torch.atan2(log @ inwards, log @ tangent).tolist()
     lengths = log.norm(dim=1).tolist()
     others = sorted((i for i in range(len(x)) if i != base), key=lambda i: (angles[i], lengths[i]))

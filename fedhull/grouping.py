@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import networkx
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import SpectralClustering
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.manifolds import Poincare
+from fedhull.distance import distance
 
 CROSS = 0.01
 """Weight of an edge between two hulls of one client, over the least weight of all."""
@@ -36,12 +35,14 @@ def hull_distances(
         >>> hull_distances([np.zeros((2, 2)), np.array([[0.5, 0.0]])])[0].round(3)
         array([0.   , 1.099])
     """
-    corners = torch.from_numpy(np.concatenate(list(hulls)))
+    corners = np.concatenate(list(hulls))
     sizes = np.array([len(hull) for hull in hulls])
     starts = np.concatenate([[0], sizes.cumsum()[:-1]])
-    distances = Poincare(c).cdist(corners, corners).numpy()
-    totals = np.add.reduceat(np.add.reduceat(distances, starts, axis=0), starts, axis=1)
-    return totals / np.outer(sizes, sizes)
+    means = np.zeros((len(hulls), len(hulls)))
+    for i, start in enumerate(starts):
+        to_each = distance(hulls[i][:, None], corners[start:], c=c).mean(axis=0)
+        means[i, i:] = np.add.reduceat(to_each, starts[i:] - start) / sizes[i:]
+    return means + np.triu(means, 1).T
 
 
 class Grouping(ABC):

@@ -5,7 +5,6 @@ finds it up to rounding; a rational predicate decides about every point near its
 """
 
 import functools
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -15,16 +14,20 @@ from scipy.spatial import ConvexHull, QhullError
 from fedbolic import check
 
 NEAR = 1e-9
-"""Points this near a facet, in units of the disc's radius, are decided exactly."""
+"""Points this near a facet, in units of the largest coordinate, are decided exactly."""
 
 THIN = 1e-6
 """Polygons whose inscribed circle is smaller than this are not trusted: every point is decided."""
 
-FEW = 24
+FEW = 80
 """Below so many points, deciding every one takes less time than asking Qhull first."""
 
-ROUNDING = 40 * np.finfo(float).eps
-"""Bounds the error of an orientation, per unit of the two sides: 16 roundings, with room."""
+ROUNDING = 40 * float(np.finfo(float).eps)
+"""Bounds the error of an orientation, per unit of the two sides and of the largest coordinate:
+16 roundings, with room."""
+
+UNDERFLOW = float(np.finfo(float).tiny)
+"""Products below it have lost their relative precision."""
 
 
 def klein(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Float[np.ndarray, "n dim"]:
@@ -66,8 +69,9 @@ def hull(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray,
     """
     require_ball(points, c=c, dim=2)
     flat = klein(points, c=c)
-    candidates = _candidates(flat, 1.0 if c == 0 else 1 / math.sqrt(c))
-    chosen = candidates[_chain(points[candidates], flat[candidates], c)]
+    scale = float(np.abs(flat).max(initial=0.0))
+    candidates = _candidates(flat, scale)
+    chosen = candidates[_chain(points[candidates], flat[candidates], scale, c)]
     return np.roll(chosen, -int(chosen.argmin())) if len(chosen) else chosen
 
 
@@ -122,13 +126,13 @@ def _angles(vectors: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
 
 
 def _chain(
-    points: Float[np.ndarray, "n 2"], flat: Float[np.ndarray, "n 2"], c: float
+    points: Float[np.ndarray, "n 2"], flat: Float[np.ndarray, "n 2"], scale: float, c: float
 ) -> Int[np.ndarray, " m"]:
     """Andrew's monotone chain by exact predicates: extreme points, counter-clockwise."""
-    order = _sorted(points, flat, c)
+    order = _sorted(points, flat, scale, c)
     if len(order) < 3:
         return np.array(order, dtype=np.int64)
-    left_of = functools.partial(_is_left, points, flat.tolist(), c)
+    left_of = functools.partial(_is_left, points, flat.tolist(), ROUNDING * scale, c)
     halves = []
     for direction in (order, order[::-1]):
         stack: list[int] = []
@@ -140,14 +144,15 @@ def _chain(
     return np.array(halves, dtype=np.int64)
 
 
-def _is_left(points: np.ndarray, flat: list[list[float]], c: float, i: int, j: int, k: int) -> bool:
+def _is_left(
+    points: np.ndarray, flat: list[list[float]], rounding: float, c: float, i: int, j: int, k: int
+) -> bool:
     """Whether ``k`` lies strictly to the left of the geodesic from ``i`` to ``j``."""
     (x, y), (x1, y1), (x2, y2) = flat[i], flat[j], flat[k]
     x1, y1, x2, y2 = x1 - x, y1 - y, x2 - x, y2 - y
     cross = x1 * y2 - y1 * x2
-    scale = 1.0 if c == 0 else 1 / math.sqrt(c)
-    bound = ROUNDING * scale * (abs(x1) + abs(y1) + abs(x2) + abs(y2) + ROUNDING * scale)
-    if abs(cross) > bound:
+    bound = rounding * (abs(x1) + abs(y1) + abs(x2) + abs(y2) + rounding)
+    if abs(cross) > bound + UNDERFLOW:
         return cross > 0
     return orientation(*(homogeneous(points[index], c) for index in (i, j, k))) > 0
 
@@ -182,10 +187,11 @@ def orientation(p: tuple[int, ...], q: tuple[int, ...], r: tuple[int, ...]) -> i
     )
 
 
-def _sorted(points: np.ndarray, flat: np.ndarray, c: float) -> list[int]:
+def _sorted(points: np.ndarray, flat: np.ndarray, scale: float, c: float) -> list[int]:
     """Different points by Klein coordinates, exactly; of equal ones the first."""
     order = np.lexsort((flat[:, 1], flat[:, 0]))
-    scale = 1.0 if c == 0 else 1 / math.sqrt(c)
+    again = (points[order[1:]] == points[order[:-1]]).all(axis=1)
+    order = np.delete(order, np.flatnonzero(again) + 1)  # most copies; rational numbers are slow
     close: Bool[np.ndarray, " m"] = np.diff(flat[order, 0]) <= ROUNDING * scale
     ordered: list[int] = []
     for run in np.split(order, np.flatnonzero(~close) + 1):

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
 from fedbolic import check
+from fedhull.distance import distance
 from fedhull.hull import hull
 from fedhull.quantise import PolarGrid
 
@@ -36,9 +37,11 @@ def quantised_hull(
         [1, 491]
     """
     check.at_least(1, min_count=min_count)
-    _, of_bin, counts = np.unique(grid.encode(points), return_inverse=True, return_counts=True)
-    points = points[counts[of_bin] >= min_count]
-    found = np.unique(grid.encode(points[hull(points, c=grid.c)]))
+    bins = grid.encode(points)
+    _, of_bin, counts = np.unique(bins, return_inverse=True, return_counts=True)
+    crowded = counts[of_bin] >= min_count
+    points, bins = points[crowded], bins[crowded]
+    found = np.unique(bins[hull(points, c=grid.c)])
     return np.sort(found[hull(grid.decode(found), c=grid.c)])
 
 
@@ -92,6 +95,11 @@ class Leakage:
         return self.num_revealed / max(self.num_points, 1)
 
     @property
+    def crowd(self) -> float:
+        """Points per revealed bin."""
+        return self.num_revealed / max(self.num_bins, 1)
+
+    @property
     def single(self) -> float:
         """The share of the revealed bins that hold one point only."""
         return self.num_single / max(self.num_bins, 1)
@@ -122,7 +130,8 @@ def leakage(
     counts: list[int] = []
     inside = grid.encode(points)
     for label, bins in revealed.items():
-        counts += [int(((inside == number) & (labels == label)).sum()) for number in bins]
+        own = np.sort(inside[labels == label])
+        counts += (np.searchsorted(own, bins, "right") - np.searchsorted(own, bins)).tolist()
     return Leakage(
         num_points=len(points),
         num_bins=len(counts),
@@ -147,7 +156,4 @@ def nearest_neighbour(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> 
     # balls of the hyperbolic metric are Euclidean ones with other centres: ask for a few more
     _, near = KDTree(points).query(points, k=min(len(points), 12))
     near = np.asarray(near)[:, 1:]
-    x, y = points[:, None], points[near]
-    gaps = (1 - c * np.square(x).sum(-1)) * (1 - c * np.square(y).sum(-1))
-    sinh = np.sqrt(c * np.square(x - y).sum(-1) / gaps)
-    return float(np.median((2 / np.sqrt(c) * np.arcsinh(sinh)).min(axis=1)))
+    return float(np.median(distance(points[:, None], points[near], c=c).min(axis=1)))

@@ -54,9 +54,8 @@ class PolarGrid:
             raise ValueError(
                 f"radius must be below 1/sqrt(c) = {1 / math.sqrt(self.c):.6g}, got {self.radius}"
             )
-        for name, known in (("rings", ("width", "area")), ("outside", ("clip", "raise"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+        check.one_of(("width", "area"), rings=self.rings)
+        check.one_of(("clip", "raise"), outside=self.outside)
 
     @property
     def length(self) -> float:

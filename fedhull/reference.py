@@ -1,13 +1,15 @@
 """Reference points: where the hyperplane between two hulls may pass through."""
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedbolic import check
 from fedbolic.manifolds import Lorentz, Poincare, to_lorentz, to_poincare
+from fedhull.distance import sinh_half_distance
 from fedhull.hull import klein
 
 Reference: TypeAlias = Literal["vertices", "exact"]
@@ -38,7 +40,7 @@ def midpoints(
         reference: Which pairs.
 
     Raises:
-        ValueError: If a hull has no corner.
+        ValueError: If a hull has no corner, or there is no such ``reference``.
 
     References:
         Prakash et al. (2024), Sec. 3 and 5.7, arXiv:2308.06895.
@@ -49,20 +51,25 @@ def midpoints(
     """
     if not (len(one) and len(other)):
         raise ValueError("both hulls need a corner: a class without points has no reference point")
-    space = Poincare(c)
-    x, y = torch.from_numpy(one), torch.from_numpy(other)
-    first, second = _nearest(space.cdist(x, y), pairs)
-    x, y = x[first], y[second]
+    check.one_of(get_args(Reference), reference=reference)
     planar = one.shape[1] == 2 and c > 0
     if reference == "exact" and planar and not overlap(one, other, c=c):
         x, y = _nearest_of_sides(one, other, pairs, c)
+    else:
+        x, y = _nearest_corners(one, other, pairs, c)
+    space = Poincare(c)
     return space.expmap(x, space.logmap(x, y) / 2).numpy()
 
 
-def _nearest(distances: Float[Tensor, "n m"], pairs: int) -> tuple[Tensor, Tensor]:
-    count = min(pairs, distances.numel())
-    chosen = distances.flatten().topk(count, largest=False).indices
-    return chosen // distances.shape[1], chosen % distances.shape[1]
+def _nearest_corners(
+    one: np.ndarray, other: np.ndarray, pairs: int, c: float
+) -> tuple[Tensor, Tensor]:
+    """The nearest pairs of corners, of equally near ones the first."""
+    apart = sinh_half_distance(one[:, None], other, c=c).ravel()
+    chosen = apart.argpartition(min(pairs, len(apart)) - 1)[:pairs]
+    chosen = chosen[np.lexsort((chosen, apart[chosen]))]
+    first, second = np.divmod(chosen, len(other))
+    return torch.from_numpy(one[first]), torch.from_numpy(other[second])
 
 
 def _nearest_of_sides(
@@ -107,9 +114,8 @@ def perpendicular_feet(
     """
     (a, b), (p, q) = _sides(one), _sides(other)
     m, n = _normal(a, b)[:, None], _normal(p, q)[None]
-    along = -_product(m, n)[
-        ..., None
-    ]  # beyond 1 where the lines neither meet nor touch at infinity
+    # beyond 1 where the lines neither meet nor touch at infinity
+    along = -_product(m, n)[..., None]
     apart = along[..., 0].abs() > 1
     on_one, on_other = _unit(n - along * m), _unit(m - along * n)
     within = [
@@ -142,11 +148,8 @@ def _normal(a: Tensor, b: Tensor) -> Tensor:
 
 def _unit(x: Tensor) -> Tensor:
     """The point of the sheet on the line of a timelike vector; anything for others."""
-    return (
-        x
-        / _product(x, x).clamp_min(torch.finfo(x.dtype).tiny).sqrt()[..., None]
-        * x[..., :1].sign()
-    )
+    length = _product(x, x).clamp_min(torch.finfo(x.dtype).tiny).sqrt()[..., None]
+    return x / length * x[..., :1].sign()
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:

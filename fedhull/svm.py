@@ -1,7 +1,7 @@
 """The support vector machine of a tangent space: no intercept, and a certificate of optimality."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -59,7 +59,8 @@ def fit_normal(
         loss: ``hinge`` as printed in the paper, or ``squared_hinge`` as in the authors' code.
 
     Raises:
-        ValueError: If ``C`` is not above 0, or the shapes do not fit.
+        ValueError: If ``C`` is not above 0, there is no such ``loss``, or not one sign for each
+            example.
 
     References:
         Prakash et al. (2024), Eq. (7), arXiv:2308.06895; Rockafellar (1976), Augmented Lagrangians
@@ -71,8 +72,12 @@ def fit_normal(
         array([0.497, 0.   ])
     """
     check.positive(C=C)
-    if loss not in ("hinge", "squared_hinge"):
-        raise ValueError(f"loss must be hinge or squared_hinge, got {loss!r}")
+    check.one_of(get_args(Loss), loss=loss)
+    if signs.shape != features.shape[:1] or (np.abs(signs) != 1).any():
+        raise ValueError(
+            f"there must be a sign of +1 or -1 for each of {len(features)} examples, got "
+            f"{len(signs)} values in {np.unique(signs)[:3].tolist()}"
+        )
     signed = features * signs[:, None]
     w, a = np.zeros(features.shape[1]), np.zeros(len(signed))
     if loss == "squared_hinge":
@@ -107,7 +112,7 @@ class _Smoothed:
 
     def weights(self, violation: np.ndarray) -> np.ndarray:
         """The maximising a of every example: the dual variable over C."""
-        return np.clip(self.before + violation / self.width, 0, self.top)
+        return (self.before + violation / self.width).clip(0, self.top)
 
     def minimise(self, w: np.ndarray) -> np.ndarray:
         for _ in range(MAX_STEPS):
@@ -125,13 +130,13 @@ class _Smoothed:
     def _newton_step(
         self, w: np.ndarray, a: np.ndarray, violation: np.ndarray, corner: np.ndarray
     ) -> np.ndarray:
-        """The minimiser of the quadratic piece, by least squares: the Hessian would lose digits."""
-        shifted = violation + self.width * self.before
-        rows = np.column_stack([self.signed, shifted])[corner]
-        rows = np.linalg.qr(rows, mode="r") * np.sqrt(self.C / self.width)
+        """The step to the quadratic piece's minimiser, by least squares: a Hessian loses digits."""
+        shifted = violation[corner] + self.width * self.before[corner]
         target = self.C * ((a * ~corner) @ self.signed) - w
-        left = np.vstack([rows[:, :-1], np.eye(len(w))])
-        return np.linalg.lstsq(left, np.append(rows[:, -1], target))[0]
+        rows = np.column_stack([self.signed[corner], shifted]) * np.sqrt(self.C / self.width)
+        rows = np.vstack([rows, np.column_stack([np.eye(len(w)), target])])
+        triangle = np.asarray(np.linalg.qr(rows, mode="r"))
+        return np.linalg.solve(triangle[: len(w), : len(w)], triangle[: len(w), -1])
 
     def _length(self, w: np.ndarray, step: np.ndarray, violation: np.ndarray) -> float:
         """Where the derivative along the step, increasing and piecewise linear, is zero."""
@@ -148,7 +153,7 @@ class _Smoothed:
         bends = [shifted / along[moving]]
         if np.isfinite(self.top):
             bends.append((shifted - self.width * self.top) / along[moving])
-        places = np.unique(np.concatenate(bends))
+        places = np.sort(np.concatenate(bends))
         places = np.concatenate([[0.0], places[places > 0]])
         low, high = 0, len(places)  # slope(places[low]) <= 0 < slope(places[high])
         while high - low > 1:

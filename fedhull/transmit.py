@@ -42,12 +42,13 @@ def encode(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[in
     .. math:: S_l = \sum_j v_j \, j^{l-1} \bmod q, \quad l = 1, \dots, 2T + 2
 
     Args:
-        values: By bin from 1, what stands there.
+        values: By bin, what stands there; both in 1 .. q - 1.
         capacity: T, the bins of all clients together at most.
         modulus: A prime q larger than every bin and every sum of values.
 
     Raises:
-        ValueError: If the client has more bins than the capacity.
+        ValueError: If the client has more bins than the capacity, or a bin or value would wrap
+            around.
 
     References:
         Prakash et al. (2024), Sec. 5.5, arXiv:2308.06895.
@@ -60,6 +61,12 @@ def encode(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[in
     if len(values) > capacity:
         raise ValueError(
             f"{len(values)} bins do not fit a capacity of {capacity}: agree on a larger one"
+        )
+    wrapped = [item for item in values.items() if not all(0 < number < modulus for number in item)]
+    if wrapped:
+        raise ValueError(
+            f"bins and values must lie in 1 .. {modulus - 1}, got {wrapped[0][1]} in bin "
+            f"{wrapped[0][0]}: take a larger field"
         )
     if not values:
         return [0] * num_symbols(capacity)

@@ -56,3 +56,8 @@ def test_the_error_names_the_value_and_the_range(call, message):
 def test_every_value_is_checked():
     with pytest.raises(ValueError, match="c must"):
         check.positive(a=1.0, b=2.0, c=-3.0)
+
+
+@given(st.sampled_from(["hinge", "Hinge", ""]))
+def test_one_of_is_one_of(x):
+    assert refuses(lambda x: check.one_of(("hinge", "huber"), x=x), x=x) == (x != "hinge")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 
 from fedbolic.manifolds import Poincare
@@ -33,6 +34,32 @@ def cluster(seed, n, distance):
     near = torch.from_numpy(spread(seed, n, radius=1.0))
     centre = Poincare().expmap0(torch.tensor([distance / 2, 0.0], dtype=torch.float64))
     return Poincare().mobius_add(centre, near).numpy()
+
+
+def exact_chain(points):
+    """Gift wrapping by rational arithmetic: from each corner to the point with all on its left."""
+    flat = [homogeneous(point, 1.0) for point in points]
+    different = [i for i, p in enumerate(points.tolist()) if points.tolist().index(p) == i]
+    start = min(different, key=lambda i: [Fraction(v, flat[i][0]) for v in flat[i][1:]])
+    found = [start]
+    while True:
+        best = None
+        for i in different:
+            if i == found[-1]:
+                continue
+            turn = 1 if best is None else -orientation(flat[found[-1]], flat[best], flat[i])
+            if turn > 0 or (turn == 0 and farther(flat, found[-1], i, best)):
+                best = i
+        if best in (start, None):
+            return found
+        found.append(best)
+
+
+def farther(flat, here, one, other):
+    """Whether the first of two points of one line with a corner is the farther of the two."""
+    at = [[Fraction(v, flat[i][0]) for v in flat[i][1:]] for i in (here, one, other)]
+    away = [max(abs(a - b) for a, b in zip(at[0], of, strict=True)) for of in at[1:]]
+    return away[0] > away[1]
 
 
 def exact_extremes(points):
@@ -72,11 +99,19 @@ def test_a_hull_is_that_of_algorithm_1(seed, n, c):
     assert set(hull(x, c=c)) == set(graham_scan(x, c=c))
 
 
+def beyond_a_plane(flat, i):
+    """Whether a plane has this point on one side and all others on the other, by a program."""
+    apart = np.delete(flat, i, axis=0) - flat[i]
+    bound, nothing = -np.ones(len(apart)), np.zeros(flat.shape[1])
+    return linprog(nothing, A_ub=apart, b_ub=bound, bounds=(None, None)).status == 0
+
+
 @settings(max_examples=30)
 @given(seeds, st.integers(2, 25), curvatures, st.sampled_from([2, 3, 7]))
-def test_extreme_points_are_no_combination_of_others_and_the_rest_are(seed, n, c, dim):
+def test_extreme_points_lie_beyond_a_plane_and_the_rest_do_not(seed, n, c, dim):
     x = spread(seed, n, c, dim=dim)
     found, flat = set(extreme_points(x, c=c)), klein(x, c=c)
+    assert found == {i for i in range(n) if beyond_a_plane(flat, i)}
     assert found == {i for i in range(n) if not is_combination(flat, i)}
 
 
@@ -112,6 +147,19 @@ def test_order_and_copies_change_nothing(seed, order):
     assert {tuple(p) for p in again[hull(again)]} == {tuple(p) for p in x[hull(x)]}
     assert len(hull(again)) == len(hull(x))
     assert max(hull(again)) < 20  # of equal points the first
+
+
+@given(seeds, st.integers(1, 40), st.sampled_from([2.0**-600, 2.0**-20, 2.0**30, 2.0**300]))
+def test_flat_hulls_do_not_depend_on_the_unit(seed, n, unit):
+    x = np.round(spread(seed, n) * 8)  # many points in one line, and many equal
+    assert hull(x * unit, c=0.0).tolist() == hull(x, c=0.0).tolist()
+
+
+@given(seeds, st.integers(81, 200))
+def test_many_points_are_decided_as_few_are(seed, n):
+    """Qhull is asked first beyond a number of points; with copies and points of one line, too."""
+    x = np.concatenate([spread(seed, n // 2), np.round(spread(seed + 1, n - n // 2), 1)])
+    assert {tuple(p) for p in x[hull(x)]} == {tuple(x[i]) for i in exact_chain(x)}
 
 
 @pytest.mark.parametrize("distance", [0.0, 10.0, 18.0, 26.0, 34.0])

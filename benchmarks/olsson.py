@@ -1,0 +1,115 @@
+"""FedHull on many splits of Olsson's cells: ``python -m benchmarks.olsson``.
+
+The paper's intervals are over partitions of one split with 48 test cells. The cells are read from
+the folder named by FEDBOLIC_DATA.
+"""
+
+import argparse
+import math
+import statistics
+
+import torch
+from scipy.stats import t as student
+
+from benchmarks.fedhull import GRID, olsson
+from fedbolic.data import FederatedData
+from fedbolic.federated import Method, Trainer
+from fedbolic.rng import Rng
+from fedhull import Central, Euclidean, FedHull, Hyperbolic
+
+PARTITIONS = 3
+"""Of each split, for the federated rows; the others do not depend on it."""
+
+
+def accuracy(method: Method, data: FederatedData, seed: int) -> float:
+    """In percent, on the server's test set.
+
+    Args:
+        method: What is run.
+        data: On which clients.
+        seed: Of the run.
+    """
+    *_, (_, rows) = Trainer().run(method, data, Rng(seed).at("run"))
+    return 100 * next(row.value for row in rows if row.name == "holdout/accuracy")
+
+
+def majority(data: FederatedData) -> float:
+    """The accuracy, in percent, of the class that most training cells have.
+
+    Args:
+        data: A split.
+    """
+    labels = torch.cat([client.train.all()["y"] for client in data.clients])
+    assert data.holdout is not None  # Olsson's cells have a test set
+    return 100 * float((data.holdout.test.all()["y"] == labels.mode().values).double().mean())
+
+
+def splits(num: int, C: float) -> dict[str, list[float]]:
+    """Accuracies of every row in every split, printed as they come.
+
+    Args:
+        num: How many splits.
+        C: The price of a violated margin: lambda.
+    """
+    rows: dict[str, Method] = {
+        "CP": Central(Hyperbolic(C)),
+        "CE": Central(Euclidean(C)),
+        "CH-CP": Central(Hyperbolic(C), hulls="once"),
+        "CH-CE": Central(Euclidean(C), hulls="once"),
+        "FLP": FedHull(GRID, boundary=Hyperbolic(C)),
+        "FLE": FedHull(GRID, boundary=Euclidean(C)),
+    }
+    found: dict[str, list[float]] = {name: [] for name in ("majority", *rows)}
+    for split in range(num):
+        deals = [olsson(split, legacy=None, seed=seed) for seed in range(PARTITIONS)]
+        found["majority"].append(majority(deals[0]))
+        for name, method in rows.items():
+            own = deals if isinstance(method, FedHull) else deals[:1]
+            values = [accuracy(method, data, seed) for seed, data in enumerate(own)]
+            found[name].append(statistics.fmean(values))
+        line = ", ".join(f"{name} {values[-1]:.2f}" for name, values in found.items())
+        print(f"split {split}: {line}", flush=True)
+    return found
+
+
+def half_width(values: list[float]) -> float:
+    """Half the width of the 95 % interval of the mean, by Student's distribution.
+
+    Args:
+        values: At least two.
+    """
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return float(student.ppf(0.975, len(values) - 1)) * error
+
+
+def interval(values: list[float]) -> str:
+    """Mean and half the width of its interval.
+
+    Args:
+        values: At least two.
+    """
+    return f"{statistics.fmean(values):.2f} ± {half_width(values):.2f}"
+
+
+def main() -> None:
+    """Print accuracies over splits with 95 % intervals, and paired differences.
+
+    The intervals take splits as independent, which splits of the same 319 cells are not.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--splits", type=int, default=60, help="of the cells")
+    parser.add_argument("--price", type=float, default=0.1, help="lambda")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = splits(options.splits, options.price)
+    print(f"\n{options.splits} splits, lambda {options.price}: mean and 95 % interval, %")
+    for name, values in found.items():
+        print(f"  {name:<12}{interval(values)}")
+    for one, other in (("FLP", "CP"), ("FLP", "FLE"), ("CP", "CE"), ("CH-CP", "CP")):
+        gaps = [a - b for a, b in zip(found[one], found[other], strict=True)]
+        ahead = 100 * statistics.fmean(gap > 0 for gap in gaps)
+        print(f"  {one + ' - ' + other:<12}{interval(gaps)}, ahead in {ahead:.0f} % of splits")
+
+
+if __name__ == "__main__":
+    main()
