@@ -97,7 +97,11 @@ def _log_scores(counts: Tensor, winners: Tensor, decay: float, left_out: Tensor 
         found = found - own[:, :, None]
     if decay == 0:
         return (found <= 0).sum(dim=-1).double().clamp(min=0.5).log()
-    return (found.sort(dim=-1).values.double() * math.log(decay)).logsumexp(dim=-1)
+    least, rate = found.amin(dim=-1, keepdim=True), math.log(decay)
+    bits = 62 - math.ceil(math.log2(found.shape[-1]))
+    # as integers: their sum does not depend on the order
+    terms = ((found - least).double() * rate).exp().mul_(2.0**bits).round_().long()
+    return terms.sum(dim=-1).double().log() + (least[..., 0].double() * rate - bits * math.log(2))
 
 
 def check_decay(decay: float) -> None:
