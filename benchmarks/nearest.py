@@ -56,7 +56,7 @@ def compare(
     """
     torch.set_num_threads(1)
     done = _read(results)
-    theirs = _published(published)
+    theirs = [] if published is None else _lines(published)
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
     for name in made:
         found = []
@@ -118,21 +118,22 @@ def task(name: str) -> Task:
     return Task(np.asarray(normalize(whole.x.numpy())), whole.y.numpy())
 
 
-def summarise(name: str, found: Sequence[Figures], theirs: dict[tuple[str, str], str]) -> None:
+def summarise(name: str, found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
     """Print normalised accuracy on draws of one kind: mean and standard error, and paired tests.
 
     Args:
         name: Of the kind.
         found: Figures of each draw.
-        theirs: Published ones, by row and setting.
+        theirs: Published ones.
     """
     seconds = statistics.fmean(one["seconds"] for one in found)
     accuracy = mean([one["kNN"] for one in found])
     print(f"\n{name}, {len(found)} data sets, {seconds:.0f} CPU s each; accuracy of kNN {accuracy}")
     print(f"  {'':<14}{'1 - a / a(kNN)':<16}{'published':<16}{'over kNN: t-test, Wilcoxon'}")
+    known = {one["row"]: one["value"] for one in theirs if one["setting"] == name}
     for key in ROWS[1:]:
         losses = [1 - one[key] / one["kNN"] for one in found]
-        cells = f"{mean(losses):<16}{theirs.get((key, name), ''):<16}"
+        cells = f"{mean(losses):<16}{known.get(key, ''):<16}"
         print(f"  {key:<14}{cells}{paired(losses)}", flush=True)
 
 
@@ -181,12 +182,12 @@ def baselines(one: Figures) -> list[str]:
     return [name for name in ("kNN", "1NN", "SBFC", *GRADIENTS) if name in one]
 
 
-def comparison(found: Sequence[Figures], theirs: dict[tuple[str, str], str]) -> None:
+def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
     """Print the paper's Table 2: wins, median gain and paired tests over data sets.
 
     Args:
         found: Figures of each.
-        theirs: Published ones, by row and column.
+        theirs: Published ones.
     """
     print(f"\n{'over':<6}{'fraction':>9}{'W/T/L':>10}{'median %':>10}   t-test, Wilcoxon")
     for ours, name in itertools.product(("FlyNN", "FlyNN others"), baselines(found[0])):
@@ -196,16 +197,15 @@ def comparison(found: Sequence[Figures], theirs: dict[tuple[str, str], str]) -> 
         median = 100 * statistics.median(gains)
         cells = f"{wins / len(gains):>9.2f}{record:>10}{median:>10.2f}   {paired(gains):<18}"
         print(f"{name:<6}{cells} {ours}")
-    for (name, column), value in theirs.items():
-        print(f"published, over {name}: {column} {value}")
+    for name in dict.fromkeys(one["row"] for one in theirs):
+        cells = [f"{one['column']} {one['value']}" for one in theirs if one["row"] == name]
+        print(f"published, FlyNN over {name}: {', '.join(cells)}")
 
 
-def _published(file: Path | None) -> dict[tuple[str, str], str]:
-    """Published figures by row and setting."""
-    if file is None:
-        return {}
+def _lines(file: Path) -> list[dict[str, str]]:
+    """Published figures, each with its row, setting and column."""
     with file.open(newline="") as lines:
-        return {(one["row"], one["setting"]): one["value"] for one in csv.DictReader(lines)}
+        return list(csv.DictReader(lines))
 
 
 def _read(file: Path) -> dict[tuple[str, int], Figures]:

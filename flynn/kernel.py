@@ -26,7 +26,7 @@ LANES = 16
 """Examples of a tile that are looked at together for a block that can hold a winner."""
 
 MOST_ROUNDED = 128
-"""Features of a row up to which sums are rounded: of more the few bits left would tell too little."""
+"""Features of a row up to which sums are rounded: of more too few bits would be left of each."""
 
 MASK = 2**31 - 1
 
