@@ -153,7 +153,7 @@ def paired(differences: Sequence[float]) -> str:
     Args:
         differences: One of each data set.
     """
-    if len(differences) < 2 or not any(differences):
+    if len(set(differences)) < 2:  # nothing to estimate a spread from
         return "-"
     # the second of statistic and p-value
     tests = stats.ttest_1samp(differences, 0), stats.wilcoxon(differences)

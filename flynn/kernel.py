@@ -69,16 +69,17 @@ def winners(
         found: Where they go, (n, active).
     """
     if fan_in <= MOST_ROUNDED:
-        exact, cut = np.int16, _excess(x, (2**15 - MOST_ROUNDED) // fan_in)
+        dtype, cut = np.int16, _excess(x, (2**15 - MOST_ROUNDED) // fan_in)
     else:
-        exact, cut = np.int32, np.zeros(len(x), np.int32)
-    fit = TILE_BYTES // (x.shape[1] * np.dtype(exact).itemsize)
+        dtype, cut = np.int32, np.zeros(len(x), np.int32)
+    fit = TILE_BYTES // (x.shape[1] * np.dtype(dtype).itemsize)
+    # wider tiles are hardly faster, and the maxima of their blocks take memory
     tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64
     num_blocks = -(-len(rows) // block)
     group = 16  # blocks whose largest sum bounds what a winner needs from below
     while group > 1 and num_blocks < 4 * found.shape[1] * group:
         group //= 2
-    _winners(x, (x >> cut[:, None]).astype(exact), cut, rows, fan_in, block, group, tile, found)
+    _winners(x, (x >> cut[:, None]).astype(dtype), cut, rows, fan_in, block, group, tile, found)
 
 
 def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
