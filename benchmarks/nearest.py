@@ -1,341 +1,227 @@
-"""The FlyNN paper's comparison: tuned rows, ten folds, normalised accuracy, paired tests."""
+"""The FlyNN paper's comparison: Tables 1, 2 and 9, from a preset of data sets.
 
-import argparse
+FEDBOLIC_DATA=FOLDER python -m benchmarks.nearest --config configs/flynn/table2.yaml
+
+Every data set's figures are added to a file as they come, and are not computed again.
+"""
+
+import csv
 import itertools
 import math
+import os
+import re
 import statistics
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from scipy import stats
 from sklearn.datasets import load_digits
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_score
-from sklearn.neighbors import NearestNeighbors
-from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import normalize
 
+from benchmarks.nearest_rows import Task, row
+from fedbolic.configuration import build
 from fedbolic.data import Synthetic, Table
-from flynn import simhash
 from flynn.fly_hash import connections, fly_hash
-from flynn.validation import fold_accuracies
 
-NUM_FOLDS = 10
-NUM_SETTINGS = 60  # of FlyNN, the paper's number
-NUM_FIRST = 20  # of them drawn over all ranges; the others around the best so far
-LARGEST_K = 64
-MOST_BITS = 2**16  # of SimHash; the paper goes to 2048 d
-PUBLISHED = {  # Table 1: mean and standard error over 30 data sets
-    "binary 1000 x 50": "1NN 0.11±0.05  SBFC 0.18±0.04  FlyNN -0.05±0.02",
-    "binary 10000 x 50": "1NN 0.18±0.02  SBFC 0.51±0.02  FlyNN -0.03±0.01",
-    "binary 1000 x 100": "1NN 0.07±0.03  SBFC 0.58±0.03  FlyNN -0.04±0.02",
-    "real 1000 x 50": "1NN 0.09±0.03  SBFC 0.68±0.01  FlyNN -0.07±0.02",
-    "real 10000 x 50": "1NN 0.11±0.00  SBFC 0.78±0.00  FlyNN 0.07±0.02",
-    "real 1000 x 100": "1NN 0.11±0.03  SBFC 0.66±0.02  FlyNN -0.05±0.03",
-}
-TABLE_2 = (
-    *(12, 14, 16, 22, 44, 60, 182, 715, 718, 722, 723, 734, 752, 761, 797, 806, 833, 849, 903),
-    *(917, 971, 978, 979, 995, 1020, 1049, 1050, 1067, 1068, 1466, 1475, 1479, 1496, 1504, 40497),
-)
+SYNTHETIC = re.compile(r"(binary|real) (\d+) x (\d+)")
+ROWS = ("kNN", "1NN", "SBFC", "FlyNN", "FlyNN others")
+GRADIENTS = ("LR", "MLP")
+
+Figures = dict[str, float]
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A data set with its folds.
+def compare(
+    sets: list[str],
+    draws: int = 1,
+    most: int = 2048,
+    lifts: int = 5,
+    gradients: bool = False,
+    published: Path | None = None,
+    results: Path = Path("nearest.csv"),
+) -> None:
+    """Print the tuned rows on each of some data sets, and the paper's summary of them.
 
     Args:
-        x: Examples, float64.
-        y: Labels from 0.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-
-    @property
-    def num_classes(self) -> int:
-        """Labels are the integers below it."""
-        return int(self.y.max()) + 1
-
-    def splits(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Stratified folds, training and test positions, the same for every row."""
-        folds = StratifiedKFold(NUM_FOLDS, shuffle=True, random_state=5489)
-        return list(folds.split(self.x, self.y))
-
-    def folds(self) -> list[torch.Tensor]:
-        """Test positions of every fold."""
-        return [torch.from_numpy(test) for _, test in self.splits()]
-
-
-def neighbours(task: Task) -> tuple[float, float]:
-    """The accuracy of the best k from 1 to 64, and of k = 1.
-
-    Args:
-        task: The data.
-    """
-    right = np.zeros((NUM_FOLDS, LARGEST_K))
-    for fold, (train, test) in enumerate(task.splits()):
-        k = min(LARGEST_K, len(train))
-        near = NearestNeighbors(n_neighbors=k).fit(task.x[train])
-        found = task.y[train][near.kneighbors(task.x[test], return_distance=False)]
-        votes = np.cumsum(found[:, :, None] == np.arange(task.num_classes), axis=1)
-        right[fold] = (votes.argmax(axis=2) == task.y[test, None]).mean(axis=0)
-    means = right.mean(axis=0)
-    return float(means.max()), float(means[0])
-
-
-def setting(point: np.ndarray, d: int, most: int) -> tuple[int, int, int, float]:
-    """m, s, rho and gamma at a point of the unit cube: the first three by ratio.
-
-    Args:
-        point: Four numbers in [0, 1].
-        d: Number of features.
-        most: The largest m over d.
-    """
-    m = round(2 * d * (most / 2) ** point[0])
-    s = round(2 * max(d / 4, 1) ** point[1])
-    rho = round(8 * 32 ** point[2])
-    gamma = 0.0 if point[3] < 0.1 else 0.8 * (point[3] - 0.1) / 0.9
-    return m, min(s, d), min(rho, m // 2), gamma
-
-
-def flynn(task: Task, seed: int, *, most: int) -> tuple[float, list[float]]:
-    """The best of 60 settings, and that setting with five other lifts.
-
-    Args:
-        task: The data.
-        seed: Of the search and its lift.
-        most: The largest m over d.
-    """
-    x, labels, folds = torch.from_numpy(task.x), torch.from_numpy(task.y), task.folds()
-    rng = np.random.default_rng(seed)
-
-    def accuracy(point: np.ndarray, lift: int) -> float:
-        m, s, rho, gamma = setting(point, x.shape[1], most)
-        winners = fly_hash(x, connections(m, x.shape[1], s, lift), rho)
-        sizes = {"dim": m, "num_classes": task.num_classes}
-        return float(fold_accuracies(winners, labels, folds, **sizes, decays=[gamma]).mean())
-
-    best, top = np.zeros(4), -1.0
-    for trial in range(NUM_SETTINGS):
-        point = rng.random(4)
-        if trial >= NUM_FIRST:
-            point = np.clip(best + 0.2 * rng.standard_normal(4), 0, 1)
-        found = accuracy(point, seed)
-        if found > top:
-            best, top = point, found
-    return top, [accuracy(best, lift) for lift in range(seed + 1, seed + 6)]
-
-
-def sbfc(task: Task, seed: int) -> float:
-    """The best length of a SimHash Bloom filter.
-
-    Args:
-        task: The data.
-        seed: Of its planes.
-    """
-    d = task.x.shape[1]
-    shares = [0.05, *(k / 10 for k in range(1, 10)), *(2.0**k for k in range(1, 12))]
-    lengths = {min(max(1, round(share * d)), MOST_BITS) for share in shares}
-    x, y, folds = torch.from_numpy(task.x), torch.from_numpy(task.y), task.folds()
-    return max(
-        float(
-            simhash.fold_accuracies(
-                x, y, folds, dim=dim, num_classes=task.num_classes, seed=seed
-            ).mean()
-        )
-        for dim in lengths
-    )
-
-
-def one_epoch(task: Task, seed: int) -> tuple[float, float]:
-    """Logistic regression and a network after one pass over the data: a short search of each.
-
-    Args:
-        task: The data.
-        seed: Of both.
-    """
-    linear = [
-        LogisticRegression(C=c, solver=solver, max_iter=1, random_state=seed)
-        for c, solver in itertools.product((2.0**-5, 1.0, 2.0**5, 2.0**10), ("sag", "saga"))
-    ]
-    networks = [
-        MLPClassifier((64,), learning_rate_init=lr, max_iter=1, random_state=seed).set_params(
-            batch_size=b
-        )
-        for b, lr in itertools.product((16, 64), (1e-3, 1e-2, 1e-1))
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # neither converges: it is not to
-        best = [
-            max(
-                float(cross_val_score(model, task.x, task.y, cv=task.splits()).mean())
-                for model in models
-            )
-            for models in (linear, networks)
-        ]
-    return best[0], best[1]
-
-
-def row(task: Task, *, seed: int, most: int, gradients: bool) -> dict[str, float]:
-    """The tuned accuracy of every method on one data set.
-
-    Args:
-        task: The data.
-        seed: Of all searches.
+        sets: Names of data sets: "digits", a number of OpenML, or made ones such as "real 1000 x
+            50" and "binary 1000 x 50".
+        draws: Data sets of each made kind.
         most: The largest m over d of FlyNN.
-        gradients: Whether the one-epoch rows are run, too.
+        lifts: Others that FlyNN's best setting is tried with.
+        gradients: Whether there are rows of one epoch of gradient descent, too.
+        published: A file of published figures to stand beside ours.
+        results: Figures of data sets that are done, and where those of others are added.
     """
     torch.set_num_threads(1)
-    start = time.process_time()
-    nearest, first = neighbours(task)
-    best, others = flynn(task, seed, most=most)
-    found = {"kNN": nearest, "1NN": first, "FlyNN": best, "FlyNN others": statistics.fmean(others)}
-    found["spread"] = statistics.stdev(others)
-    found["SBFC"] = sbfc(task, seed)
-    if gradients:
-        found["LR"], found["MLP"] = one_epoch(task, seed)
-    return {**found, "seconds": time.process_time() - start}
+    done = _read(results)
+    theirs = [] if published is None else _lines(published)
+    made = [name for name in sets if SYNTHETIC.fullmatch(name)]
+    for name in made:
+        found = []
+        for draw in range(draws):
+            if (name, draw) not in done:
+                figures = row(
+                    synthetic(name, draw), seed=0, most=most, lifts=lifts, gradients=gradients
+                )
+                _add(results, name, draw, figures)
+                done[name, draw] = figures
+            found.append(done[name, draw])
+        summarise(name, found, theirs)
+    others = [name for name in sets if name not in made]
+    for name in others:
+        if (name, 0) not in done:
+            figures = row(task(name), seed=0, most=most, lifts=lifts, gradients=gradients)
+            _add(results, name, 0, figures)
+            done[name, 0] = figures
+        print(line(name, done[name, 0]), flush=True)
+    if others:
+        comparison([done[name, 0] for name in others], theirs)
 
 
-def synthetic(n: int, d: int, draw: int, *, ones: int | None = None) -> Task:
-    """Five classes of three clusters, real or, with ``ones``, binary.
+def synthetic(name: str, draw: int) -> Task:
+    """Five classes of three clusters; binary ones are hashes of real ones of a tenth of the width.
 
     Args:
-        n: Examples.
-        d: Features.
+        name: Kind, number of examples and of features: "real 1000 x 50".
         draw: Which one.
-        ones: Of a binary example: the hash of real ones of a tenth of the features.
+
+    Raises:
+        ValueError: If the name is not of this form.
     """
-    inner = d if ones is None else d // 10
+    match = SYNTHETIC.fullmatch(name)
+    if match is None:
+        raise ValueError(f'a made data set is named such as "real 1000 x 50", got {name!r}')
+    n, d = int(match[2]), int(match[3])
+    inner = d if match[1] == "real" else d // 10
     parts = Synthetic(n, 0, inner, draw=draw).read(None, download=False)
-    if ones is None:
+    if match[1] == "real":
         return Task(parts.x_train.double().numpy(), parts.y_train.numpy())
-    winners = fly_hash(parts.x_train, connections(d, inner, max(1, inner // 2), draw), ones)
-    x = torch.zeros(n, d, dtype=torch.float64).scatter_(1, winners.long(), 1.0)
+    rows = connections(d, inner, max(1, inner // 2), draw)
+    ones = fly_hash(parts.x_train, rows, d // 5)  # Table 1's row of d = 100 is Table 3's of 20 ones
+    x = torch.zeros(n, d, dtype=torch.float64).scatter_(1, ones.long(), 1.0)
     return Task(x.numpy(), parts.y_train.numpy())
 
 
-def published(root: Path, *, most: int) -> Iterator[tuple[str, Callable[[], Task]]]:
-    """The sets of the paper's Table 4 that are in a data folder, and digits.
+def task(name: str) -> Task:
+    """A published table, or scikit-learn's digits, every example of length one.
 
     Args:
-        root: The data folder.
-        most: Examples times features times classes beyond which a set is left out.
+        name: "digits", or a number of OpenML.
     """
-    yield "digits", partial(_digits)
-    for number in TABLE_2:
-        whole = Table(number).read_all(root, download=False)
-        if whole.x.numel() * (int(whole.y.max()) + 1) <= most:
-            yield str(number), partial(_table, root, number)
-
-
-def _digits() -> Task:
-    x, y = load_digits(return_X_y=True)
-    return Task(np.asarray(normalize(np.asarray(x))), np.asarray(y))
-
-
-def _table(root: Path, number: int) -> Task:
-    whole = Table(number).read_all(root, download=False)
+    if name == "digits":
+        x, y = load_digits(return_X_y=True)
+        return Task(np.asarray(normalize(np.asarray(x))), np.asarray(y))
+    root = os.environ.get("FEDBOLIC_DATA")
+    whole = Table(int(name)).read_all(Path(root) if root else None, download=True)
     return Task(np.asarray(normalize(whole.x.numpy())), whole.y.numpy())
 
 
-def table_1(sizes: Sequence[str], draws: int, most: int, jobs: int) -> None:
-    """Print normalised accuracy on synthetic data: mean and standard error over data sets.
+def summarise(name: str, found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
+    """Print normalised accuracy on draws of one kind: mean and standard error, and paired tests.
 
     Args:
-        sizes: Names of rows of :data:`PUBLISHED`.
-        draws: Data sets of each.
-        most: The largest m over d.
-        jobs: Processes.
+        name: Of the kind.
+        found: Figures of each draw.
+        theirs: Published ones.
     """
-    for size in sizes:
-        kind, n, _, d = size.split()
-        ones = int(d) // 5 if kind == "binary" else None
-        tasks = [partial(synthetic, int(n), int(d), draw, ones=ones) for draw in range(draws)]
-        rows = list(_all(tasks, most, jobs, gradients=False))
-        print(f"\n{size}: kNN {_mean([one['kNN'] for one in rows])}; published {PUBLISHED[size]}")
-        for name in ("1NN", "SBFC", "FlyNN", "FlyNN others"):
-            print(f"  {name:<14}{_mean([1 - one[name] / one['kNN'] for one in rows])}")
-        print(f"  {statistics.fmean(one['seconds'] for one in rows):.0f} CPU s a data set")
+    seconds = statistics.fmean(one["seconds"] for one in found)
+    accuracy = mean([one["kNN"] for one in found])
+    print(f"\n{name}, {len(found)} data sets, {seconds:.0f} CPU s each; accuracy of kNN {accuracy}")
+    print(f"  {'':<14}{'1 - a / a(kNN)':<16}{'published':<16}{'over kNN: t-test, Wilcoxon'}")
+    known = {one["row"]: one["value"] for one in theirs if one["setting"] == name}
+    for key in ROWS[1:]:
+        losses = [1 - one[key] / one["kNN"] for one in found]
+        cells = f"{mean(losses):<16}{known.get(key, ''):<16}"
+        print(f"  {key:<14}{cells}{paired(losses)}", flush=True)
 
 
-def table_2(root: Path, *, most: int, largest: int, jobs: int) -> None:
-    """Print accuracies on published tables and the paper's paired comparison.
+def mean(values: Sequence[float]) -> str:
+    """Mean and standard error.
 
     Args:
-        root: The data folder.
-        most: The largest m over d.
-        largest: Examples times features times classes of a set that is not left out.
-        jobs: Processes.
+        values: Of independent draws.
     """
-    sets = dict(published(root, most=largest))
-    names = ("kNN", "1NN", "SBFC", "LR", "MLP")
-    print(f"{'set':<10}" + "".join(f"{name:>8}" for name in ("FlyNN", *names)) + "   other lifts")
-    rows = []
-    for name, one in zip(sets, _all(list(sets.values()), most, jobs, gradients=True), strict=True):
-        rows.append(one)
-        cells = "".join(f"{one[key]:>8.4f}" for key in ("FlyNN", *names))
-        others = f"{one['FlyNN others']:.4f} ± {one['spread']:.4f}"
-        print(f"{name:<10}{cells}   {others}  {one['seconds']:.0f} s", flush=True)
-    print(f"\n{'over':<7}{'frac.':>6}{'W/T/L':>10}{'median %':>10}{'t-test':>10}{'Wilcoxon':>10}")
-    for ours, name in itertools.product(("FlyNN", "FlyNN others"), names):
-        gains = [(one[ours] - one[name]) / one["kNN"] for one in rows]
-        wins, ties = sum(g > 0 for g in gains), sum(g == 0 for g in gains)
-        # the second of statistic and p-value, two-sided
-        tests = stats.ttest_1samp(gains, 0), stats.wilcoxon(gains)
-        t, w = (float(np.asarray(test)[1]) for test in tests)
-        record = f"{wins}/{ties}/{len(gains) - wins - ties}"
-        cells = f"{wins / len(gains):>6.2f}{record:>10}{100 * statistics.median(gains):>10.2f}"
-        print(f"{name:<7}{cells}{t:>10.2g}{w:>10.2g}   {ours}")
-
-
-def _all(
-    tasks: Sequence[Callable[[], Task]], most: int, jobs: int, *, gradients: bool
-) -> Iterator[dict[str, float]]:
-    run = partial(_one, most=most, gradients=gradients)
-    if jobs == 1:
-        yield from map(run, tasks)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run, tasks)
-
-
-def _one(make: Callable[[], Task], *, most: int, gradients: bool) -> dict[str, float]:
-    return row(make(), seed=0, most=most, gradients=gradients)
-
-
-def _mean(values: Sequence[float]) -> str:
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.fmean(values):>7.3f} ± {error:.3f}"
+    return f"{statistics.fmean(values):.3f} ± {error:.3f}"
 
 
-def main() -> None:
-    """Print Table 1 or Table 2."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", choices=("table1", "table2"))
-    parser.add_argument("--root", type=Path, help="data folder, for table2")
-    parser.add_argument("--sizes", nargs="*", default=list(PUBLISHED), choices=list(PUBLISHED))
-    parser.add_argument("--draws", type=int, default=30, help="data sets of a row of table1")
-    parser.add_argument("--most", type=int, default=2048, help="largest m over d of FlyNN")
-    parser.add_argument("--largest", type=int, default=10**9, help="n d L of a set of table2")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.table == "table1":
-        table_1(options.sizes, options.draws, options.most, options.jobs)
-    elif options.root is None:
-        parser.error("table2 needs --root: the data folder")
-    else:
-        sizes = {"most": options.most, "largest": options.largest}
-        table_2(options.root, **sizes, jobs=options.jobs)
+def paired(differences: Sequence[float]) -> str:
+    """Two-sided p-values that differences are about zero: of the t-test and of Wilcoxon's.
+
+    Args:
+        differences: One of each data set.
+    """
+    if len(set(differences)) < 2:  # nothing to estimate a spread from
+        return "-"
+    # the second of statistic and p-value
+    tests = stats.ttest_1samp(differences, 0), stats.wilcoxon(differences)
+    t, wilcoxon = (float(np.asarray(test)[1]) for test in tests)
+    return f"{t:.2g}, {wilcoxon:.2g}"
+
+
+def line(name: str, one: Figures) -> str:
+    """The figures of one data set: accuracies, and what other lifts make of FlyNN's setting.
+
+    Args:
+        name: Of the set.
+        one: Its figures.
+    """
+    cells = "".join(f"  {key} {one[key]:.4f}" for key in ("FlyNN", *baselines(one)))
+    others = f"{one['FlyNN others']:.4f} ± {one['spread']:.4f}"
+    return f"{name:<8}{cells}  other lifts {others}  {one['seconds']:.0f} s"
+
+
+def baselines(one: Figures) -> list[str]:
+    """What FlyNN is compared to.
+
+    Args:
+        one: Figures of a data set.
+    """
+    return [name for name in ("kNN", "1NN", "SBFC", *GRADIENTS) if name in one]
+
+
+def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
+    """Print the paper's Table 2: wins, median gain and paired tests over data sets.
+
+    Args:
+        found: Figures of each.
+        theirs: Published ones.
+    """
+    print(f"\n{'over':<6}{'fraction':>9}{'W/T/L':>10}{'median %':>10}   t-test, Wilcoxon")
+    for ours, name in itertools.product(("FlyNN", "FlyNN others"), baselines(found[0])):
+        gains = [(one[ours] - one[name]) / one["kNN"] for one in found]
+        wins, ties = sum(g > 0 for g in gains), sum(g == 0 for g in gains)
+        record = f"{wins}/{ties}/{len(gains) - wins - ties}"
+        median = 100 * statistics.median(gains)
+        cells = f"{wins / len(gains):>9.2f}{record:>10}{median:>10.2f}   {paired(gains):<18}"
+        print(f"{name:<6}{cells} {ours}")
+    for name in dict.fromkeys(one["row"] for one in theirs):
+        cells = [f"{one['column']} {one['value']}" for one in theirs if one["row"] == name]
+        print(f"published, FlyNN over {name}: {', '.join(cells)}")
+
+
+def _lines(file: Path) -> list[dict[str, str]]:
+    """Published figures, each with its row, setting and column."""
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _read(file: Path) -> dict[tuple[str, int], Figures]:
+    """Figures of the data sets that are done, by name and draw."""
+    found: dict[tuple[str, int], Figures] = {}
+    if file.exists():
+        with file.open(newline="") as lines:
+            for name, draw, key, value in csv.reader(lines):
+                found.setdefault((name, int(draw)), {})[key] = float(value)
+    return found
+
+
+def _add(file: Path, name: str, draw: int, figures: Figures) -> None:
+    with file.open("a", newline="") as lines:
+        csv.writer(lines).writerows([name, draw, key, value] for key, value in figures.items())
 
 
 if __name__ == "__main__":
-    main()
+    compare(**build(compare, sys.argv[1:]))

@@ -6,21 +6,28 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.metrics import balanced_accuracy_score
 
-from fedbolic.data import Synthetic
+from fedbolic.data import MNIST, Rows, Synthetic
+from fedbolic.data.dataset import Parts
 from flynn import bloom
 from flynn.audit import worst_loss
 from flynn.fly_hash import connections, fly_hash
 from flynn.noise import Noise
 from flynn.private import Histogram, Mechanism, Paper, Parallel, Peel, Relation, release
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 EPSILONS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 SELECTED = (4, 8, 16, 32, 50, 100, 200, 400, 600)
+SELECTING = {"paper": Paper, "parallel": Parallel, "peel": Peel}
 CLASSES = 2
+DIGITS = (23_520, 2352)  # m and rho on MNIST's threes and eights
 DECAY = 0.9
 
 
@@ -59,7 +66,7 @@ class Parties:
         return self.score(mechanism.finish(np.asarray(total)))
 
 
-def parties(n: int, dim: int, active: int, draw: int) -> Parties:
+def made(n: int, dim: int, active: int, draw: int) -> Parties:
     """Two parties with half of the synthetic data each.
 
     Args:
@@ -69,34 +76,64 @@ def parties(n: int, dim: int, active: int, draw: int) -> Parties:
         draw: Of the data and of the lift.
     """
     data = Synthetic(n, 5000, 30, CLASSES, 5, draw=draw).read(None, download=False)
-    rows = connections(dim, 30, 3, seed=draw)
+    return _halves(data, connections(dim, 30, 3, seed=draw), active)
+
+
+def digits(root: Path, draw: int) -> Parties:
+    """Two parties with half of MNIST's threes and eights each: m is 30 d, rho a tenth of it.
+
+    Args:
+        root: The data folder.
+        draw: Of the lift.
+    """
+    data = Rows(MNIST(), classes=(3, 8)).read(root, download=False)
+    return _halves(data, connections(DIGITS[0], 784, 4, seed=draw), DIGITS[1])
+
+
+def _halves(data: Parts, rows: torch.Tensor, active: int) -> Parties:
     hashes, test = (fly_hash(x, rows, active) for x in (data.x_train, data.x_test))
-    halves = zip(hashes.split(n // 2), data.y_train.split(n // 2), strict=True)
+    halves = zip(hashes.tensor_split(2), data.y_train.tensor_split(2), strict=True)
     counts = [
-        bloom.count(some, labels, dim=dim, num_classes=CLASSES).numpy() for some, labels in halves
+        bloom.count(some, labels, dim=len(rows), num_classes=CLASSES).numpy()
+        for some, labels in halves
     ]
     return Parties(counts, test, data.y_test.numpy())
 
 
+class Tried(NamedTuple):
+    """Balanced accuracy with one number of selected counts.
+
+    Args:
+        mean: Over draws.
+        spread: Its standard deviation over them.
+        selected: T; none without a choice.
+    """
+
+    mean: float
+    spread: float
+    selected: int | None
+
+
 @dataclass
 class Curve:
-    """Means of one mechanism, by epsilon.
+    """What one mechanism reaches.
 
     Args:
         name: Of the mechanism.
-        means: Balanced accuracy.
-        spreads: Its standard deviation over draws.
-        chosen: T with the best mean on the test set, as in the paper; none without a choice.
+        tried: For every epsilon all T.
     """
 
     name: str
-    means: list[float] = field(default_factory=list)
-    spreads: list[float] = field(default_factory=list)
-    chosen: list[int | None] = field(default_factory=list)
+    tried: list[list[Tried]] = field(default_factory=list)
+
+    @property
+    def best(self) -> list[Tried]:
+        """For every epsilon the T with the best mean on the test set, as in the paper."""
+        return [max(some, key=lambda one: one.mean) for some in self.tried]
 
 
 def curve(name: str, of: Sequence[Parties], active: int, repeats: int) -> Curve:
-    """A mechanism at every epsilon; where it selects, with the best T on the test set.
+    """A mechanism at every epsilon and, where it selects, every T.
 
     Args:
         name: paper, parallel, peel or histogram, the last also with " replace".
@@ -106,18 +143,15 @@ def curve(name: str, of: Sequence[Parties], active: int, repeats: int) -> Curve:
     """
     found = Curve(name)
     for epsilon in EPSILONS:
-        tried = []
-        for num in SELECTED if name in ("paper", "parallel", "peel") else (None,):
+        found.tried.append([])
+        for num in SELECTED if name in SELECTING else (None,):
             mechanism = make(name, epsilon, num)
             values = [
                 statistics.fmean(one.private(mechanism, active) for _ in range(repeats))
                 for one in of
             ]
-            tried.append((statistics.fmean(values), statistics.stdev(values), num))
-        mean, spread, num = max(tried, key=lambda entry: entry[0])
-        found.means.append(mean)
-        found.spreads.append(spread)
-        found.chosen.append(num)
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            found.tried[-1].append(Tried(statistics.fmean(values), spread, num))
     return found
 
 
@@ -132,39 +166,36 @@ def make(name: str, epsilon: float, num: int | None) -> Mechanism:
     relation: Relation = "replace" if name.endswith("replace") else "add/remove"
     if num is None:
         return Histogram(epsilon, relation)
-    selecting = {"paper": Paper, "parallel": Parallel, "peel": Peel}
-    return selecting[name](epsilon, num)
+    return SELECTING[name](epsilon, num)
 
 
-def table(n: int, dim: int, active: int, draws: int, repeats: int) -> list[Curve]:
+def table(title: str, of: Sequence[Parties], active: int, repeats: int) -> list[Curve]:
     """Print the accuracy of every mechanism at every epsilon, and give the curves.
 
     Args:
-        n: Training examples.
-        dim: Length of the hash.
+        title: What is measured.
+        of: One for each draw.
         active: Ones of a hash.
-        draws: Of data and lift.
-        repeats: Runs on each.
+        repeats: Runs on each draw.
     """
-    of = [parties(n, dim, active, draw) for draw in range(draws)]
-    plain = statistics.fmean(one.score(np.asarray(sum(one.counts))) for one in of)
-    print(
-        f"\nn = {n}, m = {dim}, rho = {active}: balanced accuracy, {draws} draws x {repeats} runs"
-    )
-    print(f"{'epsilon':<20}" + "".join(f"{epsilon:>15g}" for epsilon in EPSILONS))
-    names = ("paper", "parallel", "peel", "histogram", "histogram replace")
-    curves = [curve(name, of, active, repeats) for name in names]
-    for one in curves:
+    plain = [one.score(np.asarray(sum(one.counts))) for one in of]
+    print(f"\n{title}: balanced accuracy, {len(of)} draws x {repeats} runs")
+    print(f"{'epsilon':<20}" + "".join(f"{epsilon:>17g}" for epsilon in EPSILONS))
+    curves = []
+    for name in (*SELECTING, "histogram", "histogram replace"):
+        one = curve(name, of, active, repeats)
         cells = [
             f"{mean:.3f}±{spread:.3f}" + (f" T{num}" if num else "")
-            for mean, spread, num in zip(one.means, one.spreads, one.chosen, strict=True)
+            for mean, spread, num in one.best
         ]
-        print(f"{one.name:<20}" + "".join(f"{cell:>15}" for cell in cells))
-    print(f"{'not private':<20}{plain:>15.3f}")
-    ours, theirs = curves[3].means[0], curves[0].means[-1]
+        print(f"{one.name:<20}" + "".join(f"{cell:>17}" for cell in cells), flush=True)
+        curves.append(one)
+    mean = statistics.fmean(plain)
+    print(f"{'not private':<20}{mean:>17.3f}")
+    ours, theirs = curves[3].best[0].mean, curves[0].best[-1].mean
     verdict = "met" if ours >= theirs else "MISSED"
     print(f"histogram at 0.25: {ours:.3f}; paper at 2: {theirs:.3f}; at least as good: {verdict}")
-    return [*curves, Curve("not private", [plain] * len(EPSILONS), [0.0] * len(EPSILONS))]
+    return [*curves, Curve("not private", [[Tried(mean, 0.0, None)]] * len(EPSILONS))]
 
 
 def ledgers() -> None:
@@ -188,26 +219,36 @@ def audit() -> None:
 
 
 def plot(curves: dict[str, list[Curve]], file: Path) -> None:
-    """Draw accuracy over epsilon, a panel for each set-up.
+    """Draw accuracy over epsilon, and under it over T, a column for each set-up.
 
     Args:
-        curves: By the title of the panel.
+        curves: By the title of the column.
         file: Where the drawing goes.
     """
     from matplotlib.figure import Figure
 
-    canvas = Figure((5.5 * len(curves), 4.2), layout="constrained")
-    panels = canvas.subplots(1, len(curves), squeeze=False)[0]
-    for axes, (title, lines) in zip(panels, curves.items(), strict=True):
-        for place, line in enumerate(lines):
-            means, spreads = np.array(line.means), np.array(line.spreads)
-            axes.plot(EPSILONS, means, label=line.name, color=f"C{place}")
-            low, high = means - spreads, means + spreads
-            axes.fill_between(EPSILONS, low, high, alpha=0.15, color=f"C{place}")
-        axes.set(title=title, xlabel="epsilon", ylabel="balanced accuracy")
+    canvas = Figure((5 * len(curves), 10.5), layout="constrained")
+    grid = canvas.subplots(3, len(curves), squeeze=False)
+    for (title, of), (first, *others) in zip(curves.items(), grid.T, strict=True):
+        for one in of:
+            _band(first, EPSILONS, one.best, one.name)
+        first.set(title=title, xlabel="epsilon")
+        for axes, one in zip(others, (of[0], of[2]), strict=True):  # the paper's, and peel
+            for epsilon, some in zip(EPSILONS, one.tried, strict=True):
+                _band(axes, SELECTED, some, f"epsilon {epsilon:g}")
+            axes.axhline(of[-1].best[0].mean, color="black", linestyle="--", linewidth=1)
+            axes.set(title=one.name, xlabel="selected counts T", xscale="log")
+    for axes in grid.flat:
+        axes.set(ylabel="balanced accuracy")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    canvas.savefig(file, dpi=120)
+        axes.legend(fontsize="x-small")
+    canvas.savefig(file, dpi=80)
+
+
+def _band(axes: "Axes", at: Sequence[float], some: Sequence[Tried], label: str) -> None:
+    means, spreads = (np.array([one[i] for one in some]) for i in (0, 1))
+    (line,) = axes.plot(at, means, label=label)
+    axes.fill_between(at, means - spreads, means + spreads, alpha=0.15, color=line.get_color())
 
 
 def main() -> None:
@@ -217,16 +258,21 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=4, help="of data and lift")
     parser.add_argument("--repeats", type=int, default=5, help="runs on each draw")
     parser.add_argument("--all", action="store_true", help="all four hashes of the paper")
+    parser.add_argument("--digits", type=Path, help="MNIST's 3 and 8, too, from this folder")
     parser.add_argument("--plot", type=Path, help="draw the curves into this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     ledgers()
     audit()
     hashes = [(300, 15), (300, 30), (600, 15), (600, 30)] if options.all else [(300, 15)]
-    curves = {
-        f"n = {n}, m = {dim}, rho = {active}": table(n, dim, active, options.draws, options.repeats)
-        for n, (dim, active) in itertools.product(options.sizes, hashes)
-    }
+    curves, draws = {}, range(options.draws)
+    for n, (dim, active) in itertools.product(options.sizes, hashes):
+        title = f"n = {n}, m = {dim}, rho = {active}"
+        of = [made(n, dim, active, draw) for draw in draws]
+        curves[title] = table(title, of, active, options.repeats)
+    if options.digits:
+        of = [digits(options.digits, draw) for draw in draws]
+        curves["MNIST 3 and 8"] = table("MNIST 3 and 8", of, DIGITS[1], options.repeats)
     if options.plot:
         plot(curves, options.plot)
 

@@ -70,7 +70,7 @@ def log_scores(
             scored, as if it had not been counted. None: nothing is.
 
     Raises:
-        ValueError: If ``decay`` is not in [0, 1).
+        ValueError: If ``decay`` is not in [0, 1), or what is left out was not counted.
 
     References:
         Ram and Sinha (2022), Algorithm 1, line 12, arXiv:2112.07157.
@@ -95,9 +95,17 @@ def _log_scores(counts: Tensor, winners: Tensor, decay: float, left_out: Tensor 
     if left_out is not None:
         own = torch.nn.functional.one_hot(left_out, len(counts))
         found = found - own[:, :, None]
+        if (found < 0).any():
+            raise ValueError(
+                "an example that is left out was not learned: a count would be below 0"
+            )
     if decay == 0:
         return (found <= 0).sum(dim=-1).double().clamp(min=0.5).log()
-    return (found.sort(dim=-1).values.double() * math.log(decay)).logsumexp(dim=-1)
+    least, rate = found.amin(dim=-1, keepdim=True), math.log(decay)
+    bits = 62 - math.ceil(math.log2(found.shape[-1]))
+    # as integers: their sum does not depend on the order
+    terms = ((found - least).double() * rate).exp().mul_(2.0**bits).round_().long()
+    return terms.sum(dim=-1).double().log() + (least[..., 0].double() * rate - bits * math.log(2))
 
 
 def check_decay(decay: float) -> None:

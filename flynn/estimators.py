@@ -231,6 +231,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: Examples that were learned with weight one, (n, d).
             y: Their labels.
+
+        Raises:
+            ValueError: If one was not learned.
         """
         check_is_fitted(self)
         X, y = _labelled(self, X, y, reset=False)

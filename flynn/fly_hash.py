@@ -47,6 +47,7 @@ def connections(dim: int, num_inputs: int, fan_in: int, seed: int) -> Int32[Tens
         >>> rows.shape, bool((rows[:, 1:] > rows[:, :-1]).all())
         (torch.Size([5, 3]), True)
     """
+    check.at_least(0, seed=seed)
     check.at_least(1, dim=dim, fan_in=fan_in)
     if fan_in > num_inputs:
         raise ValueError(f"fan_in is {fan_in}, but there are {num_inputs} features: ask for fewer")
@@ -80,7 +81,8 @@ def fly_hash(
         active: Ones of the hash, rho, from 1 to ``dim``.
 
     Raises:
-        ValueError: If a value is not finite or ``active`` is out of range.
+        ValueError: If a value is not finite, ``active`` is out of range, or the rows add up
+            features that the examples do not have.
 
     References:
         Ram and Sinha (2022), Eq. (2), arXiv:2112.07157. Departs from the paper: it leaves open
@@ -92,6 +94,9 @@ def fly_hash(
         tensor([[1, 3]], dtype=torch.int32)
     """
     check_active(active, len(rows))
+    last = int(rows.max())
+    if last >= x.shape[1]:
+        raise ValueError(f"rows add up feature {last}, but the examples have {x.shape[1]} features")
     # filled in place: small results between large temporaries would keep the heap from shrinking
     found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
     search = _compiled if kernel.FOUND and x.device.type == "cpu" else _by_torch

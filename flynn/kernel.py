@@ -3,6 +3,10 @@
 A tile of examples is laid out by feature, so that one row of the lift adds up whole lines of the
 tile. Of the sums only the largest of each block of rows is kept. The second phase adds up again,
 for one example after another, the rows of the few blocks that can hold a winner.
+
+The first phase only has to leave out what cannot win. So it rounds: with its last bits cut off an
+example's sums fit into 16 bits, of which a register holds twice as many, and a sum of s features is
+off by fewer than s units. The second phase is exact.
 """
 
 import importlib.util
@@ -20,6 +24,9 @@ TILE_BYTES = 2**20
 
 LANES = 16
 """Examples of a tile that are looked at together for a block that can hold a winner."""
+
+MOST_ROUNDED = 128
+"""Features of a row up to which sums are rounded: of more too few bits would be left of each."""
 
 MASK = 2**31 - 1
 
@@ -61,38 +68,57 @@ def winners(
         block: Rows of a block.
         found: Where they go, (n, active).
     """
-    largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
-    exact = np.int16 if largest * fan_in <= np.iinfo(np.int16).max else np.int32
-    fit = TILE_BYTES // (x.shape[1] * np.dtype(exact).itemsize)
-    tile = min(max(fit // 64, 1), 8, max(-(-len(x) // 64), 1)) * 64
+    if fan_in <= MOST_ROUNDED:
+        dtype, cut = np.int16, _excess(x, (2**15 - MOST_ROUNDED) // fan_in)
+    else:
+        dtype, cut = np.int32, np.zeros(len(x), np.int32)
+    fit = TILE_BYTES // (x.shape[1] * np.dtype(dtype).itemsize)
+    # wider tiles are hardly faster, and the maxima of their blocks take memory
+    tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64
     num_blocks = -(-len(rows) // block)
     group = 16  # blocks whose largest sum bounds what a winner needs from below
     while group > 1 and num_blocks < 4 * found.shape[1] * group:
         group //= 2
-    _winners(x.astype(exact), rows, fan_in, block, group, tile, found)
+    _winners(x, (x >> cut[:, None]).astype(dtype), cut, rows, fan_in, block, group, tile, found)
+
+
+def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
+    """How many last bits every example has to lose, so that none of its values exceeds ``most``."""
+    # of a negative value what is left is rounded away from zero
+    largest = np.maximum(x.max(axis=1, initial=0), -(x.min(axis=1, initial=0).astype(np.int64)))
+    cut = np.zeros(len(x), dtype=np.int32)
+    while (beyond := -(-largest >> cut) > most).any():
+        cut += beyond
+    return cut
 
 
 @njit
 @no_type_check
-def _winners(x, rows, fan_in, block, group, tile, found):
+def _winners(x, rounded, cut, rows, fan_in, block, group, tile, found):
     num_inputs, num_blocks = x.shape[1], -(-len(rows) // block)
-    num = min(found.shape[1], num_blocks)
-    room = num * (group + 1)
-    columns = np.zeros((num_inputs + 1, tile), x.dtype)
-    maxima = np.empty((num_blocks, tile), x.dtype)
-    blocks = np.empty((tile, room), np.int64)
-    keys = np.empty(num * block, np.int64)
+    active = found.shape[1]
+    num = min(active, num_blocks)
+    columns = np.zeros((num_inputs + 1, tile), rounded.dtype)
+    maxima = np.empty((num_blocks, tile), rounded.dtype)
+    slack = np.zeros(tile, rounded.dtype)
+    blocks = np.empty((tile, num * (group + 3)), np.int32)
+    all_blocks = np.arange(num_blocks).astype(np.int32)
+    keys = np.empty(num_blocks * block, np.int64)
     for start in range(0, len(x), tile):
         width = min(tile, len(x) - start)
         for j in range(num_inputs):
             for b in range(width):
-                columns[j, b] = x[start + b, j]
+                columns[j, b] = rounded[start + b, j]
+        for b in range(width):
+            slack[b] = fan_in - 1 if cut[start + b] else 0
         _lift(columns, rows, block, maxima)
         bounds = _bounds(maxima, group, num)
-        filled = _candidates(maxima, bounds, num, blocks)
+        filled = _candidates(maxima, bounds, slack, num, blocks)
         for b in range(width):
-            _move_largest(blocks[b], filled[b], num)
-            _select(x[start + b], rows, fan_in, block, blocks[b, :num], keys, found[start + b])
+            some = blocks[b, : filled[b]] if filled[b] <= blocks.shape[1] else all_blocks
+            # with fewer blocks than winners some of these lie below what every block reaches
+            least = np.int64(bounds[b]) << cut[start + b] if num == active else -MASK
+            _select(x[start + b], rows, fan_in, block, some, least, keys, found[start + b])
 
 
 @njit
@@ -162,42 +188,51 @@ def _bounds(maxima, group, num):
 
 @njit
 @no_type_check
-def _candidates(maxima, bounds, num, blocks):
-    """Keys of the blocks beyond the bound and of the first at it; how many by example.
+def _candidates(maxima, bounds, slack, num, blocks):
+    """The blocks that can hold a winner, in order, and how many they are, by example.
 
-    They fit: fewer than ``num`` groups go beyond the bound.
+    Those are all beyond the bound, and at it the first ``num``, behind which any other row comes.
+    Where sums are rounded a winner's can lie below the bound by the slack, and all from there on
+    are taken; if they are more than there is room for, their number alone is right.
     """
     num_blocks, width = maxima.shape
     filled, equal = np.zeros(width, np.int64), np.zeros(width, np.int64)
+    lowest = bounds - slack
     for i in range(num_blocks):
         for first in range(0, width, LANES):
             hits = 0
             for b in range(first, first + LANES):
-                hits += maxima[i, b] >= bounds[b]
+                hits += maxima[i, b] >= lowest[b]
             if hits == 0:
                 continue
             for b in range(first, first + LANES):
-                value = np.int64(maxima[i, b])
-                if value > bounds[b] or (value == bounds[b] and equal[b] < num):
-                    equal[b] += value == bounds[b]
-                    blocks[b, filled[b]] = (value << 31) + (MASK - i)
-                    filled[b] += 1
+                if maxima[i, b] < lowest[b]:
+                    continue
+                if slack[b] == 0 and maxima[i, b] == bounds[b]:
+                    equal[b] += 1
+                    if equal[b] > num:
+                        continue
+                if filled[b] < blocks.shape[1]:
+                    blocks[b, filled[b]] = i
+                filled[b] += 1
     return filled
 
 
 @njit
 @no_type_check
-def _select(x, rows, fan_in, block, blocks, keys, found):
-    """The rows with the largest sums among those of some blocks."""
+def _select(x, rows, fan_in, block, blocks, least, keys, found):
+    """The rows with the largest sums among those of some blocks; each sum is ``least`` or more."""
     count = 0
-    for key in blocks:
-        first = (MASK - (key & MASK)) * block
+    for place in blocks:
+        first = np.int64(place) * block
         for i in range(first, min(first + block, len(rows))):
+            row = rows[i]
             total = np.int64(0)
             for k in range(fan_in):
-                total += x[rows[i, k]]
-            keys[count] = (total << 31) + (MASK - i)
-            count += 1
+                total += x[row[k]]
+            if total >= least:
+                keys[count] = (total << 31) + (MASK - i)
+                count += 1
     _move_largest(keys, count, len(found))
     for k in range(len(found)):
         found[k] = MASK - (keys[k] & MASK)

@@ -77,7 +77,7 @@ class FlyNN(Method):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        num_inputs = torch.Size(meta.input_shape).numel()
+        num_inputs = _num_inputs(meta)
         if self.fan_in > num_inputs:
             raise ValueError(f"fan_in is {self.fan_in}, but inputs have {num_inputs} features")
         if self.privacy is not None:
@@ -102,7 +102,7 @@ class FlyNN(Method):
     ) -> tuple[Update, Tree]:
         examples = client.train.all()
         counts = bloom.count(
-            self._hash(examples["x"], message["seed"]),
+            self._hash(examples["x"], message["seed"], client.meta),
             examples["y"],
             dim=self.dim,
             num_classes=client.meta.num_classes,
@@ -129,7 +129,7 @@ class FlyNN(Method):
             return {}  # nobody has counted yet
 
         def labels(examples: Params) -> Tensor:
-            winners = self._hash(examples["x"], message["seed"])
+            winners = self._hash(examples["x"], message["seed"], client.meta)
             return bloom.predictions(bloom.log_scores(message["counts"], winners, self.decay))
 
         return score_labels(labels, client)
@@ -154,9 +154,15 @@ class FlyNN(Method):
                 num_counts,
             )
 
-    def _hash(self, x: Tensor, seed: int) -> Tensor:
-        flat = x.flatten(1)
-        return fly_hash(flat, connections(self.dim, flat.shape[1], self.fan_in, seed), self.active)
+    def _hash(self, x: Tensor, seed: int, meta: Meta) -> Tensor:
+        flat, num_inputs = x.flatten(1), _num_inputs(meta)
+        if flat.shape[1] != num_inputs:  # it would draw another lift, and add what nobody shares
+            raise ValueError(f"examples have {flat.shape[1]} features, those of all {num_inputs}")
+        return fly_hash(flat, connections(self.dim, num_inputs, self.fan_in, seed), self.active)
+
+
+def _num_inputs(meta: Meta) -> int:
+    return torch.Size(meta.input_shape).numel()
 
 
 def wire_dtype(largest: int) -> torch.dtype:

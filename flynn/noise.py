@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
+from fedbolic import check
+
 STEP = 2**16
 """Scales are rounded up to a multiple of one over this."""
 
@@ -39,9 +41,13 @@ class Noise:
             scale: Above 0; rounded up to a multiple of 2 ** -16, so never less private.
             size: How many.
 
+        Raises:
+            ValueError: If the scale is not positive.
+
         References:
             Canonne, Kamath and Steinke (2020), Algorithm 2, arXiv:2004.00010.
         """
+        check.positive(scale=scale)
         if self.sampler == "opendp":
             return _by_opendp(scale, size)
         top = math.ceil(scale * STEP)

@@ -75,6 +75,31 @@ def test_leaving_one_out_is_learning_all_others():
             assert found[i] == clone(model).fit(X[others], y[others]).predict(X[i : i + 1])[0]
 
 
+def test_what_was_not_learned_cannot_be_left_out():
+    X, y = blobs()
+    model = clone(MODEL).fit(X[:20], y[:20])
+    with pytest.raises(ValueError, match="left out was not learned: a count would be below 0"):
+        model.leave_one_out(X[20:], y[20:])
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.6])
+def test_a_class_that_no_example_has_is_never_told(decay):
+    X, y = blobs(classes=2)
+    model = clone(MODEL).set_params(decay=decay).partial_fit(X, y, classes=[-1, 0, 1])
+    assert set(model.predict(X)) == {0, 1}
+    assert (model.predict_proba(X)[:, 0] <= 1 / 3).all()
+
+
+def test_examples_of_another_width_are_refused():
+    X, y = blobs()
+    model = clone(MODEL).fit(X, y)
+    for call in (model.predict, lambda x: model.partial_fit(x, y), lambda x: model.unlearn(x, y)):
+        with pytest.raises(ValueError, match="7 features, but FlyNNClassifier is expecting 8"):
+            call(X[:, :7])
+    with pytest.raises(ValueError, match="7 features, but FlyHash is expecting 8"):
+        FlyHash(dim=50).fit(X).transform(X[:, :7])
+
+
 def test_a_weight_is_a_number_of_copies():
     X, y = blobs()
     weights = np.random.default_rng(0).integers(0, 4, len(X))

@@ -168,9 +168,18 @@ def test_numbers_out_of_range_are_refused():
         connections(10, 4, 5, seed=0)
     with pytest.raises(ValueError, match="fan_in must be at least 1, got 0"):
         connections(10, 4, 0, seed=0)
+    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
+        connections(10, 4, 2, seed=-1)
     for active in (0, 51):
         with pytest.raises(ValueError, match=rf"active must lie in 1 .. dim = 50, got {active}"):
             fly_hash(torch.zeros(1, 4), connections(50, 4, 2, seed=0), active)
+
+
+@pytest.mark.parametrize("compiler", [kernel.FOUND, False])
+def test_examples_without_the_features_that_rows_add_up_are_refused(compiler, monkeypatch):
+    monkeypatch.setattr(kernel, "FOUND", compiler)
+    with pytest.raises(ValueError, match="rows add up feature 4, but the examples have 3 features"):
+        fly_hash(torch.zeros(2, 3), connections(50, 5, 2, seed=0), 3)
 
 
 def test_without_a_compiler_bits_are_the_same(monkeypatch):

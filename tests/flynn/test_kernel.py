@@ -43,14 +43,26 @@ def test_tiles_do_not_matter(n):
     assert (compiled(x, rows, 32, 4) == sorted_sums(x, rows, 32)).all()
 
 
-def test_sums_at_the_edge_of_a_type_do_not_wrap():
-    rows = connections(300, 6, 6, seed=0)
-    for edge in (5461, 5462, 2**28 - 1):  # six times these are 32766, 32772 and almost 2 ** 31
-        x = np.full((2, 6), edge, dtype=np.int32)
-        x[1] = -edge
-        assert (compiled(x, rows, 3, 2) == [[0, 1, 2]] * 2).all()
-        x[0, 0] = edge - 1
-        assert (compiled(x, rows, 3, 2) == sorted_sums(x, rows, 3)).all()
+@pytest.mark.parametrize("edge", [6528, 6553, 6554, 13_106, 13_107, 2**28 - 1])
+def test_sums_at_the_edge_of_a_type_do_not_wrap(edge):
+    # five times these, or times what is left of their bits, come close to the ends of the types
+    rows = connections(300, 6, 5, seed=0)
+    x = np.random.default_rng(0).integers(-edge, edge, (3, 6)).astype(np.int32)
+    x[1], x[2] = -edge, edge
+    expected = sorted_sums(x, rows, 3)
+    assert (expected[0] != [0, 1, 2]).any()
+    assert (expected[1:] == [0, 1, 2]).all()
+    assert (compiled(x, rows, 3, 2) == expected).all()
+
+
+def test_examples_with_more_candidates_than_there_is_room_for_are_added_up_whole():
+    # of numbers this far apart rounding leaves nothing of the small ones: all blocks are tied
+    x = np.random.default_rng(0).integers(-9, 10, (70, 40)).astype(np.int32)
+    x[:, 0] = 2**24
+    rows = connections(4000, 40, 7, seed=0)
+    without = rows[(rows != 0).all(dim=1)][:2000]
+    for of in (rows, without):
+        assert (compiled(x, of, 5, 4) == sorted_sums(x, of, 5)).all()
 
 
 def test_pixels_of_many_parties_hash_as_by_torch():

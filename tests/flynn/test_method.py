@@ -132,6 +132,18 @@ def test_a_party_with_a_value_that_is_not_finite_is_left_out(caplog):
     assert "features must be finite, got NaN or infinity in example 2" in caplog.text
 
 
+def test_a_party_with_another_number_of_features_is_left_out(caplog):
+    data = federation((9, 6))
+    tensors = data.clients[1].train.tensors
+    narrow = {"x": tensors["x"][:, :-1], "y": tensors["y"]}
+    clients = (data.clients[0], dataclasses.replace(data.clients[1], train=Examples(narrow)))
+    (position,), rows = train(METHOD, dataclasses.replace(data, clients=clients))
+    model = in_one_place(data.clients[:1], 3)
+    assert (position.state["counts"].numpy() == model.counts_).all()
+    assert next(row.value for row in rows if row.name == "clients/failed") == 1
+    assert "examples have 4 features, those of all 5" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

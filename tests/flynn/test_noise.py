@@ -62,3 +62,8 @@ def test_a_seed_repeats_and_the_system_does_not():
     assert (one != two).any()
     with pytest.raises(ValueError, match="OpenDP draws from the system"):
         Noise(seed=1, sampler="opendp")
+
+
+def test_no_noise_is_refused():
+    with pytest.raises(ValueError, match="scale must be a positive number"):
+        Noise(seed=0).laplace(0.0, 5)

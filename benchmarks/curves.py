@@ -1,0 +1,115 @@
+"""What each size of a FlyHash does: the curves of Appendix D.6 of the FlyNN paper.
+
+FEDBOLIC_DATA=FOLDER python -m benchmarks.curves --sets digits 36 --plot flynn/curves.png
+"""
+
+import argparse
+import itertools
+import statistics
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.nearest import task
+from benchmarks.nearest_rows import Task
+from flynn.fly_hash import connections, fly_hash
+from flynn.validation import fold_accuracies
+
+TURNED: dict[str, list[float]] = {
+    "m / d": [round(v) for v in np.geomspace(4, 4096, 10)],
+    "s / d": np.geomspace(0.1, 0.8, 10).round(3).tolist(),
+    "rho": [round(v) for v in np.geomspace(4, 256, 10)],
+    "gamma": [0.0, *np.geomspace(0.1, 0.8, 10).round(3).tolist()],
+}
+FIXED: dict[str, list[float]] = {
+    "m / d": [256, 1024],
+    "s / d": [0.1, 0.3],
+    "rho": [8, 32],
+    "gamma": [0.0, 0.5],
+}
+"""What the three others are while one is turned."""
+
+Curve = dict[float, list[float]]
+
+
+def curves(data: Task, turned: str, lifts: int) -> dict[str, Curve]:
+    """Ten-fold accuracies of all lifts by the value of one number, for every setting of the others.
+
+    Hashes with more than half of their bits one are left out, as in the paper.
+
+    Args:
+        data: The examples.
+        turned: Which number.
+        lifts: Draws of M.
+    """
+    found: dict[str, Curve] = {}
+    ranges = {name: TURNED[name] if name == turned else FIXED[name] for name in TURNED}
+    decays = ranges.pop("gamma")
+    for sizes, seed in itertools.product(itertools.product(*ranges.values()), range(lifts)):
+        dim, active = round(sizes[0] * data.x.shape[1]), int(sizes[2])
+        if dim < 2 * active:
+            continue
+        for decay, accuracy in zip(
+            decays, accuracies(data, dim, sizes[1], active, decays, seed), strict=True
+        ):
+            setting = dict(zip(TURNED, (*sizes, decay), strict=True))
+            value = setting.pop(turned)
+            label = ", ".join(f"{name} {v:g}" for name, v in setting.items())
+            found.setdefault(label, {}).setdefault(value, []).append(accuracy)
+    return found
+
+
+def accuracies(
+    data: Task, dim: int, density: float, active: int, decays: list[float], seed: int
+) -> list[float]:
+    """Of one hash for every decay: the mean over folds.
+
+    Args:
+        data: The examples.
+        dim: Length of the hash.
+        density: Features of a row over all features.
+        active: Ones of a hash.
+        decays: Gammas.
+        seed: Of the lift.
+    """
+    x, d = torch.from_numpy(data.x), data.x.shape[1]
+    winners = fly_hash(x, connections(dim, d, max(1, round(density * d)), seed), active)
+    labels, sizes = torch.from_numpy(data.y), {"dim": dim, "num_classes": data.num_classes}
+    return fold_accuracies(winners, labels, data.folds(), **sizes, decays=decays).mean(1).tolist()
+
+
+def main() -> None:
+    """Print and draw the curves, a row of panels for each data set."""
+    from matplotlib.figure import Figure
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sets", nargs="+", default=["digits"], help="digits, numbers of OpenML")
+    parser.add_argument("--lifts", type=int, default=3, help="draws of M")
+    parser.add_argument("--plot", type=Path, help="draw the curves into this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    canvas = Figure((4.5 * len(TURNED), 3.6 * len(options.sets)), layout="constrained")
+    grid = canvas.subplots(len(options.sets), len(TURNED), squeeze=False)
+    for (row, name), (column, turned) in itertools.product(
+        enumerate(options.sets), enumerate(TURNED)
+    ):
+        panel = grid[row, column]
+        print(f"\n{name}: ten-fold accuracy over {turned}, mean of {options.lifts} lifts")
+        for label, curve in curves(task(name), turned, options.lifts).items():
+            means = [statistics.fmean(values) for values in curve.values()]
+            cells = "  ".join(f"{at:g}: {mean:.3f}" for at, mean in zip(curve, means, strict=True))
+            print(f"  {label:<40}{cells}", flush=True)
+            (line,) = panel.plot(list(curve), means, marker=".", label=label)
+            low, high = [min(v) for v in curve.values()], [max(v) for v in curve.values()]
+            panel.fill_between(list(curve), low, high, color=line.get_color(), alpha=0.2)
+        panel.set(title=name, xlabel=turned, ylabel="ten-fold accuracy")
+        panel.set_xscale("linear" if turned == "gamma" else "log")
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=5)
+    if options.plot:
+        canvas.savefig(options.plot, dpi=90)
+
+
+if __name__ == "__main__":
+    main()

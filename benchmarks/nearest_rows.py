@@ -1,0 +1,184 @@
+"""The rows of the FlyNN paper's comparison: each tuned on one data set by its ten folds."""
+
+import itertools
+import statistics
+import time
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.neighbors import NearestNeighbors
+from sklearn.neural_network import MLPClassifier
+
+from flynn import simhash
+from flynn.fly_hash import connections, fly_hash
+from flynn.validation import fold_accuracies
+
+NUM_FOLDS = 10
+NUM_SETTINGS = 60  # of FlyNN, the paper's number
+NUM_FIRST = 20  # of them drawn over all ranges; the others around the best so far
+LARGEST_K = 64
+MOST_BITS = 2**16  # of SimHash; the paper goes to 2048 d
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A data set with its folds.
+
+    Args:
+        x: Examples, float64.
+        y: Labels from 0.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are the integers below it."""
+        return int(self.y.max()) + 1
+
+    def splits(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Stratified folds, training and test positions, the same for every row."""
+        folds = StratifiedKFold(NUM_FOLDS, shuffle=True, random_state=5489)
+        return list(folds.split(self.x, self.y))
+
+    def folds(self) -> list[torch.Tensor]:
+        """Test positions of every fold."""
+        return [torch.from_numpy(test) for _, test in self.splits()]
+
+
+def neighbours(task: Task) -> tuple[float, float]:
+    """The accuracy of the best k from 1 to 64, and of k = 1.
+
+    Args:
+        task: The data.
+    """
+    right = np.zeros((NUM_FOLDS, LARGEST_K))
+    for fold, (train, test) in enumerate(task.splits()):
+        k = min(LARGEST_K, len(train))
+        near = NearestNeighbors(n_neighbors=k).fit(task.x[train])
+        found = task.y[train][near.kneighbors(task.x[test], return_distance=False)]
+        votes = np.cumsum(found[:, :, None] == np.arange(task.num_classes), axis=1)
+        right[fold] = (votes.argmax(axis=2) == task.y[test, None]).mean(axis=0)
+    means = right.mean(axis=0)
+    return float(means.max()), float(means[0])
+
+
+def setting(point: np.ndarray, d: int, most: int) -> tuple[int, int, int, float]:
+    """m, s, rho and gamma at a point of the unit cube: the first three by ratio.
+
+    Args:
+        point: Four numbers in [0, 1].
+        d: Number of features.
+        most: The largest m over d.
+    """
+    m = round(2 * d * (most / 2) ** point[0])
+    s = round(2 * max(d / 4, 1) ** point[1])
+    rho = round(8 * 32 ** point[2])
+    gamma = 0.0 if point[3] < 0.1 else 0.8 * (point[3] - 0.1) / 0.9
+    return m, min(s, d), min(rho, m // 2), gamma
+
+
+def flynn(task: Task, seed: int, *, most: int, lifts: int) -> tuple[float, list[float]]:
+    """The best of 60 settings, and that setting with other lifts.
+
+    Args:
+        task: The data.
+        seed: Of the search and its lift.
+        most: The largest m over d.
+        lifts: How many others.
+    """
+    x, labels, folds = torch.from_numpy(task.x), torch.from_numpy(task.y), task.folds()
+    rng = np.random.default_rng(seed)
+
+    def accuracy(point: np.ndarray, lift: int) -> float:
+        m, s, rho, gamma = setting(point, x.shape[1], most)
+        winners = fly_hash(x, connections(m, x.shape[1], s, lift), rho)
+        sizes = {"dim": m, "num_classes": task.num_classes}
+        return float(fold_accuracies(winners, labels, folds, **sizes, decays=[gamma]).mean())
+
+    best, top = np.zeros(4), -1.0
+    for trial in range(NUM_SETTINGS):
+        point = rng.random(4)
+        if trial >= NUM_FIRST:
+            point = np.clip(best + 0.2 * rng.standard_normal(4), 0, 1)
+        found = accuracy(point, seed)
+        if found > top:
+            best, top = point, found
+    return top, [accuracy(best, lift) for lift in range(seed + 1, seed + 1 + lifts)]
+
+
+def sbfc(task: Task, seed: int) -> float:
+    """The best length of a SimHash Bloom filter.
+
+    Args:
+        task: The data.
+        seed: Of its planes.
+    """
+    d = task.x.shape[1]
+    shares = [0.05, *(k / 10 for k in range(1, 10)), *(2.0**k for k in range(1, 12))]
+    lengths = {min(max(1, round(share * d)), MOST_BITS) for share in shares}
+    x, y, folds = torch.from_numpy(task.x), torch.from_numpy(task.y), task.folds()
+    return max(
+        float(
+            simhash.fold_accuracies(
+                x, y, folds, dim=dim, num_classes=task.num_classes, seed=seed
+            ).mean()
+        )
+        for dim in lengths
+    )
+
+
+def one_epoch(task: Task, seed: int) -> tuple[float, float]:
+    """Logistic regression and a network after one pass over the data: a short search of each.
+
+    Args:
+        task: The data.
+        seed: Of both.
+    """
+    linear = [
+        LogisticRegression(C=c, solver=solver, max_iter=1, random_state=seed)
+        for c, solver in itertools.product((2.0**-5, 1.0, 2.0**5, 2.0**10), ("sag", "saga"))
+    ]
+    networks = [
+        MLPClassifier((64,), learning_rate_init=lr, max_iter=1, random_state=seed).set_params(
+            batch_size=b
+        )
+        for b, lr in itertools.product((16, 64), (1e-3, 1e-2, 1e-1))
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # neither converges: it is not to
+        best = [
+            max(
+                float(cross_val_score(model, task.x, task.y, cv=task.splits()).mean())
+                for model in models
+            )
+            for models in (linear, networks)
+        ]
+    return best[0], best[1]
+
+
+def row(task: Task, *, seed: int, most: int, lifts: int, gradients: bool) -> dict[str, float]:
+    """The tuned accuracy of every method on one data set.
+
+    Args:
+        task: The data.
+        seed: Of all searches.
+        most: The largest m over d of FlyNN.
+        lifts: Others that the best setting of FlyNN is tried with, at least 2.
+        gradients: Whether the one-epoch rows are run, too.
+    """
+    torch.set_num_threads(1)
+    start = time.process_time()
+    nearest, first = neighbours(task)
+    best, others = flynn(task, seed, most=most, lifts=lifts)
+    found = {"kNN": nearest, "1NN": first, "FlyNN": best, "FlyNN others": statistics.fmean(others)}
+    found["spread"] = statistics.stdev(others)
+    found["SBFC"] = sbfc(task, seed)
+    if gradients:
+        found["LR"], found["MLP"] = one_epoch(task, seed)
+    return {**found, "seconds": time.process_time() - start}
