@@ -20,7 +20,7 @@ from fedbolic.data import HOLDOUT, Client, Examples, Graph, GraphSplit, Split
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Total, Update
 from fedbolic.federated.ragged import Ragged
-from fedbolic.federated.score import score_logits
+from fedbolic.federated.score import score_values
 from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.manifolds import Curvature
@@ -124,6 +124,13 @@ class FlatLand(Stepped):
 
     @override
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        local, context = self._received(message, client, memory)
+        kept = memory.get("optimizer")
+        optimizer = tree.clone(kept) if kept else self._begin(local["parameters"])
+        return {**local, "optimizer": optimizer}, context
+
+    def _received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        """What :meth:`start` gives, but for the optimiser's state."""
         if not isinstance(client.train, GraphSplit):
             raise ValueError("FlatLand learns from graphs: use the source fedbolic.data.Graphs")
         values = assemble(self.model(client.meta), self.sharing, message, memory, client)
@@ -136,12 +143,7 @@ class FlatLand(Stepped):
             **memory.get("parameters", {}),
         }:
             trained = {**trained, CURVATURE: self._raw(graph, trained[CURVATURE])}
-        kept = memory.get("optimizer")
-        local = {
-            "parameters": trained,
-            "buffers": values.buffers,
-            "optimizer": tree.clone(kept) if kept else self._begin(trained),
-        }
+        local = {"parameters": trained, "buffers": values.buffers}
         own = {"fixed": fixed, "graph": Ragged((graph,), (len(graph),))}
         return local, {"shared": {"anchor": message["parameters"]}, "own": own}
 
@@ -245,7 +247,7 @@ class FlatLand(Stepped):
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
         if client.id == HOLDOUT and not self._is_global(client.meta):
             return {}  # there is no global model
-        local, context = self.start(message, client, memory)
+        local, context = self._received(message, client, memory)
         return self._scores(local, client, context)
 
     @override
@@ -277,7 +279,13 @@ class FlatLand(Stepped):
         model = self.model(client.meta)
         with torch.no_grad():
             logits, _ = _forward(model, local["parameters"], local["buffers"], context)
-        return score_logits(lambda batch: logits[0, batch["node"]], client)
+        scores = {}
+        for name in ("validation", "test"):
+            split = getattr(client, name)
+            if len(split):
+                found = score_values(logits[0, split.nodes], split.graph.labels[split.nodes])
+                scores |= {f"{name}/{metric}": value for metric, value in found.items()}
+        return scores
 
 
 _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)

@@ -18,7 +18,6 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import sinhc, square
-from fedbolic.nn.coordinates import sheet_point
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
 from flatland.blocks import Block
@@ -158,11 +157,10 @@ class _Curved(_Network):
         space = Lorentz(per_client(self.curvature.c.unsqueeze(-1)))
         factor, time = lifted(space, block.norms)
         first, *others = cast("list[SpaceTimeLinear]", [*self.body, self.head])
-        y = factor * block.map_features(first.space)
-        y = y + time * per_client(first.time) + per_client(first.bias)
+        y = torch.addcmul(first.at_origin(time), factor, block.map_features(first.space))
         for layer, drop in zip(others, self.dropout, strict=True):
-            x = centroids(space, y, block)
-            y = layer(sheet_point(space, drop(self.activation(x[..., 1:]))))
+            s = drop(self.activation(centroids(space, y, block)))
+            y = layer((1 / space.c + square(s)).sqrt(), s)
         return y
 
 
@@ -201,10 +199,16 @@ class SpaceTimeLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.space)
 
-    def forward(self, x: Float[Tensor, "*clients n ambient"]) -> Float[Tensor, "*clients n out"]:
-        """The new space coordinates: time first in ``x``."""
-        weight = torch.cat((per_client(self.time), self.space), dim=-2)
-        return x @ weight + per_client(self.bias)
+    def forward(
+        self, time: Float[Tensor, "clients n 1"], s: Float[Tensor, "clients n width"]
+    ) -> Float[Tensor, "clients n out"]:
+        """The new space coordinates of points with the space coordinates ``s``."""
+        weight = self.space.reshape(-1, *self.space.shape[-2:])
+        return torch.baddbmm(self.at_origin(time), s, weight.expand(len(s), -1, -1))
+
+    def at_origin(self, time: Float[Tensor, "clients n 1"]) -> Float[Tensor, "clients n out"]:
+        """What does not depend on the old space coordinates."""
+        return torch.addcmul(per_client(self.bias), time, per_client(self.time))
 
 
 def lifted(
@@ -227,21 +231,50 @@ def lifted(
 
 def centroids(
     space: Lorentz, y: Float[Tensor, "clients n width"], block: Block
-) -> Float[Tensor, "clients n ambient"]:
-    """The centroid of every node's neighbours and itself, all counting the same.
-
-    Computed in float64: the Minkowski length of a mean cancels far from the origin.
+) -> Float[Tensor, "clients n width"]:
+    """Space coordinates of the centroid of every node's neighbours and itself.
 
     Args:
-        space: Where the points lie.
-        y: Their space coordinates.
-        block: Whose neighbours are taken.
+        space: Where the points lie; its curvature has an axis for clients, nodes and width.
+        y: Space coordinates of the points.
+        block: Whose neighbours are taken, all counting the same.
     """
-    mean = block.gather(block.neighbours, sheet_point(space, y.double()))
-    time, s = mean[..., :1], mean[..., 1:]
-    # a mean of points of the sheet has at least their length: less is rounding
-    length = (space.c * (time * time - square(s))).clamp(min=1).sqrt()
-    return sheet_point(space, s / length).to(y.dtype)
+    return _Centroids.apply(y, torch.as_tensor(space.c, dtype=y.dtype), block)
+
+
+class _Centroids(torch.autograd.Function):
+    r"""With :math:`(t, s)` the mean of the points, :math:`s / \sqrt{c (t^2 - |s|^2)}`.
+
+    Computed in float64: the Minkowski length of a mean cancels far from the origin. The gradient is
+    by hand, as that of the separate operations takes most of a training step.
+    """
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, y: Tensor, c: Tensor, block: Block) -> Tensor:
+        points, c = y.double(), c.double()
+        times = (1 / c + square(points)).sqrt()
+        s, t = (block.gather(block.neighbours, x) for x in (points, times))
+        # a mean of points of the sheet has at least their length: less is rounding
+        length = (c * (t * t - square(s))).clamp(min=1).sqrt()
+        ctx.save_for_backward(points, times, s, t, length, c)
+        ctx.block = block
+        return (s / length).to(y.dtype)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        points, times, s, t, length, c = ctx.saved_tensors
+        block, dtype = ctx.block, grads[0].dtype
+        grad = grads[0].double()
+        of_square = -(grad * s).sum(-1, keepdim=True) / (2 * length**3)
+        back = block.neighbours.transposed
+        pull = 2 * c * of_square * t
+        pulled = block.gather(back, pull)
+        # of a node without neighbours both pulls are the same, digit by digit, and leave nothing
+        to_y = block.gather(back, grad / length - pull * (s / t)) + pulled * (points / times)
+        to_c = of_square * (length * length / c) - pulled / (2 * c * c * times)
+        return to_y.to(dtype), to_c.sum_to_size(c.shape).to(dtype), None
 
 
 def _sizes(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
