@@ -1,5 +1,6 @@
 """FlatLand: personalised federated graphs in client-specific Lorentz spaces (Liu et al., 2024)."""
 
+from flatland.frames import Frame, Twin
 from flatland.method import FlatLand
 from flatland.model import GCN, LorentzGCN
 from flatland.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
@@ -10,6 +11,8 @@ __all__ = [
     "FlatLand",
     "FormanAbs",
     "FormanInverse",
+    "Frame",
     "InverseDegree",
     "LorentzGCN",
+    "Twin",
 ]

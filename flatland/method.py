@@ -20,7 +20,7 @@ from fedbolic.data import HOLDOUT, Client, Examples, Graph, GraphSplit, Split
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Total, Update
 from fedbolic.federated.ragged import Ragged
-from fedbolic.federated.score import score_logits
+from fedbolic.federated.score import score_values
 from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.manifolds import Curvature
@@ -53,7 +53,8 @@ class FlatLand(Stepped):
     personal, "*": shared}`` FedPer; with ``network`` ``GCN`` they are Euclidean. Without tailored
     spaces is ``curvature`` ``Constant()`` and ``{"*.time": personal, "curvature.*": fixed, "*":
     shared}``. A ``fixed`` curvature is that of the client's own graph. A shared curvature is
-    averaged as c.
+    averaged as c. Variants of ours are the networks of ``flatland.frames``; Shrink, which is
+    ``shrink`` above 0; and what it becomes as that grows, LorShare: only the curvature personal.
 
     Departs from the paper: the time row v is left out, as it has no effect there; the curvature
     begins at :math:`c = -\mathrm{Ric}`; hidden biases are shared; the optimiser's moments stay at
@@ -72,6 +73,8 @@ class FlatLand(Stepped):
         curvature_rate: The curvature's step size over ``lr``, above 0.
         proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.
             Without effect where a round is one step.
+        shrink: The same pull, at least 0, of personal parameters to their mean over clients, which
+            is sent then; the curvature is not pulled. 0 sends nothing.
         weights: Clients count by ``size`` (training nodes) or ``uniform``.
 
     Raises:
@@ -95,12 +98,15 @@ class FlatLand(Stepped):
     curvature: Estimator = FormanInverse()
     curvature_rate: float = 1.0
     proximal: float = 0.0
+    shrink: float = 0.0
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
         check.positive(lr=self.lr, curvature_rate=self.curvature_rate)
-        check.not_negative(proximal=self.proximal, weight_decay=self.weight_decay)
+        check.not_negative(
+            proximal=self.proximal, shrink=self.shrink, weight_decay=self.weight_decay
+        )
         check_sharing(self.sharing)
 
     @property
@@ -116,17 +122,30 @@ class FlatLand(Stepped):
     def init(self, meta: Meta, rng: Rng) -> Tree:
         seed = rng.at("model").number()
         parameters, _ = self.model(meta).init(seed)
-        return {
+        state = {
             "parameters": pick(parameters, self.sharing, "shared"),
             "buffers": {},
             "seed": seed,
         }
+        if self.shrink:
+            state["means"] = pick(parameters, self.sharing, "personal")
+            state["means"].pop(CURVATURE, None)
+        return state
 
     @override
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        local, context = self._received(message, client, memory)
+        kept = memory.get("optimizer")
+        optimizer = tree.clone(kept) if kept else self._begin(local["parameters"])
+        return {**local, "optimizer": optimizer}, context
+
+    def _received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        """What :meth:`start` gives, but for the optimiser's state."""
         if not isinstance(client.train, GraphSplit):
             raise ValueError("FlatLand learns from graphs: use the source fedbolic.data.Graphs")
-        values = assemble(self.model(client.meta), self.sharing, message, memory, client)
+        means = message.get("means", {})  # where a client's own begin
+        sent = {**message, "parameters": {**means, **message["parameters"]}}
+        values = assemble(self.model(client.meta), self.sharing, sent, memory, client)
         trained, fixed = values.trained, values.fixed
         graph = client.train.graph
         if CURVATURE in fixed:
@@ -136,14 +155,10 @@ class FlatLand(Stepped):
             **memory.get("parameters", {}),
         }:
             trained = {**trained, CURVATURE: self._raw(graph, trained[CURVATURE])}
-        kept = memory.get("optimizer")
-        local = {
-            "parameters": trained,
-            "buffers": values.buffers,
-            "optimizer": tree.clone(kept) if kept else self._begin(trained),
-        }
+        local = {"parameters": trained, "buffers": values.buffers}
         own = {"fixed": fixed, "graph": Ragged((graph,), (len(graph),))}
-        return local, {"shared": {"anchor": message["parameters"]}, "own": own}
+        shared = {"anchor": message["parameters"], "means": means}
+        return local, {"shared": shared, "own": own}
 
     @override
     def examples(self, client: Client) -> Split:
@@ -189,10 +204,11 @@ class FlatLand(Stepped):
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        anchor, parameters = context["shared"]["anchor"], local["parameters"]
-        if self.proximal:
-            pulls = {n: parameters[n] - anchor[n] for n in anchor if n in gradients}
-            pulled = {n: x.mul_(self.proximal).add_(gradients[n]) for n, x in pulls.items()}
+        parameters = local["parameters"]
+        for strength, to in ((self.proximal, "anchor"), (self.shrink, "means")):
+            goals = context["shared"][to] if strength else {}
+            pulls = {n: parameters[n] - goals[n] for n in goals if n in gradients}
+            pulled = {n: x.mul_(strength).add_(gradients[n]) for n, x in pulls.items()}
             gradients = {**gradients, **pulled}
         moved, states = {}, {}
         for kind, group in _groups(parameters).items():
@@ -221,11 +237,16 @@ class FlatLand(Stepped):
         if CURVATURE in known:
             metrics["train/curvature"] = float(_public(CURVATURE, known[CURVATURE]))
         weight = float(client.size) if self.weights == "size" else 1.0
-        return Update({"change": tree.subtract(after, before)}, weight, metrics), memory
+        payload = {"change": tree.subtract(after, before)}
+        if self.shrink:
+            means = context["shared"]["means"]
+            payload["means"] = {n: parameters[n] - mean for n, mean in means.items()}
+        return Update(payload, weight, metrics), memory
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {"change": message["parameters"]}
+        means = {"means": message["means"]} if self.shrink else {}
+        return {"change": message["parameters"], **means}
 
     @override
     def server_update(self, state: Tree, total: Total) -> Tree:
@@ -234,7 +255,10 @@ class FlatLand(Stepped):
             name: _raw_of(name, _public(name, value) + change[name])
             for name, value in state["parameters"].items()
         }
-        return {**state, "parameters": parameters}
+        state = {**state, "parameters": parameters}
+        if self.shrink:
+            state["means"] = tree.add(state["means"], total.payload["means"])
+        return state
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
@@ -245,7 +269,7 @@ class FlatLand(Stepped):
     def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
         if client.id == HOLDOUT and not self._is_global(client.meta):
             return {}  # there is no global model
-        local, context = self.start(message, client, memory)
+        local, context = self._received(message, client, memory)
         return self._scores(local, client, context)
 
     @override
@@ -277,7 +301,13 @@ class FlatLand(Stepped):
         model = self.model(client.meta)
         with torch.no_grad():
             logits, _ = _forward(model, local["parameters"], local["buffers"], context)
-        return score_logits(lambda batch: logits[0, batch["node"]], client)
+        scores = {}
+        for name in ("validation", "test"):
+            split = getattr(client, name)
+            if len(split):
+                found = score_values(logits[0, split.nodes], split.graph.labels[split.nodes])
+                scores |= {f"{name}/{metric}": value for metric, value in found.items()}
+        return scores
 
 
 _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)

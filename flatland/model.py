@@ -18,7 +18,6 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import sinhc, square
-from fedbolic.nn.coordinates import sheet_point
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
 from flatland.blocks import Block
@@ -67,11 +66,12 @@ class GCN(GraphNetwork):
     activation: Activation = "relu"
 
     def __post_init__(self) -> None:
-        _check(self.widths, self.dropout)
+        check_layers(self.widths, self.dropout)
 
     @override
     def build(self, meta: Meta) -> nn.Module:
-        return _Flat(_sizes(meta, self.widths), meta.num_classes, self.dropout, self.activation)
+        sizes = widths_of(meta, self.widths)
+        return Flat(sizes, FlatHead(sizes[-1], meta.num_classes), self.dropout, self.activation)
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,13 @@ class LorentzGCN(GraphNetwork):
     activation: Activation = "relu"
 
     def __post_init__(self) -> None:
-        _check(self.widths, self.dropout)
+        check_layers(self.widths, self.dropout)
 
     @override
     def build(self, meta: Meta) -> nn.Module:
-        return _Curved(_sizes(meta, self.widths), meta.num_classes, self.dropout, self.activation)
+        sizes = widths_of(meta, self.widths)
+        head = SpaceTimeLinear(sizes[-1], meta.num_classes)
+        return Curved(sizes, head, self.dropout, self.activation)
 
 
 class _Network(nn.Module):
@@ -122,48 +124,84 @@ class _Network(nn.Module):
         self,
         layer: Callable[[int, int], nn.Module],
         widths: tuple[int, ...],
-        num_classes: int,
+        head: nn.Module,
         dropout: float,
         activation: Activation,
     ) -> None:
         super().__init__()
-        sizes = itertools.pairwise(widths)
-        self.body = nn.ModuleList(layer(*size) for size in sizes)
-        self.head = layer(widths[-1], num_classes)
+        self.body = nn.ModuleList(layer(*size) for size in itertools.pairwise(widths))
+        self.head = head
         self.dropout = nn.ModuleList(Dropout(dropout) for _ in self.body)
         self.activation = ACTIVATIONS[activation]
 
 
-class _Flat(_Network):
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(SpaceLinear, *settings)
+class Flat(_Network):
+    """Convolutions in flat space, and a head that takes their outputs.
+
+    Args:
+        widths: From the inputs on.
+        head: From a vector at every node to logits.
+        dropout: Of every convolution.
+        activation: After every convolution.
+    """
+
+    def __init__(
+        self, widths: tuple[int, ...], head: nn.Module, dropout: float, activation: Activation
+    ) -> None:
+        super().__init__(SpaceLinear, widths, head, dropout, activation)
 
     def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
-        layers = cast("list[SpaceLinear]", [*self.body, self.head])  # modules by their class
-        y = block.map_features(layers[0].space)
-        for (layer, after), drop in zip(itertools.pairwise(layers), self.dropout, strict=True):
-            mixed = block.gather(block.flat, y) + per_client(layer.bias)
-            y = drop(self.activation(mixed)) @ after.space
-        return y + per_client(layers[-1].bias)
+        first, *others = cast("list[SpaceLinear]", list(self.body))  # modules by their class
+        y = block.map_features(first.space)
+        layers = zip([first, *others], [*others, None], self.dropout, strict=True)
+        for layer, after, drop in layers:
+            h = drop(self.activation(block.gather(block.flat, y) + per_client(layer.bias)))
+            y = h if after is None else h @ after.space
+        return self.head(y)
 
 
-class _Curved(_Network):
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(SpaceTimeLinear, *settings)
+class Curved(_Network):
+    """Convolutions in a Lorentz space, and a head that takes points by time and space.
+
+    Args:
+        widths: From the inputs on.
+        head: From time and space coordinates of a point at every node, and the space, to logits.
+        dropout: Of every convolution.
+        activation: After every convolution.
+        centred: Whether layers take the time less that of the origin.
+    """
+
+    def __init__(
+        self,
+        widths: tuple[int, ...],
+        head: nn.Module,
+        dropout: float,
+        activation: Activation,
+        *,
+        centred: bool = False,
+    ) -> None:
+        super().__init__(SpaceTimeLinear, widths, head, dropout, activation)
         self.curvature = Curvature(1.0, bounds=BOUNDS)
+        self.centred = centred
 
     def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
         space = Lorentz(per_client(self.curvature.c.unsqueeze(-1)))
+        origin = space.c**-0.5 if self.centred else 0.0
         factor, time = lifted(space, block.norms)
-        first, *others = cast("list[SpaceTimeLinear]", [*self.body, self.head])
-        y = factor * block.map_features(first.space)
-        y = y + time * per_client(first.time) + per_client(first.bias)
-        for layer, drop in zip(others, self.dropout, strict=True):
-            x = centroids(space, y, block)
-            y = layer(sheet_point(space, drop(self.activation(x[..., 1:]))))
-        return y
+        first, *others = cast("list[SpaceTimeLinear]", list(self.body))  # modules by their class
+        y = torch.addcmul(first.at_origin(time - origin), factor, block.map_features(first.space))
+        for layer, drop in zip(others, self.dropout, strict=False):
+            s = drop(self.activation(centroids(space, y, block)))
+            y = layer(time_of(space, s) - origin, s)
+        s = self.dropout[-1](self.activation(centroids(space, y, block)))
+        return self.head(time_of(space, s), s, space)
+
+
+def time_of(space: Lorentz, s: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch 1"]:
+    """The time coordinates of points with the space coordinates ``s``."""
+    return (1 / space.c + square(s)).sqrt()
 
 
 def per_client(x: Float[Tensor, "*clients k"]) -> Float[Tensor, "*clients 1 k"]:
@@ -184,6 +222,14 @@ class SpaceLinear(nn.Module):
         nn.init.xavier_uniform_(self.space)
 
 
+class FlatHead(SpaceLinear):
+    """The logits :math:`x M + b`."""
+
+    def forward(self, x: Float[Tensor, "*clients n width"]) -> Float[Tensor, "*clients n classes"]:
+        """One logit per class for every node."""
+        return x @ self.space + per_client(self.bias)
+
+
 class SpaceTimeLinear(nn.Module):
     r"""The space coordinates :math:`x_s M + x_t m + b` of points of the sheet.
 
@@ -201,10 +247,20 @@ class SpaceTimeLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.space)
 
-    def forward(self, x: Float[Tensor, "*clients n ambient"]) -> Float[Tensor, "*clients n out"]:
-        """The new space coordinates: time first in ``x``."""
-        weight = torch.cat((per_client(self.time), self.space), dim=-2)
-        return x @ weight + per_client(self.bias)
+    def forward(
+        self,
+        time: Float[Tensor, "clients n 1"],
+        s: Float[Tensor, "clients n width"],
+        space: Lorentz | None = None,
+    ) -> Float[Tensor, "clients n out"]:
+        """The new space coordinates of points; as a head, their logits, wherever they lie."""
+        del space
+        weight = self.space.reshape(-1, *self.space.shape[-2:])
+        return torch.baddbmm(self.at_origin(time), s, weight.expand(len(s), -1, -1))
+
+    def at_origin(self, time: Float[Tensor, "clients n 1"]) -> Float[Tensor, "clients n out"]:
+        """What does not depend on the old space coordinates."""
+        return torch.addcmul(per_client(self.bias), time, per_client(self.time))
 
 
 def lifted(
@@ -227,24 +283,58 @@ def lifted(
 
 def centroids(
     space: Lorentz, y: Float[Tensor, "clients n width"], block: Block
-) -> Float[Tensor, "clients n ambient"]:
-    """The centroid of every node's neighbours and itself, all counting the same.
-
-    Computed in float64: the Minkowski length of a mean cancels far from the origin.
+) -> Float[Tensor, "clients n width"]:
+    """Space coordinates of the centroid of every node's neighbours and itself.
 
     Args:
-        space: Where the points lie.
-        y: Their space coordinates.
-        block: Whose neighbours are taken.
+        space: Where the points lie; its curvature has an axis for clients, nodes and width.
+        y: Space coordinates of the points.
+        block: Whose neighbours are taken, all counting the same.
     """
-    mean = block.gather(block.neighbours, sheet_point(space, y.double()))
-    time, s = mean[..., :1], mean[..., 1:]
-    # a mean of points of the sheet has at least their length: less is rounding
-    length = (space.c * (time * time - square(s))).clamp(min=1).sqrt()
-    return sheet_point(space, s / length).to(y.dtype)
+    return _Centroids.apply(y, torch.as_tensor(space.c, dtype=y.dtype), block)
 
 
-def _sizes(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
+class _Centroids(torch.autograd.Function):
+    r"""With :math:`(t, s)` the mean of the points, :math:`s / \sqrt{c (t^2 - |s|^2)}`.
+
+    Computed in float64: the Minkowski length of a mean cancels far from the origin. The gradient is
+    by hand, as that of the separate operations takes most of a training step.
+    """
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, y: Tensor, c: Tensor, block: Block) -> Tensor:
+        points, c = y.double(), c.double()
+        times = (1 / c + square(points)).sqrt()
+        s, t = (block.gather(block.neighbours, x) for x in (points, times))
+        # a mean of points of the sheet has at least their length: less is rounding
+        length = (c * (t * t - square(s))).clamp(min=1).sqrt()
+        ctx.save_for_backward(points, times, s, t, length, c)
+        ctx.block = block
+        return (s / length).to(y.dtype)
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        points, times, s, t, length, c = ctx.saved_tensors
+        block, dtype = ctx.block, grads[0].dtype
+        grad = grads[0].double()
+        of_square = -(grad * s).sum(-1, keepdim=True) / (2 * length**3)
+        back = block.neighbours.transposed
+        pull = 2 * c * of_square * t
+        pulled = block.gather(back, pull)
+        # of a node without neighbours both pulls are the same, digit by digit, and leave nothing
+        to_y = block.gather(back, grad / length - pull * (s / t)) + pulled * (points / times)
+        to_c = of_square * (length * length / c) - pulled / (2 * c * c * times)
+        return to_y.to(dtype), to_c.sum_to_size(c.shape).to(dtype), None
+
+
+def widths_of(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
+    """The widths with that of the inputs before them.
+
+    Raises:
+        ValueError: If an example is no row of features.
+    """
     if len(meta.input_shape) != 1:
         raise ValueError(
             f"nodes need rows of features, got examples of shape {meta.input_shape}: use Graphs"
@@ -252,7 +342,8 @@ def _sizes(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
     return (*meta.input_shape, *widths)
 
 
-def _check(widths: tuple[int, ...], dropout: float) -> None:
+def check_layers(widths: tuple[int, ...], dropout: float) -> None:
+    """Refuse a network without layers, an empty layer, or a rate that is none."""
     check.at_least(1, num_widths=len(widths))
     check.at_least(1, narrowest_width=min(widths))
     check.rate(below_one=True, dropout=dropout)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -72,16 +73,38 @@ def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str
     return scores
 
 
+def score_values(
+    logits: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]
+) -> dict[str, float]:
+    """``accuracy``, ``loss`` and ``examples`` of logits that are there already, at least one row.
+
+    Args:
+        logits: One row for every example.
+        labels: Of the examples.
+    """
+    correct, loss = _sums(logits, labels)
+    return _means(correct, loss, len(labels))
+
+
 def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]:
-    correct, loss = [], []
+    sums = []
     with torch.no_grad():
         for index in chunks(len(split)):
             batch = split.at(index)
-            values = logits(batch).float()
-            correct.append((values.argmax(dim=-1) == batch["y"]).sum())
-            loss.append(cross_entropy(values, batch["y"], reduction="sum").double())
+            sums.append(_sums(logits(batch), batch["y"]))
+    correct, loss = (torch.stack(parts).sum() for parts in zip(*sums, strict=True))
+    return _means(correct, loss, len(split))
+
+
+def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    values = logits.float()
+    loss = cross_entropy(values, labels, reduction="sum")
+    return (values.argmax(dim=-1) == labels).sum(), loss.double()
+
+
+def _means(correct: Tensor, loss: Tensor, num_examples: int) -> dict[str, float]:
     return {
-        "accuracy": int(torch.stack(correct).sum()) / len(split),
-        "loss": float(torch.stack(loss).sum()) / len(split),
-        "examples": float(len(split)),
+        "accuracy": int(correct) / num_examples,
+        "loss": float(loss) / num_examples,
+        "examples": float(num_examples),
     }

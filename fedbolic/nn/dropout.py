@@ -58,7 +58,8 @@ class Dropout(nn.Module):
         first = _mixed(seed).reshape(seed.shape + (1,) * len(own))
         coins = _stirred(first + places)
         self.dropout_seed = seed + 1
-        kept = _shifted(coins, 40) >= round(self.p * 2**24)
+        least = (round(self.p * 2**24) << 40) - 2**63
+        kept = coins.bitwise_xor_(-(2**63)) >= least  # as if compared without a sign
         return torch.where(kept, x / (1 - self.p), 0.0)
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ from flatland import GCN, Constant, FlatLand, LorentzGCN
 from flatland.blocks import Sparse, block
 from tests.federated.boring import assert_near
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
-from tests.flatland.test_method import ROWS
+from tests.flatland.test_method import ROWS, VARIANTS
 
 TOLERANCE = 1e-10
 ALIKE = [(path(9), 9), (star(8), 8), (complete(6), 9), ([], 8)]
@@ -36,10 +36,13 @@ def agree(method, data, caplog, **settings):
     assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("graphs", [ALIKE, list(ODD.values())], ids=["alike", "odd"])
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("method", ROWS.values(), ids=ROWS)
-def test_a_block_of_clients_is_each_of_them_alone(method, sparse, graphs, caplog):
+@pytest.mark.parametrize(
+    ("graphs", "sparse"),
+    [(ALIKE, True), (list(ODD.values()), False)],
+    ids=["alike and sparse", "odd and dense"],
+)
+@pytest.mark.parametrize("method", [*ROWS.values(), *VARIANTS.values()], ids=[*ROWS, *VARIANTS])
+def test_a_block_of_clients_is_each_of_them_alone(method, graphs, sparse, caplog):
     network = dataclasses.replace(method.network, dropout=0.5, activation="elu")
     method = dataclasses.replace(method, network=network, rounds=3)
     agree(method, federation(graphs, sparse=sparse), caplog)
@@ -101,7 +104,7 @@ def test_very_unequal_clients_are_not_filled_up_to_the_largest(monkeypatch):
         shapes.append(joint.shape)
         return forward(network, joint)
 
-    monkeypatch.setattr("flatland.model._Curved.forward", noted)
+    monkeypatch.setattr("flatland.model.Curved.forward", noted)
     data = federation([(path(20), 20), (path(19), 19), (path(3), 3), (path(3), 3)])
     method = FlatLand(LorentzGCN((4,), dropout=0.0), rounds=1, curvature=Constant())
     list(Trainer(Batched()).run(method, data, Rng(0)))

@@ -15,7 +15,8 @@ from fedbolic.federated import Batched, Schedule, Sequential, Total, Trainer, Up
 from fedbolic.federated.delivery import Delivery
 from fedbolic.manifolds import Curvature
 from fedbolic.rng import Rng
-from flatland import GCN, Constant, FlatLand, LorentzGCN
+from flatland import GCN, Constant, FlatLand, Frame, LorentzGCN, Twin
+from flatland.frames import FRAMES
 from flatland.method import CURVATURE, SHARING
 from flatland.ricci import BOUNDS, mean_ricci
 from tests.federated.boring import assert_same
@@ -36,6 +37,12 @@ ROWS = {
     "FlatLand": FlatLand(NET),
     "without TS": FlatLand(NET, sharing=WITHOUT_TS, curvature=Constant()),
     "without DS": FlatLand(NET, sharing={"*": "shared"}),
+}
+VARIANTS = {
+    "Frame": FlatLand(Frame((6,)), sharing=FRAMES),
+    "Twin": FlatLand(Twin((6,)), sharing=FRAMES),
+    "Shrink": FlatLand(NET, shrink=0.5),
+    "LorShare": FlatLand(NET, sharing={"curvature.*": "personal", "*": "shared"}),
 }
 
 every_row = pytest.mark.parametrize("method", ROWS.values(), ids=ROWS)
