@@ -1,0 +1,97 @@
+"""What Flower runs: the server's side in one process, every client's in its own.
+
+Both read the run's configuration from the app; a node may override parts of it with a file of its
+own, such as where its data are.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from lightning.fabric import Fabric
+
+from fedbolic.configuration import SetupError, build, one_line
+from fedbolic.data import Client
+from fedbolic.experiment import DTYPES, computer, load, resume, run
+from fedbolic.federated.flower import FlowerPost, from_records, to_records
+from fedbolic.federated.node import Node, introduction
+from fedbolic.federated.nodes import Nodes
+from fedbolic.federated.shelf import Shelf
+from fedbolic.progress import ProgressBar
+
+server = ServerApp()
+client = ClientApp()
+
+
+@server.main()
+def serve(grid: Grid, context: Context) -> None:
+    """One run, or what is left of it."""
+    app = context.run_config
+    settings = build(run, ["--config", str(app["config"])])
+    path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
+    nodes = Nodes(
+        FlowerPost(grid),
+        int(app["clients"]),
+        timeout=float(app["timeout"]),
+        least=int(app["least"]),
+    )
+    bar = ProgressBar(settings["name"])
+    outcome = {"code": 0, "error": ""}
+    try:
+        if path.exists() and not app["overwrite"]:
+            resume(path, callbacks=[bar], nodes=nodes)
+        else:
+            run(**settings, overwrite=True, callbacks=[bar], nodes=nodes)
+    except SetupError as error:
+        outcome = {"code": 2, "error": one_line(error)}
+        raise
+    except Exception as error:
+        outcome = {"code": 1, "error": one_line(error)}
+        raise
+    finally:
+        if app["outcome"]:
+            Path(str(app["outcome"])).write_text(json.dumps(outcome))
+
+
+@client.query()
+@client.train()
+@client.evaluate()
+def answer(message: Message, context: Context) -> Message:
+    """What this node's client says to the server."""
+    settings = _settings(context)
+    fabric = computer(settings)
+    own = _client(settings, int(context.node_config["partition-id"]), fabric)
+    asked = from_records(message.content)
+    if asked.get("task") == "introduction":
+        return Message(to_records(introduction(own)), reply_to=message)
+    evaluation, shelf = settings["evaluation"], Shelf(_file(context))
+    node = Node(settings["method"], own, settings["channels"], evaluation, shelf)
+    with fabric.autocast():
+        told = node.answer(asked)
+    return Message(to_records(told), reply_to=message)
+
+
+def _settings(context: Context) -> dict[str, Any]:
+    """The app's settings, with what a file of this node says in their place."""
+    files = ["--config", str(context.run_config["config"])]
+    if "config" in context.node_config:
+        files += ["--config", str(context.node_config["config"])]
+    return build(run, files)
+
+
+def _client(settings: dict[str, Any], client_id: int, fabric: Fabric) -> Client:
+    """This node's client: the only one of data of its own, or its share of common data."""
+    clients = load(settings).clients
+    own = clients[0 if len(clients) == 1 else client_id]
+    return dataclasses.replace(own, id=client_id).to(fabric.device, DTYPES[settings["precision"]])
+
+
+def _file(context: Context) -> Path:
+    """Where this node keeps the memory of this run."""
+    app, node = context.run_config, context.node_config
+    shared = Path(str(app["memory"])) / str(node["partition-id"])
+    return Path(str(node.get("memory", shared))) / f"{app['run']}.pt"
