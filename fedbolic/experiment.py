@@ -8,10 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning.fabric import Fabric
 
 from fedbolic import check
 from fedbolic.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
@@ -31,6 +30,9 @@ from fedbolic.federated import (
 from fedbolic.federated.engine import Remote
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.rng import Rng
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 logger = logging.getLogger("fedbolic")
 
@@ -149,7 +151,7 @@ class _Job:
     method: Method
     data: FederatedData
     trainer: Trainer
-    fabric: Fabric
+    fabric: "Fabric"
     settings: dict[str, Any]
 
     @property
@@ -171,7 +173,8 @@ class _Job:
 def _prepare(
     settings: dict[str, Any], path: Path, callbacks: Sequence[object], nodes: Remote | None
 ) -> _Job:
-    fabric = computer(settings, folder=path, callbacks=callbacks)
+    place(settings)
+    fabric = _fabric(settings, path, callbacks)
     data = load(settings, nodes)
     engine = settings["engine"] if nodes is None else nodes
     trainer = Trainer(engine, settings["cohort"], settings["channels"], settings["evaluation"])
@@ -179,32 +182,35 @@ def _prepare(
     return _Job(settings["method"], data, trainer, fabric, settings)
 
 
-def computer(
-    settings: dict[str, Any], *, folder: Path | None = None, callbacks: Sequence[object] = ()
-) -> Fabric:
-    """The device and precision that settings of :func:`run` ask for.
+def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object]) -> "Fabric":
+    # half of what this file would take to import, and a client in a process of its own needs none
+    from lightning.fabric import Fabric
+
+    return Fabric(
+        accelerator=settings["device"],
+        devices=1,
+        precision=settings["precision"],
+        loggers=[_logger(name, folder) for name in settings["loggers"]],
+        callbacks=list(callbacks),
+    )
+
+
+def place(settings: dict[str, Any]) -> torch.device:
+    """The device that settings of :func:`run` ask for, with as many threads as they ask for.
 
     Args:
-        settings: Of which ``device``, ``precision``, ``threads`` and ``loggers`` are read.
-        folder: Of the run, for loggers; none: there are none.
-        callbacks: As for :func:`run`.
+        settings: Of which ``device`` and ``threads`` are read.
 
     Raises:
-        SetupError: If the device is not there, or a logger cannot be made.
+        SetupError: If the device is not there.
         ValueError: If ``threads`` is below 1.
     """
     check.at_least(1, threads=settings["threads"])
     torch.set_num_threads(settings["threads"])
-    device = settings["device"]
-    if device == "cuda" and not torch.cuda.is_available():
+    device, cuda = settings["device"], torch.cuda.is_available()
+    if device == "cuda" and not cuda:
         raise SetupError("device is cuda, and torch sees no CUDA device: use --device=cpu")
-    return Fabric(
-        accelerator=device,
-        devices=1,
-        precision=settings["precision"],
-        loggers=[_logger(name, folder) for name in settings["loggers"]] if folder else [],
-        callbacks=list(callbacks),
-    )
+    return torch.device("cuda" if cuda and device != "cpu" else "cpu")
 
 
 def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:

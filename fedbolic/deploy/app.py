@@ -4,19 +4,21 @@ Both read the run's configuration from the app; a node may override parts of it 
 own, such as where its data are.
 """
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from lightning.fabric import Fabric
 
 from fedbolic.configuration import SetupError, build, one_line
 from fedbolic.data import Client
-from fedbolic.experiment import DTYPES, computer, load, resume, run
+from fedbolic.experiment import DTYPES, load, place, resume, run
 from fedbolic.federated.flower import FlowerPost, from_records, to_records
 from fedbolic.federated.node import Node, introduction
 from fedbolic.federated.nodes import Nodes
@@ -63,14 +65,13 @@ def serve(grid: Grid, context: Context) -> None:
 def answer(message: Message, context: Context) -> Message:
     """What this node's client says to the server."""
     settings = _settings(context)
-    fabric = computer(settings)
-    own = _client(settings, int(context.node_config["partition-id"]), fabric)
+    own = _client(settings, int(context.node_config["partition-id"]))
     asked = from_records(message.content)
     if asked.get("task") == "introduction":
         return Message(to_records(introduction(own)), reply_to=message)
     evaluation, shelf = settings["evaluation"], Shelf(_file(context))
     node = Node(settings["method"], own, settings["channels"], evaluation, shelf)
-    with fabric.autocast():
+    with arithmetic(settings["precision"], own.no_inputs.device):
         told = node.answer(asked)
     return Message(to_records(told), reply_to=message)
 
@@ -83,11 +84,29 @@ def _settings(context: Context) -> dict[str, Any]:
     return build(run, files)
 
 
-def _client(settings: dict[str, Any], client_id: int, fabric: Fabric) -> Client:
+@contextlib.contextmanager
+def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
+    """What Lightning's Fabric does for a precision, without its import for every message.
+
+    Args:
+        precision: Lightning's name.
+        device: Where to compute.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[precision])
+    mixed = precision == "bf16-mixed"
+    try:
+        with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _client(settings: dict[str, Any], client_id: int) -> Client:
     """This node's client: the only one of data of its own, or its share of common data."""
     clients = load(settings).clients
     own = clients[0 if len(clients) == 1 else client_id]
-    return dataclasses.replace(own, id=client_id).to(fabric.device, DTYPES[settings["precision"]])
+    return dataclasses.replace(own, id=client_id).to(place(settings), DTYPES[settings["precision"]])
 
 
 def _file(context: Context) -> Path:

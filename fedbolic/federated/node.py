@@ -172,7 +172,7 @@ class Node:
             ValueError: If this client's method has no such phase.
         """
         phase = self._found(asked)
-        if type(phase).__name__ != asked["phase"]:
+        if phase is None or type(phase).__name__ != asked["phase"]:
             raise ValueError(
                 f"the server is at {asked['phase']!r} and this client at {type(phase).__name__!r}: "
                 "both must have the same method"
