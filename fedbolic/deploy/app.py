@@ -16,7 +16,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedbolic.configuration import SetupError, build, one_line
+from fedbolic.configuration import SetupError, build, one_line, setting_up
 from fedbolic.data import Client
 from fedbolic.experiment import DTYPES, load, place, resume, run
 from fedbolic.federated.flower import FlowerPost, from_records, to_records
@@ -33,30 +33,32 @@ client = ClientApp()
 def serve(grid: Grid, context: Context) -> None:
     """One run, or what is left of it."""
     app = context.run_config
-    settings = build(run, ["--config", str(app["config"])])
-    path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
-    nodes = Nodes(
-        FlowerPost(grid),
-        int(app["clients"]),
-        timeout=float(app["timeout"]),
-        least=int(app["least"]),
-    )
-    bar = ProgressBar(settings["name"])
-    outcome = {"code": 0, "error": ""}
-    try:
+    with _telling(str(app["outcome"])):
+        with setting_up():
+            settings = build(run, ["--config", str(app["config"])])
+            terms = {"timeout": float(app["timeout"]), "least": int(app["least"])}
+            nodes = Nodes(FlowerPost(grid), int(app["clients"]), **terms)
+        path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
+        bar = ProgressBar(settings["name"])
         if path.exists() and not app["overwrite"]:
             resume(path, callbacks=[bar], nodes=nodes)
         else:
             run(**settings, overwrite=True, callbacks=[bar], nodes=nodes)
-    except SetupError as error:
-        outcome = {"code": 2, "error": one_line(error)}
-        raise
+
+
+@contextlib.contextmanager
+def _telling(file: str) -> Iterator[None]:
+    """Write how the block ends, for whoever started Flower: an exit code, and why in one line."""
+    outcome = {"code": 0, "error": ""}
+    try:
+        yield
     except Exception as error:
-        outcome = {"code": 1, "error": one_line(error)}
+        code = 2 if isinstance(error, SetupError) else 1
+        outcome = {"code": code, "error": one_line(error)}
         raise
     finally:
-        if app["outcome"]:
-            Path(str(app["outcome"])).write_text(json.dumps(outcome))
+        if file:
+            Path(file).write_text(json.dumps(outcome))
 
 
 @client.query()
