@@ -40,8 +40,8 @@ def serve(grid: Grid, context: Context) -> None:
             nodes = Nodes(FlowerPost(grid), int(app["clients"]), **terms)
         path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
         bar = ProgressBar(settings["name"])
-        if path.exists() and not app["overwrite"]:
-            resume(path, callbacks=[bar], nodes=nodes)
+        if app["resume"] or (path.exists() and not app["overwrite"]):
+            resume(Path(str(app["resume"] or path)), callbacks=[bar], nodes=nodes)
         else:
             run(**settings, overwrite=True, callbacks=[bar], nodes=nodes)
 
@@ -107,6 +107,8 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
 def _client(settings: dict[str, Any], client_id: int) -> Client:
     """This node's client: the only one of data of its own, or its share of common data."""
     clients = load(settings).clients
+    if len(clients) > 1 and client_id not in range(len(clients)):
+        raise ValueError(f"partition-id is {client_id}, and the data have {len(clients)} clients")
     own = clients[0 if len(clients) == 1 else client_id]
     return dataclasses.replace(own, id=client_id).to(place(settings), DTYPES[settings["precision"]])
 

@@ -14,6 +14,9 @@ from fedbolic.experiment import load, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.record import RunFolder, refuse_existing
 
+MEMORIES = "nodes"
+"""The folder, in that of a run on one machine, where its clients keep their memories."""
+
 PROJECT = """\
 [project]
 name = "fedbolic-run"
@@ -43,6 +46,7 @@ class Terms:
             asked; with fewer the run stops, to be resumed.
         simulated: Whether Flower plays the clients one after another, without SuperNodes: a trial
             of the same app in fewer processes.
+        clients: How many there are, at least 1; none: as many as the data of this machine have.
 
     Raises:
         ValueError: If a value is out of range.
@@ -51,10 +55,11 @@ class Terms:
     timeout: float = 600.0
     least: int = 1
     simulated: bool = False
+    clients: int | None = None
 
     def __post_init__(self) -> None:
         check.positive(timeout=self.timeout)
-        check.at_least(1, least=self.least)
+        check.at_least(1, least=self.least, clients=1 if self.clients is None else self.clients)
 
 
 def write_app(folder: Path, config: Mapping[str, Any]) -> None:
@@ -66,7 +71,8 @@ def write_app(folder: Path, config: Mapping[str, Any]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     # a JSON text, number or truth value is one of TOML as well
-    lines = [f"{name} = {json.dumps(value)}\n" for name, value in config.items()]
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in config.items()}
+    lines = [f"{name} = {text}\n" for name, text in texts.items()]
     (folder / "pyproject.toml").write_text(PROJECT + "".join(lines))
 
 
@@ -91,8 +97,8 @@ def flower(settings: dict[str, Any], terms: Terms = Terms(), *, overwrite: bool 
     with setting_up():
         if not overwrite:
             refuse_existing(path)
-        config = describe(run, settings)
-    _serve(path, config, len(load(settings).clients), terms, overwrite=overwrite)
+        app = _app(settings, terms)
+    _serve(path, {**app, "overwrite": overwrite}, terms)
     return path
 
 
@@ -106,12 +112,16 @@ def go_on(path: Path) -> None:
         SetupError: If it cannot go on here as it began.
         RunStoppedError: If training cannot go on; the last good state is saved.
     """
-    folder = RunFolder.open(path.absolute())
     with setting_up():
+        folder = RunFolder.open(path.absolute())
+        if not (folder.path / MEMORIES).is_dir() and (folder.path / "state.pt").exists():
+            raise SetupError(
+                f"the clients of {path} are on other machines: go on with `flwr run` of its app"
+            )
         settings = build(run, ["--config", str(folder.config)])
         terms = Terms(**folder.environment["terms"])
-    number = len(load(settings).clients)
-    _serve(folder.path, folder.config.read_text(), number, terms, overwrite=False)
+        app = _app(settings, terms)
+    _serve(folder.path, {**app, "resume": str(folder.path)}, terms)
 
 
 def is_deployed(path: Path) -> bool:
@@ -119,56 +129,47 @@ def is_deployed(path: Path) -> bool:
     return (path / "environment.json").is_file() and "terms" in RunFolder(path).environment
 
 
-def prepare(
-    folder: Path, settings: dict[str, Any], terms: Terms = Terms(), *, clients: int | None = None
-) -> None:
+def prepare(folder: Path, settings: dict[str, Any], terms: Terms = Terms()) -> None:
     """Write the app of a run between machines, for ``flwr run``; run again, it goes on.
 
     Args:
         folder: Where.
         settings: Arguments of :func:`~fedbolic.experiment.run`.
         terms: On which clients take part.
-        clients: How many; none: as many as the data here have.
+
+    Raises:
+        SetupError: If the run could not begin.
     """
     with setting_up():
-        settings = {**settings, "name": settings["name"] or "run"}
-        app = {
-            "config": describe(run, settings),
-            "clients": len(load(settings).clients) if clients is None else clients,
-            "timeout": terms.timeout,
-            "least": terms.least,
-            "overwrite": False,
-            "memory": "fedbolic",
-            "run": secrets.token_hex(8),
-            "outcome": "",
-        }
-        write_app(folder, app)
+        app = _app({**settings, "name": settings["name"] or "run"}, terms)
+        write_app(folder, {**app, "memory": "fedbolic", "run": secrets.token_hex(8)})
 
 
-def _serve(path: Path, config: str, number: int, terms: Terms, *, overwrite: bool) -> None:
+def _app(settings: dict[str, Any], terms: Terms) -> dict[str, Any]:
+    """What both sides of a run read."""
+    return {
+        "config": describe(run, settings),
+        "clients": terms.clients or len(load(settings).clients),
+        "timeout": terms.timeout,
+        "least": terms.least,
+        "overwrite": False,
+        "resume": "",
+        "outcome": "",
+    }
+
+
+def _serve(path: Path, app: dict[str, Any], terms: Terms) -> None:
     """Start everything, run, and stop everything."""
-    with Federation(path.with_name(f"{path.name}.flower")) as federation:
-        outcome = federation.folder / "outcome.json"
-        app = {
-            "config": config,
-            "clients": number,
-            "timeout": terms.timeout,
-            "least": terms.least,
-            "overwrite": overwrite,
-            "memory": str(path / "nodes"),
-            "run": "memory",
-            "outcome": str(outcome),
-        }
-        write_app(federation.folder / "app", app)
+    with Federation(path) as federation:
+        folder = federation.folder
+        outcome, number = folder / "outcome.json", app["clients"]
+        own = {"memory": str(path / MEMORIES), "run": "memory", "outcome": str(outcome)}
+        write_app(folder / "app", {**app, **own})
         federation.start(number, simulated=terms.simulated)
         cores = [f"num-supernodes={number}", "client-resources-num-cpus=1", "init-args-num-cpus=1"]
-        federation.submit(federation.folder / "app", cores if terms.simulated else ())
-        said = json.loads(outcome.read_text()) if outcome.exists() else None
-        if said is None or said["code"]:
-            federation.keep_logs()
-        if said is None:
-            raise RunStoppedError(f"the server's process was lost; see {federation.folder}")
-        if said["code"] == 2:
-            raise SetupError(said["error"])
-        if said["code"]:
-            raise RunStoppedError(said["error"])
+        federation.submit(folder / "app", cores if terms.simulated else ())
+        code, error = 1, "the server's process was lost"
+        if outcome.exists():
+            code, error = json.loads(outcome.read_text()).values()
+        if code:
+            raise (SetupError if code == 2 else RunStoppedError)(f"{error} (logs are in {folder})")

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,38 +35,43 @@ class Federation:
 
     They talk over loopback, in the clear.
 
+    While it lasts, and after an error, logs and Flower's own files lie in a folder beside a run's.
+
     Args:
-        folder: For logs and Flower's own files; removed at the end unless something went wrong.
+        path: The run's folder, which need not be there.
 
     Raises:
         SetupError: If Flower is not installed.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, secrets.token_hex(16)
+    def __init__(self, path: Path) -> None:
+        self.path, self.folder = path, path
+        self.mark = secrets.token_hex(16)
         self.processes: list[subprocess.Popen] = []
-        self.failed = False
         self.address = f"{HOST}:{_free_port()}"
-        bin = Path(sys.executable).parent
+        folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        if shutil.which("flower-superlink", path=folders) is None:
+            raise SetupError("Flower is not here: pip install 'fedbolic[flower]'")
         self.environment = {
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             **os.environ,
-            "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            "FLWR_HOME": str(folder / "home"),
+            "PATH": folders,
             MARK: self.mark,
         }
-        if shutil.which("flower-superlink", path=self.environment["PATH"]) is None:
-            raise SetupError("Flower is not here: pip install 'fedbolic[flower]'")
 
     def __enter__(self) -> "Federation":
-        shutil.rmtree(self.folder, ignore_errors=True)
-        (self.folder / "home").mkdir(parents=True)
-        (self.folder / "home" / "config.toml").write_text(
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f"{self.path.name}.flower-"
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self.path.parent))
+        home = self.folder / "home"
+        home.mkdir()
+        (home / "config.toml").write_text(
             '[superlink]\ndefault = "loopback"\n\n'
             f'[superlink.loopback]\naddress = "{self.address}"\ninsecure = true\n'
         )
+        self.environment["FLWR_HOME"] = str(home)
         _adopt_orphans(True)
         return self
 
@@ -79,12 +85,8 @@ class Federation:
             self._end()
         finally:
             _adopt_orphans(False)
-        if error is None and not self.failed:
+        if error is None:
             shutil.rmtree(self.folder)
-
-    def keep_logs(self) -> None:
-        """Leave the folder where it is."""
-        self.failed = True
 
     def start(self, number: int, *, simulated: bool) -> None:
         """The SuperLink and ``number`` SuperNodes.
@@ -104,7 +106,6 @@ class Federation:
         end = time.monotonic() + PATIENCE
         while not _answers(host, int(port)):
             if process.poll() is not None or time.monotonic() > end:
-                self.keep_logs()
                 raise SetupError(f"the SuperLink does not start; see {self.folder}/superlink.log")
             time.sleep(0.2)
         for i in range(0 if simulated else number):

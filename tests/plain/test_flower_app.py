@@ -87,7 +87,7 @@ def serve(settings, folder, *, configs=THREE, gone=(), lives=(), **terms):
     """What the server's app says at its end."""
     of_app = {
         **{"config": describe(run, settings), "clients": 3, "timeout": 5.0, "least": 1},
-        **{"overwrite": False, "memory": str(folder / "nodes"), "run": "memory"},
+        **{"overwrite": False, "memory": str(folder / "nodes"), "run": "memory", "resume": ""},
         **{"outcome": str(folder / "outcome.json"), **terms},
     }
     grid = Here(configs, of_app, dict(lives))
