@@ -4,6 +4,9 @@ Both read the run's configuration from the app; a node may override parts of it 
 own, such as where its data are.
 """
 
+# pyright: reportMissingImports=false
+# (the extra flower may not be installed)
+
 import contextlib
 import dataclasses
 import json

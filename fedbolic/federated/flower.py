@@ -1,5 +1,8 @@
 """The way to clients on other machines through Flower."""
 
+# pyright: reportMissingImports=false
+# (the extra flower may not be installed)
+
 import json
 import time
 from collections.abc import Iterator, Mapping

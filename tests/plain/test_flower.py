@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,10 @@ from fedbolic.experiment import run
 from fedbolic.federated.shelf import Shelf
 from tests.federated.boring import assert_near
 
-pytestmark = pytest.mark.flower
+pytestmark = [
+    pytest.mark.flower,
+    pytest.mark.skipif(find_spec("flwr") is None, reason="needs the extra flower"),
+]
 
 DIRICHLET = {
     "class_path": "fedbolic.data.Dirichlet",
