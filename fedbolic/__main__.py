@@ -1,4 +1,4 @@
-"""The command line: ``fedbolic run | resume | sweep | report``."""
+"""The command line: ``fedbolic run | resume | sweep | report | flower``."""
 
 import logging
 import sys
@@ -12,6 +12,7 @@ from rich.logging import RichHandler
 
 from fedbolic import __version__
 from fedbolic.configuration import SetupError, given, one_line, parse, parser_of
+from fedbolic.deploy import loopback
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
@@ -46,8 +47,23 @@ def _run(settings: dict[str, Any]) -> int:
 
 def _resume(settings: dict[str, Any]) -> int:
     path = settings["run"]
-    if not resume(path, callbacks=[ProgressBar(str(path))]):
+    if loopback.is_deployed(path):
+        loopback.go_on(path)
+    elif not resume(path, callbacks=[ProgressBar(str(path))]):
         sys.stdout.write(f"{path} is finished: nothing is left to do\n")
+    return _report([path], path)
+
+
+def _flower(settings: dict[str, Any]) -> int:
+    own = {"name": _name(settings)}
+    terms, app, overwrite = (settings[name] for name in ("terms", "app", "overwrite"))
+    asked = {n: v for n, v in settings.items() if n not in ("terms", "app", "overwrite")}
+    asked = given(run, {**asked, **own})
+    if app is not None:
+        loopback.prepare(app, asked, terms)
+        sys.stdout.write(f"{app}\n")
+        return 0
+    path = loopback.flower(asked, terms, overwrite=overwrite)
     return _report([path], path)
 
 
@@ -72,6 +88,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "run": _run,
     "resume": _resume,
     "sweep": _sweep,
+    "flower": _flower,
     "report": lambda settings: _report(settings["runs"]),
 }
 
@@ -97,6 +114,13 @@ def command_line() -> ArgumentParser:
         command = parser_of(function)
         command.add_argument("--overwrite", action="store_true", help="replace what is there")
         commands.add_subcommand(function.__name__, command, help=_first_line(function))
+    command = parser_of(run)
+    command.add_class_arguments(loopback.Terms, "terms")
+    command.add_argument(
+        "--app", type=Path, help="only write the app for `flwr run` to this folder"
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace what is there")
+    commands.add_subcommand("flower", command, help=_first_line(loopback.flower))
     command = ArgumentParser(exit_on_error=False)
     command.add_argument("run", type=Path, help="the folder of the run")
     commands.add_subcommand("resume", command, help=_first_line(resume))

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-INVISIBLE = ("overwrite", "callbacks")
+INVISIBLE = ("overwrite", "callbacks", "nodes")
 """Parameters that say how to call, not what to run: they stand in no configuration."""
 
 

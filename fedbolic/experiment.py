@@ -8,13 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning.fabric import Fabric
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe, one_line, setting_up
+from fedbolic.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.data import FederatedData, Images, Source
 from fedbolic.federated import (
     Auto,
@@ -28,8 +27,12 @@ from fedbolic.federated import (
     Sequential,
     Trainer,
 )
+from fedbolic.federated.engine import Remote
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.rng import Rng
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 logger = logging.getLogger("fedbolic")
 
@@ -53,6 +56,7 @@ def run(
     runs: Path = Path("runs"),
     overwrite: bool = False,
     callbacks: Sequence[object] = (),
+    nodes: Remote | None = None,
 ) -> Path:
     """Train a federated method and leave a folder with all that was asked and measured.
 
@@ -75,6 +79,7 @@ def run(
         overwrite: Replace a run of the same name and seed.
         callbacks: Objects with any of the methods ``on_run_start``, ``on_round_end`` and
             ``on_run_end``, as :class:`~fedbolic.progress.ProgressBar` has them.
+        nodes: Where the clients are, in place of ``engine``; none: in this process.
 
     Returns:
         The folder, with ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``, and
@@ -84,14 +89,14 @@ def run(
         SetupError: If the run cannot begin; nothing has been written then.
         RunStoppedError: If training cannot go on; the last good state is saved.
     """
-    settings = {k: v for k, v in locals().items() if k not in ("overwrite", "callbacks")}
+    settings = {k: v for k, v in locals().items() if k not in INVISIBLE}
     path = runs / (name or "run") / f"seed{seed}"
     with setting_up():
         if Path(name or "").is_absolute() or ".." in Path(name or "").parts:
             raise SetupError(f"name must stay inside {runs}, got {name!r}")
         if not overwrite:
             refuse_existing(path)
-        job = _prepare(settings, path, callbacks)
+        job = _prepare(settings, path, callbacks, nodes)
         config = describe(run, settings)
         position = job.trainer.begin(job.method, job.data, job.stream)
         if path.exists():
@@ -104,12 +109,13 @@ def run(
     return path
 
 
-def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
+def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None) -> bool:
     """Go on with a run that was stopped, bit for bit as if it had not been.
 
     Args:
         path: Its folder.
         callbacks: As for :func:`run`.
+        nodes: As for :func:`run`.
 
     Returns:
         Whether there was anything left to do.
@@ -123,7 +129,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = ()) -> bool:
             folder = RunFolder.open(path)
             held.enter_context(folder.alone())
             settings = build(run, ["--config", str(folder.config)])
-            job = _prepare(settings, path, callbacks)
+            job = _prepare(settings, path, callbacks, nodes)
             _refuse_other_arithmetic(folder.environment, job.environment())
             position = job.trainer.begin(job.method, job.data, job.stream)
             checkpoint = folder.load()
@@ -145,7 +151,7 @@ class _Job:
     method: Method
     data: FederatedData
     trainer: Trainer
-    fabric: Fabric
+    fabric: "Fabric"
     settings: dict[str, Any]
 
     @property
@@ -155,33 +161,74 @@ class _Job:
 
     def environment(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be equal bit for bit."""
-        engine = type(self.settings["engine"]).__name__
+        remote = isinstance(self.trainer.engine, Remote)
+        engine = self.trainer.engine if remote else self.settings["engine"]
         threads, precision = self.settings["threads"], self.settings["precision"]
         device = self.fabric.device.type
-        return environment(engine=engine, threads=threads, precision=precision, device=device)
+        same = {"threads": threads, "precision": precision, "device": device}
+        terms = {"terms": engine.terms} if isinstance(engine, Remote) else {}
+        return environment(engine=type(engine).__name__, **same, **terms)
 
 
-def _prepare(settings: dict[str, Any], path: Path, callbacks: Sequence[object]) -> _Job:
-    check.at_least(1, threads=settings["threads"])
-    torch.set_num_threads(settings["threads"])
-    precision = settings["precision"]
-    device = settings["device"]
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SetupError("device is cuda, and torch sees no CUDA device: use --device=cpu")
-    fabric = Fabric(
-        accelerator=device,
+def _prepare(
+    settings: dict[str, Any], path: Path, callbacks: Sequence[object], nodes: Remote | None
+) -> _Job:
+    place(settings)
+    fabric = _fabric(settings, path, callbacks)
+    data = load(settings, nodes)
+    engine = settings["engine"] if nodes is None else nodes
+    trainer = Trainer(engine, settings["cohort"], settings["channels"], settings["evaluation"])
+    data = data.to(fabric.device, DTYPES[settings["precision"]])
+    return _Job(settings["method"], data, trainer, fabric, settings)
+
+
+def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object]) -> "Fabric":
+    # half of what this file would take to import, and a client in a process of its own needs none
+    from lightning.fabric import Fabric
+
+    return Fabric(
+        accelerator=settings["device"],
         devices=1,
-        precision=precision,
-        loggers=[_logger(import_path, path) for import_path in settings["loggers"]],
+        precision=settings["precision"],
+        loggers=[_logger(name, folder) for name in settings["loggers"]],
         callbacks=list(callbacks),
     )
-    data = settings["data"].load(Rng(settings["seed"]).at("data"))
-    trainer = Trainer(
-        settings["engine"], settings["cohort"], settings["channels"], settings["evaluation"]
-    )
-    return _Job(
-        settings["method"], data.to(fabric.device, DTYPES[precision]), trainer, fabric, settings
-    )
+
+
+def place(settings: dict[str, Any]) -> torch.device:
+    """The device that settings of :func:`run` ask for, with as many threads as they ask for.
+
+    Args:
+        settings: Of which ``device`` and ``threads`` are read.
+
+    Raises:
+        SetupError: If the device is not there.
+        ValueError: If ``threads`` is below 1.
+    """
+    check.at_least(1, threads=settings["threads"])
+    torch.set_num_threads(settings["threads"])
+    device, cuda = settings["device"], torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise SetupError("device is cuda, and torch sees no CUDA device: use --device=cpu")
+    return torch.device("cuda" if cuda and device != "cpu" else "cpu")
+
+
+def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
+    """The data that settings of :func:`run` name.
+
+    Args:
+        settings: Of which ``data`` and ``seed`` are read.
+        nodes: Who holds the clients' data; of what is loaded here only the test set is kept then.
+    """
+    rng = Rng(settings["seed"]).at("data")
+    if nodes is None:
+        return settings["data"].load(rng)
+    try:
+        holdout = settings["data"].load(rng).holdout
+    except FileNotFoundError as error:
+        logger.warning("the server has no test set of its own: %s", one_line(error))
+        holdout = None
+    return nodes.federation(holdout)
 
 
 def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> None:

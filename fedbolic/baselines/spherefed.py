@@ -85,7 +85,7 @@ class SphereFed(Stepped):
 
     @override
     def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return {"parameters": state["parameters"], "buffers": state["buffers"]}
+        return {name: state[name] for name in ("parameters", "buffers", "round")}
 
     @override
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:

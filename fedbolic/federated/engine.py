@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.method import Method, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -54,6 +54,29 @@ class Engine(ABC):
             rng: The stream of this exchange; client ``i`` works with ``rng.at("client", i)``.
         """
 
+    def scores(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> dict[int, dict[str, float]]:
+        """The scores of clients on their own data, by id; by default found here, one by one.
+
+        Args:
+            method: Whose :meth:`~fedbolic.federated.method.Method.evaluate` scores.
+            messages: What each client received, by id.
+            clients: Those who are scored, in ascending order of id.
+            memories: What clients kept, by id.
+            rng: The stream of this evaluation; client ``i`` has ``rng.at("client", i)``.
+        """
+        found = {}
+        for client in clients:
+            memory, stream = memories.get(client.id, {}), rng.at("client", client.id)
+            found[client.id] = method.evaluate(messages[client.id], client, memory, stream)
+        return found
+
     def check(self, clients: Sequence[Client]) -> None:
         """Refuse clients for whom this engine cannot work; by default it works for all.
 
@@ -72,3 +95,27 @@ class Engine(ABC):
         """
         self.check(clients)
         return nullcontext(self)
+
+
+class Remote(Engine):
+    """An engine whose clients hold their data and memories elsewhere, where they work.
+
+    Their updates come as the channels left them, and in place of memories the names of these.
+    """
+
+    @property
+    @abstractmethod
+    def terms(self) -> dict[str, float]:
+        """The settings by which such an engine can be had again."""
+
+    @abstractmethod
+    def federation(self, holdout: Client | None) -> FederatedData:
+        """The clients, without any data, and what the server holds.
+
+        Args:
+            holdout: The server's own test set, if there is one.
+
+        Raises:
+            RunStoppedError: If clients are missing.
+            ValueError: If they do not fit together.
+        """

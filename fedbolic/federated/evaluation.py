@@ -108,7 +108,7 @@ class Evaluation:
         last = round == method.rounds
         if round % self.every and not last:
             return []
-        rows = _aggregated(method, data.clients, data.holdout, state, memories, round, rng)
+        rows = _aggregated(method, data.clients, data.holdout, state, memories, round, engine, rng)
         if last and self.tune:
             rows += _tuned(method, data, state, memories, self.tune, round, engine, rng)
         if last and self.calibrate:
@@ -124,15 +124,12 @@ def _aggregated(
     state: Tree,
     memories: Mapping[int, Tree],
     round: int,
+    engine: Engine,
     rng: Rng,
 ) -> list[Row]:
     """Scores of what every client, and the server's test set, receive from ``state``."""
-    scores = {}
-    for client in clients:
-        message = method.broadcast(state, client.id)
-        stream = rng.at("client", client.id)
-        memory = memories.get(client.id, {})
-        scores[client.id] = method.evaluate(message, client, memory, stream)
+    messages = {client.id: method.broadcast(state, client.id) for client in clients}
+    scores = engine.scores(method, messages, clients, memories, rng)
     rows = client_rows(round, scores)
     if holdout is not None:
         message = method.broadcast(state, HOLDOUT)
@@ -194,7 +191,7 @@ def _calibrated(
         return []
     clients = [data.clients[i] for i in total.clients]
     state = phase.server_update(state, total)
-    rows = _aggregated(phase, clients, data.holdout, state, memories, round, stream)
+    rows = _aggregated(phase, clients, data.holdout, state, memories, round, engine, stream)
     rows += [Row(round, None, name, count) for name, count in delivery.counts().items()]
     return [row._replace(name=_rename(row.name, "calibrated")) for row in rows]
 

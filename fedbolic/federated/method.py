@@ -125,7 +125,9 @@ class Method(ABC):
     def phase(self, state: Tree) -> "Method":
         """The method of the next exchange; by default this one.
 
-        A protocol of several exchanges gives another method for each, all over one state.
+        A protocol of several exchanges gives another method for each, all over one state. A client
+        finds the phase by the message it got: asked with one that a phase broadcasts, this gives
+        that phase.
         """
         del state
         return self
@@ -139,6 +141,11 @@ class Method(ABC):
     def evaluates(self) -> bool:
         """Whether a round ends, and is counted and recorded, with this exchange."""
         return True
+
+    @property
+    def once(self) -> bool:
+        """Whether a client must never go back to a memory of before, for its secrets serve once."""
+        return False
 
     def tuning(self, epochs: int, lr: float | None) -> "Stepped | None":
         """The method that fine-tunes at the clients for a personalised score; none: not of use.

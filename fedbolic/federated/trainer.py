@@ -13,7 +13,7 @@ from fedbolic.federated.auto import Auto
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.delivery import Delivery
-from fedbolic.federated.engine import Engine, RunStoppedError
+from fedbolic.federated.engine import Engine, Remote, RunStoppedError
 from fedbolic.federated.evaluation import Evaluation, client_rows
 from fedbolic.federated.method import Method, Total, Update
 from fedbolic.federated.sequential import Sequential
@@ -162,7 +162,8 @@ class Trainer:
         cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]
         messages = {client.id: phase.broadcast(position.state, client.id) for client in cohort}
         results = self.engine.run(phase, messages, cohort, position.memories, stream)
-        delivery = Delivery(phase, messages, self.channels, stream)
+        channels = () if isinstance(self.engine, Remote) else self.channels
+        delivery = Delivery(phase, messages, channels, stream)
         try:
             total = _aggregate(phase, delivery.usable(results))
         except ValueError as error:  # nothing usable came, or a channel does not fit the payload

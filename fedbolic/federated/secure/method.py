@@ -107,6 +107,11 @@ class SecureSum(Method):
     def cohort(self) -> Cohort:
         return self.method.cohort
 
+    @property
+    @override
+    def once(self) -> bool:
+        return True
+
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         least = self._protocol.least(meta.num_clients)

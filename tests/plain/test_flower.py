@@ -1,0 +1,200 @@
+"""Real federations of processes on this machine: run these with --flower, a few minutes each."""
+
+import contextlib
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedbolic.configuration import build
+from fedbolic.deploy.processes import MARK
+from fedbolic.experiment import run
+from fedbolic.federated.shelf import Shelf
+from tests.federated.boring import assert_near
+
+pytestmark = [
+    pytest.mark.flower,
+    pytest.mark.skipif(find_spec("flwr") is None, reason="needs the extra flower"),
+]
+
+DIRICHLET = {
+    "class_path": "fedbolic.data.Dirichlet",
+    "init_args": {"num_clients": 3, "alpha": 1.0, "min_size": 40},
+}
+DIGITS = {
+    "class_path": "fedbolic.data.Images",
+    "init_args": {"dataset": "fedbolic.data.Digits", "partition": DIRICHLET},
+}
+FEDAVG = {
+    "method": {
+        "class_path": "fedbolic.federated.FedAvg",
+        "init_args": {"rounds": 3, "schedule": {"epochs": 1, "batch_size": 32}},
+    },
+    "data": DIGITS,
+}
+FLATLAND = {
+    "method": {"class_path": "flatland.FlatLand", "init_args": {"rounds": 3, "proximal": 0.01}},
+    "data": {
+        "class_path": "fedbolic.data.Graphs",
+        "init_args": {"graph": "fedbolic.data.BlockModel", "partition": DIRICHLET},
+    },
+}
+FLYNN = {
+    "method": {"class_path": "flynn.FlyNN", "init_args": {"dim": 2048, "active": 16}},
+    "data": DIGITS,
+}
+FEDHULL = {
+    "method": {
+        "class_path": "fedhull.FedHull",
+        "init_args": {
+            "grid": {"epsilon": 0.1, "radius": 0.95},
+            "boundary": {"class_path": "fedhull.Hyperbolic", "init_args": {"C": 2e4, "pairs": 1}},
+        },
+    },
+    "data": {
+        "class_path": "fedbolic.data.HalfPlanes",
+        "init_args": {
+            **{"num_points": 600, "offset": 0.4, "margin": 0.01, "least": 60},
+            "partition": {"class_path": "fedbolic.data.IID", "init_args": {"num_clients": 3}},
+        },
+    },
+}
+METHODS = {"fedavg": FEDAVG, "flatland": FLATLAND, "flynn": FLYNN, "fedhull": FEDHULL}
+"""A method of each kind: gradients, personal memory, exact counts, several exchanges."""
+
+
+def configuration(name, folder):
+    """A file of the method's settings, scored at the end only: each question costs a process."""
+    settings = {"name": name, "precision": "64-true", "device": "cpu", **METHODS[name]}
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump({**settings, "evaluation": {"every": 3}}))
+    return file
+
+
+def sequential(file, folder):
+    """The folder of the same run in this process."""
+    return run(**{**build(run, ["--config", str(file)]), "runs": folder / "plain"})
+
+
+def federation(*words):
+    """The command line in a process of its own."""
+    words = [sys.executable, "-m", "fedbolic", *map(str, words)]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process):
+    """Exit code and standard error of a command, which must leave no process behind."""
+    _, said = process.communicate(timeout=1500)
+    assert members() == {}, "processes are left"
+    return process.returncode, said
+
+
+def members():
+    """The processes of any federation, by id, with their command."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if MARK.encode() in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().decode().split("\0")
+    return found
+
+
+def rows(path, *, of=lambda row: True):
+    with (path / "metrics.csv").open() as file:
+        found = [row for row in csv.DictReader(file) if of(row)]
+    names = [(row["round"], row["client"], row["name"]) for row in found]
+    return names, [float(row["value"]) for row in found]
+
+
+def state(path):
+    return torch.load(path / "state.pt", weights_only=True)
+
+
+def assert_same_run(path, plain):
+    """State, what was measured, and what every client keeps are those of Sequential."""
+    far, near = state(path), state(plain)
+    assert far["round"] == near["round"] > 0
+    assert_near(far["state"], near["state"], 1e-10)
+    (names, values), (expected, wanted) = rows(path), rows(plain)
+    assert names == expected
+    assert values == pytest.approx(wanted, abs=1e-10)
+    assert far["memories"].keys() == near["memories"].keys()
+    for client_id, memory in near["memories"].items():
+        named = far["memories"][client_id]
+        assert named.keys() == {"name"}  # the memory itself is at the node
+        shelf = Shelf(path / "nodes" / str(client_id) / "memory.pt")
+        assert_near(shelf.memory(named["name"]), memory, 1e-10)
+
+
+@pytest.mark.parametrize("simulated", [False, True], ids=["processes", "simulated"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_federation_of_processes_does_what_sequential_does(name, simulated, tmp_path):
+    file = configuration(name, tmp_path)
+    words = ["--terms.simulated", "true"] if simulated else []
+    process = federation("flower", "--config", file, "--runs", tmp_path / "far", *words)
+    code, said = ended(process)
+    assert code == 0, said
+    far = tmp_path / "far" / name
+    assert_same_run(far / "seed0", sequential(file, tmp_path))
+    assert [each.name for each in far.iterdir()] == ["seed0"]
+
+
+def wait_for(condition, *, seconds=900):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come so far"
+        time.sleep(0.1)
+    return found
+
+
+def kill_node(client_id, path):
+    """Kill a SuperNode while its client works in round 2."""
+    wait_for(lambda: (path / "state.pt").exists() and state(path)["round"] == 1)
+
+    def at_work():
+        found = members()
+        node = [p for p, words in found.items() if f"partition-id={client_id}" in words]
+        parents = {p: int(Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split()[1])
+                   for p in found if Path(f"/proc/{p}").exists()}  # fmt: skip
+        works = [p for p, words in found.items() if any("flwr-clientapp" in w for w in words)]
+        busy = any(parents.get(parents.get(p)) in node for p in works)
+        return node if busy else None
+
+    (node,) = wait_for(at_work)
+    os.kill(node, signal.SIGKILL)
+
+
+def test_a_supernode_killed_in_mid_round_is_left_out_and_the_run_goes_on(tmp_path):
+    file = configuration("fedavg", tmp_path)
+    process = federation("flower", "--config", file, "--runs", tmp_path)
+    path = tmp_path / "fedavg" / "seed0"
+    kill_node(1, path)
+    code, said = ended(process)
+    assert code == 0, said
+    names, failed = rows(path, of=lambda row: row["name"] == "clients/failed")
+    assert [name[0] for name in names] == ["1", "2", "3"]
+    assert failed == [0, 1, 1]
+    assert state(path)["round"] == 3
+
+
+def test_a_run_that_needs_all_stops_at_a_killed_supernode_and_resume_finishes_it(tmp_path):
+    file = configuration("fedavg", tmp_path)
+    words = ["--terms.least=3", "--runs", tmp_path]
+    process = federation("flower", "--config", file, *words)
+    path = tmp_path / "fedavg" / "seed0"
+    kill_node(1, path)
+    code, said = ended(process)
+    assert code == 1
+    assert "stopped: 2 of 3 clients answered, and 3 must: {1:" in " ".join(said.split())
+    assert state(path)["round"] == 1
+    code, said = ended(federation("resume", path))
+    assert code == 0, said
+    assert_same_run(path, sequential(file, tmp_path))

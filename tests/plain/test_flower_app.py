@@ -1,0 +1,178 @@
+"""The Flower app with a grid in this process: all of it but Flower's own processes."""
+
+import contextlib
+import json
+
+import pytest
+import torch
+
+from fedbolic.configuration import build, describe
+from fedbolic.experiment import run
+from tests.federated.boring import assert_near
+
+flwr = pytest.importorskip("flwr.app")
+serverapp = pytest.importorskip("flwr.serverapp")
+identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
+app = pytest.importorskip("fedbolic.deploy.app")
+
+
+class Here(serverapp.Grid):
+    """Nodes that answer as soon as they are asked, unless they are gone.
+
+    ``lives`` says by node how many times it trains before it is.
+    """
+
+    def __init__(self, configs, settings, lives):
+        self.lives = lives
+        self.contexts = {
+            10 + i: flwr.Context(
+                run_id=1,
+                node_id=10 + i,
+                node_config=config,
+                state=flwr.RecordDict(),
+                run_config=settings,
+            )
+            for i, config in enumerate(configs)
+        }
+        self.gone, self.replies = set(), {}
+
+    def set_run(self, run): ...
+
+    @property
+    def run(self): ...
+
+    def create_message(self, *_): ...
+
+    def send_and_receive(self, messages, *, timeout=None): ...
+
+    def get_node_ids(self):
+        return [node for node in self.contexts if node not in self.gone]
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if message.metadata.message_type == "train" and node in self.lives:
+                self.lives[node] -= 1
+            if self.lives.get(node, 0) < 0:
+                self.gone.add(node)
+                ids.append(f"lost {node}")
+                continue
+            ids.append(f"{node} {len(self.replies)}")
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            self.replies[ids[-1]] = app.client(message, self.contexts[node])
+        return ids
+
+    def pull_messages(self, message_ids):
+        return [self.replies.pop(i) for i in message_ids if i in self.replies]
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch):
+    """Messages are made by a task of a run; there is none without Flower's processes."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(identity, name, 1)
+
+
+@pytest.fixture
+def settings(config, runs):
+    places = ["--config", str(config), "--runs", str(runs), "--name=far", "--device=cpu"]
+    return build(run, [*places, "--precision=64-true", "--evaluation.tune.epochs=1"])
+
+
+THREE = tuple({"partition-id": i} for i in range(3))
+
+
+def serve(settings, folder, *, configs=THREE, gone=(), lives=(), **terms):
+    """What the server's app says at its end."""
+    of_app = {
+        **{"config": describe(run, settings), "clients": 3, "timeout": 5.0, "least": 1},
+        **{"overwrite": False, "memory": str(folder / "nodes"), "run": "memory", "resume": ""},
+        **{"outcome": str(folder / "outcome.json"), **terms},
+    }
+    grid = Here(configs, of_app, dict(lives))
+    grid.gone = set(gone)
+    context = flwr.Context(
+        run_id=1, node_id=1, node_config={}, state=flwr.RecordDict(), run_config=of_app
+    )
+    with contextlib.suppress(Exception):  # the outcome tells which
+        app.server(grid, context)
+    return json.loads((folder / "outcome.json").read_text())
+
+
+def rows(path):
+    lines = (path / "metrics.csv").read_text().splitlines()[1:]
+    parts = [line.rpartition(",") for line in lines]
+    return [name for name, _, _ in parts], [float(value) for _, _, value in parts]
+
+
+def assert_same_run(far, plain):
+    states = [torch.load(path / "state.pt", weights_only=True)["state"] for path in (far, plain)]
+    assert_near(*states, 1e-10)
+    assert rows(far)[0] == rows(plain)[0]
+    assert rows(far)[1] == pytest.approx(rows(plain)[1], abs=1e-10)
+
+
+def test_the_app_does_what_sequential_does(settings, runs, tmp_path):
+    assert serve(settings, tmp_path) == {"code": 0, "error": ""}
+    plain = run(**{**settings, "name": "plain"})
+    assert_same_run(runs / "far" / "seed0", plain)
+    environment = json.loads((runs / "far" / "seed0" / "environment.json").read_text())
+    assert environment["engine"] == "Nodes"
+    assert environment["terms"] == {"timeout": 5.0, "least": 1}
+
+
+def test_an_app_that_is_run_again_goes_on(settings, runs, tmp_path):
+    said = serve(settings, tmp_path, lives={12: 1}, least=3)
+    assert said["code"] == 1
+    assert said["error"] == "2 of 3 clients answered, and 3 must: {2: 'its node is gone'}"
+    far = runs / "far" / "seed0"
+    assert torch.load(far / "state.pt", weights_only=True)["round"] == 1
+    assert serve(settings, tmp_path, least=3)["code"] == 0
+    assert_same_run(far, run(**{**settings, "name": "plain"}))
+
+
+def test_without_a_client_a_run_goes_on_if_it_may(settings, runs, tmp_path):
+    assert serve(settings, tmp_path, lives={12: 1}, least=2)["code"] == 0
+    names, values = rows(runs / "far" / "seed0")
+    failed = [v for n, v in zip(names, values, strict=True) if n.endswith(",clients/failed")]
+    assert failed == [0, 1]
+
+
+def test_a_missing_node_is_named_and_nothing_is_written(settings, runs, tmp_path):
+    said = serve(settings, tmp_path, gone={11}, timeout=0.01)
+    assert said == {"code": 1, "error": "2 of 3 clients came within 0.01 seconds: [0, 2]"}
+    assert not runs.exists()
+
+
+def test_a_wrong_setting_is_said_in_one_line(settings, runs, tmp_path):
+    said = serve(settings, tmp_path, least=0)
+    assert said == {"code": 2, "error": "least must be at least 1, got 0"}
+
+
+def test_a_node_may_have_data_and_a_folder_of_its_own(settings, config, runs, tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text(config.read_text().replace("num_clients: 3", "num_clients: 1"))
+    node = {"partition-id": 2, "config": str(own), "memory": str(tmp_path / "there")}
+    configs = [{"partition-id": 0}, {"partition-id": 1}, node]
+    said = serve(settings, tmp_path, configs=configs)
+    assert said["code"] == 0, said
+    assert {each.name for each in (tmp_path / "nodes").iterdir()} == {"0", "1"}
+    assert (tmp_path / "there" / "memory.pt").exists()
+    names, values = rows(runs / "far" / "seed0")
+    weights = dict(zip(names, values, strict=True))
+    assert weights["1,2,train/loss"] != weights["1,1,train/loss"]
+
+
+def test_what_is_no_letter_is_refused():
+    records = flwr.RecordDict({"text": flwr.ConfigRecord({"text": "{}"})})
+    with pytest.raises(ValueError, match="a message has other records than a tree has"):
+        app.from_records(records)
+
+
+def test_trees_travel_as_records_of_flower():
+    tree = {"x": torch.arange(6.0).reshape(2, 3), "deep": {"n": 2**100, "t": "text", "z": -0.5}}
+    records = app.to_records(tree)
+    assert records.array_records["tensors"]["0"].shape == (2, 3)
+    assert_near(app.from_records(records)["x"], tree["x"], 0.0)
+    assert app.from_records(records)["deep"] == tree["deep"]
