@@ -151,7 +151,9 @@ def test_order_and_copies_change_nothing(seed, order):
 
 @given(seeds, st.integers(1, 40), st.sampled_from([2.0**-600, 2.0**-20, 2.0**30, 2.0**300]))
 def test_flat_hulls_do_not_depend_on_the_unit(seed, n, unit):
-    x = np.round(spread(seed, n) * 8)  # many points in one line, and many equal
+    g = np.random.default_rng(seed)
+    near_one_line = g.random((n, 1)) * g.normal(size=2)  # on it but for rounding
+    x = np.concatenate([near_one_line, near_one_line[:1], [[0.0, 0.0]]])
     assert hull(x * unit, c=0.0).tolist() == hull(x, c=0.0).tolist()
 
 

@@ -54,6 +54,20 @@ def test_an_overload_is_told(data, q, over):
         decode(sums, num_bins=BINS, modulus=q)
 
 
+@given(st.data(), st.integers(1, 3))
+def test_an_overload_is_told_where_every_number_is_a_bin(data, capacity):
+    """Roots tell nothing there: what does are the spare symbols."""
+    q = prime_above(BINS)
+    size = capacity + 1
+    bins = st.dictionaries(
+        st.integers(1, BINS), st.integers(1, q - 1), min_size=size, max_size=size
+    )
+    clients = [dict([item]) for item in data.draw(bins).items()]
+    sums = added([encode(client, capacity=capacity, modulus=q) for client in clients], q)
+    with pytest.raises(DecodingError):
+        decode(sums, num_bins=q - 1, modulus=q)
+
+
 @settings(max_examples=50)
 @given(st.data(), primes, st.integers(0, 3))
 def test_an_altered_symbol_is_told(data, q, room):
