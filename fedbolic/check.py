@@ -1,6 +1,7 @@
 """Checks at the door: each says what was wrong, what came and what to do."""
 
 import math
+from collections.abc import Collection
 
 
 def positive(**values: float) -> None:
@@ -53,7 +54,7 @@ def rate(*, below_one: bool = False, **values: float) -> None:
             raise ValueError(f"{name} must lie in [0, 1{')' if below_one else ']'}, got {value}")
 
 
-def one_of(known: tuple[str, ...], **values: str) -> None:
+def one_of(known: Collection[str], **values: str) -> None:
     """Refuse a name that is not known.
 
     Raises:

@@ -62,6 +62,7 @@ def test_the_exact_reference_point_halves_the_distance_of_the_hulls(seed, c):
     assert float(to_one + to_other) == pytest.approx(float(least), rel=2e-3)
 
 
+@settings(max_examples=20)
 @given(seeds, curvatures, st.integers(1, 5))
 def test_reference_points_halve_the_nearest_pairs_of_corners(seed, c, pairs):
     one, other = two_hulls(seed, c, apart=4.0)

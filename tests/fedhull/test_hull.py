@@ -157,6 +157,7 @@ def test_flat_hulls_do_not_depend_on_the_unit(seed, n, unit):
     assert hull(x * unit, c=0.0).tolist() == hull(x, c=0.0).tolist()
 
 
+@settings(max_examples=25)
 @given(seeds, st.integers(81, 200))
 def test_many_points_are_decided_as_few_are(seed, n):
     """Qhull is asked first beyond a number of points; with copies and points of one line, too."""
