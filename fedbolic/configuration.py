@@ -105,8 +105,8 @@ def describe(function: Callable, settings: dict[str, Any]) -> str:
     """
     call = inspect.signature(function).bind(**settings)
     call.apply_defaults()
-    plain = {name: _plain(v) for name, v in call.arguments.items() if name not in INVISIBLE}
-    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False)
+    written = {name: plain(v) for name, v in call.arguments.items() if name not in INVISIBLE}
+    return yaml.dump(written, Dumper=_Dumper, sort_keys=False)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -120,19 +120,27 @@ _Dumper.add_implicit_resolver(
 )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """An object as a configuration names it: dicts, lists, texts and numbers.
+
+    Args:
+        value: A frozen dataclass, a path, or what is plain already, also within dicts and lists.
+
+    Raises:
+        SetupError: If a value is anything else.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         given = [f.name for f in dataclasses.fields(value) if f.init]
-        fields = {name: _plain(getattr(value, name)) for name in given}
+        fields = {name: plain(getattr(value, name)) for name in given}
         kind = type(value)
         if not _is_chosen(value):  # no choice of class, so no need to name it
             return fields
         path = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
         return path | ({"init_args": fields} if fields else {})
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     if value is None or isinstance(value, str | int | float | bool):

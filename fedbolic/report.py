@@ -106,9 +106,14 @@ def find(path: Path) -> list[TableRow]:
     return [TableRow(name.name, tuple(by_name[name])) for name in sorted(by_name, key=_place)]
 
 
-def _place(name: Path) -> tuple[str, int, str]:
-    place = name / "place"  # a sweep writes there which of its rows this is
-    return (str(name.parent), int(place.read_text()) if place.exists() else 0, name.name)
+def _place(name: Path) -> tuple[str, int, str, int, str]:
+    setting = name.parent
+    return str(setting.parent), _rank(setting), setting.name, _rank(name), name.name
+
+
+def _rank(folder: Path) -> int:
+    place = folder / "place"  # a sweep writes there which of its settings or rows this is
+    return int(place.read_text()) if place.exists() else 0
 
 
 def _distinct(rows: Sequence[TableRow]) -> list[TableRow]:

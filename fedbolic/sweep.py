@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe, setting_up
+from fedbolic.configuration import SetupError, build, describe, plain, setting_up
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.progress import ProgressBar
@@ -81,10 +81,12 @@ def sweep(
             built = build(run, arguments)
             if path.exists() and not overwrite:
                 _refuse_unlike(path / "config.yaml", describe(run, built))
-        for setting, table in tables.items():
+        for rank, (setting, table) in enumerate(tables.items()):
             for place, row in enumerate(table):
                 (folder / setting / row).mkdir(exist_ok=True, parents=True)
                 (folder / setting / row / "place").write_text(str(place))
+            if setting:
+                (folder / setting / "place").write_text(str(rank))
             write_published(numbers[setting], folder / setting)
     return folder, [reason for reason in _run_all(tasks, jobs, overwrite) if reason]
 
@@ -138,7 +140,8 @@ def _tasks(
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    # a class that is named by its path has been built by now
+    return value if isinstance(value, str) else json.dumps(plain(value))
 
 
 def _run_all(

@@ -5,8 +5,10 @@ import torch
 
 from fedbolic import sweep as module
 from fedbolic.configuration import SetupError, build
+from fedbolic.data import Shards
 from fedbolic.experiment import run
 from fedbolic.record import RunFolder
+from fedbolic.report import find
 from fedbolic.sweep import sweep
 from tests.plain.conftest import TINY
 
@@ -53,6 +55,7 @@ def test_rows_may_hold_tables_lists_nothing_and_classes(base, tmp_path):
         "nothing": {"evaluation.tune": None, "data.num_test": None},
         "class": {"method": "fedbolic.baselines.Ditto", "method.pull": 0.5},
         "truth": {"data.download": False},
+        "object": {"data.partition": Shards(num_clients=2)},
     }
     folder, _ = sweep(base, rows, runs=tmp_path / "runs")
     built = {
@@ -64,6 +67,7 @@ def test_rows_may_hold_tables_lists_nothing_and_classes(base, tmp_path):
     assert type(built["class"]["method"]).__name__ == "Ditto"
     assert (built["class"]["method"].rounds, built["class"]["method"].pull) == (2, 0.5)
     assert built["truth"]["data"].download is False
+    assert built["object"]["data"].partition == Shards(num_clients=2)
 
 
 def test_what_is_finished_is_not_run_again(base, tmp_path, monkeypatch):
@@ -153,7 +157,7 @@ def test_settings_are_tables_of_their_own_with_their_published_numbers(base, tmp
     head = "row,setting,column,value,source\n"
     lines = {name: f"plain,{name},G-FL %,{50 + i},T\n" for i, name in enumerate(("One", "Two"))}
     file.write_text(head + "".join(lines.values()))
-    settings = {"One": {"method.lr": 0.1}, "Two": {"method.lr": 0.2}}
+    settings = {"Two": {"method.lr": 0.2}, "One": {"method.lr": 0.1}}
     folder, _ = sweep(base, ROWS, settings=settings, published=(file,), runs=tmp_path / "runs")
     for setting, options in settings.items():
         built = build(run, ["--config", str(folder / setting / "plain" / "seed0" / "config.yaml")])
@@ -161,6 +165,8 @@ def test_settings_are_tables_of_their_own_with_their_published_numbers(base, tmp
         assert (folder / setting / "published.csv").read_text() == head + lines[setting]
         slow = build(run, ["--config", str(folder / setting / "slow" / "seed0" / "config.yaml")])
         assert slow["method"].lr == 0.01
+    order = [row.folders[0].path.parent.parent.name for row in find(folder)]
+    assert order == ["Two", "Two", "One", "One"]
 
 
 def test_published_numbers_are_kept_with_the_sweep(base, tmp_path):
