@@ -150,13 +150,10 @@ class Federation:
         for process in reversed(self.processes):
             process.terminate()
         end = time.monotonic() + GRACE
-        while (left := list(self._left())) and time.monotonic() < end:
-            time.sleep(PAUSE)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        end = time.monotonic() + GRACE
-        while list(self._left()) and time.monotonic() < end:
+        while (left := list(self._left())) and time.monotonic() < end + GRACE:
+            for pid in left if time.monotonic() > end else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(PAUSE)
 
     def _left(self) -> Iterator[int]:

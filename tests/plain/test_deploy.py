@@ -1,12 +1,17 @@
 """The command flower, as far as it goes without Flower."""
 
 import json
+import shutil
+import sys
+import time
 import tomllib
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from fedbolic.configuration import build
+from fedbolic.deploy import processes
 from fedbolic.experiment import run
 from tests.plain.conftest import refused
 
@@ -74,3 +79,39 @@ def test_a_run_between_machines_goes_on_by_its_app(fedbolic, config, runs):
     environment |= {"engine": "Nodes", "terms": {"timeout": 5.0, "least": 1}}
     (path / "environment.json").write_text(json.dumps(environment))
     assert refused(fedbolic("resume", path), names=["on other machines", "`flwr run` of its app"])
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+@pytest.mark.parametrize("stubborn", ["", "trap '' TERM\n"])
+def test_no_process_outlives_its_federation(stubborn, monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda name, path: name)
+    monkeypatch.setattr(processes, "GRACE", 1.0)
+    with processes.Federation(tmp_path / "run") as federation:
+        told = tmp_path / "pids"
+        life = tmp_path / "life"
+        life.write_text(f"{stubborn}echo $$ >> {told}\nsleep 99\n")
+        # one that is started, and one in a session of its own whose parent has ended
+        federation._launch("one", ["bash", "-c", f"(setsid bash {life} &); exec bash {life}"])
+        end = time.monotonic() + 20
+        while not told.exists() or len(told.read_text().split()) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        found = told.read_text().split()
+        assert all(map(alive, found))
+        folder = federation.folder
+    assert not any(map(alive, found))
+    assert not folder.exists()
+
+
+def test_after_an_error_the_logs_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda name, path: name)
+    with pytest.raises(RuntimeError), processes.Federation(tmp_path / "run") as federation:
+        raise RuntimeError
+    assert (federation.folder / "home" / "config.toml").exists()
