@@ -82,7 +82,7 @@ def test_only_a_choice_of_class_is_named(tmp_path):
 
 
 def test_what_says_how_to_call_is_never_written_nor_asked():
-    assert set(INVISIBLE) == {"overwrite", "callbacks"}
+    assert set(INVISIBLE) == {"overwrite", "callbacks", "nodes"}
 
     def call(seed: int, *, overwrite: bool = False, callbacks: tuple = ()) -> None:
         """Call."""

@@ -23,6 +23,9 @@ HOST = "127.0.0.1"
 GRACE = 10.0
 """Seconds that processes have to end by themselves."""
 
+PAUSE = 0.2
+"""Seconds between two looks at what goes on."""
+
 PATIENCE = 60.0
 """Seconds that a SuperLink has to answer after its start."""
 
@@ -107,7 +110,7 @@ class Federation:
         while not _answers(host, int(port)):
             if process.poll() is not None or time.monotonic() > end:
                 raise SetupError(f"the SuperLink does not start; see {self.folder}/superlink.log")
-            time.sleep(0.2)
+            time.sleep(PAUSE)
         for i in range(0 if simulated else number):
             node = ["flower-supernode", "--insecure", "--superlink", self.address]
             node += ["--host", HOST, "--port", str(_free_port())]
@@ -123,8 +126,9 @@ class Federation:
         words = ["flwr", "run", str(app), "loopback", "--stream"]
         if settings:
             words += ["--federation-config", " ".join(settings)]
-        process = self._launch("run", words, output=sys.stderr)
-        process.wait()
+        self._launch("run", words, output=sys.stderr).wait()
+        while any(map(_serves, self._left())):  # the log broke off, the run did not
+            time.sleep(PAUSE)
 
     def _launch(self, name: str, words: Sequence[str], output: Any = None) -> subprocess.Popen:
         with contextlib.ExitStack() as stack:
@@ -146,14 +150,11 @@ class Federation:
         for process in reversed(self.processes):
             process.terminate()
         end = time.monotonic() + GRACE
-        while (left := list(self._left())) and time.monotonic() < end:
-            time.sleep(0.1)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        end = time.monotonic() + GRACE
-        while list(self._left()) and time.monotonic() < end:
-            time.sleep(0.1)
+        while (left := list(self._left())) and time.monotonic() < end + GRACE:
+            for pid in left if time.monotonic() > end else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(PAUSE)
 
     def _left(self) -> Iterator[int]:
         """The processes of this federation that have not ended; those that have are forgotten."""
@@ -194,6 +195,14 @@ def _end_with_parent() -> None:
 def _adopt_orphans(adopt: bool) -> None:
     """Let processes whose parent has ended become this one's, which can then see to their end."""
     _control(36, int(adopt))  # PR_SET_CHILD_SUBREAPER
+
+
+def _serves(pid: int) -> bool:
+    """Whether a process is the server's side of a run."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"flwr-serverapp" in words or b"flwr-simulation" in words
+    return False
 
 
 def _is_zombie_of_ours(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fedbolic.federated import Failure, Method, Sequential, Sum, SumModulo, Update
 from fedbolic.federated.modular import from_limbs, to_limbs
-from tests.federated.boring import federation
+from tests.federated.boring import federation, train
 
 STAGES = ("cards", "shares", "sums", "survivors", "unmasking")
 
@@ -112,3 +112,19 @@ def flipped(tensor, index, bit=0):
     changed = tensor.contiguous().clone()
     changed.view(-1)[index] ^= 1 << bit
     return changed
+
+
+TEN = parties(10)
+ROWS = tuple((10**i, -i, 7 * i) for i in range(10))
+
+
+def plain(rows, ids, modulus=None):
+    """The sum by Python's integers."""
+    total = [sum(of) for of in zip(*(rows[i] for i in ids), strict=True)]
+    return total if modulus is None else [value % modulus for value in total]
+
+
+def last(method, data=TEN, **settings):
+    """Where a run ends."""
+    positions, _ = train(method, data, **settings)
+    return positions[-1]

@@ -1,9 +1,6 @@
-"""The secure sum as a run of its five exchanges: exact, robust to losses, closed to lies."""
+"""The secure sum as a run of its five exchanges: exact, and robust to losses."""
 
-import dataclasses
 import itertools
-import json
-import logging
 import random
 
 import pytest
@@ -19,7 +16,7 @@ from fedbolic.federated import (
     Trainer,
 )
 from fedbolic.federated.modular import from_limbs
-from fedbolic.federated.secure import SecureSum, write_identities
+from fedbolic.federated.secure import SecureSum
 from fedbolic.nn.backbone import MLP
 from hyperfed import HyperFed
 from tests.federated.boring import (
@@ -33,29 +30,16 @@ from tests.federated.boring import (
     train,
 )
 from tests.federated.secure_parties import (
+    ROWS,
     STAGES,
-    Altering,
+    TEN,
     Losing,
-    Lying,
     Numbers,
-    flipped,
+    last,
     parties,
+    plain,
     summed,
 )
-
-TEN = parties(10)
-ROWS = tuple((10**i, -i, 7 * i) for i in range(10))
-
-
-def plain(rows, ids, modulus=None):
-    """The sum by Python's integers."""
-    total = [sum(of) for of in zip(*(rows[i] for i in ids), strict=True)]
-    return total if modulus is None else [value % modulus for value in total]
-
-
-def last(method, data=TEN, **settings):
-    positions, _ = train(method, data, **settings)
-    return positions[-1]
 
 
 @pytest.mark.parametrize("modulus", [2**32, 2**32 - 5, 2**61 - 1, 2**127 - 1])
@@ -198,167 +182,6 @@ def test_a_client_answers_every_exchange_once():
         phase.local_update(message, TEN.clients[3], before.memories.get(3, {}), RNG)
         with pytest.raises(ValueError, match=r"serve one secure sum, once|a replay"):
             phase.local_update(message, TEN.clients[3], after.memories[3], RNG)
-
-
-SMALLER = torch.arange(9)
-
-
-@pytest.mark.parametrize(
-    ("stage", "change", "text"),
-    [
-        ("cards", lambda m: {**m, "session": 0}, "a replay"),
-        ("shares", lambda m: {**m, "roster": {**m["roster"], "session": 2}}, "another secure sum"),
-        ("shares", lambda m: without(m, 3), "not among the members"),
-        ("shares", lambda m: without(m, *range(4, 10)), "the threshold is 7"),
-        ("shares", lambda m: with_card(m, 3, 0), "another card"),
-        ("shares", lambda m: with_card(m, 5, 0), "not signed"),
-        ("shares", lambda m: with_card(m, 5, 40), "not signed"),
-        ("sums", lambda m: {**m, "sharers": torch.tensor([0, 3])}, "the threshold is 7"),
-        ("sums", lambda m: {**m, "sharers": torch.arange(11)}, "cannot be"),
-        ("sums", lambda m: {**m, "letters": flipped(m["letters"], 20)}, "letter was altered"),
-        ("sums", lambda m: {**m, "letters": m["letters"].roll(1, 0)}, "letter was altered"),
-        ("survivors", lambda m: {"survivors": SMALLER[:5]}, "the threshold is 7"),
-        ("survivors", lambda m: {"survivors": SMALLER[4:].repeat(2)}, "cannot be"),
-        ("survivors", lambda m: {"survivors": torch.arange(4, 10)}, "cannot be"),
-        ("unmasking", lambda m: {**m, "witnesses": SMALLER[:3]}, "the threshold is 7"),
-        (
-            "unmasking",
-            lambda m: {**m, "signatures": flipped(m["signatures"], 70)},
-            "did not sign the survivors",
-        ),
-    ],
-)
-def test_a_server_that_lies_to_a_client_gets_nothing_from_it(stage, change, text, caplog):
-    caplog.set_level(logging.WARNING)
-    state = last(SecureSum(Numbers(ROWS)), engine=Lying(stage, 3, change)).state
-    assert "client 3 is left out of this exchange" in caplog.text
-    assert text in caplog.text
-    included = STAGES.index(stage) > 2
-    assert summed(state) == plain(ROWS, [i for i in range(10) if i != 3 or included])
-
-
-def without(message, *ids):
-    roster = message["roster"]
-    kept = torch.tensor([i not in ids for i in roster["members"].tolist()])
-    parts = {name: roster[name][kept] for name in ("members", "cards")}
-    return {**message, "roster": {**roster, **parts}}
-
-
-def with_card(message, client_id, index):
-    roster = message["roster"]
-    cards = flipped(roster["cards"], client_id * roster["cards"].shape[1] + index)
-    return {**message, "roster": {**roster, "cards": cards}}
-
-
-def test_two_lists_of_survivors_unmask_nothing():
-    """The attack that the consistency check is for: half the clients are told another list."""
-    method = SecureSum(Numbers(ROWS))
-    others = torch.tensor([0, *range(2, 10)])
-
-    class Split(Losing):
-        def run(self, method, messages, clients, memories, rng):
-            if method.stage == "survivors":
-                messages = {
-                    i: {**m, "survivors": others} if i in (0, 2, 3, 4) else m
-                    for i, m in messages.items()
-                }
-            yield from super().run(method, messages, clients, memories, rng)
-
-    with pytest.raises(RunStoppedError, match="6 clients agreed on who is in the sum"):
-        train(method, TEN, engine=Split())
-
-
-def altered(name, index=5):
-    def change(payload):
-        return {**payload, name: flipped(payload[name], index)}
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("stage", "name"),
-    [
-        ("cards", "card"),
-        ("shares", "letters"),
-        ("shares", "commitment"),
-        ("shares", "signature"),
-        ("sums", "sums"),
-        ("sums", "weight"),
-        ("sums", "signature"),
-        ("survivors", "signature"),
-        ("unmasking", "shares"),
-        ("unmasking", "signature"),
-    ],
-)
-def test_an_altered_message_leaves_its_client_out(stage, name, caplog):
-    engine = Altering(stage, 4, altered(name))
-    state = last(SecureSum(Numbers(ROWS)), engine=engine).state
-    included = STAGES.index(stage) > 2
-    assert summed(state) == plain(ROWS, [i for i in range(10) if i != 4 or included])
-    assert "client 4 is left out" in caplog.text
-
-
-def test_altered_forms_and_vectors_of_other_lengths_leave_their_client_out(caplog):
-    for change in (
-        lambda p: {**p, "form": json.dumps({"deep": {}})},
-        lambda p: {**p, "sums": p["sums"][1:]},
-        lambda p: {**p, "sums": p["sums"][:, 1:]},
-        lambda p: {name: leaf for name, leaf in p.items() if name != "weight"},
-    ):
-        state = last(SecureSum(Numbers(ROWS)), engine=Altering("sums", 4, change)).state
-        assert summed(state) == plain(ROWS, [i for i in range(10) if i != 4])
-
-
-def test_a_lying_share_stops_the_run():
-    """A client that signs a wrong share is found by the commitment, or by the public key."""
-    method = SecureSum(Numbers(ROWS))
-    for lost in ((), (("sums", 9),)):
-        *_, before, _ = train(method, TEN, engine=Losing(lost=lost))[0]
-        phase = method.phase(before.state)
-        there = [i for i in range(10) if ("sums", i) not in lost]
-        found = {
-            i: phase.answer(phase.broadcast(before.state, i), TEN.clients[i], before.memories[i],
-                            RNG)[0].payload["shares"]
-            for i in there
-        }  # fmt: skip
-        assert summed({"inner": {"sum": phase._unmasked(before.state, found, phase.roster)
-                .payload["deep"]["values"]}}) == plain(ROWS, there)  # fmt: skip
-        for row in range(10):
-            wrong = {**found, 2: flipped(found[2], row * 33 + 30)}
-            with pytest.raises(
-                ValueError, match=f"share of client {row}'s secret was altered|no sec"
-            ):
-                phase._unmasked(before.state, wrong, phase.roster)
-
-
-def test_a_known_client_cannot_be_played_by_another():
-    method = SecureSum(Numbers(ROWS, rounds=2))
-    positions, _ = train(method, TEN)
-    first = positions[4]
-    stolen = {i: memory for i, memory in first.memories.items() if i != 4}  # 4 makes a new key
-    position = dataclasses.replace(first, memories=stolen)
-    with pytest.raises(RunStoppedError, match="threshold is 7"):
-        train(method, TEN, position=position)
-
-
-def test_long_term_keys_may_be_given(tmp_path, caplog):
-    write_identities(tmp_path, 10)
-    method = SecureSum(Numbers(ROWS), keys=tmp_path)
-    position = last(method)
-    assert summed(position.state) == plain(ROWS, range(10))
-    assert set(position.memories[0]["secure"]) == {"session", "known"}
-    write_identities(tmp_path / "other", 10)
-    (tmp_path / "other" / "4.key").rename(tmp_path / "4.key")  # somebody else plays client 4
-    with pytest.raises(RunStoppedError, match="no client delivered"):
-        train(method, TEN)
-    assert "clients [4] show another long-term key" in caplog.text
-
-
-def test_a_low_threshold_is_refused_by_clients(caplog):
-    with pytest.raises(RunStoppedError, match="no client delivered"):
-        train(SecureSum(Numbers(ROWS), threshold=5), TEN)
-    assert "a threshold of 5 is too low for 10 clients" in caplog.text
-    assert summed(last(SecureSum(Numbers(ROWS), threshold=6)).state) == plain(ROWS, range(10))
 
 
 def test_a_sample_needs_a_threshold_of_its_own():

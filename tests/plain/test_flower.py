@@ -15,7 +15,6 @@ import torch
 import yaml
 
 from fedbolic.configuration import build
-from fedbolic.deploy.processes import MARK
 from fedbolic.experiment import run
 from fedbolic.federated.shelf import Shelf
 from tests.federated.boring import assert_near
@@ -67,6 +66,9 @@ FEDHULL = {
         },
     },
 }
+OURS = {"FEDBOLIC_TEST": str(os.getpid())}
+"""By what the processes of these tests are known: there may be other federations here."""
+
 METHODS = {"fedavg": FEDAVG, "flatland": FLATLAND, "flynn": FLYNN, "fedhull": FEDHULL}
 """A method of each kind: gradients, personal memory, exact counts, several exchanges."""
 
@@ -87,7 +89,7 @@ def sequential(file, folder):
 def federation(*words):
     """The command line in a process of its own."""
     words = [sys.executable, "-m", "fedbolic", *map(str, words)]
-    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, **OURS})
 
 
 def ended(process):
@@ -98,11 +100,11 @@ def ended(process):
 
 
 def members():
-    """The processes of any federation, by id, with their command."""
-    found = {}
+    """The processes of our federations, by id, with their command."""
+    found, own = {}, "=".join(*OURS.items()).encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if MARK.encode() in (folder / "environ").read_bytes():
+            if own in (folder / "environ").read_bytes().split(b"\0"):
                 found[int(folder.name)] = (folder / "cmdline").read_bytes().decode().split("\0")
     return found
 

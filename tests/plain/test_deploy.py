@@ -1,0 +1,117 @@
+"""The command flower, as far as it goes without Flower."""
+
+import json
+import shutil
+import sys
+import time
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from fedbolic.configuration import build
+from fedbolic.deploy import processes
+from fedbolic.experiment import run
+from tests.plain.conftest import refused
+
+
+def app_of(folder):
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    return project["tool"]["flwr"]["app"]["config"]
+
+
+def test_an_app_holds_the_whole_configuration(fedbolic, config, tmp_path):
+    words = ["--name", 'Zürich "\\n\U0001f33c"', "--method.lr=1e-05", "--terms.least=2"]
+    code, out, _ = fedbolic("flower", "--config", config, "--app", tmp_path / "app", *words)
+    assert (code, out) == (0, f"{tmp_path / 'app'}\n")
+    app = app_of(tmp_path / "app")
+    settings = build(run, ["--config", app["config"]])
+    assert settings["name"] == 'Zürich "\\n\U0001f33c"'
+    assert settings["method"].lr == 1e-5
+    assert settings["method"].rounds == 2
+    assert (app["clients"], app["least"], app["timeout"]) == (3, 2, 600.0)
+
+
+def test_two_apps_are_two_runs_to_the_nodes(fedbolic, config, tmp_path):
+    for name in ("one", "two"):
+        assert fedbolic("flower", "--config", config, "--app", tmp_path / name)[0] == 0
+    assert app_of(tmp_path / "one")["run"] != app_of(tmp_path / "two")["run"]
+
+
+def test_clients_may_be_counted_without_their_data(fedbolic, config, tmp_path):
+    words = ["--terms.clients=7", "--app", tmp_path / "app"]
+    assert fedbolic("flower", "--config", config, *words)[0] == 0
+    assert app_of(tmp_path / "app")["clients"] == 7
+
+
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("--terms.least=0", "least must be at least 1, got 0"),
+        ("--terms.timeout=0", "timeout must be a positive number, got 0.0"),
+        ("--terms.clients=0", "clients must be at least 1, got 0"),
+        ("--method.lr=-1", "lr must be a positive number, got -1.0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(word, fault, fedbolic, config, runs):
+    assert refused(fedbolic("flower", "--config", config, "--runs", runs, word), names=[fault])
+    assert not runs.exists()
+
+
+@pytest.mark.skipif(find_spec("flwr") is not None, reason="Flower is here")
+def test_without_flower_the_extra_is_named(fedbolic, config, runs):
+    answer = fedbolic("flower", "--config", config, "--runs", runs)
+    assert refused(answer, names=["pip install 'fedbolic[flower]'"])
+    assert not runs.exists()
+
+
+def test_a_run_that_is_there_is_not_replaced(fedbolic, config, runs):
+    assert fedbolic("run", "--config", config, "--runs", runs)[0] == 0
+    answer = fedbolic("flower", "--config", config, "--runs", runs)
+    assert refused(answer, names=["exists: continue it with"])
+
+
+def test_a_run_between_machines_goes_on_by_its_app(fedbolic, config, runs):
+    assert fedbolic("run", "--config", config, "--runs", runs)[0] == 0
+    path = runs / "tiny" / "seed0"
+    environment = json.loads((path / "environment.json").read_text())
+    environment |= {"engine": "Nodes", "terms": {"timeout": 5.0, "least": 1}}
+    (path / "environment.json").write_text(json.dumps(environment))
+    assert refused(fedbolic("resume", path), names=["on other machines", "`flwr run` of its app"])
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+@pytest.mark.parametrize("stubborn", ["", "trap '' TERM\n"])
+def test_no_process_outlives_its_federation(stubborn, monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda name, path: name)
+    monkeypatch.setattr(processes, "GRACE", 1.0)
+    with processes.Federation(tmp_path / "run") as federation:
+        told = tmp_path / "pids"
+        life = tmp_path / "life"
+        life.write_text(f"{stubborn}echo $$ >> {told}\nsleep 99\n")
+        # one that is started, and one in a session of its own whose parent has ended
+        federation._launch("one", ["bash", "-c", f"(setsid bash {life} &); exec bash {life}"])
+        end = time.monotonic() + 20
+        while not told.exists() or len(told.read_text().split()) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        found = told.read_text().split()
+        assert all(map(alive, found))
+        folder = federation.folder
+    assert not any(map(alive, found))
+    assert not folder.exists()
+
+
+def test_after_an_error_the_logs_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda name, path: name)
+    with pytest.raises(RuntimeError), processes.Federation(tmp_path / "run") as federation:
+        raise RuntimeError
+    assert (federation.folder / "home" / "config.toml").exists()
