@@ -64,10 +64,10 @@ def draw(report: PartitionReport, file: Path) -> None:
         left.bar(places, counts, bottom=bottom, label=str(k), color=f"C{k % 10}")
         bottom = [b + count for b, count in zip(bottom, counts, strict=True)]
     left.set(title="nodes of every class", xlabel="client", xticks=places)
-    left.legend(fontsize="x-small", ncols=4)
     right.bar(places, [part.ricci for part in report.parts], color="grey")
     right.set(title="mean Forman-Ricci curvature of the edges", xlabel="client", xticks=places)
-    canvas.savefig(file, dpi=100)
+    canvas.legend(loc="outside lower center", fontsize="small", ncols=10, title="class")
+    canvas.savefig(file, dpi=80)
 
 
 def scores(row: TableRow) -> dict[str, Chosen]:

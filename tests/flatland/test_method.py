@@ -260,6 +260,18 @@ def test_odd_clients_are_trained_and_engines_agree(method, sparse, caplog):
     assert "one by one" not in caplog.text
 
 
+@every_row
+def test_a_client_without_most_classes_is_trained_and_scored(method):
+    data = federation()
+    labels = data.clients[0].train.graph.labels
+    labels.zero_()
+    data.clients[2].train.graph.labels.fill_(2)
+    *_, (position, rows) = Trainer(Batched()).run(method, data, RNG)
+    found = {row.client: row.value for row in rows if row.name == "local/test/accuracy"}
+    assert {0, 2} <= set(found)
+    assert all(tree.is_finite(memory) for memory in position.memories.values())
+
+
 def test_the_order_of_clients_changes_nothing(data):
     state = begin(METHOD, data)
     results = work(METHOD, data.clients, state)
