@@ -2,7 +2,7 @@
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedbolic import experiment
@@ -10,19 +10,64 @@ from fedbolic.configuration import build
 from fedbolic.published import PUBLISHED, read
 from fedbolic.report import TableRow, find
 from fedbolic.rng import Rng
-from flatland.partition import partition_report
+from flatland.partition import PartitionReport, partition_report
 from flatland.protocol import LOCAL, Chosen, choose, paired, tuned
 
 COLUMN = "P-FL client mean %"
 """The column of published numbers."""
 
 
-def partition(config: Path, seeds: Sequence[int], options: Sequence[str]) -> None:
-    """Print what the partition of a configuration gives, for each seed."""
+def partition(
+    config: Path, seeds: Sequence[int], options: Sequence[str], plot: Path | None
+) -> None:
+    """Print what the partition of a configuration gives, for each seed, and how much seeds matter.
+
+    Args:
+        config: A run's.
+        seeds: Of the split and the partition.
+        options: Settings of the run that are to be others.
+        plot: Where a picture of the first seed's clients goes; none: nowhere.
+    """
     settings = build(experiment.run, ["--config", str(config), *options])
-    for seed in seeds:
-        print(f"seed {seed}\n")
-        print(partition_report(settings["data"].load(Rng(seed).at("data"))).table(), end="\n\n")
+    reports = [partition_report(settings["data"].load(Rng(seed).at("data"))) for seed in seeds]
+    for seed, report in zip(seeds, reports, strict=True):
+        print(f"seed {seed}\n\n{report.table()}\n")
+    for name, of in MEANS.items():
+        values = [of(report) for report in reports]
+        mean, least, most = statistics.fmean(values), min(values), max(values)
+        print(f"{name}: {mean:.3f} ({least:.3f} to {most:.3f} over {len(values)} seeds)")
+    if plot is not None:
+        draw(reports[0], plot)
+
+
+MEANS: dict[str, Callable[[PartitionReport], float]] = {
+    "nodes": lambda report: statistics.fmean(part.num_nodes for part in report.parts),
+    "edges, both directions": lambda report: statistics.fmean(
+        2 * part.num_edges for part in report.parts
+    ),
+    "clustering": lambda report: statistics.fmean(part.clustering for part in report.parts),
+    "heterogeneity": lambda report: report.heterogeneity,
+}
+"""What Table 2 of the paper has."""
+
+
+def draw(report: PartitionReport, file: Path) -> None:
+    """The clients' classes, and how curved their graphs are, as a picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    canvas = Figure(figsize=(9.0, 3.5), layout="constrained")
+    FigureCanvasAgg(canvas)
+    left, right = canvas.subplots(1, 2)
+    places, bottom = range(len(report.parts)), [0] * len(report.parts)
+    for k, counts in enumerate(zip(*(part.counts for part in report.parts), strict=True)):
+        left.bar(places, counts, bottom=bottom, label=str(k), color=f"C{k % 10}")
+        bottom = [b + count for b, count in zip(bottom, counts, strict=True)]
+    left.set(title="nodes of every class", xlabel="client", xticks=places)
+    right.bar(places, [part.ricci for part in report.parts], color="grey")
+    right.set(title="mean Forman-Ricci curvature of the edges", xlabel="client", xticks=places)
+    canvas.legend(loc="outside lower center", fontsize="small", ncols=10, title="class")
+    canvas.savefig(file, dpi=80)
 
 
 def scores(row: TableRow) -> dict[str, Chosen]:
@@ -84,12 +129,13 @@ def main() -> None:
     )
     parts.add_argument("config", type=Path)
     parts.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parts.add_argument("--plot", type=Path, help="a picture of the first seed's clients")
     scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
     scored.add_argument("sweep", type=Path)
     scored.add_argument("--reference", default="Local(E)", help="the row to compare with")
     given, options = parser.parse_known_args()
     if given.command == "partition":
-        partition(given.config, given.seeds, options)
+        partition(given.config, given.seeds, options, given.plot)
     elif options:
         parser.error(f"unknown arguments: {' '.join(options)}")
     else:

@@ -298,6 +298,8 @@ class FlatLand(Stepped):
 
     def _scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float]:
         """Scores of ``local``, from one pass over the client's graph."""
+        if not len(client.validation) + len(client.test):
+            return {}
         model = self.model(client.meta)
         with torch.no_grad():
             logits, _ = _forward(model, local["parameters"], local["buffers"], context)

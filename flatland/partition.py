@@ -21,16 +21,21 @@ class Part:
         num_edges: Undirected, each counted once; tables of papers count both directions.
         clustering: The mean over nodes of the share of pairs of neighbours that are joined.
         ricci: The mean augmented Forman-Ricci curvature of the edges.
-        missing: Classes that no node of it has, ascending.
         sizes: Training, validation and test nodes.
+        counts: Nodes of every class.
     """
 
     num_nodes: int
     num_edges: int
     clustering: float
     ricci: float
-    missing: tuple[int, ...]
     sizes: tuple[int, int, int]
+    counts: tuple[int, ...]
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Classes that no node of it has, ascending."""
+        return tuple(k for k, count in enumerate(self.counts) if not count)
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -119,8 +124,8 @@ def partition_report(data: FederatedData) -> PartitionReport:
             num_edges=graph.num_edges,
             clustering=clustering(graph),
             ricci=mean_ricci(graph),
-            missing=tuple((count == 0).nonzero().flatten().tolist()),
             sizes=(len(client.train), len(client.validation), len(client.test)),
+            counts=tuple(count.tolist()),
         )
         for client, graph, count in zip(data.clients, graphs, counts, strict=True)
     )

@@ -30,6 +30,10 @@ class Split(ABC):
         """All examples; the tensors may be the split's own, so they are not to be changed."""
         return self.at(torch.arange(len(self)))
 
+    def part(self, index: Tensor) -> "Split":
+        """Some of the examples, as a split of their own."""
+        return Examples(self.at(index))
+
     @abstractmethod
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Split":
         """The same split on ``device``, its floating tensors as ``dtype``."""

@@ -138,6 +138,10 @@ class GraphSplit(Split):
         }
 
     @override
+    def part(self, index: Tensor) -> "GraphSplit":
+        return GraphSplit(self.graph, self.nodes[index.to(self.nodes.device)])
+
+    @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "GraphSplit":
         return GraphSplit(self.graph.to(device, dtype), self.nodes.to(device))
 

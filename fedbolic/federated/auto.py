@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from typing_extensions import override
 
-from fedbolic.data.client import Client, Examples
+from fedbolic.data.client import Client
 from fedbolic.federated.batched import Batched
 from fedbolic.federated.engine import Engine, Result, RunStoppedError
 from fedbolic.federated.method import Method
@@ -208,7 +208,6 @@ def _least(
 
 
 def _first_batch(client: Client, batch_size: int | None) -> Client:
-    """The client with a first batch alone; whole where its data are more than single examples."""
-    if batch_size is None or not isinstance(client.train, Examples):
+    if batch_size is None or client.size <= batch_size:
         return client
-    return replace(client, train=Examples(client.train.at(torch.arange(client.size)[:batch_size])))
+    return replace(client, train=client.train.part(torch.arange(batch_size)))

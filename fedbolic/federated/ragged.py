@@ -9,7 +9,7 @@ from torch import Tensor
 from fedbolic.types import Tree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Ragged:
     """Something of each of some clients that cannot be stacked, as a leaf of their context.
 

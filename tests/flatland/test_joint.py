@@ -6,7 +6,17 @@ import logging
 import pytest
 import torch
 
-from fedbolic.federated import Batched, Cohort, Evaluation, Schedule, Sequential, Trainer, Tune
+from fedbolic.federated import (
+    Auto,
+    Batched,
+    Cohort,
+    Evaluation,
+    Schedule,
+    Sequential,
+    Trainer,
+    Tune,
+    Workers,
+)
 from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, LorentzGCN
 from flatland.blocks import Sparse, block
@@ -53,6 +63,34 @@ def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
     method = FlatLand(network, rounds=4, proximal=0.1, schedule=Schedule(2, batch_size=2))
     settings = {"cohort": Cohort(0.5), "evaluation": Evaluation(tune=Tune(1))}
     agree(method, federation(ALIKE), caplog, **settings)
+
+
+@pytest.mark.parametrize("network", [GCN((4,)), LorentzGCN((4,))])
+def test_worker_processes_give_the_same(network):
+    data = federation(ALIKE, sparse=True)
+    method = FlatLand(network, rounds=2, proximal=0.1)
+    ends = [list(Trainer(e).run(method, data, Rng(3)))[-1] for e in (Sequential(), Workers(2))]
+    (plain, rows), (spread, new) = ends
+    assert_near(spread.state, plain.state, TOLERANCE)
+    for i, memory in plain.memories.items():
+        assert_near(spread.memories[i], memory, TOLERANCE)
+    assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_engines_are_timed_on_graphs_and_the_chosen_one_gives_the_same(batch_size):
+    data = federation(ALIKE, sparse=True)
+    method = FlatLand(LorentzGCN((4,)), rounds=2, schedule=Schedule(2, batch_size))
+    auto = Auto((Sequential(), Batched()))
+    position = Trainer(auto).begin(method, data, Rng(3))
+    _, seconds = Trainer(auto).settle(method, data, Rng(3), position)
+    assert len(seconds) == 2
+    assert all(0 < s < 1e3 for s in seconds.values())
+    found, plain = (
+        list(Trainer(engine).run(method, data, Rng(3), position))[-1][0]
+        for engine in (auto, Sequential())
+    )
+    assert_near(found.state, plain.state, TOLERANCE)
 
 
 def test_every_client_of_a_block_has_its_own_curvature(caplog):
