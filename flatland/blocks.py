@@ -111,6 +111,11 @@ class Block:
             return self.features @ weight
         return self.features.times(weight.reshape(-1, weight.shape[-1])).unflatten(0, self.shape)
 
+    @functools.cached_property
+    def mixed(self) -> Float[Tensor, "clients n width"] | None:
+        """Dense features with those of neighbours mixed in as by ``flat``, once and for all."""
+        return self.gather(self.flat, self.features) if isinstance(self.features, Tensor) else None
+
     def gather(self, matrix: Sparse, x: Float[Tensor, "clients n k"]) -> Tensor:
         """What every node gets from its neighbours; ``matrix`` is one of the block's own."""
         return matrix.times(x.flatten(0, 1)).unflatten(0, self.shape)

@@ -153,12 +153,15 @@ class Flat(_Network):
     def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
         first, *others = cast("list[SpaceLinear]", list(self.body))  # modules by their class
-        y = block.map_features(first.space)
-        layers = zip([first, *others], [*others, None], self.dropout, strict=True)
-        for layer, after, drop in layers:
-            h = drop(self.activation(block.gather(block.flat, y) + per_client(layer.bias)))
-            y = h if after is None else h @ after.space
-        return self.head(y)
+        if block.mixed is None:
+            y = block.gather(block.flat, block.map_features(first.space))
+        else:
+            y = block.mixed @ first.space
+        h = self.dropout[0](self.activation(y + per_client(first.bias)))
+        for layer, drop in zip(others, list(self.dropout)[1:], strict=True):
+            mixed = block.gather(block.flat, h @ layer.space)
+            h = drop(self.activation(mixed + per_client(layer.bias)))
+        return self.head(h)
 
 
 class Curved(_Network):
