@@ -124,8 +124,8 @@ class LorentzFC(Hyperplanes[Lorentz]):
 
     Example:
         >>> layer = LorentzFC(3, 2)
-        >>> layer(layer.manifold.origin(4))
-        tensor([1., 0., 0.], grad_fn=<CatBackward0>)
+        >>> layer(layer.manifold.origin(4)).detach()
+        tensor([1., 0., 0.])
     """
 
     def __init__(
