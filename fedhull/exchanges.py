@@ -58,7 +58,7 @@ class Exchange(Method):
 
 
 def message_to(state: Tree, client_id: int) -> Tree:
-    """What is public, and to each client its own place in the order of labels.
+    """What is public, and to each client its place in the order of labels that the state deals.
 
     Args:
         state: The server's.
@@ -67,7 +67,7 @@ def message_to(state: Tree, client_id: int) -> Tree:
     message = {name: state[name] for name in PUBLIC if name in state}
     if client_id == HOLDOUT:
         return message | ({"names": state["names"]} if "names" in state else {})
-    return message | {"place": int(state["order"][client_id])}
+    return message | ({"place": int(state["order"][client_id])} if "order" in state else {})
 
 
 def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:

@@ -101,6 +101,11 @@ class FedHull(Method):
             "seed": rng.at("grouping").number() % 2**32,
         }
 
+    @property
+    @override
+    def order(self) -> str:
+        return "order"
+
     @override
     def phase(self, state: Tree) -> Exchange:
         if state["exchange"] == "sizes":

@@ -1,14 +1,17 @@
 """The methods of the house under a secure sum: the results that they have in the clear."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedbolic.data import HalfPlanes, Points
 from fedbolic.data.digits import Digits
 from fedbolic.data.images import Images
 from fedbolic.data.partition import IID, Dirichlet
 from fedbolic.data.points import ClassRuns
+from fedbolic.federated import Trainer
 from fedbolic.federated.secure import SecureSum
 from fedbolic.rng import Rng
 from fedhull import FedHull, Hyperbolic, Spectral
@@ -20,20 +23,57 @@ from tests.federated.secure_parties import Losing
 RNG = Rng(7)
 
 
-def same_in_secret(method, data, **options):
-    """Checks that a run under masks ends as the one in the clear, and gives the rows of both."""
-    clear, rows = train(method, data, RNG)
-    secret, masked_rows = train(SecureSum(method, **options), data, RNG)
-    assert_same(secret[-1].state["inner"], clear[-1].state)
-    for i, memory in clear[-1].memories.items():
-        assert_same(secret[-1].memories[i]["inner"], memory)
+def scores(rows):
+    return [row for row in rows if "accuracy" in row.name]
 
-    def scores(found):
-        return [row for row in found if "accuracy" in row.name]
 
+def check_same(secret, clear):
+    """Checks that a run under masks ended as one in the clear, each its positions and rows."""
+    (positions, masked_rows), (clear_positions, rows) = secret, clear
+    state = {n: leaf for n, leaf in clear_positions[-1].state.items() if n != "order"}
+    assert_same(positions[-1].state["inner"], state)
+    for i, memory in clear_positions[-1].memories.items():
+        assert_same(positions[-1].memories[i]["inner"], memory)
     assert scores(masked_rows) == scores(rows)
     assert scores(rows)
-    return rows, masked_rows
+
+
+def same_in_secret(method, data, **options):
+    check_same(train(SecureSum(method, **options), data, RNG), train(method, data, RNG))
+
+
+def places(position):
+    """Whose label is whose, by comparing what each client has with what the server read."""
+    state = position.state["inner"]
+    hulls, num_classes = state["hulls"], state["num_classes"]
+    read = set(zip(hulls["bins"].tolist(), hulls["labels"].tolist(), strict=True))
+    found = []
+    for _, memory in sorted(position.memories.items()):
+        own = [memory["inner"][name].tolist() for name in ("own_bins", "own_classes")]
+        pairs = list(zip(*own, strict=True))
+        fitting = [
+            place
+            for place in range(len(position.memories))
+            if all((bins, place * num_classes + k) in read for bins, k in pairs)
+        ]
+        assert len(fitting) == 1
+        found += fitting
+    return found
+
+
+def check_hulls(method, data, rng=RNG):
+    """Checks that FedHull in secret is FedHull in the clear, dealt the order of the secret.
+
+    Gives that order and the one that the server would have dealt.
+    """
+    secret = train(SecureSum(method), data, rng)
+    order = places(secret[0][-1])
+    assert sorted(order) == list(range(len(data.clients)))
+    start = Trainer().begin(method, data, rng)
+    dealt = dataclasses.replace(start, state=start.state | {"order": torch.tensor(order)})
+    check_same(secret, train(method, data, rng, position=dealt))
+    assert scores(secret[1]) == scores(train(method, data, rng)[1])
+    return order, start.state["order"].tolist()
 
 
 @pytest.mark.parametrize("modulus", [2**32, 2**61 - 1])
@@ -44,8 +84,10 @@ def test_fly_counts_are_the_same_to_the_last_bit(modulus):
 
 def test_hulls_are_the_same_to_the_last_bit_at_21_and_at_127_bits():
     data = HalfPlanes(num_points=600, least=60, margin=0.1, partition=IID(5)).load(Rng(0))
-    same_in_secret(FedHull(), data)
-    same_in_secret(FedHull(bits=127), data)
+    orders = [check_hulls(FedHull(bits=bits), data) for bits in (None, 127)]
+    orders += [check_hulls(FedHull(), data, Rng(seed)) for seed in (1, 2)]
+    assert any(agreed != dealt for agreed, dealt in orders)  # by chance all are the same in 1e8
+    assert len({tuple(agreed) for agreed, _ in orders}) > 1
 
 
 def test_hulls_of_those_who_are_left_are_read():
@@ -68,4 +110,4 @@ def test_olsson_is_the_same_in_secret(data_root):
     )
     grid = PolarGrid(epsilon=0.01, radius=0.9772)
     method = FedHull(grid, grouping=Spectral(), boundary=Hyperbolic(C=0.1, pairs=3))
-    same_in_secret(method, source.load(Rng(0)))
+    check_hulls(method, source.load(Rng(0)))

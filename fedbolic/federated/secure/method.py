@@ -120,17 +120,19 @@ class SecureSum(Method):
                 f"a threshold of {least} does not suit {meta.num_clients} clients: a sum of fewer "
                 "than two tells all, and more than there are never come"
             )
+        inner, order = self.method.init(meta, rng), self.method.order
         return {
             "stage": "cards",
             "session": 1,
             "turn": 0,
             "num_clients": meta.num_clients,
-            "inner": self.method.init(meta, rng),
+            "inner": {name: leaf for name, leaf in inner.items() if name != order},
         }
 
     @property
     def _protocol(self) -> Protocol:
-        return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys)
+        ordered = self.method.order is not None
+        return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys, ordered)
 
     @override
     def phase(self, state: Tree) -> Exchange:
