@@ -159,6 +159,16 @@ def test_the_server_learns_neither_numbers_nor_places(method, data):
         assert not any(number in leaf for leaf in seen)
 
 
+def test_numbers_are_drawn_anew_for_every_sum():
+    """The seed of the run is the same, and within a run every long-term key; the numbers are not."""
+    method, found = SecureSum(Seats(rounds=2)), []
+    for _ in range(2):
+        positions, _ = train(method, TEN)
+        for start in (0, 5):
+            found += drawn(positions[start:]).values()
+    assert len(set(found)) == 40
+
+
 def test_letters_carry_a_number_only_where_there_is_an_order():
     for method, size in ((Seats(), LETTER_BYTES + 32), (Numbers(ROWS), LETTER_BYTES)):
         state = train(SecureSum(method), TEN)[0][1].state
