@@ -160,7 +160,7 @@ def test_the_server_learns_neither_numbers_nor_places(method, data):
 
 
 def test_numbers_are_drawn_anew_for_every_sum():
-    """The seed of the run is the same, and within a run every long-term key; the numbers are not."""
+    """Of one seed, and within a run of the same long-term keys, come other numbers."""
     method, found = SecureSum(Seats(rounds=2)), []
     for _ in range(2):
         positions, _ = train(method, TEN)
