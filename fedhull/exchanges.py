@@ -18,7 +18,7 @@ from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from fedhull.boundary import Boundary
 from fedhull.grouping import Grouping, hull_distances, match_labels
-from fedhull.labels import LabelCode
+from fedhull.labels import LabelCode, sorted_labels
 from fedhull.leakage import leakage, quantised_hulls
 from fedhull.quantise import PolarGrid
 from fedhull.transmit import decode, encode, num_symbols
@@ -58,7 +58,7 @@ class Exchange(Method):
 
 
 def message_to(state: Tree, client_id: int) -> Tree:
-    """What is public, and to each client its own place in the order of labels.
+    """What is public, and to each client its place in the order of labels that the state deals.
 
     Args:
         state: The server's.
@@ -67,7 +67,7 @@ def message_to(state: Tree, client_id: int) -> Tree:
     message = {name: state[name] for name in PUBLIC if name in state}
     if client_id == HOLDOUT:
         return message | ({"names": state["names"]} if "names" in state else {})
-    return message | {"place": int(state["order"][client_id])}
+    return message | ({"place": int(state["order"][client_id])} if "order" in state else {})
 
 
 def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:
@@ -192,6 +192,8 @@ class Hulls(Exchange):
     def server_update(self, state: Tree, total: Total) -> Tree:
         try:
             bins, labels = self.read(total.payload["sums"], state["num_labels"])
+            if "order" not in state:
+                bins, labels = sorted_labels(bins, labels, num_classes=state["num_classes"])
             groups = self._grouped(bins, labels, state)
             points, groups_of_points = self.grid.decode(bins), groups[labels]
             model = self.boundary.fit(points, groups_of_points, c=self.grid.c)

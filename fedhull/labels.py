@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import flint
+import numpy as np
+from jaxtyping import Int
 from typing_extensions import override
 
 from fedbolic import check
@@ -220,3 +222,31 @@ def _powers(root: flint.fq_default, count: int) -> Iterator[flint.fq_default]:
 
 def _key(element: flint.fq_default) -> str:
     return str(element)
+
+
+def sorted_labels(
+    bins: Int[np.ndarray, " m"], labels: Int[np.ndarray, " m"], *, num_classes: int
+) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+    """Bins and labels with clients numbered by what they have, whatever order they agreed on.
+
+    So nothing that is learned depends on an order that is another in every run.
+
+    Args:
+        bins: Of all hulls.
+        labels: Of each.
+        num_classes: Labels of one client.
+
+    Example:
+        >>> sorted_labels(np.array([4, 7, 9]), np.array([2, 5, 3]), num_classes=2)
+        (array([4, 7, 9]), array([0, 3, 1]))
+    """
+    clients, classes = np.divmod(labels, num_classes)
+    contents = {
+        client: sorted(zip(classes[clients == client], bins[clients == client], strict=True))
+        for client in np.unique(clients).tolist()
+    }
+    places = {client: i for i, client in enumerate(sorted(contents, key=lambda of: contents[of]))}
+    moved = np.array([places[client] for client in clients.tolist()], dtype=np.int64)
+    labels = moved * num_classes + classes
+    order = np.lexsort((labels, bins))
+    return bins[order], labels[order]

@@ -38,7 +38,8 @@ class FedHull(Method):
     Departs from the paper: a sum of sizes comes first, so that messages are as long as they must be
     and no client's own size is told; labels may be powers of two, which any collision leaves
     readable; groups are found by assignment; and clients name the groups themselves. Sums arrive as
-    :class:`~fedbolic.federated.modular.SumModulo` adds them: keys and masks are put around by
+    :class:`~fedbolic.federated.modular.SumModulo` adds them, and the server deals the order of
+    labels: keys, masks, and an order that the server does not know (App. B), are put around by
     :class:`~fedbolic.federated.secure.SecureSum`.
 
     Args:
@@ -100,6 +101,11 @@ class FedHull(Method):
             "order": torch.randperm(meta.num_clients, generator=rng.at("order").generator()),
             "seed": rng.at("grouping").number() % 2**32,
         }
+
+    @property
+    @override
+    def order(self) -> str:
+        return "order"
 
     @override
     def phase(self, state: Tree) -> Exchange:

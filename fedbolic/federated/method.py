@@ -147,6 +147,15 @@ class Method(ABC):
         """Whether a client must never go back to a memory of before, for its secrets serve once."""
         return False
 
+    @property
+    def order(self) -> str | None:
+        """Where the state of :meth:`init` deals every client a place in an order; none: nowhere.
+
+        Only clients need know the order: under a secure sum they agree on one, the state goes
+        without, and each finds its place in every message under ``place``.
+        """
+        return None
+
     def tuning(self, epochs: int, lr: float | None) -> "Stepped | None":
         """The method that fine-tunes at the clients for a personalised score; none: not of use.
 

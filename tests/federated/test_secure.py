@@ -110,7 +110,7 @@ def test_below_the_threshold_the_run_stops_and_nothing_is_revealed(stage):
             leaf.numpy().tobytes()
             for memory in position.memories.values()
             for name, leaf in memory["secure"].items()
-            if name in ("cipher", "mask", "seed", "signer", "shares", "own_shares")
+            if name in ("cipher", "mask", "seed", "signer", "shares", "own_letter")
         }
         shown = [x.numpy().tobytes() for x in flat(position.state).values() if torch.is_tensor(x)]
         assert secrets

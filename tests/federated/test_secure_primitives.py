@@ -261,7 +261,10 @@ def test_ten_thousand_altered_messages_are_found():
     for wrong in ({"own": 1, "sender": 1, "receiver": 0}, {"own": 1, "sender": 2, "receiver": 1}):
         with pytest.raises(keys.AlteredError):
             keys.unseal(letter_key(roster, ciphers[1], **wrong), letter)
-    assert mask_seed(roster, mask_keys[0], 1) == mask_seed(roster, mask_keys[1], 0)
+    everybody = roster.among((0, 1, 2))
+    common = mask_seed(roster, mask_keys[0], other=1, sharers=everybody)
+    assert common == mask_seed(roster, mask_keys[1], other=0, sharers=everybody)
+    assert common != mask_seed(roster, mask_keys[1], other=0, sharers=roster.among((0, 1)))
 
 
 @settings(max_examples=20)

@@ -38,6 +38,8 @@ class Protocol:
     threshold: int | None
     fraction_bits: int
     keys: Path | None
+    ordered: bool
+    """Whether clients agree on an order that the server does not know."""
 
     def least(self, num_clients: int) -> int:
         """The threshold: clients without whom nothing is revealed.

@@ -43,6 +43,12 @@ class SecureSum(Method):
     work stay at the client. Channels cannot act on what is masked. There is no fine-tuning or
     calibration after the run, for these would send other things in the clear.
 
+    A method whose clients need places in an :attr:`~fedbolic.federated.method.Method.order` finds
+    them here without its server: each letter of *shares* carries 256 bits that its sender drew from
+    the operating system, and in *sums* a client's place is the rank of its bits among the sharers.
+    The server deals no order, and learns none while no client tells it. Masks of clients that were
+    told different sharers do not cancel, so all in a sum that can be read have the same order.
+
     Secrets serve one sum. They lie in the client's memory from *cards* to *unmasking* and are then
     dropped, so a client answers each exchange once. A simulation keeps memories in its checkpoint,
     and with it the secrets of an exchange under way; whoever reads that file reads the updates.
@@ -50,7 +56,8 @@ class SecureSum(Method):
 
     Detected: any altered or replayed message of a client, a roster or a list of survivors that
     differs between clients, a long-term key that is not the known one, a share that does not fit.
-    Not detected: a client that lies about its own numbers, a server that lies about the sum. See
+    Not detected: a client that lies about its own numbers, or tells others different bits for its
+    place; a server that lies about the sum. See
     PRIVACY.md beside this file's folder for who can learn what.
 
     Args:
@@ -69,6 +76,7 @@ class SecureSum(Method):
     References:
         Bonawitz et al. (2017), Practical secure aggregation for privacy-preserving machine
         learning, Figure 4 with the consistency check, CCS 2017, doi:10.1145/3133956.3133982.
+        Prakash et al. (2024), App. B, for the order, arXiv:2308.06895.
 
     Example:
         >>> from fedbolic.data import Digits, Images, IID
@@ -120,17 +128,19 @@ class SecureSum(Method):
                 f"a threshold of {least} does not suit {meta.num_clients} clients: a sum of fewer "
                 "than two tells all, and more than there are never come"
             )
+        inner, order = self.method.init(meta, rng), self.method.order
         return {
             "stage": "cards",
             "session": 1,
             "turn": 0,
             "num_clients": meta.num_clients,
-            "inner": self.method.init(meta, rng),
+            "inner": {name: leaf for name, leaf in inner.items() if name != order},
         }
 
     @property
     def _protocol(self) -> Protocol:
-        return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys)
+        ordered = self.method.order is not None
+        return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys, ordered)
 
     @override
     def phase(self, state: Tree) -> Exchange:

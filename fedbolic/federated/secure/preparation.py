@@ -36,7 +36,10 @@ from fedbolic.types import Tree
 logger = logging.getLogger("fedbolic")
 
 LETTER_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
-"""A sealed letter with a share of the key of masks and one of the own mask's seed."""
+"""A sealed letter with a share of the key of masks and one of the own mask's seed.
+
+Where clients agree on an order, their letters are longer by a number of ``KEY_BYTES``.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,10 @@ class Cards(Exchange):
 
 @dataclass(frozen=True)
 class Shares(Exchange):
-    """Shares of two secrets of every client, sealed for every other: of its key, of its mask."""
+    """Shares of two secrets of every client, sealed for every other: of its key, of its mask.
+
+    With them goes, where an order is wanted, a number that only clients shall know.
+    """
 
     stage = "shares"
     after = ("cards",)
@@ -101,10 +107,14 @@ class Shares(Exchange):
         size = len(message["roster"]["members"])
         shapes = {
             "commitment": (KEY_BYTES,),
-            "letters": (size, LETTER_BYTES),
+            "letters": (size, self._letter_bytes),
             "signature": (SIGNATURE_BYTES,),
         }
         return {name: torch.zeros(shape, dtype=torch.uint8) for name, shape in shapes.items()}
+
+    @property
+    def _letter_bytes(self) -> int:
+        return LETTER_BYTES + (KEY_BYTES if self.protocol.ordered else 0)
 
     @override
     def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
@@ -114,25 +124,12 @@ class Shares(Exchange):
         if roster.cards[roster.index(client.id)] != to_bytes(own["own_card"]):
             raise ValueError("the roster shows another card of this client than its own")
         self.protocol.check(roster, own, client)
-        seed, points = new_secret(), [i + 1 for i in roster.members]
-        least = self.protocol.least(client.meta.num_clients)
-        parts = zip(
-            split_secret(to_bytes(own["mask"]), points, least),
-            split_secret(seed, points, least),
-            strict=True,
-        )
-        letters, own_shares = [], b""
-        for receiver, (of_key, of_seed) in zip(roster.members, parts, strict=True):
-            if receiver == client.id:
-                own_shares = of_key + of_seed
-                letters.append(bytes(LETTER_BYTES))
-            else:
-                secret = to_bytes(own["cipher"])
-                key = letter_key(roster, secret, own=client.id, sender=client.id, receiver=receiver)
-                letters.append(seal(key, of_key + of_seed))
+        seed = new_secret()
+        letters = self._letters(seed, roster, own, client)
+        sealed = self._sealed(letters, roster, to_bytes(own["cipher"]), client.id)
         content = {
             "commitment": to_tensor(commitment(seed, roster)),
-            "letters": to_tensor(b"".join(letters)).reshape(-1, LETTER_BYTES),
+            "letters": to_tensor(sealed).reshape(-1, self._letter_bytes),
         }
         known = {str(i): to_tensor(roster.identity(i)) for i in roster.members}
         kept = {
@@ -141,9 +138,32 @@ class Shares(Exchange):
             "known": {**own["known"], **known} if self.protocol.keys is None else {},
             "roster": tree.clone(message["roster"]),
             "seed": to_tensor(seed),
-            "own_shares": to_tensor(own_shares),
+            "own_letter": to_tensor(letters[client.id]),
         }
         return self.sign(content, roster, client, own), {**memory, "secure": kept}
+
+    def _letters(self, seed: bytes, roster: Roster, own: Tree, client: Client) -> dict[int, bytes]:
+        """To each member: two shares, and the number that gives this client its place."""
+        points = [i + 1 for i in roster.members]
+        least = self.protocol.least(client.meta.num_clients)
+        of_key = split_secret(to_bytes(own["mask"]), points, least)
+        of_seed = split_secret(seed, points, least)
+        drawn = new_secret() if self.protocol.ordered else b""
+        shares = zip(roster.members, of_key, of_seed, strict=True)
+        return {i: key_share + seed_share + drawn for i, key_share, seed_share in shares}
+
+    def _sealed(
+        self, letters: dict[int, bytes], roster: Roster, secret: bytes, client_id: int
+    ) -> bytes:
+        """The letters as they leave, in the order of members; zeros in place of the own one."""
+        sealed = []
+        for receiver, letter in letters.items():
+            if receiver == client_id:
+                sealed.append(bytes(self._letter_bytes))
+            else:
+                key = letter_key(roster, secret, own=client_id, sender=client_id, receiver=receiver)
+                sealed.append(seal(key, letter))
+        return b"".join(sealed)
 
     @override
     def server_update(self, state: Tree, total: Total) -> Tree:
@@ -182,12 +202,16 @@ def commitment(seed: bytes, roster: Roster) -> bytes:
     return hashlib.sha256(b"fedbolic commitment" + roster.name + seed).digest()
 
 
-def mask_seed(roster: Roster, secret: bytes, other: int) -> bytes:
-    """The seed of the mask that two members have in common.
+def mask_seed(roster: Roster, secret: bytes, *, other: int, sharers: bytes) -> bytes:
+    """The seed of the mask that two members have in common, if they were told the same sharers.
+
+    The masks of members that were told different ones do not cancel, and nobody can take them off:
+    all in a sum that can be read have computed the same order.
 
     Args:
         roster: Of this secure sum.
         secret: The private key for masks of one of them.
         other: The other.
+        sharers: What stands for those who shared secrets, of :meth:`Roster.among`.
     """
-    return agree(secret, roster.mask_key(other), session=roster.name, purpose=b"mask")
+    return agree(secret, roster.mask_key(other), session=sharers, purpose=b"mask")

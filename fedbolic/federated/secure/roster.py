@@ -1,7 +1,7 @@
 """Who takes part in a secure sum, by signed cards, and what they sign under its name."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -128,6 +128,15 @@ class Roster:
         shown = zip(self.members, self.cards, strict=True)
         content = b"".join(number(client_id) + card for client_id, card in shown)
         return hashlib.sha256(b"fedbolic roster" + number(self.session) + content).digest()
+
+    def among(self, ids: Sequence[int]) -> bytes:
+        """32 bytes that stand for these members of this roster and no others.
+
+        Args:
+            ids: Theirs, ascending.
+        """
+        content = b"".join(map(number, ids))
+        return hashlib.sha256(b"fedbolic members" + self.name + content).digest()
 
     def index(self, client_id: int) -> int:
         """The place of a member.

@@ -18,6 +18,7 @@ from fedbolic.federated.secure.fixed_point import FixedPoint, Residues, encode_t
 from fedbolic.federated.secure.keys import SIGNATURE_BYTES, unseal
 from fedbolic.federated.secure.mask import pack
 from fedbolic.federated.secure.masked import MaskedSum, masks, pair_sign
+from fedbolic.federated.secure.order import place_among
 from fedbolic.federated.secure.preparation import letter_key, mask_seed
 from fedbolic.federated.secure.roster import (
     Roster,
@@ -68,30 +69,39 @@ class Sums(Exchange):
         sharers = ids_of(
             message["sharers"], roster.members, least=least, own=client.id, what="shared secrets"
         )
-        shares = self._read(message["letters"], sharers, roster, own, client.id)
+        letters = self._read(message["letters"], sharers, roster, own, client.id)
+        message = self._placed(message, letters, client.id)
         update, inner = self._work(message, client, memory.get("inner", {}), rng)
         content = self._masked(update, sharers, roster, own, client.id)
-        used = ("cipher", "mask", "seed", "own_shares", "own_card")
+        shares = b"".join(letter[: 2 * SHARE_BYTES] for letter in letters.values())
+        used = ("cipher", "mask", "seed", "own_letter", "own_card")
         kept = {name: leaf for name, leaf in own.items() if name not in used}
         kept |= {
             "stage": self.stage,
             "sharers": ids_tensor(sharers),
-            "shares": to_tensor(b"".join(shares)).reshape(-1, 2 * SHARE_BYTES),
+            "shares": to_tensor(shares).reshape(-1, 2 * SHARE_BYTES),
         }
         return self.sign(content, roster, client, own), {"inner": inner, "secure": kept}
 
     def _read(
         self, letters: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
-    ) -> list[bytes]:
-        """The shares that others gave, each behind a seal that must be whole."""
-        secret, shares = to_bytes(own["cipher"]), []
+    ) -> dict[int, bytes]:
+        """What the sharers wrote, each behind a seal that must be whole."""
+        secret, found = to_bytes(own["cipher"]), {}
         for sender, letter in zip(sharers, letters, strict=True):
             if sender == client_id:
-                shares.append(to_bytes(own["own_shares"]))
+                found[sender] = to_bytes(own["own_letter"])
             else:
                 key = letter_key(roster, secret, own=client_id, sender=sender, receiver=client_id)
-                shares.append(unseal(key, to_bytes(letter)))
-        return shares
+                found[sender] = unseal(key, to_bytes(letter))
+        return found
+
+    def _placed(self, message: Tree, letters: dict[int, bytes], client_id: int) -> Tree:
+        """The message with the client's place among the sharers, if the method has an order."""
+        if not self.protocol.ordered:
+            return message
+        numbers = {sender: letter[2 * SHARE_BYTES :] for sender, letter in letters.items()}
+        return message | {"inner": message["inner"] | {"place": place_among(numbers, client_id)}}
 
     def _work(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
         """What the method does, refused here if it cannot be used: under a mask nobody sees it."""
@@ -112,10 +122,11 @@ class Sums(Exchange):
             raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")
         summand = aggregator.lift(update)
         weight = torch.tensor([update.weight], dtype=torch.float64)
+        secret, told = to_bytes(own["mask"]), roster.among(sharers)
         seeds = [
-            (pair_sign(client_id, other), mask_seed(roster, to_bytes(own["mask"]), other))
-            for other in sharers
-            if other != client_id
+            (pair_sign(client_id, i), mask_seed(roster, secret, other=i, sharers=told))
+            for i in sharers
+            if i != client_id
         ]
         seeds.append((1, to_bytes(own["seed"])))
         content: Tree = {"form": form_of(update.payload, summand)}

@@ -91,10 +91,14 @@ class Unmasking(Exchange):
     def _unmasked(self, state: Tree, found: Mapping[int, torch.Tensor], roster: Roster) -> Total:
         """The total of the method, as its aggregator gives it."""
         survivors = tuple(state["survivors"].tolist())
+        sharers = roster.among(state["sharers"].tolist())
         secrets = self._secrets(state, found, roster)
         seeds = [(1, secrets[i]) for i in survivors]
         for lost in secrets.keys() - set(survivors):
-            seeds += [(pair_sign(i, lost), mask_seed(roster, secrets[lost], i)) for i in survivors]
+            seeds += [
+                (pair_sign(i, lost), mask_seed(roster, secrets[lost], other=i, sharers=sharers))
+                for i in survivors
+            ]
         aggregator, sums = self.inner.aggregator, {}
         if not isinstance(aggregator, Additive):
             raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")

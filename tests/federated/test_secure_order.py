@@ -1,0 +1,246 @@
+"""The order that clients agree on under a secure sum: one for all, unknown to the server."""
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from typing_extensions import override
+
+from fedbolic.federated import Method, RunStoppedError, Sequential, Sum, Total, Update
+from fedbolic.federated.modular import reduce_limbs
+from fedbolic.federated.secure import SecureSum, keys
+from fedbolic.federated.secure.masked import masks, pair_sign
+from fedbolic.federated.secure.order import place_among
+from fedbolic.federated.secure.preparation import LETTER_BYTES, mask_seed
+from fedbolic.federated.secure.roster import Roster
+from fedbolic.federated.secure.shamir import SHARE_BYTES
+from fedbolic.rng import Rng
+from fedhull import FedHull
+from tests.federated.boring import flat, train
+from tests.federated.secure_parties import (
+    ROWS,
+    TEN,
+    Losing,
+    Lying,
+    Numbers,
+    flipped,
+    plain,
+    summed,
+)
+from tests.fedhull.test_method import federation
+
+
+@dataclass(frozen=True)
+class Seats(Method):
+    """Every client sends a one for its place, and keeps the place."""
+
+    rounds: int = 1
+    aggregator = Sum()
+    order = "dealt"
+
+    @override
+    def init(self, meta, rng):
+        return {"dealt": torch.randperm(meta.num_clients, generator=rng.generator())}
+
+    @override
+    def broadcast(self, state, client_id):
+        return {"place": int(state["dealt"][client_id])} if "dealt" in state else {}
+
+    @override
+    def local_update(self, message, client, memory, rng):
+        seats = torch.zeros(client.meta.num_clients, dtype=torch.int64)
+        seats[message["place"]] = 1
+        return Update({"seats": seats}), {"seat": message["place"]}
+
+    @override
+    def server_update(self, state, total: Total):
+        return state | {"seats": total.payload["seats"]}
+
+    @override
+    def evaluate(self, message, client, memory, rng):
+        return {}
+
+
+def seats(position):
+    return {i: m["inner"]["seat"] for i, m in position.memories.items() if "inner" in m}
+
+
+def drawn(positions):
+    """The numbers of those who sent letters, as each keeps its own until the sum."""
+    memories = positions[1].memories.items()
+    letters = {i: m["secure"]["own_letter"] for i, m in memories if "own_letter" in m["secure"]}
+    return {i: letter.numpy().tobytes()[2 * SHARE_BYTES :] for i, letter in letters.items()}
+
+
+@given(st.lists(st.binary(min_size=2, max_size=2), min_size=1, max_size=9), st.randoms())
+def test_places_are_ranks_of_numbers_and_of_ids_where_these_are_equal(numbers, source):
+    ids = sorted(source.sample(range(100), len(numbers)))
+    order = np.argsort([int.from_bytes(one) for one in numbers], kind="stable")
+    by_id = list(zip(ids, numbers, strict=True))
+    source.shuffle(by_id)
+    assert [place_among(dict(by_id), ids[i]) for i in order] == list(range(len(ids)))
+
+
+def test_every_order_of_three_is_equally_likely():
+    counts = Counter()
+    for _ in range(6000):
+        numbers = {i: keys.new_secret() for i in range(3)}
+        counts[tuple(place_among(numbers, i) for i in range(3))] += 1
+    assert set(counts) == set(itertools.permutations(range(3)))
+    assert chisquare(list(counts.values())).pvalue > 1e-6
+
+
+def test_all_agree_on_an_order_that_is_not_the_servers():
+    orders = []
+    for _ in range(2):
+        *_, position = train(SecureSum(Seats()), TEN)[0]
+        found = seats(position)
+        assert sorted(found.values()) == list(range(10))
+        assert position.state["inner"]["seats"].tolist() == [1] * 10
+        orders.append(tuple(found.values()))
+    *_, clear = train(Seats(), TEN)[0]
+    dealt = tuple(clear.state["dealt"].tolist())
+    assert tuple(m["seat"] for m in clear.memories.values()) == dealt  # as ever, in the clear
+    assert len({*orders, dealt}) == 3
+
+
+@pytest.mark.parametrize("stage", ["cards", "shares", "sums", "survivors", "unmasking"])
+def test_places_are_ranks_among_those_who_shared(stage):
+    lost = ((stage, 2), (stage, 7))
+    positions, _ = train(SecureSum(Seats()), TEN, engine=Losing(lost=lost))
+    numbers, found = drawn(positions), seats(positions[-1])
+    assert len(numbers) == (8 if stage in ("cards", "shares") else 10)
+    ranks = {i: sum(other < own for other in numbers.values()) for i, own in numbers.items()}
+    there = set(range(10)) - ({2, 7} if stage in ("cards", "shares", "sums") else set())
+    assert found == {i: ranks[i] for i in there}
+    taken = [int(place in found.values()) for place in range(10)]
+    assert positions[-1].state["inner"]["seats"].tolist() == taken
+
+
+@dataclass(frozen=True)
+class Watching(Sequential):
+    """An engine that keeps all that goes down and comes up."""
+
+    seen: list = field(default_factory=list)
+
+    @override
+    def run(self, method, messages, clients, memories, rng):
+        self.seen.extend(messages.values())
+        for client, update, memory in super().run(method, messages, clients, memories, rng):
+            self.seen.append(update.payload)
+            yield client, update, memory
+
+
+@pytest.mark.parametrize(
+    ("method", "data"), [(Seats(), TEN), (FedHull(), federation(0, num_clients=4))]
+)
+def test_the_server_learns_neither_numbers_nor_places(method, data):
+    engine = Watching()
+    positions, _ = train(SecureSum(method), data, engine=engine)
+    shown = [flat(content) for content in (*engine.seen, *(p.state for p in positions))]
+    names = {name.rsplit("/", 1)[-1] for content in shown for name in content}
+    assert "letters" in names
+    assert not {"place", "order", "dealt", "seat"} & names
+
+    def content(trees):
+        return [x.numpy().tobytes() for t in trees for x in t.values() if torch.is_tensor(x)]
+
+    seen, numbers = content(shown), drawn(positions).values()
+    kept = content(flat(memory) for memory in positions[1].memories.values())
+    for number in numbers:
+        assert len(number) == 32
+        assert any(number in own for own in kept)
+        assert not any(number in leaf for leaf in seen)
+
+
+def test_numbers_are_drawn_anew_for_every_sum():
+    """Of one seed, and within a run of the same long-term keys, come other numbers."""
+    method, found = SecureSum(Seats(rounds=2)), []
+    for _ in range(2):
+        positions, _ = train(method, TEN)
+        for start in (0, 5):
+            found += drawn(positions[start:]).values()
+    assert len(set(found)) == 40
+
+
+def test_letters_carry_a_number_only_where_there_is_an_order():
+    for method, size in ((Seats(), LETTER_BYTES + 32), (Numbers(ROWS), LETTER_BYTES)):
+        state = train(SecureSum(method), TEN)[0][1].state
+        assert state["letters"].shape == (10, 10, size)
+
+
+def test_a_letter_whose_number_was_altered_is_refused(caplog):
+    index = LETTER_BYTES - 16 + 5  # behind nonce and shares, before the tag
+    for bit in (0, 7):
+
+        def change(message, bit=bit):
+            return {**message, "letters": flipped(message["letters"], index, bit)}
+
+        engine = Lying("sums", 3, change)
+        position = train(SecureSum(Seats()), TEN, engine=engine)[0][-1]
+        assert "client 3 is left out of this exchange" in caplog.text
+        assert "letter was altered" in caplog.text
+        assert 3 not in seats(position)
+        assert position.state["inner"]["seats"].sum() == 9
+
+
+@dataclass(frozen=True)
+class Telling(Losing, Lying):
+    """A server that loses clients and lies to another."""
+
+
+def without(client_id):
+    """A change of messages that does not name a client among those who shared."""
+
+    def change(message):
+        kept = message["sharers"] != client_id
+        return {**message, **{name: message[name][kept] for name in ("sharers", "letters")}}
+
+    return change
+
+
+def sums_of_a_liar():
+    """What a server finds that names client 9, lost since, as a sharer to all but client 3.
+
+    As the protocol has it, and corrected for the mask that 3 and 9 have in common.
+    """
+    method = SecureSum(Numbers(ROWS))
+    engine = Telling("sums", 3, without(9), lost=(("sums", 9),))
+    before, after = train(method, TEN, engine=engine)[0][-2:]
+    phase, sums = method.phase(before.state), [summed(after.state)]
+    assert after.state["inner"]["clients"].tolist() == list(range(9))
+    found = {
+        i: phase.answer(phase.broadcast(before.state, i), TEN.clients[i], before.memories[i],
+                        Rng(0))[0].payload["shares"]
+        for i in range(9) if i != 3
+    }  # fmt: skip
+    key = phase._secrets(before.state, found, phase.roster)[9]
+    modulus, limbs = method.modulus, before.state["total"]["sums"]
+    for told in (range(10), range(9)):
+        seed = mask_seed(phase.roster, key, other=3, sharers=phase.roster.among(told))
+        mask = masks([(pair_sign(3, 9), seed)], modulus, len(limbs), stream=0)
+        total = {**before.state["total"], "sums": reduce_limbs(limbs + mask, modulus)}
+        fixed = phase._unmasked({**before.state, "total": total}, found, phase.roster)
+        sums.append(fixed.payload["deep"]["values"].tolist())
+    return sums
+
+
+def test_a_server_that_names_other_sharers_to_one_client_cannot_read_the_sum(monkeypatch):
+    assert plain(ROWS, range(9)) not in sums_of_a_liar()
+    monkeypatch.setattr(Roster, "among", lambda roster, ids: roster.name)
+    assert sums_of_a_liar()[1] == plain(ROWS, range(9))  # so it is the list that prevents it
+
+
+def test_hulls_of_clients_that_were_told_other_sharers_are_not_read():
+    def change(message):
+        return without(5)(message) if message["turn"] == 1 else message  # the sum of hulls
+
+    data = federation(0, num_clients=6)
+    with pytest.raises(RunStoppedError, match=r"^(?!.*threshold)"):
+        train(SecureSum(FedHull(), threshold=4), data, engine=Lying("sums", 0, change))
