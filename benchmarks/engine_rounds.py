@@ -184,26 +184,23 @@ def peak(name: str, work: Workload, memory: float | None = None) -> float:
         work: What is done.
         memory: Of :class:`Batched`, in its place.
     """
-    data, me = plain_loop.examples(work), os.getpid()
-    _one_round(name, SMALL, plain_loop.examples(SMALL), memory)
-    before = processes.private_mebibytes(me, peak=False) + processes.shared_mebibytes(me)
-    processes.forget_peak()
-    private = _one_round(name, work, data, memory)
-    return private + processes.shared_mebibytes(me) - before
-
-
-def _one_round(
-    name: str, work: Workload, data: Sequence[tuple[Tensor, Tensor]], memory: float | None
-) -> float:
-    """The private memory of all its processes at their peaks, in MiB."""
-    if name == PLAIN:
-        candidate: Candidate = PlainLoop(work, data, first_values(work, torch.float32))
-    else:
-        engine = ENGINES[name] if memory is None else Batched(memory=memory)
-        candidate = Trained(work, data, engine)
-    with contextlib.closing(candidate):
+    with contextlib.closing(_candidate(name, SMALL, plain_loop.examples(SMALL), memory)) as small:
+        small.round(seeds(SMALL, 1))
+    me, data = os.getpid(), plain_loop.examples(work)
+    with contextlib.closing(_candidate(name, work, data, memory)) as candidate:
+        before = processes.private_mebibytes(me, peak=False) + processes.shared_mebibytes(me)
+        processes.forget_peak()
         candidate.round(seeds(work, 1))
-        return sum(processes.private_mebibytes(p, peak=True) for p in candidate.processes())
+        private = sum(processes.private_mebibytes(p, peak=True) for p in candidate.processes())
+        return private + processes.shared_mebibytes(me) - before
+
+
+def _candidate(
+    name: str, work: Workload, data: Sequence[tuple[Tensor, Tensor]], memory: float | None
+) -> Candidate:
+    if name == PLAIN:
+        return PlainLoop(work, data, first_values(work, torch.float32))
+    return Trained(work, data, ENGINES[name] if memory is None else Batched(memory=memory))
 
 
 def ask_peak(name: str, work_name: str, memory: float | None = None) -> float:
