@@ -22,7 +22,8 @@ from fedbolic.federated.secure.roster import Roster
 from fedbolic.federated.secure.shamir import SHARE_BYTES
 from fedbolic.rng import Rng
 from fedhull import FedHull
-from tests.federated.boring import flat, train
+from tests.federated.boring import assert_same, flat, train
+from tests.federated.posting import away
 from tests.federated.secure_parties import (
     ROWS,
     TEN,
@@ -108,6 +109,14 @@ def test_all_agree_on_an_order_that_is_not_the_servers():
     dealt = tuple(clear.state["dealt"].tolist())
     assert tuple(m["seat"] for m in clear.memories.values()) == dealt  # as ever, in the clear
     assert len({*orders, dealt}) == 3
+
+
+def test_nodes_that_know_the_method_alone_agree_too(tmp_path):
+    data = federation(0, num_clients=4)
+    nodes, seen = away(SecureSum(FedHull()), data, tmp_path)
+    remote, _ = train(SecureSum(FedHull()), seen, engine=nodes)
+    local, _ = train(SecureSum(FedHull()), data)
+    assert_same(remote[-1].state["inner"], local[-1].state["inner"])
 
 
 @pytest.mark.parametrize("stage", ["cards", "shares", "sums", "survivors", "unmasking"])
