@@ -178,6 +178,18 @@ def test_numbers_are_drawn_anew_for_every_sum():
     assert len(set(found)) == 40
 
 
+def test_numbers_are_none_of_the_secrets_that_others_may_learn():
+    """The seed of the own mask is revealed at the end of the sum, and shares of keys may be."""
+    positions, _ = train(SecureSum(Seats()), TEN)
+    numbers = drawn(positions)
+    for i, memory in positions[1].memories.items():
+        secrets = {n: leaf for n, leaf in memory["secure"].items() if n != "own_letter"}
+        held = [x.numpy().tobytes() for x in flat(secrets).values() if torch.is_tensor(x)]
+        letter = memory["secure"]["own_letter"].numpy().tobytes()
+        assert any(len(leaf) == 32 for leaf in held)
+        assert not any(numbers[i] in leaf for leaf in (*held, letter[: 2 * SHARE_BYTES]))
+
+
 def test_letters_carry_a_number_only_where_there_is_an_order():
     for method, size in ((Seats(), LETTER_BYTES + 32), (Numbers(ROWS), LETTER_BYTES)):
         state = train(SecureSum(method), TEN)[0][1].state
