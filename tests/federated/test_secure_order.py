@@ -22,7 +22,8 @@ from fedbolic.federated.secure.roster import Roster
 from fedbolic.federated.secure.shamir import SHARE_BYTES
 from fedbolic.rng import Rng
 from fedhull import FedHull
-from tests.federated.boring import flat, train
+from tests.federated.boring import assert_same, flat, train
+from tests.federated.posting import away
 from tests.federated.secure_parties import (
     ROWS,
     TEN,
@@ -110,6 +111,14 @@ def test_all_agree_on_an_order_that_is_not_the_servers():
     assert len({*orders, dealt}) == 3
 
 
+def test_nodes_that_know_the_method_alone_agree_too(tmp_path):
+    data = federation(0, num_clients=4)
+    nodes, seen = away(SecureSum(FedHull()), data, tmp_path)
+    remote, _ = train(SecureSum(FedHull()), seen, engine=nodes)
+    local, _ = train(SecureSum(FedHull()), data)
+    assert_same(remote[-1].state["inner"], local[-1].state["inner"])
+
+
 @pytest.mark.parametrize("stage", ["cards", "shares", "sums", "survivors", "unmasking"])
 def test_places_are_ranks_among_those_who_shared(stage):
     lost = ((stage, 2), (stage, 7))
@@ -167,6 +176,18 @@ def test_numbers_are_drawn_anew_for_every_sum():
         for start in (0, 5):
             found += drawn(positions[start:]).values()
     assert len(set(found)) == 40
+
+
+def test_numbers_are_none_of_the_secrets_that_others_may_learn():
+    """The seed of the own mask is revealed at the end of the sum, and shares of keys may be."""
+    positions, _ = train(SecureSum(Seats()), TEN)
+    numbers = drawn(positions)
+    for i, memory in positions[1].memories.items():
+        secrets = {n: leaf for n, leaf in memory["secure"].items() if n != "own_letter"}
+        held = [x.numpy().tobytes() for x in flat(secrets).values() if torch.is_tensor(x)]
+        letter = memory["secure"]["own_letter"].numpy().tobytes()
+        assert any(len(leaf) == 32 for leaf in held)
+        assert not any(numbers[i] in leaf for leaf in (*held, letter[: 2 * SHARE_BYTES]))
 
 
 def test_letters_carry_a_number_only_where_there_is_an_order():
