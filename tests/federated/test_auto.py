@@ -46,10 +46,12 @@ def chosen(engine, method, data):
     return engine.settle(method, messages, data.clients, RNG)
 
 
+@pytest.mark.parametrize("short", [0.0, auto.SHORT], ids=["estimated", "timed"])
 @pytest.mark.parametrize(
     ("epochs", "expected"), [(1, Late(step=0.01)), (40, Late(exchange=0.2))], ids=["short", "long"]
 )
-def test_the_whole_exchange_decides_and_not_its_beginning(epochs, expected):
+def test_the_whole_exchange_decides_and_not_its_beginning(epochs, expected, short, monkeypatch):
+    monkeypatch.setattr(auto, "SHORT", short)
     method = dataclasses.replace(SMALL, schedule=Schedule(epochs, 20))
     engines = (Late(exchange=0.2), Late(step=0.01))
     engine, seconds = chosen(Auto(engines), method, federation((20, 20)))
