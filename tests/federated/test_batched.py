@@ -36,7 +36,7 @@ from tests.federated.boring import (
     federation,
 )
 from tests.federated.curved import CurvedNet
-from tests.test_contract import every_method, subject
+from tests.subjects import every_method, subject
 
 
 @every_method

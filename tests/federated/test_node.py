@@ -35,7 +35,7 @@ from tests.federated.boring import (
     train,
 )
 from tests.federated.posting import Here, away, without_data
-from tests.test_contract import QUICK, subject
+from tests.subjects import QUICK, subject
 
 PERSONAL = dataclasses.replace(SMALL, sharing={"head.*": "personal", "*": "shared"})
 

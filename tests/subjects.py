@@ -1,0 +1,118 @@
+"""Every method that has a ``configs/**/quick.yaml``, and a short run of it by exchanges."""
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedbolic import experiment
+from fedbolic.configuration import build
+from fedbolic.data import Client, Examples, FederatedData
+from fedbolic.federated import Schedule, Sequential, Total
+from fedbolic.federated.method import Method
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+from tests.federated.boring import NormNet
+
+ROOT = Path(__file__).parents[1] / "configs"
+QUICK = [str(path.relative_to(ROOT).parent) for path in sorted(ROOT.glob("**/quick.yaml"))]
+RNG = Rng(11)
+
+NORM = " with batch norm"
+NORMED = [n + NORM for n in QUICK if "backbone:" in (ROOT / n / "quick.yaml").read_text()]
+
+every_configuration = pytest.mark.parametrize("name", QUICK)
+every_method = pytest.mark.parametrize("name", QUICK + NORMED)
+
+
+@functools.cache
+def settings(name):
+    return build(experiment.run, ["--config", str(ROOT / name / "quick.yaml")])
+
+
+def short(method):
+    """The method with two rounds of one pass over small batches, as far as it has such settings."""
+    fields = {field.name for field in dataclasses.fields(method) if field.init}
+    changes = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
+    if "schedule" in fields:
+        changes["schedule"] = Schedule(1, 8, method.schedule.repeats)
+    return dataclasses.replace(method, **changes)
+
+
+def small(data, *, num_clients=4, num_examples=20):
+    """The first few clients and examples; splits that are no plain examples stay as they are."""
+
+    def cut(split):
+        if not isinstance(split, Examples):
+            return split
+        return Examples(split.at(torch.arange(min(len(split), num_examples))))
+
+    def cut_client(client, meta):
+        return Client(client.id, cut(client.train), cut(client.validation), cut(client.test), meta)
+
+    clients = data.clients[:num_clients]
+    sizes = tuple(len(cut(client.train)) for client in clients)
+    meta = Meta(data.meta.num_classes, data.meta.input_shape, sizes)
+    holdout = data.holdout and cut_client(data.holdout, meta)
+    return FederatedData(tuple(cut_client(c, meta) for c in clients), meta, holdout)
+
+
+@functools.cache
+def subject(name):
+    given = settings(name.removesuffix(NORM))
+    method = short(given["method"])
+    if name.endswith(NORM):
+        method = dataclasses.replace(method, backbone=NormNet())
+    return method, small(given["data"].load(Rng(0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What went in and came out of one exchange, whole-federation cohorts."""
+
+    phase: Method
+    state: Tree
+    clients: tuple[Client, ...]
+    messages: dict[int, Tree]
+    memories: dict[int, Tree]
+    rng: Rng
+    updates: dict
+    kept: dict[int, Tree]
+    total: Total
+    next: Tree
+
+
+@functools.cache
+def exchanges(name):
+    """A short run by a loop of its own, everything kept."""
+    method, data = subject(name)
+    state, memories, answered = method.init(data.meta, RNG.at("init")), {}, ()
+    log, round, exchange = [], 0, 0
+    while round < method.rounds:
+        phase = method.phase(state)
+        same = phase.cohort == "same" and exchange
+        clients = tuple(c for c in data.clients if not same or c.id in answered)
+        messages = {c.id: phase.broadcast(state, c.id) for c in clients}
+        stream = RNG.at("round", round + 1, "exchange", exchange)
+        results = Sequential().run(phase, messages, clients, memories, stream)
+        updates, kept = {}, {}
+        for client, update, memory in results:
+            assert not hasattr(update, "error"), update.error
+            updates[client.id], kept[client.id] = update, memory
+        total = phase.aggregator.aggregate(updates.items())
+        new = phase.server_update(state, total)
+        before = {c.id: memories.get(c.id, {}) for c in clients}
+        log.append(
+            Exchange(phase, state, clients, messages, before, stream, updates, kept, total, new)
+        )
+        state, memories, answered = new, {**memories, **kept}, total.clients
+        round, exchange = (round + 1, 0) if phase.evaluates else (round, exchange + 1)
+    return log
+
+
+def work(x, client):
+    stream = x.rng.at("client", client.id)
+    return x.phase.local_update(x.messages[client.id], client, x.memories[client.id], stream)
