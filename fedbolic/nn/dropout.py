@@ -20,8 +20,8 @@ class Dropout(nn.Module):
     ``x`` what its seed alone would.
 
     Args:
-        p: The share of elements that become 0, in [0, 1); the others are divided by ``1 - p``. With
-            0 there is no seed.
+        p: The share of elements that become 0, in [0, 1); the others are multiplied by
+            ``1 / (1 - p)``. With 0 there is no seed.
         device: Where the seed is made.
 
     Raises:
@@ -54,13 +54,13 @@ class Dropout(nn.Module):
             return x
         seed = self.dropout_seed
         own = x.shape[seed.ndim :]
-        places = torch.arange(1, own.numel() + 1, device=x.device).reshape(own).mul_(STEP)
-        first = _mixed(seed).reshape(seed.shape + (1,) * len(own))
-        coins = _stirred(first + places)
+        words = torch.arange(1, own.numel() // 2 + 2, device=x.device).mul_(STEP)
+        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two of each word
         self.dropout_seed = seed + 1
-        least = (round(self.p * 2**24) << 40) - 2**63
-        kept = coins.bitwise_xor_(-(2**63)) >= least  # as if compared without a sign
-        return torch.where(kept, x / (1 - self.p), 0.0)
+        least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
+        kept = coins.bitwise_xor_(-(2**31)) >= least  # as if compared without a sign
+        kept = kept[..., : own.numel()].reshape(x.shape)
+        return x * kept.to(x.dtype).div_(1 - self.p)
 
     def extra_repr(self) -> str:
         """The rate, for ``print``."""
@@ -74,15 +74,9 @@ FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 def _mixed(bits: Tensor) -> Tensor:
     """The bits in disorder: each depends on all. Products wrap around, as they should."""
-    bits = _stirred(bits)
-    return bits ^ _shifted(bits, 31)
-
-
-def _stirred(bits: Tensor) -> Tensor:
-    """:func:`_mixed` but for its last step, which leaves the upper half of the bits as it is."""
     for by, factor in zip((30, 27), FACTORS, strict=True):
         bits = _shifted(bits, by).bitwise_xor_(bits).mul_(factor)
-    return bits
+    return _shifted(bits, 31).bitwise_xor_(bits)
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:

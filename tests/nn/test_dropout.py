@@ -45,8 +45,10 @@ def test_the_reference_is_the_published_generator():
 @pytest.mark.parametrize("seed", [0, 1, 7, 2**62 + 12345])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_an_element_is_dropped_where_the_generator_says_so(seed, p):
-    coins = [number / 2**64 for number in splitmix64(mixed(seed), 60)]
-    dropped = layer(seed, p)(torch.ones(3, 20)).flatten() == 0
+    numbers = splitmix64(mixed(seed), 32)
+    coins = [half / 2**32 for number in numbers for half in (number % 2**32, number >> 32)]
+    dropped = layer(seed, p)(torch.ones(3, 21)).flatten() == 0
+    coins = coins[: len(dropped)]
     assert dropped.tolist() == [coin < p for coin in coins]
 
 
@@ -104,6 +106,10 @@ def test_the_gradient_is_that_of_the_kept():
     y = layer(5, 0.2)(x)
     y.sum().backward()
     torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_a_rate_next_to_one_is_none():
+    assert int((layer(5, 1 - 1e-12)(torch.ones(1000)) == 0).sum()) == 1000
 
 
 def test_a_rate_of_one_is_refused():
