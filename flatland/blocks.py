@@ -1,13 +1,14 @@
 """Graphs of some clients as one: sparse matrices with the clients' own along the diagonal."""
 
 import functools
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -19,41 +20,59 @@ from fedbolic.data import Graph
 class Sparse:
     """A sparse matrix by its rows, whose numbers are not trained.
 
-    The columns of all entries stand in a list; those of row i begin at ``start[i]``.
+    The columns of all entries stand in a list; those of row i begin at ``start[i]`` and end before
+    ``start[i + 1]``.
 
     Args:
-        start: Where every row begins.
+        start: Where every row begins, and the number of entries.
         column: Of every entry.
         value: Of every entry.
         width: Number of columns.
 
     Example:
-        >>> eye = Sparse(torch.arange(2), torch.arange(2), torch.ones(2), 2)
+        >>> eye = Sparse.of(torch.ones(2, dtype=torch.int64), torch.arange(2), torch.ones(2), 2)
         >>> eye.times(torch.tensor([[1.0], [2.0]])).tolist()
         [[1.0], [2.0]]
     """
 
-    start: Int64[Tensor, " n"]
-    column: Int64[Tensor, " entries"]
+    start: Int32[Tensor, " rows_and_one"]
+    column: Int32[Tensor, " entries"]
     value: Float[Tensor, " entries"]
     width: int
+
+    @classmethod
+    def of(
+        cls,
+        counts: Int64[Tensor, " n"],
+        column: Int64[Tensor, " entries"],
+        value: Float[Tensor, " entries"],
+        width: int,
+    ) -> "Sparse":
+        """The matrix with so many entries in every row."""
+        start = functional.pad(counts.cumsum(0), (1, 0))
+        return cls(start.int(), column.int(), value, width)
 
     @property
     def counts(self) -> Int64[Tensor, " n"]:
         """Entries of every row."""
-        ends = torch.cat((self.start[1:], self.start.new_tensor([len(self.column)])))
-        return ends - self.start
+        return self.start.long().diff()
 
     @functools.cached_property
     def transposed(self) -> "Sparse":
         """The same numbers by columns."""
-        row = torch.arange(len(self.start), device=self.start.device)
-        row = row.repeat_interleave(self.counts)
+        num_rows = len(self.start) - 1
+        row = torch.arange(num_rows, device=self.start.device).repeat_interleave(self.counts)
         order = self.column.argsort(stable=True)
         counts = torch.bincount(self.column, minlength=self.width)
-        return Sparse(
-            counts.cumsum(0) - counts, row[order], self.value[order], width=len(self.start)
-        )
+        return Sparse.of(counts, row[order], self.value[order], num_rows)
+
+    @functools.cached_property
+    def csr(self) -> Tensor:
+        """The same as torch has it."""
+        with warnings.catch_warnings():  # that the layout is new
+            warnings.simplefilter("ignore", UserWarning)
+            shape = len(self.start) - 1, self.width
+            return torch.sparse_csr_tensor(self.start, self.column, self.value, shape)
 
     def times(self, x: Float[Tensor, "width k"]) -> Float[Tensor, "n k"]:
         """The product with a dense matrix, neither of which is ever blown up."""
@@ -76,8 +95,15 @@ class _Product(torch.autograd.Function):
 
 
 def _gathered(matrix: Sparse, x: Tensor) -> Tensor:
+    if x.dtype == torch.float64 and x.device.type == "cpu":  # twice as fast there, and there alone
+        return torch.sparse.mm(matrix.csr, x.contiguous(), "sum")
     return functional.embedding_bag(
-        matrix.column, x.contiguous(), matrix.start, mode="sum", per_sample_weights=matrix.value
+        matrix.column,
+        x.contiguous(),
+        matrix.start,
+        mode="sum",
+        per_sample_weights=matrix.value,
+        include_last_offset=True,
     )
 
 
@@ -167,18 +193,14 @@ def _filled(rows: Float[Tensor, "1 m k"], n: int) -> Float[Tensor, "1 n k"]:
 
 def _diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
     """Matrices along a diagonal, every one of ``width`` columns and filled up to ``n`` rows."""
-    starts, columns, entries = [], [], 0
-    for i, part in enumerate(parts):
-        filled = functional.pad(part.start, (0, n - len(part.start)), value=len(part.column))
-        starts.append(entries + filled)
-        columns.append(i * width + part.column)
-        entries += len(part.column)
+    counts = [functional.pad(part.counts, (0, n - len(part.counts))) for part in parts]
+    columns = [i * width + part.column for i, part in enumerate(parts)]
     value = torch.cat([part.value for part in parts])
-    return Sparse(torch.cat(starts), torch.cat(columns), value, len(parts) * width)
+    return Sparse.of(torch.cat(counts), torch.cat(columns), value, len(parts) * width)
 
 
 def _alone(graph: Graph) -> Block:
-    start, column = graph.neighbours
+    _, column = graph.neighbours
     counts = graph.degrees + 1
     features, norms = _rows(graph.features)
     share = counts.to(graph.features.dtype).rsqrt()
@@ -187,8 +209,8 @@ def _alone(graph: Graph) -> Block:
     return Block(
         features,
         norms.reshape(1, -1, 1),
-        Sparse(start, column, mean, len(graph)),
-        Sparse(start, column, flat, len(graph)),
+        Sparse.of(counts, column, mean, len(graph)),
+        Sparse.of(counts, column, flat, len(graph)),
     )
 
 
@@ -200,4 +222,4 @@ def _rows(features: Float[Tensor, "n width"]) -> tuple[Sparse | Tensor, Float[Te
     counts = torch.bincount(row, minlength=len(features))
     squares = torch.zeros(len(features), dtype=value.dtype, device=value.device)
     norms = squares.index_add(0, row, value * value).sqrt()
-    return Sparse(counts.cumsum(0) - counts, column, value, features.shape[1]), norms
+    return Sparse.of(counts, column, value, features.shape[1]), norms

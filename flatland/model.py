@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn import functional
 from typing_extensions import override
 
@@ -308,10 +309,11 @@ class _Centroids(torch.autograd.Function):
     @override
     def forward(ctx: Any, y: Tensor, c: Tensor, block: Block) -> Tensor:
         points, c = y.double(), c.double()
-        times = (1 / c + square(points)).sqrt()
+        times = (1 / c + vector_norm(points, dim=-1, keepdim=True).square()).sqrt()
         s, t = (block.gather(block.neighbours, x) for x in (points, times))
         # a mean of points of the sheet has at least their length: less is rounding
-        length = (c * (t * t - square(s))).clamp(min=1).sqrt()
+        least = t.square() - vector_norm(s, dim=-1, keepdim=True).square()
+        length = (c * least).clamp(min=1).sqrt()
         ctx.save_for_backward(points, times, s, t, length, c)
         ctx.block = block
         return (s / length).to(y.dtype)
@@ -327,7 +329,8 @@ class _Centroids(torch.autograd.Function):
         pull = 2 * c * of_square * t
         pulled = block.gather(back, pull)
         # of a node without neighbours both pulls are the same, digit by digit, and leave nothing
-        to_y = block.gather(back, grad / length - pull * (s / t)) + pulled * (points / times)
+        to_s = grad.div(length).sub_(s * (pull / t))
+        to_y = block.gather(back, to_s).add_(points * (pulled / times))
         to_c = of_square * (length * length / c) - pulled / (2 * c * c * times)
         return to_y.to(dtype), to_c.sum_to_size(c.shape).to(dtype), None
 
