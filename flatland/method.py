@@ -135,8 +135,7 @@ class FlatLand(Stepped):
     @override
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
         local, context = self._received(message, client, memory)
-        kept = memory.get("optimizer")
-        optimizer = tree.clone(kept) if kept else self._begin(local["parameters"])
+        optimizer = memory.get("optimizer") or self._begin(local["parameters"])
         return {**local, "optimizer": optimizer}, context
 
     def _received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:

@@ -140,9 +140,9 @@ class HyperFed(Stepped):
             fixed = {HEAD: turned(fixed[HEAD], generator)}
         parameters = message["parameters"]
         local = {
-            "parameters": tree.clone(parameters),
+            "parameters": parameters,
             "buffers": {
-                **tree.clone(message["buffers"]),
+                **message["buffers"],
                 CLIPPED: torch.zeros((), device=client.no_inputs.device),
             },
             "optimizer": self.optimizer.init(parameters),

@@ -13,6 +13,7 @@ from fedbolic.configuration import build, describe
 from fedbolic.data import Examples
 from fedbolic.federated import (
     Additive,
+    Batched,
     Calibrate,
     Evaluation,
     Position,
@@ -190,17 +191,23 @@ def test_memory_stays_at_its_client(name):
 
 
 @every_method
-def test_what_a_client_steps_is_its_own(name):
-    method, _ = subject(name)
-    if not isinstance(method, Stepped):
-        pytest.skip("it makes no steps")
+@pytest.mark.parametrize("engine", [Sequential(), Batched()])
+def test_what_a_client_received_and_kept_is_not_stepped(name, engine):
     for x in exchanges(name):
-        for client in x.clients:
-            message, memory = x.messages[client.id], x.memories[client.id]
-            first, second = (method.start(message, client, memory) for _ in range(2))
-            assert_same(first[0], second[0])
-            assert_same(first[1], second[1])
-            assert not storages(first[0]) & storages(first[1], second[0], message, memory)
+        before = copy.deepcopy((x.messages, x.memories))
+        list(engine.run(x.phase, x.messages, x.clients, x.memories, x.rng))
+        assert_same(x.messages, before[0])
+        assert_same(x.memories, before[1])
+
+
+@every_method
+def test_what_a_client_keeps_holds_nobody_elses(name):
+    for x in exchanges(name):
+        results = list(Batched().run(x.phase, x.messages, x.clients, x.memories, x.rng))
+        for _, update, memory in results:
+            for leaf in (*flat(update.payload).values(), *flat(memory).values()):
+                if isinstance(leaf, torch.Tensor):
+                    assert leaf.untyped_storage().nbytes() == leaf.nbytes
 
 
 @every_method

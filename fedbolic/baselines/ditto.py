@@ -153,4 +153,4 @@ class Ditto(Stepped):
 
 def _join(common: Params, own: Params) -> Params:
     named = {COMMON + name: value for name, value in common.items()}
-    return tree.clone(named | {OWN + name: value for name, value in own.items()})
+    return named | {OWN + name: value for name, value in own.items()}

@@ -86,11 +86,11 @@ class Scaffold(Stepped):
 
     @override
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
-        parameters = tree.clone(message["parameters"])
+        parameters = message["parameters"]
         steps = torch.zeros((), dtype=torch.float64, device=client.no_inputs.device)
         local = {
             "parameters": parameters,
-            "buffers": tree.clone(message["buffers"]),
+            "buffers": message["buffers"],
             "num_steps": steps,
         }
         own = memory.get("own_variate") or tree.zeros_like(parameters)

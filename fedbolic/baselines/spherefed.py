@@ -91,8 +91,8 @@ class SphereFed(Stepped):
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
         body = _body(message["parameters"])
         local = {
-            "parameters": tree.clone(body),
-            "buffers": tree.clone(message["buffers"]),
+            "parameters": body,
+            "buffers": message["buffers"],
             "optimizer": self.optimizer.init(body),
         }
         return local, {"shared": {"anchor": body, "head": message["parameters"][HEAD]}}

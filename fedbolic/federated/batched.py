@@ -1,5 +1,6 @@
 """All clients of an exchange side by side: one forward and one backward pass for everybody."""
 
+import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from fedbolic.federated.engine import Engine, Failure, Result
 from fedbolic.federated.footprint import LIBRARIES, Footprint
 from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
-from fedbolic.federated.stacked import advance, alike
+from fedbolic.federated.stacked import advance, alike, compact
 from fedbolic.federated.stepped import Stepped
 from fedbolic.federated.task import Task
 from fedbolic.rng import Rng
@@ -136,9 +137,13 @@ class Batched(Engine):
             with warnings.catch_warnings():  # vmap would go through the clients one operation long
                 warnings.filterwarnings("error", message="There is a performance drop")
                 ended = advance(method, tasks)
-            updates = [
+            concluded = [
                 method.conclude(local, task.client, task.context, task.plan, loss)
                 for task, (local, loss) in zip(tasks, ended, strict=True)
+            ]
+            updates = [
+                (dataclasses.replace(update, payload=compact(update.payload)), compact(memory))
+                for update, memory in concluded
             ]
         except Exception as error:
             results = one_by_one(clients)

@@ -73,9 +73,9 @@ class Assembly:
     """The values a client starts a round with, put together from what it got and what it kept.
 
     Args:
-        trained: Shared and personal parameters, fresh copies.
+        trained: Shared and personal parameters.
         fixed: Parameters that stay as they were initialised.
-        buffers: All buffers, fresh copies.
+        buffers: All buffers.
     """
 
     trained: Params
@@ -106,9 +106,9 @@ def assemble(
     buffers = {**buffers, **message["buffers"], **personal["buffers"]}
     table = kinds(sharing, parameters)
     return Assembly(
-        trained=tree.clone({n: v for n, v in parameters.items() if table[n] != "fixed"}),
+        trained={n: v for n, v in parameters.items() if table[n] != "fixed"},
         fixed={n: v for n, v in parameters.items() if table[n] == "fixed"},
-        buffers=tree.clone(buffers),
+        buffers=buffers,
     )
 
 

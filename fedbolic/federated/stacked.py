@@ -91,10 +91,19 @@ def _stack(trees: Sequence[Tree]) -> Tree:
 
 
 def _unstack(stacked: Tree) -> list[Tree]:
-    """The tree of every client, each in storage of its own."""
+    """The tree of every client, as rows of what all have in common."""
     rows = tree.map(lambda x: iter(x.unbind()), stacked)
     num_clients = len(next(iter(tree.tensors(stacked).values())))
-    return [tree.map(lambda row: next(row).clone(), rows) for _ in range(num_clients)]
+    return [tree.map(next, rows) for _ in range(num_clients)]
+
+
+def compact(x: Tree) -> Tree:
+    """The same values, none of them a row that would keep other clients' alive."""
+
+    def own(value: Tensor) -> Tensor:
+        return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
+
+    return tree.map_tensors(own, x)
 
 
 def _stack_context(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:

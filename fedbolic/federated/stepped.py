@@ -97,7 +97,10 @@ class Stepped(Method):
 
     @abstractmethod
     def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
-        """``(local, context)`` before the first step. ``local`` shares no storage with others."""
+        """``(local, context)`` before the first step.
+
+        They may lie in the storage of what is given: whoever makes steps copies ``local`` first.
+        """
 
     def examples(self, client: Client) -> Split:
         """What the steps of a client go over: by default all that its training examples hold."""
@@ -201,6 +204,7 @@ class Stepped(Method):
         self, message: Tree, client: Client, memory: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         model, local, context, plan = self.begin(message, client, memory, rng)
+        local = tree.clone(local)
         losses = []
         for batch in self.batches(client, plan):
             of_batch, gradients, buffers = differentiate(self, model, local, batch, context)
