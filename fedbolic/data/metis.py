@@ -41,15 +41,20 @@ class Metis(GraphPartition):
 
     Args:
         num_clients: Number of clients, at least 1.
+        seed: Of METIS, for the same parts whatever the run's seed is; -1 is the one that METIS
+            takes by default. None: drawn from the run's.
 
     References:
         Karypis and Kumar (1998), doi:10.1137/S1064827595287997.
     """
 
     num_clients: int = 10
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         at_least(1, num_clients=self.num_clients)
+        if self.seed is not None:
+            at_least(-1, seed=self.seed)
 
     @override
     def parts(self, graph: Graph, rng: Rng) -> list[Tensor]:
@@ -66,11 +71,12 @@ class Metis(GraphPartition):
             )
         if self.num_clients == 1:
             return [torch.arange(len(graph))]
+        seed = rng.number() % 2**31 if self.seed is None else self.seed
         starts = torch.cat((torch.zeros(1, dtype=torch.int64), graph.degrees.cumsum(0)))
         _, owners = pymetis.part_graph(
             self.num_clients,
             adjacency=pymetis.CSRAdjacency(starts.tolist(), graph.edges[1].tolist()),
-            options=pymetis.Options(seed=rng.number() % 2**31),
+            options=pymetis.Options(seed=seed),
         )
         owner = torch.as_tensor(owners)
         return [torch.nonzero(owner == i).flatten() for i in range(self.num_clients)]

@@ -80,6 +80,20 @@ def test_metis_finds_two_triangles_that_one_edge_joins():
         Metis(7).parts(graph, Rng(0))
 
 
+def test_parts_by_a_seed_of_their_own_are_the_same_in_every_run():
+    pytest.importorskip("pymetis")
+    graph = BlockModel().read(Rng(0), None, download=False)
+
+    def parts(partition, seed):
+        return [part.tolist() for part in partition.parts(graph, Rng(seed))]
+
+    assert parts(Metis(4, seed=-1), 0) == parts(Metis(4, seed=-1), 1)
+    assert parts(Metis(4, seed=3), 0) == parts(Metis(4, seed=3), 1)
+    assert parts(Metis(4), 0) != parts(Metis(4), 1)
+    with pytest.raises(ValueError, match="seed must be at least -1, got -2"):
+        Metis(4, seed=-2)
+
+
 def test_the_largest_component_is_kept_and_self_loops_are_dropped():
     pairs = [[0, 1], [2, 3], [3, 4], [4, 2], [4, 4]]
     graph = given(torch.eye(6), pairs, torch.arange(6) % 2)
