@@ -49,11 +49,6 @@ class Central(Method):
         check.one_of(("none", "once", "released"), hulls=self.hulls)
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """One."""
-        return 1
-
-    @property
     @override
     def aggregator(self) -> Aggregator:
         return Collect()

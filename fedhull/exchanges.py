@@ -12,10 +12,10 @@ from typing_extensions import override
 from fedbolic.data.client import HOLDOUT, Client, Split
 from fedbolic.federated.aggregate import Aggregator, Sum
 from fedbolic.federated.engine import RunStoppedError
-from fedbolic.federated.method import Cohort, Method, Total, Update
+from fedbolic.federated.method import Cohort, Phase, Total, Update
 from fedbolic.federated.modular import SumModulo, from_limbs, num_limbs, to_limbs
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.types import Params, Tree
 from fedhull.boundary import Boundary
 from fedhull.grouping import Grouping, hull_distances, match_labels
 from fedhull.labels import LabelCode, sorted_labels
@@ -27,22 +27,13 @@ PUBLIC = ("exchange", "num_classes", "num_labels", "modulus", "capacity", "model
 """What of the state everybody may know."""
 
 
-class Exchange(Method):
-    """One exchange of the round; it has no state of its own and is not scored."""
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """One."""
-        return 1
+class Exchange(Phase):
+    """One exchange of the round."""
 
     @property
     @override
     def aggregator(self) -> Aggregator:
         return Sum()
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        return {}
 
     @override
     def broadcast(self, state: Tree, client_id: int) -> Tree:
@@ -51,10 +42,6 @@ class Exchange(Method):
     @override
     @abstractmethod
     def template(self, message: Tree) -> Tree: ...
-
-    @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        return {}
 
 
 def message_to(state: Tree, client_id: int) -> Tree:

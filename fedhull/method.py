@@ -78,11 +78,6 @@ class FedHull(Method):
         if self.bits is not None:
             check.at_least(2, bits=self.bits)
 
-    @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """One."""
-        return 1
-
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         if meta.num_classes < 2 or meta.input_shape != (2,):

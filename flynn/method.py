@@ -66,11 +66,6 @@ class FlyNN(Method):
         bloom.check_decay(self.decay)
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """One: the counts do not change."""
-        return 1
-
-    @property
     @override
     def aggregator(self) -> Aggregator:
         return Sum()

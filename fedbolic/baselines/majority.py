@@ -25,11 +25,6 @@ class Majority(Method):
     """
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """One: the counts do not change."""
-        return 1
-
-    @property
     @override
     def aggregator(self) -> Aggregator:
         return Sum()

@@ -102,11 +102,6 @@ class Calibrated(Method):
     ridge: float
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """One."""
-        return 1
-
-    @property
     @override
     def aggregator(self) -> Aggregator:
         return Sum()

@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
@@ -55,7 +57,7 @@ class Method(ABC):
     implementation is a frozen dataclass that holds hyper-parameters only.
     """
 
-    rounds: int
+    rounds: int = 1
     """How many rounds a run lasts."""
 
     @property
@@ -170,3 +172,15 @@ class Method(ABC):
     def calibrating(self) -> "Stepped | None":
         """The method that gives the features for a head common to all clients; none: not of use."""
         return None
+
+
+class Phase(Method):
+    """One exchange of a method of several: the state is the method's, and so are the scores."""
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {}
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        return {}

@@ -13,13 +13,13 @@ from typing_extensions import override
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Aggregator, Collect
 from fedbolic.federated.engine import RunStoppedError
-from fedbolic.federated.method import Cohort, Method, Total, Update
+from fedbolic.federated.method import Cohort, Method, Phase, Total, Update
 from fedbolic.federated.modular import SumModulo
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues
 from fedbolic.federated.secure.keys import new_secret, read_identity, read_secret
 from fedbolic.federated.secure.roster import Roster, to_bytes
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.types import Tree
 
 logger = logging.getLogger("fedbolic")
 
@@ -123,7 +123,7 @@ def check_enough(found: int, least: int, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Exchange(Method):
+class Exchange(Phase):
     """One exchange of a secure sum.
 
     Args:
@@ -141,11 +141,6 @@ class Exchange(Method):
     """The stages at which a client may be to take part."""
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """One."""
-        return 1
-
-    @property
     @override
     def cohort(self) -> Cohort:
         return "same"
@@ -159,10 +154,6 @@ class Exchange(Method):
     @override
     def aggregator(self) -> Aggregator:
         return Collect()
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        return {}
 
     @override
     @abstractmethod
@@ -183,10 +174,6 @@ class Exchange(Method):
     @abstractmethod
     def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
         """The local work, at the right stage; as :meth:`local_update`."""
-
-    @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        return {}
 
     def sign(self, content: Tree, roster: Roster, client: Client, own: Tree) -> Update:
         """An update of the same weight as any other, without metrics, signed.
