@@ -5,9 +5,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import yaml
+
 from fedbolic import experiment
 from fedbolic.configuration import build
 from fedbolic.published import PUBLISHED, read
+from fedbolic.record import Row
 from fedbolic.report import TableRow, find
 from fedbolic.rng import Rng
 from flatland.partition import PartitionReport, partition_report
@@ -70,17 +73,31 @@ def draw(report: PartitionReport, file: Path) -> None:
     canvas.savefig(file, dpi=80)
 
 
-def scores(row: TableRow) -> dict[str, Chosen]:
-    """The scores of the clients' own models, for every seed that has been run, to its end or not.
+Runs = dict[str, list[Row]]
+"""What was measured, by seed."""
+
+
+def ended(row: TableRow) -> Runs:
+    """The runs of a row that have had all their rounds."""
+    found = {}
+    for folder in row.folders:
+        settings = yaml.safe_load(folder.config.read_text())["method"].get("init_args", {})
+        measured = folder.rows()
+        if max((one.round for one in measured), default=0) >= settings.get("rounds", 1):
+            found[folder.path.name] = measured
+    return found
+
+
+def scores(runs: Runs) -> dict[str, Chosen]:
+    """The scores of the clients' own models, for every seed.
 
     A method that does not train its clients' models has them after tuning, or only the server's.
     """
     found = {}
-    for folder in row.folders:
-        rows = folder.rows()
+    for seed, rows in runs.items():
         chosen = choose(rows, of=LOCAL) or tuned(rows) or choose(rows, of="")
         if chosen is not None:
-            found[folder.path.name] = chosen
+            found[seed] = chosen
     return found
 
 
@@ -89,13 +106,14 @@ def table(path: Path, reference: str) -> None:
     rows = find(path)
     file = path / PUBLISHED
     known = {n.row: n.value for n in read(file) if n.column == COLUMN} if file.exists() else {}
-    local = {row.name: scores(row) for row in rows}
+    runs = {row.name: ended(row) for row in rows}
+    local = {name: scores(of) for name, of in runs.items()}
     print("| | local model % | weighted % | worst client % | server's model % | "
           f"minus {reference} [95 %] | published % | rising | seeds |")  # fmt: skip
     print("|" + " --- |" * 9)
     for row in rows:
         own, base = local[row.name], local.get(reference, {})
-        sent = [c for folder in row.folders if (c := choose(folder.rows(), of=""))]
+        sent = [c for of in runs[row.name].values() if (c := choose(of, of=""))]
         both = [seed for seed in own if seed in base]
         gap = ""
         if both and row.name != reference:
@@ -111,6 +129,9 @@ def table(path: Path, reference: str) -> None:
             str(len(own)),
         ]  # fmt: skip
         print("| " + " | ".join([row.name, *cells]) + " |")
+    unfinished = sum(len(row.folders) - len(runs[row.name]) for row in rows)
+    if unfinished:
+        print(f"\n{unfinished} runs that have not come to their end are left out.")
 
 
 def _spread(values: Sequence[float]) -> str:
