@@ -1,6 +1,7 @@
 """Clients, the data they hold, and how data sets are split among them."""
 
 from fedbolic.data.arrays import Arrays
+from fedbolic.data.arxiv import Arxiv
 from fedbolic.data.cifar import CIFAR10, CIFAR100
 from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData, Meta, Split
 from fedbolic.data.dataset import Dataset, Parts
@@ -24,6 +25,7 @@ __all__ = [
     "MNIST",
     "Amazon",
     "Arrays",
+    "Arxiv",
     "BlockModel",
     "ClassRuns",
     "Client",

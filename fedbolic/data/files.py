@@ -17,12 +17,12 @@ class Published:
 
     Args:
         path: Where it lies below a data folder, in torchvision's layout.
-        md5: Its checksum, hexadecimal.
+        checksum: Its md5, or its sha256: 32 or 64 hexadecimal digits.
         urls: Mirrors, the best first.
     """
 
     path: str
-    md5: str
+    checksum: str
     urls: tuple[str, ...]
 
 
@@ -48,7 +48,7 @@ def locate(
     folders = search_path(root)
     for folder in folders:
         if (folder / published.path).is_file():
-            verify(folder / published.path, published.md5)
+            verify(folder / published.path, published.checksum)
             return (folder / published.path,)
         for names in unpacked:
             paths = tuple(folder / name for name in names)
@@ -59,10 +59,11 @@ def locate(
         from fedbolic.data.download import cache, fetch
 
         if download:
-            return (fetch(published.urls, published.md5, name=published.path),)
+            checksum = f"{algorithm(published.checksum)}:{published.checksum}"
+            return (fetch(published.urls, checksum, name=published.path),)
         kept = cache() / published.path
         if kept.is_file():
-            verify(kept, published.md5)
+            verify(kept, published.checksum)
             return (kept,)
         folders = (*folders, cache())
     others = "".join(f", nor {', '.join(names)}" for names in unpacked)
@@ -81,18 +82,26 @@ def search_path(root: Path | None) -> tuple[Path, ...]:
     return (Path(named), Path(named) / "torchvision") if named else ()
 
 
-def verify(path: Path, md5: str) -> None:
+def algorithm(checksum: str) -> str:
+    """Whose hexadecimal digits these are, by their number."""
+    return {32: "md5", 64: "sha256"}[len(checksum)]
+
+
+def verify(path: Path, checksum: str) -> None:
     """Refuse a file with another checksum.
 
     Raises:
         ValueError: Naming the file and both checksums.
     """
+    kind = algorithm(checksum)
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != md5:
+        found = hashlib.file_digest(
+            file, lambda: hashlib.new(kind, usedforsecurity=False)
+        ).hexdigest()
+    if found != checksum:
         raise ValueError(
-            f"{path} is damaged or another file: expected md5 {md5}, found {found}; delete it and "
-            "get it again"
+            f"{path} is damaged or another file: expected {kind} {checksum}, found {found}; delete "
+            "it and get it again"
         )
 
 

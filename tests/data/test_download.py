@@ -14,6 +14,7 @@ from fedbolic.data.files import Published, locate
 
 GOOD = b"what was published" * 50
 MD5 = hashlib.md5(GOOD).hexdigest()
+KNOWN = f"md5:{MD5}"
 
 
 class Pages(BaseHTTPRequestHandler):
@@ -67,7 +68,7 @@ def names(folder):
 
 def test_a_download_is_kept_and_not_repeated(server, folder):
     for _ in range(2):
-        assert fetch([f"{server.url}/good/f"], MD5, name="A/raw/f").read_bytes() == GOOD
+        assert fetch([f"{server.url}/good/f"], KNOWN, name="A/raw/f").read_bytes() == GOOD
     assert server.asked == ["/good/f"]
     assert names(folder) == ["A/raw/f"]
 
@@ -75,7 +76,7 @@ def test_a_download_is_kept_and_not_repeated(server, folder):
 def test_a_damaged_file_in_the_cache_is_replaced(server, folder):
     (folder / "A").mkdir(parents=True)
     (folder / "A" / "f").write_bytes(GOOD[:-1])
-    assert fetch([f"{server.url}/good/f"], MD5, name="A/f").read_bytes() == GOOD
+    assert fetch([f"{server.url}/good/f"], KNOWN, name="A/f").read_bytes() == GOOD
 
 
 @pytest.mark.parametrize("first", ["/none/f", "/bad/f", "/cut/f"])
@@ -83,18 +84,18 @@ def test_the_next_mirror_is_tried(first, server, folder):
     server.pages["/cut/f"] = GOOD
     server.broken.add("/cut/f")
     urls = [f"{server.url}{first}", f"{server.url}/good/f", f"{server.url}/never/f"]
-    assert fetch(urls, MD5, name="f").read_bytes() == GOOD
+    assert fetch(urls, KNOWN, name="f").read_bytes() == GOOD
     assert server.asked == [first, "/good/f"]
     assert names(folder) == ["f"]
 
 
 def test_a_mirror_that_is_down_is_passed_over(server, nobody):
-    assert fetch([nobody, f"{server.url}/good/f"], MD5, name="f").read_bytes() == GOOD
+    assert fetch([nobody, f"{server.url}/good/f"], KNOWN, name="f").read_bytes() == GOOD
 
 
 def test_another_file_is_refused_and_not_kept(server, folder):
     with pytest.raises(ValueError, match=MD5) as caught:
-        fetch([f"{server.url}/bad/f"], MD5, name="A/f")
+        fetch([f"{server.url}/bad/f"], KNOWN, name="A/f")
     assert hashlib.md5(b"else").hexdigest() in str(caught.value)
     assert "A/f" in str(caught.value)
     assert names(folder) == []
@@ -103,13 +104,13 @@ def test_another_file_is_refused_and_not_kept(server, folder):
 def test_a_download_cut_short_is_refused_and_not_kept(server, folder):
     server.broken.add("/good/f")
     with pytest.raises((ValueError, ConnectionError), match="cannot download A/f"):
-        fetch([f"{server.url}/good/f"], MD5, name="A/f")
+        fetch([f"{server.url}/good/f"], KNOWN, name="A/f")
     assert names(folder) == []
 
 
 def test_an_unreachable_server_is_named(server, nobody):
     with pytest.raises(ConnectionError, match="place it in a folder") as caught:
-        fetch([f"{server.url}/none/f", nobody], MD5, name="f")
+        fetch([f"{server.url}/none/f", nobody], KNOWN, name="f")
     assert f"{server.url}/none/f: 404" in str(caught.value)
     assert nobody in str(caught.value)
 
@@ -146,7 +147,7 @@ def test_nothing_is_downloaded_unless_allowed(server, folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="drop root to download it"):
         locate(published, root=tmp_path, download=True)
     assert server.asked == []
-    fetch(published.urls, MD5, name="A/f")
+    fetch(published.urls, KNOWN, name="A/f")
     assert locate(published, root=None, download=False) == (folder / "A" / "f",)
     (folder / "A" / "f").write_bytes(GOOD[:-1])
     with pytest.raises(ValueError, match=f"expected md5 {MD5}, found"):

@@ -1,6 +1,10 @@
 """Federations of one graph: splits, partitions, files in the published formats, odd clients."""
 
+import dataclasses
+import gzip
+import hashlib
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from torch_geometric.data import Data
 from fedbolic.data import (
     IID,
     Amazon,
+    Arxiv,
     BlockModel,
     Dirichlet,
     GivenGraph,
@@ -19,6 +24,7 @@ from fedbolic.data import (
     Graphs,
     Metis,
     Planetoid,
+    arxiv,
 )
 from fedbolic.data.graph import simple_edges
 from fedbolic.data.graphs import largest_component, scaled
@@ -221,11 +227,64 @@ def test_files_of_amazon_are_read(tmp_path):
     assert whole.labels.tolist() == [0, 1, 0]
 
 
-@pytest.mark.parametrize("graph", [Planetoid("PubMed"), Amazon("Computers")])
+ARXIV = {
+    "edge": "0,1\n1,2\n2,1\n3,3\n",
+    "node-feat": "1.5,-2\n0.25,1\n3,4e-1\n1,1\n",
+    "node-label": "0\n39\n4\n4\n",
+}
+
+
+def arxiv_files(**contents):
+    """In the published format: a name and what a gzip file of it holds."""
+    return {
+        f"raw/{name}.csv.gz": gzip.compress(text.encode())
+        for name, text in {**ARXIV, **contents}.items()
+    }
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_of_arxiv_are_read(packed, tmp_path, monkeypatch):
+    folder = tmp_path / "ogbn_arxiv"
+    (folder / "raw").mkdir(parents=True)
+    for name, data in arxiv_files().items():
+        (folder / name).write_bytes(data)
+    if packed:
+        archive = folder / "arxiv.zip"
+        with zipfile.ZipFile(archive, "w") as file:
+            for name, data in arxiv_files().items():
+                file.writestr(f"arxiv/{name}", data)
+                (folder / name).unlink()
+        checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
+        published = dataclasses.replace(arxiv.ARCHIVE, checksum=checksum)
+        monkeypatch.setattr(arxiv, "ARCHIVE", published)
+    whole = Arxiv().read(Rng(0), tmp_path, download=False)
+    expected = torch.tensor([[1.5, -2.0], [0.25, 1.0], [3.0, 0.4], [1.0, 1.0]])
+    assert torch.equal(whole.features, expected)
+    assert whole.edges.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
+    assert whole.labels.tolist() == [0, 39, 4, 4]
+
+
+def test_an_archive_of_arxiv_with_another_checksum_is_refused(tmp_path):
+    (tmp_path / "ogbn_arxiv").mkdir()
+    (tmp_path / "ogbn_arxiv" / "arxiv.zip").write_bytes(b"something else")
+    with pytest.raises(ValueError, match="expected sha256 49f85c80"):
+        Arxiv().read(Rng(0), tmp_path, download=False)
+
+
+def test_a_file_of_arxiv_without_numbers_is_named(tmp_path):
+    folder = tmp_path / "ogbn_arxiv"
+    (folder / "raw").mkdir(parents=True)
+    for name, data in arxiv_files(**{"node-label": "cs.LG\n"}).items():
+        (folder / name).write_bytes(data)
+    with pytest.raises(ValueError, match=r"node-label.csv.gz is not what was published"):
+        Arxiv().read(Rng(0), tmp_path, download=False)
+
+
+@pytest.mark.parametrize("graph", [Planetoid("PubMed"), Amazon("Computers"), Arxiv()])
 def test_files_that_are_missing_are_named(graph, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"are not in .*place them there"):
+    with pytest.raises(FileNotFoundError, match=r"(are|is) not in .*place (them|it) there"):
         graph.read(Rng(0), tmp_path, download=True)
-    with pytest.raises(FileNotFoundError, match="or set download"):
+    with pytest.raises(FileNotFoundError, match="set download"):
         graph.read(Rng(0), None, download=False)
 
 
