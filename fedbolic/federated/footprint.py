@@ -56,7 +56,7 @@ class Footprint:
 
         def keep(x: Tensor) -> Tensor:
             kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-            return x
+            return x.detach()  # a result would hold what computes it, which holds the result
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
             given = task.local["buffers"], batch, task.context

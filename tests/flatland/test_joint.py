@@ -1,6 +1,7 @@
 """Clients of one block against the same clients one by one: methods, sizes, dropout, cohorts."""
 
 import dataclasses
+import gc
 import itertools
 import logging
 
@@ -163,3 +164,19 @@ def test_a_graph_that_nobody_holds_is_forgotten():
     assert len(_ALONE) == before + 1
     del graph
     assert len(_ALONE) == before
+
+
+@pytest.mark.parametrize("network", [GCN((4, 4)), LorentzGCN((4, 4))])
+def test_nothing_is_left_of_an_exchange(network):
+    def live():
+        gc.collect()
+        return sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects())
+
+    data, method = federation(ALIKE), FlatLand(network, rounds=1)
+    state = method.init(data.meta, Rng(0))
+    messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
+    counts = []
+    for _ in range(4):
+        list(Batched().run(method, messages, data.clients, {}, Rng(0)))
+        counts.append(live())
+    assert counts[1:] == counts[1:2] * 3
