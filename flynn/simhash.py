@@ -9,7 +9,10 @@ from torch import Tensor
 from flynn.bloom import predictions
 
 CELLS = 2**25
-"""Bits that are there at once."""
+"""Numbers of bits whose planes are drawn at once."""
+
+CACHED = 2**18
+"""Bits that are worked on at once: they fit into a second-level cache."""
 
 
 def fold_accuracies(
@@ -40,19 +43,20 @@ def fold_accuracies(
         Ram and Sinha (2022), Appendix D.5, arXiv:2112.07157; Charikar (2002), Section 3.
     """
     generator = torch.Generator().manual_seed(seed)
-    fold_of = torch.empty(len(x), dtype=torch.int64)
-    for number, fold in enumerate(folds):
-        fold_of[fold] = number
+    order, sizes = torch.cat(list(folds)), [len(fold) for fold in folds]  # fold by fold
+    x, labels = x[order].float(), labels[order]
+    fold_of = torch.arange(len(folds)).repeat_interleave(torch.tensor(sizes))
     cells = fold_of * num_classes + labels
     new = torch.zeros(len(x), num_classes)
-    step = max(1, CELLS // len(x))
+    step, width = max(1, CELLS // len(x)), max(1, CACHED // len(x))
     for start in range(0, dim, step):
-        plane = torch.randn(x.shape[1], min(step, dim - start), generator=generator)
-        bits = (x.float() @ plane > 0).float()
-        counts = torch.zeros(len(folds) * num_classes, bits.shape[1]).index_add_(0, cells, bits)
-        counts = counts.view(len(folds), num_classes, -1)
-        empty = (counts.sum(dim=0) - counts == 0).float()  # in all folds but one
-        for number, fold in enumerate(folds):
-            new[fold] += bits[fold] @ empty[number].T
+        planes = torch.randn(x.shape[1], min(step, dim - start), generator=generator)
+        for some in planes.split(width, dim=1):
+            bits = (x @ some > 0).float()
+            counts = torch.zeros(len(folds) * num_classes, bits.shape[1]).index_add_(0, cells, bits)
+            counts = counts.view(len(folds), num_classes, -1)
+            empty = (counts.sum(dim=0) == counts).float()  # in all folds but one
+            for of, ones, unseen in zip(new.split(sizes), bits.split(sizes), empty, strict=True):
+                of += ones @ unseen.T
     right = predictions(new) == labels
-    return torch.stack([right[fold].double().mean() for fold in folds])
+    return torch.stack([some.double().mean() for some in right.split(sizes)])
