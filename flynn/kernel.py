@@ -252,8 +252,10 @@ def pick(drawn, num_inputs):
 @njit
 @no_type_check
 def add_up(counts, winners, table, sums, least):
-    """By example and class the least count at the winners, and the sum of what ``table`` holds for
-    the excess of each count over it; past its end its last entry."""
+    """Write, by example and class, the least count at its winners, and the sum of ``table`` there.
+
+    Each count is looked up by how much it exceeds the least; past the table's end its last entry.
+    """
     active, last = winners.shape[1], len(table) - 1
     found = np.empty(active, np.int64)
     for i in range(len(winners)):
