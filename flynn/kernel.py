@@ -127,9 +127,8 @@ def _lift(columns, rows, active, slack, least, values, places):
     dim, length = rows.shape
     width, room = values.shape
     sums, filled = np.empty(width, columns.dtype), np.zeros(width, np.int64)
-    reached = np.zeros(width, np.uint8)
+    reached, known = np.zeros(width, np.uint8), 64
     words = reached.view(np.uint64)
-    known = 64
     for i in range(dim):
         if i == known:
             _raise(values, filled, slack, least, active * i / dim)
@@ -152,6 +151,11 @@ def _lift(columns, rows, active, slack, least, values, places):
                 sums[b] += c0[b] + c1[b] + c2[b] + c3[b] + c4[b] + c5[b] + c6[b] + c7[b]
         for b in range(width):
             reached[b] = sums[b] >= least[b]
+        some = np.uint64(0)
+        for w in range(len(words)):
+            some |= words[w]
+        if some == 0:
+            continue
         for w in range(len(words)):
             if words[w] == 0:  # eight examples at a time
                 continue

@@ -1,4 +1,4 @@
-"""The compiled phases where they are hard: nothing but ties, odd sizes, tiles, both widths."""
+"""Compiled code where it is hard: only ties, odd sizes, tiles, both widths, rows in order."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flynn import kernel
-from flynn.fly_hash import connections, two_phases
+from flynn import bloom, kernel
+from flynn.fly_hash import _pick, connections, two_phases
 from tests.flynn.test_fly_hash import sorted_sums
 
 pytestmark = pytest.mark.skipif(not kernel.FOUND, reason="needs numba")
@@ -70,3 +70,46 @@ def test_pixels_of_many_parties_hash_as_by_torch():
     expected = two_phases(torch.from_numpy(x), rows, 17).numpy()
     assert (compiled(x, rows, 17) == expected).all()
     assert (expected[:20] == sorted_sums(x[:20], rows, 17)).all()
+
+
+@pytest.mark.parametrize("top", [9, 2**20])
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_in_an_order_that_misleads_about_those_to_come(descending, top):
+    x = np.random.default_rng(0).integers(0, top, (80, 30)).astype(np.int32)
+    rows = connections(6000, 30, 5, seed=0)
+    by_size = x[0][rows.numpy()].sum(axis=1).argsort(kind="stable")
+    ordered = rows[torch.from_numpy(by_size[::-1].copy() if descending else by_size)]
+    for active in (1, 40, 700):
+        assert (compiled(x, ordered, active) == sorted_sums(x, ordered, active)).all()
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.data())
+def test_picked_inputs_are_those_of_numpy(d, dim, data):
+    fan_in = data.draw(st.integers(1, d))
+    drawn = np.random.default_rng(dim).integers(
+        0, d - fan_in + 1 + np.arange(fan_in), (dim, fan_in)
+    )
+    compiled, by_numpy = drawn.astype(np.int32), drawn.astype(np.int32)
+    kernel.pick(compiled, d)
+    _pick(by_numpy, d)
+    assert (compiled == by_numpy).all()
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 50),
+    st.integers(1, 5),
+    st.integers(1, 60),
+    st.sampled_from([0.0, 1e-300, 0.1, 0.8, 0.999, 1 - 1e-12]),
+    st.sampled_from([0, 1, 40, 10**6]),
+)
+def test_scores_are_those_of_torch_to_the_bit(n, num_classes, active, decay, top):
+    rng = np.random.default_rng(n)
+    counts = torch.from_numpy(rng.integers(0, top + 1, (num_classes, 90)))
+    winners = torch.from_numpy(rng.permuted(np.tile(np.arange(90), (n, 1)), axis=1)[:, :active])
+    winners = winners.int()
+    found = bloom.log_scores(counts, winners, decay)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "FOUND", False)
+        assert torch.equal(found, bloom.log_scores(counts, winners, decay))
+    assert torch.equal(found, bloom.log_scores(counts.double(), winners, decay))
