@@ -101,9 +101,11 @@ def fly_hash(
         tensor([[1, 3]], dtype=torch.int32)
     """
     check_active(active, len(rows))
-    last = int(rows.max())
-    if last >= x.shape[1]:
-        raise ValueError(f"rows add up feature {last}, but the examples have {x.shape[1]} features")
+    for feature in (int(rows.min()), int(rows.max())):
+        if not 0 <= feature < x.shape[1]:
+            raise ValueError(
+                f"rows add up feature {feature}, but the examples have {x.shape[1]} features"
+            )
     # filled in place: small results between large temporaries would keep the heap from shrinking
     found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
     search = _compiled if kernel.FOUND and x.device.type == "cpu" else _by_torch

@@ -113,3 +113,10 @@ def test_scores_are_those_of_torch_to_the_bit(n, num_classes, active, decay, top
         patch.setattr(kernel, "FOUND", False)
         assert torch.equal(found, bloom.log_scores(counts, winners, decay))
     assert torch.equal(found, bloom.log_scores(counts.double(), winners, decay))
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_hashes_longer_than_the_counts_are_refused(compiler, monkeypatch):
+    monkeypatch.setattr(kernel, "FOUND", compiler)
+    with pytest.raises(ValueError, match="a hash has a one at 9, but there are 9 counts"):
+        bloom.log_scores(torch.zeros(2, 9).long(), torch.tensor([[3, 9]]).int(), 0.5)
