@@ -47,7 +47,7 @@ def fold_accuracies(
     x, labels = x[order].float(), labels[order]
     cells = torch.arange(len(folds)).repeat_interleave(torch.tensor(sizes)) * num_classes + labels
     found = torch.empty(len(dims), len(folds), dtype=torch.float64)
-    unseen = torch.zeros(len(x), num_classes)
+    unseen = sums = torch.zeros(len(x), num_classes)
     step = max(1, CELLS // len(x))
     for start in range(0, max(dims), step):
         state = generator.get_state()  # what is left of a length is drawn from where the next begin
