@@ -119,7 +119,7 @@ def _compiled(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple
     table = _powers(torch.arange(last + 1), decay, bits)
     sums = torch.empty(len(winners), len(counts), dtype=torch.int64)
     least = torch.empty_like(sums)
-    kernel.add_up(*(of.numpy() for of in (counts, winners, table, sums, least)))
+    kernel.look_up(*(of.numpy() for of in (counts, winners, table, sums, least)))
     return sums, least
 
 

@@ -115,7 +115,7 @@ def _winners(x, rounded, cut, rows, fan_in, tile, found):
                 kept = len(rows)
             for k in range(kept):
                 lines[k] = places[b, k] if sound else k
-            _add_up(x[start + b], rows, fan_in, lines[:kept], sums)
+            _sum_up(x[start + b], rows, fan_in, lines[:kept], sums)
             _keep(sums, lines, kept, active, 0)
             found[start + b] = lines[:active]
 
@@ -232,7 +232,8 @@ def _level(values, count, num):
 
 @njit
 @no_type_check
-def _add_up(x, rows, fan_in, lines, sums):
+def _sum_up(x, rows, fan_in, lines, sums):
+    """Write the exact sums of some rows."""
     for k in range(len(lines)):
         row, total = rows[lines[k]], np.int64(0)
         for j in range(fan_in):
@@ -243,7 +244,12 @@ def _add_up(x, rows, fan_in, lines, sums):
 @njit
 @no_type_check
 def pick(drawn, num_inputs):
-    """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw."""
+    """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw.
+
+    Args:
+        drawn: In column k independent numbers from 0 to num_inputs - fan_in + k, (dim, fan_in).
+        num_inputs: Number of features.
+    """
     dim, fan_in = drawn.shape
     row_of = np.full(num_inputs, -1, np.int32)  # the last row that took an input
     for i in range(dim):
@@ -255,10 +261,17 @@ def pick(drawn, num_inputs):
 
 @njit
 @no_type_check
-def add_up(counts, winners, table, sums, least):
+def look_up(counts, winners, table, sums, least):
     """Write, by example and class, the least count at its winners, and the sum of ``table`` there.
 
     Each count is looked up by how much it exceeds the least; past the table's end its last entry.
+
+    Args:
+        counts: Integers, (num_classes, dim).
+        winners: Where each hash is one, (n, active).
+        table: Integers; no sum of ``active`` of them exceeds 63 bits.
+        sums: Where the sums go, (n, num_classes).
+        least: Where the least counts go, (n, num_classes).
     """
     active, last = winners.shape[1], len(table) - 1
     found = np.empty(active, np.int64)
