@@ -121,16 +121,11 @@ def sbfc(task: Task, seed: int) -> float:
     """
     d = task.x.shape[1]
     shares = [0.05, *(k / 10 for k in range(1, 10)), *(2.0**k for k in range(1, 12))]
-    lengths = {min(max(1, round(share * d)), MOST_BITS) for share in shares}
-    x, y, folds = torch.from_numpy(task.x), torch.from_numpy(task.y), task.folds()
-    return max(
-        float(
-            simhash.fold_accuracies(
-                x, y, folds, dim=dim, num_classes=task.num_classes, seed=seed
-            ).mean()
-        )
-        for dim in lengths
-    )
+    lengths = sorted({min(max(1, round(share * d)), MOST_BITS) for share in shares})
+    x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
+    sizes = {"dims": lengths, "num_classes": task.num_classes}
+    found = simhash.fold_accuracies(x, y, task.folds(), **sizes, seed=seed)
+    return float(found.mean(dim=1).max())
 
 
 def one_epoch(task: Task, seed: int) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from jaxtyping import Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from fedbolic import check
+from flynn import kernel
 
 CELLS = 2**22
 """Counts that are looked up at once."""
@@ -70,7 +71,8 @@ def log_scores(
             scored, as if it had not been counted. None: nothing is.
 
     Raises:
-        ValueError: If ``decay`` is not in [0, 1), or what is left out was not counted.
+        ValueError: If ``decay`` is not in [0, 1), a hash is longer than the counts, or what is
+            left out was not counted.
 
     References:
         Ram and Sinha (2022), Algorithm 1, line 12, arXiv:2112.07157.
@@ -81,31 +83,51 @@ def log_scores(
         tensor([[0.6250, 1.0312]], dtype=torch.float64)
     """
     check_decay(decay)
-    step = max(1, CELLS // (len(counts) * winners.shape[1]))
-    labels = [None] * len(winners) if left_out is None else left_out.split(step)
-    scores = [
-        _log_scores(counts, some, decay, of)
-        for some, of in zip(winners.split(step), labels, strict=False)
-    ]
-    return torch.cat(scores) if scores else counts.new_empty(0, len(counts), dtype=torch.float64)
-
-
-def _log_scores(counts: Tensor, winners: Tensor, decay: float, left_out: Tensor | None) -> Tensor:
-    found = counts[:, winners.long()].transpose(0, 1)  # n x classes x active
+    if len(winners) and (last := int(winners.max())) >= counts.shape[1]:
+        raise ValueError(f"a hash has a one at {last}, but there are {counts.shape[1]} counts")
+    bits = 0 if decay == 0 else 62 - math.ceil(math.log2(winners.shape[1]))
+    whole = counts.device.type == "cpu" and not counts.is_floating_point()
+    search = _compiled if kernel.FOUND and whole else _by_torch
+    sums, least = search(counts, winners, decay, bits)
     if left_out is not None:
-        own = torch.nn.functional.one_hot(left_out, len(counts))
-        found = found - own[:, :, None]
-        if (found < 0).any():
+        least = least - torch.nn.functional.one_hot(left_out, len(counts))
+        if (least < 0).any():
             raise ValueError(
                 "an example that is left out was not learned: a count would be below 0"
             )
     if decay == 0:
-        return (found <= 0).sum(dim=-1).double().clamp(min=0.5).log()
-    least, rate = found.amin(dim=-1, keepdim=True), math.log(decay)
-    bits = 62 - math.ceil(math.log2(found.shape[-1]))
-    # as integers: their sum does not depend on the order
-    terms = ((found - least).double() * rate).exp().mul_(2.0**bits).round_().long()
-    return terms.sum(dim=-1).double().log() + (least[..., 0].double() * rate - bits * math.log(2))
+        return torch.where(least <= 0, sums, 0).double().clamp(min=0.5).log()
+    return sums.double().log() + (least.double() * math.log(decay) - bits * math.log(2))
+
+
+def _by_torch(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple[Tensor, Tensor]:
+    """The sum of powers of what exceeds the least count, and the least count; n x classes."""
+    step = max(1, CELLS // (len(counts) * winners.shape[1]))
+    sums, least = [], []
+    for some in winners.split(step):
+        found = counts[:, some.long()]  # classes x n x active
+        least.append(found.amin(dim=-1).T)
+        sums.append(_powers(found - least[-1].T[..., None], decay, bits).sum(dim=-1).T)
+    return torch.cat(sums), torch.cat(least)
+
+
+def _compiled(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple[Tensor, Tensor]:
+    # powers from the last on are rounded to 0
+    last = 1 if decay == 0 else math.ceil((bits + 1) / -math.log2(decay))
+    if last > CELLS:
+        last = min(last, int(counts.max()))
+    table = _powers(torch.arange(last + 1), decay, bits)
+    sums = torch.empty(len(winners), len(counts), dtype=torch.int64)
+    least = torch.empty_like(sums)
+    kernel.look_up(*(of.numpy() for of in (counts, winners, table, sums, least)))
+    return sums, least
+
+
+def _powers(excess: Tensor, decay: float, bits: int) -> Tensor:
+    """Powers of the decay times ``2 ** bits``, as integers: no sum depends on the order."""
+    if decay == 0:
+        return (excess == 0).long()
+    return (excess.double() * math.log(decay)).exp().mul_(2.0**bits).round_().long()
 
 
 def check_decay(decay: float) -> None:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import torch
 from jaxtyping import Int32, Real
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
@@ -54,15 +55,21 @@ def connections(dim: int, num_inputs: int, fan_in: int, seed: int) -> Int32[Tens
     words = np.random.Philox(key=seed).random_raw(dim * fan_in).reshape(dim, fan_in)
     tops = np.arange(num_inputs - fan_in, num_inputs, dtype=np.uint64)
     drawn = (words % (tops + 1)).astype(np.int32)  # off uniform by at most num_inputs / 2**64
-    table = np.empty((dim, fan_in), dtype=np.int32)
+    pick = kernel.pick if kernel.FOUND else _pick
+    pick(drawn, num_inputs)
+    return torch.from_numpy(np.sort(drawn, axis=1))
+
+
+def _pick(drawn: NDArray[np.int32], num_inputs: int) -> None:
+    """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw."""
+    dim, fan_in = drawn.shape
     for start in range(0, dim, CHUNK):
         part = drawn[start : start + CHUNK]
         lines, taken = np.arange(len(part)), np.zeros((len(part), num_inputs), dtype=bool)
-        for column, top in enumerate(tops.astype(np.int32)):
-            pick = np.where(taken[lines, part[:, column]], top, part[:, column])
-            taken[lines, pick] = True
-            table[start : start + CHUNK, column] = pick
-    return torch.from_numpy(np.sort(table, axis=1))
+        for column in range(fan_in):
+            again = taken[lines, part[:, column]]
+            part[again, column] = num_inputs - fan_in + column
+            taken[lines, part[:, column]] = True
 
 
 def fly_hash(
@@ -94,9 +101,11 @@ def fly_hash(
         tensor([[1, 3]], dtype=torch.int32)
     """
     check_active(active, len(rows))
-    last = int(rows.max())
-    if last >= x.shape[1]:
-        raise ValueError(f"rows add up feature {last}, but the examples have {x.shape[1]} features")
+    for feature in (int(rows.min()), int(rows.max())):
+        if not 0 <= feature < x.shape[1]:
+            raise ValueError(
+                f"rows add up feature {feature}, but the examples have {x.shape[1]} features"
+            )
     # filled in place: small results between large temporaries would keep the heap from shrinking
     found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
     search = _compiled if kernel.FOUND and x.device.type == "cpu" else _by_torch
@@ -154,10 +163,10 @@ def _power(exponent: Tensor) -> Tensor:
 
 
 def _compiled(x: Tensor, rows: Tensor, found: Tensor) -> None:
-    dim, fan_in = rows.shape
-    lines, block = kernel.aligned(rows.numpy(), x.shape[1]), block_size(dim, fan_in, found.shape[1])
+    fan_in = rows.shape[1]
+    lines = kernel.aligned(rows.numpy(), x.shape[1])
     for part, into in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
-        kernel.winners(fixed_point(part, fan_in).numpy(), lines, fan_in, block, into.numpy())
+        kernel.winners(fixed_point(part, fan_in).numpy(), lines, fan_in, into.numpy())
 
 
 def _by_torch(x: Tensor, rows: Tensor, found: Tensor) -> None:

@@ -1,12 +1,13 @@
-"""The two phases of the hash on the CPU, compiled; the only file that imports numba.
+"""The hash on the CPU, and look-ups of counts, compiled; the only file that imports numba.
 
 A tile of examples is laid out by feature, so that one row of the lift adds up whole lines of the
-tile. Of the sums only the largest of each block of rows is kept. The second phase adds up again,
-for one example after another, the rows of the few blocks that can hold a winner.
+tile. A sum is only kept if it reaches what its example needs, as far as is known. That rises on
+the way: to the least of the winners so far, and, since rows are drawn independently, to what
+hardly any winner of all rows will lie below. Whether one did is seen at the end.
 
 The first phase only has to leave out what cannot win. So it rounds: with its last bits cut off an
 example's sums fit into 16 bits, of which a register holds twice as many, and a sum of s features is
-off by fewer than s units. The second phase is exact.
+off by fewer than s units. The second phase is exact: it adds up again what was kept.
 """
 
 import importlib.util
@@ -22,13 +23,11 @@ FOUND = importlib.util.find_spec("numba") is not None
 TILE_BYTES = 2**20
 """Of a tile: half of a second-level cache."""
 
-LANES = 16
-"""Examples of a tile that are looked at together for a block that can hold a winner."""
+SPARE = 64
+"""Sums that are kept of an example beyond twice as many as win, before the least are left out."""
 
 MOST_ROUNDED = 128
 """Features of a row up to which sums are rounded: of more too few bits would be left of each."""
-
-MASK = 2**31 - 1
 
 
 def njit(function: Callable) -> Callable:
@@ -56,7 +55,6 @@ def winners(
     x: NDArray[np.int32],
     rows: NDArray[Any],
     fan_in: int,
-    block: int,
     found: NDArray[np.int32],
 ) -> None:
     """Write where the hashes are one, ascending by index.
@@ -65,7 +63,6 @@ def winners(
         x: Integers whose sums over a row fit into 32 bits, (n, d).
         rows: The lift, of :func:`aligned`.
         fan_in: Features of a row.
-        block: Rows of a block.
         found: Where they go, (n, active).
     """
     if fan_in <= MOST_ROUNDED:
@@ -73,13 +70,8 @@ def winners(
     else:
         dtype, cut = np.int32, np.zeros(len(x), np.int32)
     fit = TILE_BYTES // (x.shape[1] * np.dtype(dtype).itemsize)
-    # wider tiles are hardly faster, and the maxima of their blocks take memory
-    tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64
-    num_blocks = -(-len(rows) // block)
-    group = 16  # blocks whose largest sum bounds what a winner needs from below
-    while group > 1 and num_blocks < 4 * found.shape[1] * group:
-        group //= 2
-    _winners(x, (x >> cut[:, None]).astype(dtype), cut, rows, fan_in, block, group, tile, found)
+    tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64  # wider is hardly faster
+    _winners(x, (x >> cut[:, None]).astype(dtype), cut, rows, fan_in, tile, found)
 
 
 def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
@@ -94,41 +86,53 @@ def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
 
 @njit
 @no_type_check
-def _winners(x, rounded, cut, rows, fan_in, block, group, tile, found):
-    num_inputs, num_blocks = x.shape[1], -(-len(rows) // block)
-    active = found.shape[1]
-    num = min(active, num_blocks)
+def _winners(x, rounded, cut, rows, fan_in, tile, found):
+    num_inputs, active = x.shape[1], found.shape[1]
+    room = min(2 * active + SPARE, len(rows) + 1)
     columns = np.zeros((num_inputs + 1, tile), rounded.dtype)
-    maxima = np.empty((num_blocks, tile), rounded.dtype)
-    slack = np.zeros(tile, rounded.dtype)
-    blocks = np.empty((tile, num * (group + 3)), np.int32)
-    all_blocks = np.arange(num_blocks).astype(np.int32)
-    keys = np.empty(num_blocks * block, np.int64)
+    least, slack = np.empty(tile, rounded.dtype), np.empty(tile, rounded.dtype)
+    values, places = np.empty((tile, room), rounded.dtype), np.empty((tile, room), np.int32)
+    sums, lines = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
+    limits = np.iinfo(rounded.dtype)
     for start in range(0, len(x), tile):
         width = min(tile, len(x) - start)
         for j in range(num_inputs):
             for b in range(width):
                 columns[j, b] = rounded[start + b, j]
+        for b in range(tile):
+            slack[b] = fan_in - 1 if b < width and cut[start + b] else 0
+            least[b] = limits.min if b < width else limits.max
+        filled = _lift(columns, rows, active, slack, least, values, places)
         for b in range(width):
-            slack[b] = fan_in - 1 if cut[start + b] else 0
-        _lift(columns, rows, block, maxima)
-        bounds = _bounds(maxima, group, num)
-        filled = _candidates(maxima, bounds, slack, num, blocks)
-        for b in range(width):
-            some = blocks[b, : filled[b]] if filled[b] <= blocks.shape[1] else all_blocks
-            # with fewer blocks than winners some of these lie below what every block reaches
-            least = np.int64(bounds[b]) << cut[start + b] if num == active else -MASK
-            _select(x[start + b], rows, fan_in, block, some, least, keys, found[start + b])
+            kept, sound = filled[b], filled[b] >= active
+            if sound:
+                kept, bar = _keep(values[b], places[b], kept, active, slack[b])
+                sound = bar >= least[b]
+            if sound and slack[b] == 0:
+                found[start + b] = places[b, :active]
+                continue
+            if not sound:  # it happens to one example in a thousand: all rows, exactly
+                kept = len(rows)
+            for k in range(kept):
+                lines[k] = places[b, k] if sound else k
+            _sum_up(x[start + b], rows, fan_in, lines[:kept], sums)
+            _keep(sums, lines, kept, active, 0)
+            found[start + b] = lines[:active]
 
 
 @njit
 @no_type_check
-def _lift(columns, rows, block, maxima):
-    """The largest sum of each block of rows, by example."""
+def _lift(columns, rows, active, slack, least, values, places):
+    """By example the sums that can win with their rows, in order; returns how many they are."""
     dim, length = rows.shape
-    width = columns.shape[1]
-    sums = np.empty(width, columns.dtype)
+    width, room = values.shape
+    sums, filled = np.empty(width, columns.dtype), np.zeros(width, np.int64)
+    reached, known = np.zeros(width, np.uint8), 64
+    words = reached.view(np.uint64)
     for i in range(dim):
+        if i == known:
+            _raise(values, filled, slack, least, active * i / dim)
+            known *= 4
         r = rows[i]
         c0, c1, c2, c3 = columns[r[0]], columns[r[1]], columns[r[2]], columns[r[3]]
         for b in range(width):
@@ -145,119 +149,139 @@ def _lift(columns, rows, block, maxima):
             c4, c5, c6, c7 = columns[r[k]], columns[r[k + 1]], columns[r[k + 2]], columns[r[k + 3]]
             for b in range(width):
                 sums[b] += c0[b] + c1[b] + c2[b] + c3[b] + c4[b] + c5[b] + c6[b] + c7[b]
-        best = maxima[i // block]
-        if i % block == 0:
-            best[:] = sums
-        else:
-            for b in range(width):
-                best[b] = max(best[b], sums[b])
-
-
-@njit
-@no_type_check
-def _bounds(maxima, group, num):
-    """By example what at least ``num`` groups of blocks reach; by bisection of all together."""
-    num_blocks, width = maxima.shape
-    tops = np.empty((-(-num_blocks // group), width), maxima.dtype)
-    for i in range(num_blocks):
-        top = tops[i // group]
-        if i % group == 0:
-            top[:] = maxima[i]
-        else:
-            for b in range(width):
-                top[b] = max(top[b], maxima[i, b])
-    low, high = tops[0].copy(), tops[0].copy()  # the bound lies from low to high
-    for i in range(1, len(tops)):
         for b in range(width):
-            low[b], high[b] = min(low[b], tops[i, b]), max(high[b], tops[i, b])
-    middle, reached = np.empty_like(low), np.empty(width, np.int32)
-    while (low < high).any():
-        for b in range(width):
-            middle[b] = (np.int64(low[b]) + high[b] + 1) >> 1
-            reached[b] = 0
-        for i in range(len(tops)):
-            for b in range(width):
-                reached[b] += tops[i, b] >= middle[b]
-        for b in range(width):
-            if reached[b] >= num:
-                low[b] = middle[b]
-            elif low[b] < high[b]:
-                high[b] = middle[b] - 1
-    return low
-
-
-@njit
-@no_type_check
-def _candidates(maxima, bounds, slack, num, blocks):
-    """The blocks that can hold a winner, in order, and how many they are, by example.
-
-    Those are all beyond the bound, and at it the first ``num``, behind which any other row comes.
-    Where sums are rounded a winner's can lie below the bound by the slack, and all from there on
-    are taken; if they are more than there is room for, their number alone is right.
-    """
-    num_blocks, width = maxima.shape
-    filled, equal = np.zeros(width, np.int64), np.zeros(width, np.int64)
-    lowest = bounds - slack
-    for i in range(num_blocks):
-        for first in range(0, width, LANES):
-            hits = 0
-            for b in range(first, first + LANES):
-                hits += maxima[i, b] >= lowest[b]
-            if hits == 0:
+            reached[b] = sums[b] >= least[b]
+        some = np.uint64(0)
+        for w in range(len(words)):
+            some |= words[w]
+        if some == 0:
+            continue
+        for w in range(len(words)):
+            if words[w] == 0:  # eight examples at a time
                 continue
-            for b in range(first, first + LANES):
-                if maxima[i, b] < lowest[b]:
+            for b in range(8 * w, 8 * w + 8):
+                if not reached[b]:
                     continue
-                if slack[b] == 0 and maxima[i, b] == bounds[b]:
-                    equal[b] += 1
-                    if equal[b] > num:
-                        continue
-                if filled[b] < blocks.shape[1]:
-                    blocks[b, filled[b]] = i
+                values[b, filled[b]], places[b, filled[b]] = sums[b], i
                 filled[b] += 1
+                if filled[b] == room:
+                    filled[b], bar = _keep(values[b], places[b], room, active, slack[b])
+                    least[b] = max(least[b], bar)
+                    if filled[b] == room:  # too many are too close: this example is given up here
+                        filled[b], least[b] = 0, np.iinfo(columns.dtype).max
     return filled
 
 
 @njit
 @no_type_check
-def _select(x, rows, fan_in, block, blocks, least, keys, found):
-    """The rows with the largest sums among those of some blocks; each sum is ``least`` or more."""
-    count = 0
-    for place in blocks:
-        first = np.int64(place) * block
-        for i in range(first, min(first + block, len(rows))):
-            row = rows[i]
-            total = np.int64(0)
-            for k in range(fan_in):
-                total += x[row[k]]
-            if total >= least:
-                keys[count] = (total << 31) + (MASK - i)
-                count += 1
-    _move_largest(keys, count, len(found))
-    for k in range(len(found)):
-        found[k] = MASK - (keys[k] & MASK)
-    found.sort()
+def _raise(values, filled, slack, least, expected):
+    """What sums have to reach, where ``expected`` winners of all rows are among those so far.
+
+    As many are seen to be more by chance, by three standard deviations and three, only once in
+    about a thousand examples.
+    """
+    rank = int(expected + 3 * np.sqrt(expected) + 3)
+    for b in range(len(least)):
+        if rank <= filled[b]:
+            least[b] = max(least[b], _level(values[b], filled[b], rank) - slack[b])
 
 
 @njit
 @no_type_check
-def _move_largest(keys, count, num):
-    """The ``num`` largest of the first ``count`` keys, all different, to the front."""
-    low, high = 0, count - 1
+def _keep(values, places, count, num, slack):
+    """Leave, in order, the ``num`` largest of the first ``count`` values, of equal ones the first.
+
+    With slack all that reach the least of these less the slack. Returns how many are left, and what
+    a later value has to reach to be one of them.
+    """
+    level = _level(values, count, num)
+    equal = count
+    if slack == 0:
+        equal = num
+        for k in range(count):
+            equal -= values[k] > level
+    lowest = level - slack
+    kept = 0
+    for k in range(count):
+        value = values[k]
+        values[kept], places[kept] = value, places[k]
+        same = value == lowest
+        kept += (value > lowest) | (same & (equal > 0))
+        equal -= same
+    return kept, lowest + (slack == 0)
+
+
+@njit
+@no_type_check
+def _level(values, count, num):
+    """The largest number that ``num`` of the first ``count`` values reach; by bisection."""
+    low = high = np.int64(values[0])
+    for k in range(count):
+        low, high = min(low, np.int64(values[k])), max(high, np.int64(values[k]))
     while low < high:
-        pivot = keys[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while keys[i] > pivot:
-                i += 1
-            while keys[j] < pivot:
-                j -= 1
-            if i <= j:
-                keys[i], keys[j] = keys[j], keys[i]
-                i, j = i + 1, j - 1
-        if num - 1 <= j:
-            high = j
-        elif num - 1 >= i:
-            low = i
+        middle = (low + high + 1) >> 1
+        bar, reached = values.dtype.type(middle), np.int32(0)
+        for k in range(count):
+            reached = np.int32(reached + np.int32(values[k] >= bar))
+        if reached >= num:
+            low = middle
         else:
-            return
+            high = middle - 1
+    return low
+
+
+@njit
+@no_type_check
+def _sum_up(x, rows, fan_in, lines, sums):
+    """Write the exact sums of some rows."""
+    for k in range(len(lines)):
+        row, total = rows[lines[k]], np.int64(0)
+        for j in range(fan_in):
+            total += x[row[j]]
+        sums[k] = total
+
+
+@njit
+@no_type_check
+def pick(drawn, num_inputs):
+    """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw.
+
+    Args:
+        drawn: In column k independent numbers from 0 to num_inputs - fan_in + k, (dim, fan_in).
+        num_inputs: Number of features.
+    """
+    dim, fan_in = drawn.shape
+    row_of = np.full(num_inputs, -1, np.int32)  # the last row that took an input
+    for i in range(dim):
+        for k in range(fan_in):
+            if row_of[drawn[i, k]] == i:
+                drawn[i, k] = num_inputs - fan_in + k
+            row_of[drawn[i, k]] = i
+
+
+@njit
+@no_type_check
+def look_up(counts, winners, table, sums, least):
+    """Write, by example and class, the least count at its winners, and the sum of ``table`` there.
+
+    Each count is looked up by how much it exceeds the least; past the table's end its last entry.
+
+    Args:
+        counts: Integers, (num_classes, dim).
+        winners: Where each hash is one, (n, active).
+        table: Integers; no sum of ``active`` of them exceeds 63 bits.
+        sums: Where the sums go, (n, num_classes).
+        least: Where the least counts go, (n, num_classes).
+    """
+    active, last = winners.shape[1], len(table) - 1
+    found = np.empty(active, np.int64)
+    for i in range(len(winners)):
+        for c in range(len(counts)):
+            low = np.int64(counts[c, winners[i, 0]])
+            for k in range(active):
+                found[k] = counts[c, winners[i, k]]
+                low = min(low, found[k])
+            total = np.int64(0)
+            for k in range(active):
+                total += table[min(found[k] - low, last)]
+            sums[i, c], least[i, c] = total, low

@@ -9,7 +9,10 @@ from torch import Tensor
 from flynn.bloom import predictions
 
 CELLS = 2**25
-"""Bits that are there at once."""
+"""Numbers of bits whose planes are drawn at once."""
+
+CACHED = 2**18
+"""Bits that are worked on at once: they fit into a second-level cache."""
 
 
 def fold_accuracies(
@@ -17,11 +20,11 @@ def fold_accuracies(
     labels: Int64[Tensor, " n"],
     folds: Sequence[Int64[Tensor, " _"]],
     *,
-    dim: int,
+    dims: Sequence[int],
     num_classes: int,
     seed: int,
-) -> Float64[Tensor, " num_folds"]:
-    r"""The accuracy on every fold of the filters of all other folds.
+) -> Float64[Tensor, "num_dims num_folds"]:
+    r"""The accuracy on every fold of the filters of all other folds, for each length.
 
     .. math:: h(x) = 1[R x > 0], \qquad
         \hat y(x) = \arg\min_l |\{i : h(x)[i] = 1,\; c_l[i] = 0\}|
@@ -32,7 +35,7 @@ def fold_accuracies(
         x: Examples.
         labels: Integers below ``num_classes``.
         folds: Positions of the examples of every fold; disjoint and covering.
-        dim: Bits of a hash.
+        dims: Bits of a hash, each length at least 1.
         num_classes: Number of classes.
         seed: Of R.
 
@@ -40,19 +43,32 @@ def fold_accuracies(
         Ram and Sinha (2022), Appendix D.5, arXiv:2112.07157; Charikar (2002), Section 3.
     """
     generator = torch.Generator().manual_seed(seed)
-    fold_of = torch.empty(len(x), dtype=torch.int64)
-    for number, fold in enumerate(folds):
-        fold_of[fold] = number
-    cells = fold_of * num_classes + labels
-    new = torch.zeros(len(x), num_classes)
+    order, sizes = torch.cat(list(folds)), [len(fold) for fold in folds]  # fold by fold
+    x, labels = x[order].float(), labels[order]
+    cells = torch.arange(len(folds)).repeat_interleave(torch.tensor(sizes)) * num_classes + labels
+    found = torch.empty(len(dims), len(folds), dtype=torch.float64)
+    unseen = sums = torch.zeros(len(x), num_classes)
     step = max(1, CELLS // len(x))
-    for start in range(0, dim, step):
-        plane = torch.randn(x.shape[1], min(step, dim - start), generator=generator)
-        bits = (x.float() @ plane > 0).float()
-        counts = torch.zeros(len(folds) * num_classes, bits.shape[1]).index_add_(0, cells, bits)
-        counts = counts.view(len(folds), num_classes, -1)
-        empty = (counts.sum(dim=0) - counts == 0).float()  # in all folds but one
-        for number, fold in enumerate(folds):
-            new[fold] += bits[fold] @ empty[number].T
-    right = predictions(new) == labels
-    return torch.stack([right[fold].double().mean() for fold in folds])
+    for start in range(0, max(dims), step):
+        state = generator.get_state()  # what is left of a length is drawn from where the next begin
+        for width in sorted({min(dim - start, step) for dim in dims if dim > start}):
+            planes = torch.randn(x.shape[1], width, generator=generator.set_state(state))
+            sums = unseen + _unseen(x, planes, cells, sizes, num_classes)
+            right = (predictions(sums) == labels).double().split(sizes)
+            accuracies = torch.stack([some.mean() for some in right])
+            found[[k for k, dim in enumerate(dims) if dim - start == width]] = accuracies
+        unseen = sums  # the last are those of all bits of this step, if there is another
+    return found
+
+
+def _unseen(x: Tensor, planes: Tensor, cells: Tensor, sizes: list[int], num_classes: int) -> Tensor:
+    """By example and class its ones that no example of the class has outside the example's fold."""
+    found = torch.zeros(len(x), num_classes)
+    for some in planes.split(max(1, CACHED // len(x)), dim=1):
+        bits = (x @ some).gt_(0)
+        counts = bits.new_zeros(len(sizes) * num_classes, bits.shape[1]).index_add_(0, cells, bits)
+        counts = counts.view(len(sizes), num_classes, -1)
+        empty = (counts.sum(dim=0) == counts).float()  # in all folds but one
+        for of, ones, new in zip(found.split(sizes), bits.split(sizes), empty, strict=True):
+            of += ones @ new.T
+    return found

@@ -20,8 +20,8 @@ def fold_accuracies(
 ) -> Float64[Tensor, "num_decays num_folds"]:
     """The accuracy on every fold of the model of all other folds, for each decay.
 
-    What a fold added is subtracted from the counts of all, exactly: it is the model that would be
-    trained without the fold.
+    What a fold added is taken out of the counts of all, and put back: exactly, so that each is the
+    model that would be trained without the fold.
 
     Args:
         winners: Where each hash is one.
@@ -38,13 +38,15 @@ def fold_accuracies(
         >>> fold_accuracies(winners, labels, folds, dim=2, num_classes=2, decays=[0.5])
         tensor([[1., 1.]], dtype=torch.float64)
     """
-    total = bloom.count(winners, labels, dim=dim, num_classes=num_classes)
+    counts = bloom.count(winners, labels, dim=dim, num_classes=num_classes)
+    places = labels[:, None] * dim + winners
     found = torch.empty(len(decays), len(folds), dtype=torch.float64)
     for column, fold in enumerate(folds):
-        own = bloom.count(winners[fold], labels[fold], dim=dim, num_classes=num_classes)
-        rest = total - own
+        own = places[fold].flatten()
+        counts.view(-1).index_add_(0, own, -torch.ones_like(own))
         for row, decay in enumerate(decays):
-            scores = bloom.log_scores(rest, winners[fold], decay)
+            scores = bloom.log_scores(counts, winners[fold], decay)
             right = bloom.predictions(scores) == labels[fold]
             found[row, column] = right.double().mean()
+        counts.view(-1).index_add_(0, own, torch.ones_like(own))
     return found

@@ -180,6 +180,8 @@ def test_examples_without_the_features_that_rows_add_up_are_refused(compiler, mo
     monkeypatch.setattr(kernel, "FOUND", compiler)
     with pytest.raises(ValueError, match="rows add up feature 4, but the examples have 3 features"):
         fly_hash(torch.zeros(2, 3), connections(50, 5, 2, seed=0), 3)
+    with pytest.raises(ValueError, match="rows add up feature -1, but the examples have 5"):
+        fly_hash(torch.zeros(2, 5), connections(50, 5, 2, seed=0) - 1, 3)
 
 
 def test_without_a_compiler_bits_are_the_same(monkeypatch):

@@ -1,4 +1,4 @@
-"""The compiled phases where they are hard: nothing but ties, odd sizes, tiles, both widths."""
+"""Compiled code where it is hard: only ties, odd sizes, tiles, both widths, rows in order."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flynn import kernel
-from flynn.fly_hash import connections, two_phases
+from flynn import bloom, kernel
+from flynn.fly_hash import _pick, connections, two_phases
 from tests.flynn.test_fly_hash import sorted_sums
 
 pytestmark = pytest.mark.skipif(not kernel.FOUND, reason="needs numba")
 
 
-def compiled(x, rows, active, block):
+def compiled(x, rows, active):
     lines = kernel.aligned(rows.numpy(), x.shape[1])
     found = np.empty((len(x), active), dtype=np.int32)
-    kernel.winners(x, lines, rows.shape[1], block, found)
+    kernel.winners(x, lines, rows.shape[1], found)
     return found
 
 
@@ -26,21 +26,20 @@ def compiled(x, rows, active, block):
     st.integers(1, 40),
     st.integers(1, 900),
     st.sampled_from([0, 1, 2, 200, 2**20]),
-    st.sampled_from([1, 2, 8, 64]),
     st.data(),
 )
-def test_bits_are_those_of_the_definition(n, d, dim, top, block, data):
+def test_bits_are_those_of_the_definition(n, d, dim, top, data):
     fan_in, active = data.draw(st.integers(1, d)), data.draw(st.integers(1, dim))
     x = np.random.default_rng(n).integers(-top, top + 1, (n, d)).astype(np.int32)
     rows = connections(dim, d, fan_in, seed=dim)
-    assert (compiled(x, rows, active, block) == sorted_sums(x, rows, active)).all()
+    assert (compiled(x, rows, active) == sorted_sums(x, rows, active)).all()
 
 
 @pytest.mark.parametrize("n", [63, 64, 65, 511, 512, 513, 1100])
 def test_tiles_do_not_matter(n):
     x = np.random.default_rng(0).integers(0, 17, (n, 64)).astype(np.int32)
     rows = connections(2048, 64, 19, seed=0)
-    assert (compiled(x, rows, 32, 4) == sorted_sums(x, rows, 32)).all()
+    assert (compiled(x, rows, 32) == sorted_sums(x, rows, 32)).all()
 
 
 @pytest.mark.parametrize("edge", [6528, 6553, 6554, 13_106, 13_107, 2**28 - 1])
@@ -52,7 +51,7 @@ def test_sums_at_the_edge_of_a_type_do_not_wrap(edge):
     expected = sorted_sums(x, rows, 3)
     assert (expected[0] != [0, 1, 2]).any()
     assert (expected[1:] == [0, 1, 2]).all()
-    assert (compiled(x, rows, 3, 2) == expected).all()
+    assert (compiled(x, rows, 3) == expected).all()
 
 
 def test_examples_with_more_candidates_than_there_is_room_for_are_added_up_whole():
@@ -62,12 +61,62 @@ def test_examples_with_more_candidates_than_there_is_room_for_are_added_up_whole
     rows = connections(4000, 40, 7, seed=0)
     without = rows[(rows != 0).all(dim=1)][:2000]
     for of in (rows, without):
-        assert (compiled(x, of, 5, 4) == sorted_sums(x, of, 5)).all()
+        assert (compiled(x, of, 5) == sorted_sums(x, of, 5)).all()
 
 
 def test_pixels_of_many_parties_hash_as_by_torch():
     x = np.random.default_rng(0).integers(0, 256, (100, 784)).astype(np.int32)
     rows = connections(20_000, 784, 19, seed=0)
     expected = two_phases(torch.from_numpy(x), rows, 17).numpy()
-    assert (compiled(x, rows, 17, 16) == expected).all()
+    assert (compiled(x, rows, 17) == expected).all()
     assert (expected[:20] == sorted_sums(x[:20], rows, 17)).all()
+
+
+@pytest.mark.parametrize("top", [9, 2**20])
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_in_an_order_that_misleads_about_those_to_come(descending, top):
+    x = np.random.default_rng(0).integers(0, top, (80, 30)).astype(np.int32)
+    rows = connections(6000, 30, 5, seed=0)
+    by_size = x[0][rows.numpy()].sum(axis=1).argsort(kind="stable")
+    ordered = rows[torch.from_numpy(by_size[::-1].copy() if descending else by_size)]
+    for active in (1, 40, 700):
+        assert (compiled(x, ordered, active) == sorted_sums(x, ordered, active)).all()
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.data())
+def test_picked_inputs_are_those_of_numpy(d, dim, data):
+    fan_in = data.draw(st.integers(1, d))
+    drawn = np.random.default_rng(dim).integers(
+        0, d - fan_in + 1 + np.arange(fan_in), (dim, fan_in)
+    )
+    compiled, by_numpy = drawn.astype(np.int32), drawn.astype(np.int32)
+    kernel.pick(compiled, d)
+    _pick(by_numpy, d)
+    assert (compiled == by_numpy).all()
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 50),
+    st.integers(1, 5),
+    st.integers(1, 60),
+    st.sampled_from([0.0, 1e-300, 0.1, 0.8, 0.999, 1 - 1e-12]),
+    st.sampled_from([0, 1, 40, 10**6]),
+)
+def test_scores_are_those_of_torch_to_the_bit(n, num_classes, active, decay, top):
+    rng = np.random.default_rng(n)
+    counts = torch.from_numpy(rng.integers(0, top + 1, (num_classes, 90)))
+    winners = torch.from_numpy(rng.permuted(np.tile(np.arange(90), (n, 1)), axis=1)[:, :active])
+    winners = winners.int()
+    found = bloom.log_scores(counts, winners, decay)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "FOUND", False)
+        assert torch.equal(found, bloom.log_scores(counts, winners, decay))
+    assert torch.equal(found, bloom.log_scores(counts.double(), winners, decay))
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_hashes_longer_than_the_counts_are_refused(compiler, monkeypatch):
+    monkeypatch.setattr(kernel, "FOUND", compiler)
+    with pytest.raises(ValueError, match="a hash has a one at 9, but there are 9 counts"):
+        bloom.log_scores(torch.zeros(2, 9).long(), torch.tensor([[3, 9]]).int(), 0.5)

@@ -1,13 +1,12 @@
 import numpy as np
 import torch
 
+from flynn import simhash
 from flynn.simhash import fold_accuracies
 
 
 def test_a_class_is_that_of_the_fewest_ones_it_has_not_seen():
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 90)
-    x = (rng.normal(size=(3, 6))[y] + rng.normal(size=(90, 6))).astype(np.float32)
+    x, y = clusters()
     folds = np.arange(90) % 5
     planes = torch.randn(6, 40, generator=torch.Generator().manual_seed(7)).numpy()
     expected = []
@@ -19,11 +18,29 @@ def test_a_class_is_that_of_the_fewest_ones_it_has_not_seen():
             right.append(np.argmin([len(ones(x[i] @ planes) - bits) for bits in seen]) == y[i])
         expected.append(np.mean(right))
     parts = [torch.from_numpy(np.flatnonzero(folds == fold)) for fold in range(5)]
-    settings = {"dim": 40, "num_classes": 3, "seed": 7}
+    settings = {"dims": [40], "num_classes": 3, "seed": 7}
     x, y = torch.from_numpy(x), torch.from_numpy(y)
     found = fold_accuracies(x, y, parts, **settings)
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(found, [expected])
     assert max(expected) > 0.4
+
+
+def test_lengths_share_what_they_can_and_are_those_of_one_at_a_time(monkeypatch):
+    monkeypatch.setattr(simhash, "CELLS", 90 * 8)  # 8 planes are drawn at once
+    monkeypatch.setattr(simhash, "CACHED", 90 * 3)
+    x, y = (torch.from_numpy(of) for of in clusters())
+    parts, dims = torch.arange(90).split(30), [20, 1, 8, 10, 16, 4, 24]
+    sizes = {"num_classes": 3, "seed": 7}
+    found = fold_accuracies(x, y, parts, dims=dims, **sizes)
+    expected = [fold_accuracies(x, y, parts, dims=[dim], **sizes)[0] for dim in dims]
+    assert torch.equal(found, torch.stack(expected))
+    assert len(found.unique(dim=0)) > 3
+
+
+def clusters():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 90)
+    return (rng.normal(size=(3, 6))[y] + rng.normal(size=(90, 6))).astype(np.float32), y
 
 
 def ones(values):
