@@ -8,7 +8,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float, Int32, Int64
+from jaxtyping import Float, Int, Int32, Int64
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -44,7 +44,7 @@ class Sparse:
     def of(
         cls,
         counts: Int64[Tensor, " n"],
-        column: Int64[Tensor, " entries"],
+        column: Int[Tensor, " entries"],
         value: Float[Tensor, " entries"],
         width: int,
     ) -> "Sparse":
