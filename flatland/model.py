@@ -309,6 +309,7 @@ class _Centroids(torch.autograd.Function):
     @override
     def forward(ctx: Any, y: Tensor, c: Tensor, block: Block) -> Tensor:
         points, c = y.double(), c.double()
+        # lengths by vector_norm: one pass, whose gradient at 0 nobody asks for
         times = (1 / c + vector_norm(points, dim=-1, keepdim=True).square()).sqrt()
         s, t = (block.gather(block.neighbours, x) for x in (points, times))
         # a mean of points of the sheet has at least their length: less is rounding

@@ -16,7 +16,7 @@ class Published:
     """A file as its publisher offers it.
 
     Args:
-        path: Where it lies below a data folder, in torchvision's layout.
+        path: Where it lies below a data folder, in the layout of its usual loader.
         checksum: Its md5, or its sha256: 32 or 64 hexadecimal digits.
         urls: Mirrors, the best first.
     """
