@@ -200,8 +200,7 @@ def _diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
 
 
 def _alone(graph: Graph) -> Block:
-    _, column = graph.neighbours
-    counts = graph.degrees + 1
+    column, counts = graph.neighbours, graph.degrees + 1
     features, norms = _rows(graph.features)
     share = counts.to(graph.features.dtype).rsqrt()
     flat = share[column] * share.repeat_interleave(counts)

@@ -23,13 +23,13 @@ from fedbolic.federated.ragged import Ragged
 from fedbolic.federated.score import score_values
 from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
 from fedbolic.federated.stepped import Schedule, Stepped
-from fedbolic.manifolds import Curvature
+from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import block
-from flatland.model import GraphNetwork, LorentzGCN
+from flatland.model import GraphNetwork, LorentzGCN, drawn_in
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
 
 CURVATURE = "curvature.raw"
@@ -234,7 +234,10 @@ class FlatLand(Stepped):
         metrics = {f"local/{name}": value for name, value in scores.items()}
         known = {**parameters, **context["own"]["fixed"]}
         if CURVATURE in known:
-            metrics["train/curvature"] = float(_public(CURVATURE, known[CURVATURE]))
+            c = _public(CURVATURE, known[CURVATURE])
+            norms = block(context["own"]["graph"].parts).norms
+            metrics["train/curvature"] = float(c)
+            metrics["train/drawn_in"] = drawn_in(Lorentz(c), norms)
         weight = float(client.size) if self.weights == "size" else 1.0
         payload = {"change": tree.subtract(after, before)}
         if self.shrink:

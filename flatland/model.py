@@ -285,6 +285,11 @@ def lifted(
     return factor, (1 / space.c + (factor * norm).square()).sqrt()
 
 
+def drawn_in(space: Lorentz, norm: Float[Tensor, "*clients n 1"]) -> float:
+    """The share of vectors of the lengths ``norm`` that :func:`lifted` draws in."""
+    return float((space.c * norm * norm > FARTHEST**2).double().mean())
+
+
 def centroids(
     space: Lorentz, y: Float[Tensor, "clients n width"], block: Block
 ) -> Float[Tensor, "clients n width"]:

@@ -72,12 +72,12 @@ class Graph:
         return torch.as_tensor(shared, dtype=torch.int64, device=self.edges.device)
 
     @functools.cached_property
-    def neighbours(self) -> tuple[Int64[Tensor, " starts"], Int64[Tensor, " entries"]]:
-        """Every node's neighbours and itself: where its list starts, and all lists in a row."""
+    def neighbours(self) -> Int64[Tensor, " entries"]:
+        """Every node's neighbours and itself, ascending, one list after another."""
         nodes = torch.arange(len(self), device=self.edges.device)
         rows, columns = torch.cat((self.edges, nodes.expand(2, -1)), dim=1)
         order = (rows * len(self) + columns).argsort()
-        return (self.degrees + 1).cumsum(0) - self.degrees - 1, columns[order]
+        return columns[order]
 
     def induced(self, nodes: Int64[Tensor, " some"]) -> "Graph":
         """The graph of some nodes, numbered in the order given, and of the edges between them."""

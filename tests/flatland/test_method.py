@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from fedbolic import tree
 from fedbolic.baselines import Majority
-from fedbolic.data import HOLDOUT, IID, BlockModel, Graphs
+from fedbolic.data import HOLDOUT, IID, BlockModel, Graphs, GraphSplit
 from fedbolic.federated import Batched, Schedule, Sequential, Total, Trainer, Update
 from fedbolic.federated.delivery import Delivery
 from fedbolic.manifolds import Curvature
@@ -232,6 +232,17 @@ def test_without_tailored_spaces_every_client_keeps_the_same_curvature(data):
         assert CURVATURE not in {*local["parameters"], *update.payload["change"]}
         assert curvature(context["own"]["fixed"][CURVATURE]) == pytest.approx(1.0)
         assert update.metrics["train/curvature"] == pytest.approx(1.0)
+
+
+def test_nodes_too_far_from_the_origin_are_counted(data):
+    client = data.clients[0]
+    graph, lengths = client.train.graph, torch.tensor([9.0, 11.0] * 4 + [9.0])
+    directions = graph.features / graph.features.norm(dim=1, keepdim=True)
+    far = dataclasses.replace(graph, features=directions * lengths.unsqueeze(1))
+    client = dataclasses.replace(client, train=GraphSplit(far, client.train.nodes))
+    method = dataclasses.replace(METHOD, curvature=Constant(), curvature_rate=1e-9)
+    update, _ = work(method, [client], begin(method, data))[client.id]
+    assert update.metrics["train/drawn_in"] == pytest.approx(4 / 9)
 
 
 def test_a_shared_curvature_is_averaged_as_c(data):
