@@ -71,8 +71,8 @@ def log_scores(
             scored, as if it had not been counted. None: nothing is.
 
     Raises:
-        ValueError: If ``decay`` is not in [0, 1), a hash is longer than the counts, or what is
-            left out was not counted.
+        ValueError: If ``decay`` is not in [0, 1), a hash has a one where there is no count, or what
+            is left out was not counted.
 
     References:
         Ram and Sinha (2022), Algorithm 1, line 12, arXiv:2112.07157.
@@ -83,8 +83,11 @@ def log_scores(
         tensor([[0.6250, 1.0312]], dtype=torch.float64)
     """
     check_decay(decay)
-    if len(winners) and (last := int(winners.max())) >= counts.shape[1]:
-        raise ValueError(f"a hash has a one at {last}, but there are {counts.shape[1]} counts")
+    for end in torch.aminmax(winners) if len(winners) else ():
+        if not 0 <= int(end) < counts.shape[1]:
+            raise ValueError(
+                f"a hash has a one at {int(end)}, but counts are at 0 .. {counts.shape[1] - 1}"
+            )
     bits = 0 if decay == 0 else 62 - math.ceil(math.log2(winners.shape[1]))
     whole = counts.device.type == "cpu" and not counts.is_floating_point()
     search = _compiled if kernel.FOUND and whole else _by_torch

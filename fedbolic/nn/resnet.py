@@ -64,9 +64,8 @@ class ResNet(Backbone):
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, num_stages=len(self.blocks), width=self.width)
         check.at_least(1, fewest_blocks=min(self.blocks))
-        for name, value, known in (("stem", self.stem, STEMS), ("norm", self.norm, NORMS)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        check.one_of(STEMS, stem=self.stem)
+        check.one_of(NORMS, norm=self.norm)
 
     @property
     @override
