@@ -1,5 +1,6 @@
 """FlatLand: personalised federated graphs in client-specific Lorentz spaces (Liu et al., 2024)."""
 
+from flatland.fedpub import FedPub, MaskedGCN
 from flatland.frames import Frame, Twin
 from flatland.method import FlatLand
 from flatland.model import GCN, LorentzGCN
@@ -8,11 +9,13 @@ from flatland.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
 __all__ = [
     "GCN",
     "Constant",
+    "FedPub",
     "FlatLand",
     "FormanAbs",
     "FormanInverse",
     "Frame",
     "InverseDegree",
     "LorentzGCN",
+    "MaskedGCN",
     "Twin",
 ]

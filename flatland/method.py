@@ -6,29 +6,23 @@ coordinate and the curvature stay.
 """
 
 import dataclasses
-import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check, tree
-from fedbolic.data import HOLDOUT, Client, Examples, Graph, GraphSplit, Split
+from fedbolic.data import Client, Graph
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Total, Update
-from fedbolic.federated.ragged import Ragged
-from fedbolic.federated.score import score_values
-from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
-from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.federated.sharing import Sharing, pick
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn.model import Model
-from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import block
+from flatland.graph_method import GraphMethod, pulled
 from flatland.model import GraphNetwork, LorentzGCN, drawn_in
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
 
@@ -40,7 +34,7 @@ SHARING: Sharing = {"*.time": "personal", "curvature.*": "personal", "*": "share
 
 
 @dataclass(frozen=True)
-class FlatLand(Stepped):
+class FlatLand(GraphMethod):
     r"""Graph networks of clients that share the space coordinates and keep the time coordinate.
 
     .. math::
@@ -89,34 +83,21 @@ class FlatLand(Stepped):
     """
 
     network: GraphNetwork = LorentzGCN()
-    rounds: int = 100
-    schedule: Schedule = Schedule(epochs=3, batch_size=None)
-    lr: float = 0.01
-    optimizer: Adam | SGD = Adam()
-    weight_decay: float = 1e-5
     sharing: Sharing = field(default_factory=lambda: dict(SHARING))
     curvature: Estimator = FormanInverse()
     curvature_rate: float = 1.0
-    proximal: float = 0.0
     shrink: float = 0.0
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
-        check.at_least(1, rounds=self.rounds)
-        check.positive(lr=self.lr, curvature_rate=self.curvature_rate)
-        check.not_negative(
-            proximal=self.proximal, shrink=self.shrink, weight_decay=self.weight_decay
-        )
-        check_sharing(self.sharing)
+        super().__post_init__()
+        check.positive(curvature_rate=self.curvature_rate)
+        check.not_negative(shrink=self.shrink)
 
     @property
     @override
     def aggregator(self) -> Aggregator:
         return Mean()
-
-    @override
-    def model(self, meta: Meta) -> Model:
-        return _model(self.network, meta)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -133,20 +114,16 @@ class FlatLand(Stepped):
         return state
 
     @override
-    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
-        local, context = self._received(message, client, memory)
-        optimizer = memory.get("optimizer") or self._begin(local["parameters"])
-        return {**local, "optimizer": optimizer}, context
+    def begin_optimizer(self, parameters: Params) -> Tree:
+        return {kind: self.optimizer.init(group) for kind, group in _groups(parameters).items()}
 
-    def _received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
-        """What :meth:`start` gives, but for the optimiser's state."""
-        if not isinstance(client.train, GraphSplit):
-            raise ValueError("FlatLand learns from graphs: use the source fedbolic.data.Graphs")
+    @override
+    def received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
         means = message.get("means", {})  # where a client's own begin
         sent = {**message, "parameters": {**means, **message["parameters"]}}
-        values = assemble(self.model(client.meta), self.sharing, sent, memory, client)
-        trained, fixed = values.trained, values.fixed
-        graph = client.train.graph
+        local, context = super().received(sent, client, memory)
+        trained, fixed = local["parameters"], context["own"]["fixed"]
+        (graph,) = context["own"]["graph"].parts
         if CURVATURE in fixed:
             fixed = {**fixed, CURVATURE: self._raw(graph, fixed[CURVATURE])}
         elif CURVATURE in trained and CURVATURE not in {
@@ -154,61 +131,15 @@ class FlatLand(Stepped):
             **memory.get("parameters", {}),
         }:
             trained = {**trained, CURVATURE: self._raw(graph, trained[CURVATURE])}
-        local = {"parameters": trained, "buffers": values.buffers}
-        own = {"fixed": fixed, "graph": Ragged((graph,), (len(graph),))}
         shared = {"anchor": message["parameters"], "means": means}
-        return local, {"shared": shared, "own": own}
-
-    @override
-    def examples(self, client: Client) -> Split:
-        if not isinstance(client.train, GraphSplit):
-            return client.train
-        nodes = client.train.nodes
-        return Examples({"y": client.train.graph.labels[nodes], "node": nodes})
-
-    @override
-    def loss(
-        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
-    ) -> tuple[Tensor, Params]:
-        logits, buffers = _forward(model, parameters, buffers, context, training=True)
-        return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
-
-    @override
-    def stacked_loss(
-        self,
-        model: Model,
-        parameters: Params,
-        buffers: Params,
-        batch: Params,
-        context: Tree,
-        *,
-        axes: tuple[Tree, Tree],
-    ) -> tuple[Tensor, Params]:
-        num_clients = len(batch["y"])
-        fixed = {  # what all clients have in common
-            name: value.expand(num_clients, *value.shape) if axis is None else value
-            for (name, value), axis in zip(
-                context["own"]["fixed"].items(), axes[1]["own"]["fixed"].values(), strict=True
-            )
-        }
-        context = {**context, "own": {**context["own"], "fixed": fixed}}
-        logits, buffers = _forward(model, parameters, buffers, context, training=True)
-        rows = logits.gather(1, batch["node"].unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-        losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")
-        return losses.view_as(batch["y"]), buffers
-
-    @override
-    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        return self.step(local, gradients, context)
+        own = {**context["own"], "fixed": fixed}
+        return {**local, "parameters": trained}, {"shared": shared, "own": own}
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         parameters = local["parameters"]
         for strength, to in ((self.proximal, "anchor"), (self.shrink, "means")):
-            goals = context["shared"][to] if strength else {}
-            pulls = {n: parameters[n] - goals[n] for n in goals if n in gradients}
-            pulled = {n: x.mul_(strength).add_(gradients[n]) for n, x in pulls.items()}
-            gradients = {**gradients, **pulled}
+            gradients = pulled(gradients, parameters, context["shared"][to], strength)
         moved, states = {}, {}
         for kind, group in _groups(parameters).items():
             decay, rate = (
@@ -224,7 +155,7 @@ class FlatLand(Stepped):
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        scores = self._scores(local, client, context)
+        scores = self.scores(local, client, context)
         anchor, parameters = context["shared"]["anchor"], local["parameters"]
         before, after = ({n: _public(n, x[n]) for n in anchor} for x in (anchor, parameters))
         memory = {
@@ -262,74 +193,14 @@ class FlatLand(Stepped):
             state["means"] = tree.add(state["means"], total.payload["means"])
         return state
 
-    @override
-    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        logits, _ = _forward(model, local["parameters"], local["buffers"], context)
-        return logits[0, batch["node"]]
-
-    @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        if client.id == HOLDOUT and not self._is_global(client.meta):
-            return {}  # there is no global model
-        local, context = self._received(message, client, memory)
-        return self._scores(local, client, context)
-
-    @override
-    def tuning(self, epochs: int, lr: float | None) -> "FlatLand | None":
-        if "shared" not in self.sharing.values():
-            return None  # already trained on nothing but the client's own data
-        schedule = dataclasses.replace(self.schedule, epochs=epochs)
-        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
-
-    @property
-    @override
-    def calibrating(self) -> "FlatLand | None":
-        return None  # a head in closed form would read features that mix the clients' spaces
-
-    def _is_global(self, meta: Meta) -> bool:
-        parameters, _ = self.model(meta).init(0)
-        return "personal" not in kinds(self.sharing, parameters).values()
-
     def _raw(self, graph: Graph, like: Tensor) -> Tensor:
         """The raw number of the curvature that a client's graph asks for."""
         c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
         return _CURVATURE.raw_of(c).to(like)
 
-    def _begin(self, parameters: Params) -> Tree:
-        return {kind: self.optimizer.init(group) for kind, group in _groups(parameters).items()}
-
-    def _scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float]:
-        """Scores of ``local``, from one pass over the client's graph."""
-        if not len(client.validation) + len(client.test):
-            return {}
-        model = self.model(client.meta)
-        with torch.no_grad():
-            logits, _ = _forward(model, local["parameters"], local["buffers"], context)
-        scores = {}
-        for name in ("validation", "test"):
-            split = getattr(client, name)
-            if len(split):
-                found = score_values(logits[0, split.nodes], split.graph.labels[split.nodes])
-                scores |= {f"{name}/{metric}": value for metric, value in found.items()}
-        return scores
-
 
 _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
 """What turns raw numbers into curvatures and back."""
-
-
-@functools.cache
-def _model(network: GraphNetwork, meta: Meta) -> Model:
-    return Model(lambda: network.build(meta))
-
-
-def _forward(
-    model: Model, parameters: Params, buffers: Params, context: Tree, *, training: bool = False
-) -> tuple[Tensor, Params]:
-    """Logits of all nodes of one client's graph, or of many clients' side by side."""
-    own = context["own"]
-    graphs = block(own["graph"].parts)
-    return model({**parameters, **own["fixed"]}, buffers, graphs, training=training)
 
 
 def _groups(parameters: Params) -> dict[str, Params]:

@@ -144,25 +144,35 @@ class Flat(_Network):
         head: From a vector at every node to logits.
         dropout: Of every convolution.
         activation: After every convolution.
+        layer: The linear map of a convolution.
     """
 
     def __init__(
-        self, widths: tuple[int, ...], head: nn.Module, dropout: float, activation: Activation
+        self,
+        widths: tuple[int, ...],
+        head: nn.Module,
+        dropout: float,
+        activation: Activation,
+        layer: "Callable[[int, int], SpaceLinear] | None" = None,
     ) -> None:
-        super().__init__(SpaceLinear, widths, head, dropout, activation)
+        super().__init__(layer or SpaceLinear, widths, head, dropout, activation)
 
     def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
+        return self.head(self.dropout[-1](self.activation(self.convolved(block))))
+
+    def convolved(self, block: Block) -> Float[Tensor, "clients n width"]:
+        """What the last convolution gives, ahead of its activation."""
         first, *others = cast("list[SpaceLinear]", list(self.body))  # modules by their class
         if block.mixed is None:
-            y = block.gather(block.flat, block.map_features(first.space))
+            y = block.gather(block.flat, block.map_features(first.matrix))
         else:
-            y = block.mixed @ first.space
-        h = self.dropout[0](self.activation(y + per_client(first.bias)))
-        for layer, drop in zip(others, list(self.dropout)[1:], strict=True):
-            mixed = block.gather(block.flat, h @ layer.space)
-            h = drop(self.activation(mixed + per_client(layer.bias)))
-        return self.head(h)
+            y = block.mixed @ first.matrix
+        y = y + per_client(first.bias)
+        for layer, drop in zip(others, self.dropout, strict=False):
+            mixed = block.gather(block.flat, drop(self.activation(y)) @ layer.matrix)
+            y = mixed + per_client(layer.bias)
+        return y
 
 
 class Curved(_Network):
@@ -225,13 +235,18 @@ class SpaceLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.xavier_uniform_(self.space)
 
+    @property
+    def matrix(self) -> Float[Tensor, "*clients width out"]:
+        """What features are multiplied by."""
+        return self.space
+
 
 class FlatHead(SpaceLinear):
     """The logits :math:`x M + b`."""
 
     def forward(self, x: Float[Tensor, "*clients n width"]) -> Float[Tensor, "*clients n classes"]:
         """One logit per class for every node."""
-        return x @ self.space + per_client(self.bias)
+        return x @ self.matrix + per_client(self.bias)
 
 
 class SpaceTimeLinear(nn.Module):

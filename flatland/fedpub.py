@@ -1,0 +1,272 @@
+"""FED-PUB: every client gets a mean of its own, of those whose networks answer as its does."""
+
+import dataclasses
+import functools
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data import Client, Graph
+from fedbolic.data.graph import simple_edges
+from fedbolic.federated.aggregate import Aggregator, Collect
+from fedbolic.federated.method import Total, Update
+from fedbolic.federated.sharing import Sharing, pick
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+from flatland.blocks import Block, block
+from flatland.graph_method import GraphMethod, pulled
+from flatland.model import (
+    Activation,
+    Flat,
+    FlatHead,
+    GraphNetwork,
+    SpaceLinear,
+    check_layers,
+    widths_of,
+)
+
+MASKS: Sharing = {"*.mask": "personal", "*": "shared"}
+"""What is a client's own: how much it takes of every weight."""
+
+BLOCKS, BLOCK_SIZE, RATE = 5, 100, 0.1
+"""Of the graph that networks are compared by: parts, nodes of each, and edges among these."""
+
+
+@dataclass(frozen=True)
+class MaskedGCN(GraphNetwork):
+    r"""``GCN``, every weight times one of a mask.
+
+    .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H (M \odot \mu) + b))
+
+    Masks start 1. Outside training those below ``threshold`` in size count as 0.
+
+    Args:
+        widths: Of every convolution, at least one.
+        dropout: The share of every convolution's outputs that training drops, in [0, 1).
+        activation: The function after every convolution.
+        threshold: At least 0.
+
+    References:
+        Baek et al. (2023), Sec. 4.2, arXiv:2206.10206.
+    """
+
+    widths: tuple[int, ...] = (128, 128)
+    dropout: float = 0.5
+    activation: Activation = "relu"
+    threshold: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_layers(self.widths, self.dropout)
+        check.not_negative(threshold=self.threshold)
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        sizes = widths_of(meta, self.widths)
+        layer = functools.partial(MaskedLinear, threshold=self.threshold)
+        head = MaskedHead(sizes[-1], meta.num_classes, threshold=self.threshold)
+        return Masked(sizes, head, self.dropout, self.activation, layer)
+
+
+class MaskedLinear(SpaceLinear):
+    """A matrix of which every number is multiplied by one of a mask, and a bias."""
+
+    def __init__(self, in_features: int, out_features: int, *, threshold: float) -> None:
+        super().__init__(in_features, out_features)
+        self.mask = nn.Parameter(torch.ones(in_features, out_features))
+        self.threshold = threshold
+
+    @property
+    @override
+    def matrix(self) -> Float[Tensor, "*clients width out"]:
+        mask = self.mask
+        if not self.training:
+            mask = mask.where(mask.abs() >= self.threshold, 0.0)
+        return self.space * mask
+
+
+class MaskedHead(FlatHead, MaskedLinear):
+    """The logits of a masked linear layer."""
+
+
+class Masked(Flat):
+    """A flat network that tells, if it is asked, what it makes of a graph before its head."""
+
+    @override
+    def forward(self, block: Block, *, embed: bool = False) -> Tensor:
+        """One logit per class for every node, or the mean of what the last convolution gives."""
+        return self.convolved(block).mean(dim=-2) if embed else super().forward(block)
+
+
+@dataclass(frozen=True)
+class FedPub(GraphMethod):
+    r"""Means by likeness of networks, and masks that stay.
+
+    The server keeps clients apart. It asks every network for an embedding of one random graph, the
+    same for all, and gives each client a mean of its own:
+
+    .. math:: \alpha_{ij} = \frac{\exp(\tau \cos(h_i, h_j))}{\sum_k \exp(\tau \cos(h_i, h_k))},
+        \qquad \bar\theta_i = \sum_j \alpha_{ij} \theta_j
+
+    The client multiplies it by a mask of its own, and both are trained:
+
+    .. math:: f_i(\theta \odot \mu_i) + \lambda_1 \|\mu_i\|_1
+        + \tfrac{\text{proximal}}{2} \|\theta - \bar\theta_i\|^2
+
+    A client who has not answered yet gets the mean over all. Unlike the other methods here it
+    sends the server every client's network by itself, so no sum can hide one.
+
+    Departs from the paper: ``sparsity`` and ``proximal``, its lambda 1 and twice lambda 2 (both
+    0.001 there), are 0 by default. In the authors' code both terms are of values that torch has
+    detached, so they have no gradient. With one, the sparsity outweighs the loss under Adam and
+    masks shrink until the threshold cuts them off.
+
+    Args:
+        network: With masks.
+        rounds: Communication rounds.
+        schedule: Local epochs; a step sees the whole graph whatever the batch size.
+        lr: Local step size, above 0.
+        optimizer: The local optimiser, without a weight decay of its own; a client's goes on where
+            its last round ended.
+        weight_decay: Added, times the parameter, to the gradient; 0 or more.
+        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        proximal: How much a client is pulled to what it was sent, at least 0.
+        temperature: The paper's tau, at least 0, where all get the same mean.
+        sparsity: The paper's lambda 1, at least 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        Baek et al. (2023), Eqs. (3) to (6), arXiv:2206.10206.
+
+    Example:
+        >>> FedPub(temperature=10.0).network.threshold
+        0.001
+    """
+
+    network: MaskedGCN = MaskedGCN()
+    sharing: Sharing = field(default_factory=lambda: dict(MASKS))
+    temperature: float = 3.0
+    sparsity: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.not_negative(temperature=self.temperature, sparsity=self.sparsity)
+        if "shared" not in self.sharing.values():
+            raise ValueError("FedPub needs shared parameters, and sharing has none: share '*'")
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Collect()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        seed = rng.at("model").number()
+        parameters, _ = self.model(meta).init(seed)
+        common = pick(parameters, self.sharing, "shared")
+        return {"parameters": common, "clients": {}, "seed": seed}
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        parameters = state["clients"].get(str(client_id), state["parameters"])
+        return {"parameters": parameters, "buffers": {}, "seed": state["seed"]}
+
+    @override
+    def received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        local, context = super().received(message, client, memory)
+        return local, {**context, "shared": {**context["shared"], "seed": message["seed"]}}
+
+    @override
+    def begin_optimizer(self, parameters: Params) -> Tree:
+        return self.optimizer.init(parameters)
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        parameters = local["parameters"]
+        gradients = pulled(gradients, parameters, context["shared"]["anchor"], self.proximal)
+        if self.sparsity:
+            masks = [name for name in gradients if name.endswith(".mask")]
+            thin = {n: gradients[n] + self.sparsity * parameters[n].sign() for n in masks}
+            gradients = {**gradients, **thin}
+        optimizer = dataclasses.replace(self.optimizer, weight_decay=self.weight_decay)
+        moved, state = optimizer.step(
+            parameters, gradients, local["optimizer"], lr=self.lr, donate=True
+        )
+        return {**local, "parameters": moved, "optimizer": state}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        anchor, parameters = context["shared"]["anchor"], local["parameters"]
+        memory = {
+            "parameters": pick(parameters, self.sharing, "personal"),
+            "optimizer": local["optimizer"],
+        }
+        scores = self.scores(local, client, context)
+        payload = {
+            "change": tree.subtract({n: parameters[n] for n in anchor}, anchor),
+            "embedding": self._embedding(local, client, context),
+        }
+        metrics = {f"local/{name}": value for name, value in scores.items()}
+        return Update(payload, float(client.size), metrics), memory
+
+    def _embedding(self, local: Tree, client: Client, context: Tree) -> Tensor:
+        """What a client's network makes of the random graph."""
+        like, (width,) = client.no_inputs, client.meta.input_shape
+        graph = random_graph(context["shared"]["seed"], width, like.device, like.dtype)
+        parameters = {**local["parameters"], **context["own"]["fixed"]}
+        model, proxy = self.model(client.meta), block((graph,))
+        with torch.no_grad():
+            return model(parameters, local["buffers"], proxy, embed=True)[0][0]
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        like, *_ = message["parameters"].values()
+        embedding = like.new_zeros(self.network.widths[-1])
+        return {"change": message["parameters"], "embedding": embedding}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        ids = list(total.payload)
+        sent = [self.broadcast(state, int(i))["parameters"] for i in ids]
+        trained = [tree.add(x, total.payload[i]["change"]) for x, i in zip(sent, ids, strict=True)]
+        embeddings = torch.stack([total.payload[i]["embedding"] for i in ids])
+        shares = likeness(embeddings.double(), self.temperature)
+        stacked = {n: torch.stack([x[n] for x in trained]) for n in state["parameters"]}
+        means = {n: _mixed(shares, x) for n, x in stacked.items()}
+        own = {i: {n: x[row].clone() for n, x in means.items()} for row, i in enumerate(ids)}
+        common = {n: x.double().mean(0).to(x.dtype) for n, x in stacked.items()}
+        return {**state, "parameters": common, "clients": {**state["clients"], **own}}
+
+
+def likeness(
+    embeddings: Float[Tensor, "clients width"], temperature: float
+) -> Float[Tensor, "clients clients"]:
+    """How much every client, by rows, gets of every other's network; a row sums to 1.
+
+    Example:
+        >>> likeness(torch.eye(2), temperature=0.0)
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+    """
+    directions = nn.functional.normalize(embeddings, dim=1)
+    return (temperature * directions @ directions.T).softmax(dim=1)
+
+
+def _mixed(shares: Tensor, stacked: Tensor) -> Tensor:
+    return torch.tensordot(shares, stacked.double(), dims=1).to(stacked.dtype)
+
+
+@functools.lru_cache(maxsize=4)  # the clients of a run compare their networks by one
+def random_graph(seed: int, num_features: int, device: torch.device, dtype: torch.dtype) -> Graph:
+    """Five random graphs of 100 nodes that nothing joins, with normal features."""
+    rng, num_nodes = Rng(seed).at("proxy"), BLOCKS * BLOCK_SIZE
+    part = torch.arange(num_nodes) // BLOCK_SIZE
+    coins = torch.rand(num_nodes, num_nodes, generator=rng.at("edges").generator())
+    pairs = ((coins < RATE) & (part[:, None] == part)).triu(diagonal=1).nonzero().T
+    features = torch.randn(num_nodes, num_features, generator=rng.at("features").generator())
+    return Graph(features, simple_edges(pairs, num_nodes), part).to(device, dtype)

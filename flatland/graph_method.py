@@ -1,0 +1,202 @@
+"""What methods on graphs have in common: examples are nodes, and one pass serves all clients."""
+
+import dataclasses
+import functools
+from abc import abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split
+from fedbolic.federated.ragged import Ragged
+from fedbolic.federated.score import score_values
+from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds
+from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.nn.model import Model
+from fedbolic.optim import SGD, Adam
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+from flatland.blocks import block
+from flatland.model import GCN, GraphNetwork
+
+
+@dataclass(frozen=True)
+class GraphMethod(Stepped):
+    """A method whose clients learn the labels of nodes of their own graphs.
+
+    The optimiser's state stays at the client between rounds. What is left to a method is where it
+    begins, its step, what is sent and what the server makes of it.
+
+    Args:
+        network: From a graph to logits.
+        rounds: Communication rounds.
+        schedule: Local epochs; a step sees the whole graph whatever the batch size.
+        lr: Local step size, above 0.
+        optimizer: The local optimiser, without a weight decay of its own.
+        weight_decay: Added, times the parameter, to the gradient; 0 or more.
+        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        proximal: How much a client is pulled to what it was sent, at least 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    network: GraphNetwork = GCN()
+    rounds: int = 100
+    schedule: Schedule = Schedule(epochs=3, batch_size=None)
+    lr: float = 0.01
+    optimizer: Adam | SGD = Adam()
+    weight_decay: float = 1e-5
+    sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
+    proximal: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr)
+        check.not_negative(proximal=self.proximal, weight_decay=self.weight_decay)
+        check_sharing(self.sharing)
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return _model(self.network, meta)
+
+    @abstractmethod
+    def begin_optimizer(self, parameters: Params) -> Tree:
+        """The optimiser's state before a client's first step."""
+
+    @override
+    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        local, context = self.received(message, client, memory)
+        optimizer = memory.get("optimizer") or self.begin_optimizer(local["parameters"])
+        return {**local, "optimizer": optimizer}, context
+
+    def received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        """What :meth:`start` gives, but for the optimiser's state."""
+        if not isinstance(client.train, GraphSplit):
+            raise ValueError(
+                f"{type(self).__name__} learns from graphs: use the source fedbolic.data.Graphs"
+            )
+        values = assemble(self.model(client.meta), self.sharing, message, memory, client)
+        graph = client.train.graph
+        own = {"fixed": values.fixed, "graph": Ragged((graph,), (len(graph),))}
+        shared = {"anchor": message["parameters"]}
+        local = {"parameters": values.trained, "buffers": values.buffers}
+        return local, {"shared": shared, "own": own}
+
+    @override
+    def examples(self, client: Client) -> Split:
+        if not isinstance(client.train, GraphSplit):
+            return client.train
+        nodes = client.train.nodes
+        return Examples({"y": client.train.graph.labels[nodes], "node": nodes})
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
+
+    @override
+    def stacked_loss(
+        self,
+        model: Model,
+        parameters: Params,
+        buffers: Params,
+        batch: Params,
+        context: Tree,
+        *,
+        axes: tuple[Tree, Tree],
+    ) -> tuple[Tensor, Params]:
+        num_clients = len(batch["y"])
+        fixed = {  # what all clients have in common
+            name: value.expand(num_clients, *value.shape) if axis is None else value
+            for (name, value), axis in zip(
+                context["own"]["fixed"].items(), axes[1]["own"]["fixed"].values(), strict=True
+            )
+        }
+        context = {**context, "own": {**context["own"], "fixed": fixed}}
+        logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        rows = logits.gather(1, batch["node"].unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")
+        return losses.view_as(batch["y"]), buffers
+
+    @override
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        return self.step(local, gradients, context)
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        logits, _ = _forward(model, local["parameters"], local["buffers"], context)
+        return logits[0, batch["node"]]
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        if client.id == HOLDOUT and not self._is_global(client.meta):
+            return {}  # there is no global model
+        local, context = self.received(message, client, memory)
+        return self.scores(local, client, context)
+
+    def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float]:
+        """Scores of ``local``, from one pass over the client's graph."""
+        if not len(client.validation) + len(client.test):
+            return {}
+        model = self.model(client.meta)
+        with torch.no_grad():
+            logits, _ = _forward(model, local["parameters"], local["buffers"], context)
+        scores = {}
+        for name in ("validation", "test"):
+            split = getattr(client, name)
+            if len(split):
+                found = score_values(logits[0, split.nodes], split.graph.labels[split.nodes])
+                scores |= {f"{name}/{metric}": value for metric, value in found.items()}
+        return scores
+
+    @override
+    def tuning(self, epochs: int, lr: float | None) -> "GraphMethod | None":
+        if "shared" not in self.sharing.values():
+            return None  # already trained on nothing but the client's own data
+        schedule = dataclasses.replace(self.schedule, epochs=epochs)
+        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+
+    @property
+    @override
+    def calibrating(self) -> "GraphMethod | None":
+        return None  # a head in closed form would read features that mix the clients' spaces
+
+    def _is_global(self, meta: Meta) -> bool:
+        parameters, _ = self.model(meta).init(0)
+        return "personal" not in kinds(self.sharing, parameters).values()
+
+
+def pulled(gradients: Params, parameters: Params, goals: Params, strength: float) -> Params:
+    """Gradients of a loss with half the squared distance to ``goals``, times ``strength``, added.
+
+    Args:
+        gradients: Without it, by name.
+        parameters: Where they were taken.
+        goals: Where some of these are pulled to.
+        strength: At least 0.
+    """
+    if not strength:
+        return gradients
+    ways = {n: parameters[n] - goals[n] for n in goals if n in gradients}
+    return {**gradients, **{n: x.mul_(strength).add_(gradients[n]) for n, x in ways.items()}}
+
+
+@functools.cache
+def _model(network: GraphNetwork, meta: Meta) -> Model:
+    return Model(lambda: network.build(meta))
+
+
+def _forward(
+    model: Model, parameters: Params, buffers: Params, context: Tree, *, training: bool = False
+) -> tuple[Tensor, Params]:
+    """Logits of all nodes of one client's graph, or of many clients' side by side."""
+    own = context["own"]
+    graphs = block(own["graph"].parts)
+    return model({**parameters, **own["fixed"]}, buffers, graphs, training=training)
