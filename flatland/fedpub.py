@@ -166,15 +166,12 @@ class FedPub(GraphMethod):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        seed = rng.at("model").number()
-        parameters, _ = self.model(meta).init(seed)
-        common = pick(parameters, self.sharing, "shared")
-        return {"parameters": common, "clients": {}, "seed": seed}
+        return {**super().init(meta, rng), "clients": {}}
 
     @override
     def broadcast(self, state: Tree, client_id: int) -> Tree:
         parameters = state["clients"].get(str(client_id), state["parameters"])
-        return {"parameters": parameters, "buffers": {}, "seed": state["seed"]}
+        return {"parameters": parameters, "buffers": state["buffers"], "seed": state["seed"]}
 
     @override
     def received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:

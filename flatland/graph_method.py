@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from abc import abstractmethod
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from fedbolic import check
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split
 from fedbolic.federated.ragged import Ragged
 from fedbolic.federated.score import score_values
-from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds
+from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Adam
@@ -23,13 +24,15 @@ from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import block
 from flatland.model import GCN, GraphNetwork
 
+logger = logging.getLogger("fedbolic")
+
 
 @dataclass(frozen=True)
 class GraphMethod(Stepped):
     """A method whose clients learn the labels of nodes of their own graphs.
 
-    The optimiser's state stays at the client between rounds. What is left to a method is where it
-    begins, its step, what is sent and what the server makes of it.
+    The optimiser's state stays at the client between rounds. What is left to a method is its step,
+    what is sent and what the server makes of it.
 
     Args:
         network: From a graph to logits.
@@ -63,6 +66,16 @@ class GraphMethod(Stepped):
     @override
     def model(self, meta: Meta) -> Model:
         return _model(self.network, meta)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        steps = self.schedule.epochs * self.schedule.repeats
+        if self.proximal and steps == 1 and self.schedule.batch_size is None:
+            logger.warning("proximal has no effect: a round is one step, from where it pulls to")
+        seed = rng.at("model").number()
+        parameters, _ = self.model(meta).init(seed)
+        shared = pick(parameters, self.sharing, "shared")
+        return {"parameters": shared, "buffers": {}, "seed": seed}
 
     @abstractmethod
     def begin_optimizer(self, parameters: Params) -> Tree:

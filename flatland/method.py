@@ -101,14 +101,9 @@ class FlatLand(GraphMethod):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        seed = rng.at("model").number()
-        parameters, _ = self.model(meta).init(seed)
-        state = {
-            "parameters": pick(parameters, self.sharing, "shared"),
-            "buffers": {},
-            "seed": seed,
-        }
+        state = super().init(meta, rng)
         if self.shrink:
+            parameters, _ = self.model(meta).init(state["seed"])
             state["means"] = pick(parameters, self.sharing, "personal")
             state["means"].pop(CURVATURE, None)
         return state

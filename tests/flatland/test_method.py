@@ -175,7 +175,7 @@ def test_nothing_that_leaves_a_client_holds_its_features(method, data):
 
 
 @pytest.mark.parametrize(("epochs", "inert"), [(1, True), (3, False)])
-def test_lambda_is_inert_at_one_local_step(data, epochs, inert):
+def test_lambda_is_inert_at_one_local_step(data, epochs, inert, caplog):
     schedule = Schedule(epochs=epochs, batch_size=None)
     plain, pulled = (
         dataclasses.replace(METHOD, schedule=schedule, proximal=mu) for mu in (0.0, 10.0)
@@ -187,6 +187,7 @@ def test_lambda_is_inert_at_one_local_step(data, epochs, inert):
     ]
     same = [torch.equal(*(s["parameters"][n] for s in states)) for n in states[0]["parameters"]]
     assert all(same) if inert else not all(same)
+    assert ("proximal has no effect" in caplog.text) == inert
 
 
 def test_the_optimiser_goes_on_where_the_last_round_ended(data):
