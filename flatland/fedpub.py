@@ -51,7 +51,7 @@ class MaskedGCN(GraphNetwork):
         threshold: At least 0.
 
     References:
-        Baek et al. (2023), Sec. 4.2, arXiv:2206.10206.
+        Baek et al. (2023), arXiv:2206.10206.
     """
 
     widths: tuple[int, ...] = (128, 128)
@@ -119,10 +119,10 @@ class FedPub(GraphMethod):
     A client who has not answered yet gets the mean over all. Unlike the other methods here it
     sends the server every client's network by itself, so no sum can hide one.
 
-    Departs from the paper: ``sparsity`` and ``proximal``, its lambda 1 and twice lambda 2 (both
-    0.001 there), are 0 by default. In the authors' code both terms are of values that torch has
-    detached, so they have no gradient. With one, the sparsity outweighs the loss under Adam and
-    masks shrink until the threshold cuts them off.
+    Departs from the paper: ``sparsity`` and ``proximal``, its lambda 1 and twice its lambda 2, are
+    0 by default. In the authors' code, where both lambdas are 0.001, the terms are of values that
+    torch has detached, so they have no gradient. With one, the sparsity outweighs the loss under
+    Adam, and masks shrink until the threshold cuts them off.
 
     Args:
         network: With masks.
@@ -134,14 +134,15 @@ class FedPub(GraphMethod):
         weight_decay: Added, times the parameter, to the gradient; 0 or more.
         sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         proximal: How much a client is pulled to what it was sent, at least 0.
-        temperature: The paper's tau, at least 0, where all get the same mean.
+        temperature: The paper's tau, at least 0, where all get the same mean; 3 is that of the
+            authors' script for Cora.
         sparsity: The paper's lambda 1, at least 0.
 
     Raises:
         ValueError: If a value is outside its range.
 
     References:
-        Baek et al. (2023), Eqs. (3) to (6), arXiv:2206.10206.
+        Baek et al. (2023), arXiv:2206.10206, and its authors' code.
 
     Example:
         >>> FedPub(temperature=10.0).network.threshold
