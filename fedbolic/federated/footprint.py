@@ -1,11 +1,13 @@
 """How much memory clients take who advance together."""
 
 from collections.abc import Hashable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from fedbolic import tree
+from fedbolic.data.client import Client
 from fedbolic.federated.stepped import Stepped
 from fedbolic.federated.task import Task
 
@@ -23,6 +25,10 @@ LIBRARIES = 64.0
 """Megabytes that the first backward pass of a convolution takes for good, however few clients."""
 
 
+_MEASURED: WeakKeyDictionary[Client, dict[Hashable, float]] = WeakKeyDictionary()
+"""Bytes per example at each client, as long as somebody holds it: the same in every round."""
+
+
 class Footprint:
     """What clients take when they advance together, by an estimate.
 
@@ -31,7 +37,7 @@ class Footprint:
     """
 
     def __init__(self, method: Stepped) -> None:
-        self.method = method
+        self.method, self._method_name = method, repr(method)
         self._values: dict[Hashable, float] = {}
         self._activations: dict[Hashable, float] = {}
 
@@ -44,7 +50,10 @@ class Footprint:
         num_bytes = self._values[form] + tree.num_bytes(task.examples.all())
         if len(task.plan.lengths):
             if form not in self._activations:
-                self._activations[form] = self._per_example(task)
+                known, key = _MEASURED.setdefault(task.client, {}), (self._method_name, form)
+                if key not in known:
+                    known[key] = self._per_example(task)
+                self._activations[form] = known[key]
             num_bytes += self._activations[form] * task.plan.positions.shape[1]
         return HOLES * num_bytes / 2**20
 

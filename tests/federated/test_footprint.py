@@ -31,6 +31,26 @@ def test_what_clients_take_grows_with_examples_model_and_batch():
     assert megabytes(dataclasses.replace(SMALL, optimizer=Adam())) > least
 
 
+def test_a_client_is_measured_once_however_many_rounds(monkeypatch):
+    seen = []
+    measured = Footprint._per_example
+    monkeypatch.setattr(
+        Footprint, "_per_example", lambda self, task: seen.append(task) or measured(self, task)
+    )
+    data = federation((8, 8))
+    state = tree.to(SMALL.init(data.meta, RNG), "cpu", torch.float64)
+    found = []
+    for client in (data.clients[0], data.clients[0], data.clients[1]):
+        task = Task.begin(SMALL, SMALL.broadcast(state, client.id), client, {}, RNG)
+        found.append(Footprint(SMALL).megabytes(task))
+    assert found[0] == found[1] == found[2]
+    assert [task.client.id for task in seen] == [0, 1]
+    other = dataclasses.replace(SMALL, backbone=MLP((64,)))
+    state = tree.to(other.init(data.meta, RNG), "cpu", torch.float64)
+    task = Task.begin(other, other.broadcast(state, 0), data.clients[0], {}, RNG)
+    assert Footprint(other).megabytes(task) > found[0]
+
+
 THOUSAND = """
 import sys
 from pathlib import Path
