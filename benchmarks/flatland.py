@@ -73,6 +73,9 @@ def draw(report: PartitionReport, file: Path) -> None:
     canvas.savefig(file, dpi=80)
 
 
+COPIED = " †"
+"""After a published number that the paper has from elsewhere, as its source says."""
+
 Runs = dict[str, list[Row]]
 """What was measured, by seed."""
 
@@ -105,7 +108,10 @@ def table(path: Path, reference: str) -> None:
     """Print a sweep's table: every score at the round chosen on validation."""
     rows = find(path)
     file = path / PUBLISHED
-    known = {n.row: n.value for n in read(file) if n.column == COLUMN} if file.exists() else {}
+    numbers = read(file) if file.exists() else []
+    known = {
+        n.row: n.value + COPIED * ("copied" in n.source) for n in numbers if n.column == COLUMN
+    }
     runs = {row.name: ended(row) for row in rows}
     local = {name: scores(of) for name, of in runs.items()}
     print("| | local model % | weighted % | worst client % | server's model % | "
@@ -129,6 +135,8 @@ def table(path: Path, reference: str) -> None:
             str(len(own)),
         ]  # fmt: skip
         print("| " + " | ".join([row.name, *cells]) + " |")
+    if any(value.endswith(COPIED) for value in known.values()):
+        print("\n†: copied from elsewhere, not run by the authors.")
     unfinished = sum(len(row.folders) - len(runs[row.name]) for row in rows)
     if unfinished:
         print(f"\n{unfinished} runs that have not come to their end are left out.")

@@ -3,8 +3,8 @@
 import functools
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,6 +14,9 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.data import Graph
+
+Weights = Literal["symmetric", "mean"]
+"""How a flat convolution weighs neighbours: as Kipf and Welling do, or all alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +120,14 @@ class Block:
         features: Of every node: a row of a matrix with the clients' own along its diagonal, or of
             dense ones side by side.
         norms: Lengths of the features.
-        neighbours: The mean over the neighbours of a node and itself.
-        flat: The same with the weights of Kipf and Welling (2017), Eq. (2).
+        neighbours: The mean over the neighbours of a node and itself, in float64.
+        symmetric: The same with the weights of Kipf and Welling (2017), Eq. (2).
     """
 
     features: Sparse | Float[Tensor, "clients n width"]
     norms: Float[Tensor, "clients n 1"]
     neighbours: Sparse
-    flat: Sparse
+    symmetric: Sparse
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -138,9 +141,23 @@ class Block:
         return self.features.times(weight.reshape(-1, weight.shape[-1])).unflatten(0, self.shape)
 
     @functools.cached_property
-    def mixed(self) -> Float[Tensor, "clients n width"] | None:
-        """Dense features with those of neighbours mixed in as by ``flat``, once and for all."""
-        return self.gather(self.flat, self.features) if isinstance(self.features, Tensor) else None
+    def mean(self) -> Sparse:
+        """``neighbours``, in the dtype of the features."""
+        return replace(self.neighbours, value=self.neighbours.value.to(self.norms.dtype))
+
+    @functools.cached_property
+    def _mixed(self) -> dict[str, Tensor]:
+        return {}
+
+    def mixed(self, weights: Weights) -> Float[Tensor, "clients n width"] | None:
+        """Dense features with those of neighbours mixed in, once and for all; of sparse ones none.
+
+        Args:
+            weights: Which of the block's matrices mixes them.
+        """
+        if isinstance(self.features, Tensor) and weights not in self._mixed:
+            self._mixed[weights] = self.gather(getattr(self, weights), self.features)
+        return self._mixed.get(weights)
 
     def gather(self, matrix: Sparse, x: Float[Tensor, "clients n k"]) -> Tensor:
         """What every node gets from its neighbours; ``matrix`` is one of the block's own."""
@@ -183,7 +200,7 @@ def _joined(graphs: tuple[Graph, ...]) -> Block:
         else _diagonal(features, n, first.width),
         torch.cat([_filled(part.norms, n) for part in parts]),
         _diagonal([part.neighbours for part in parts], n, n),
-        _diagonal([part.flat for part in parts], n, n),
+        _diagonal([part.symmetric for part in parts], n, n),
     )
 
 
@@ -203,13 +220,13 @@ def _alone(graph: Graph) -> Block:
     column, counts = graph.neighbours, graph.degrees + 1
     features, norms = _rows(graph.features)
     share = counts.to(graph.features.dtype).rsqrt()
-    flat = share[column] * share.repeat_interleave(counts)
+    symmetric = share[column] * share.repeat_interleave(counts)
     mean = (1 / counts.double()).repeat_interleave(counts)
     return Block(
         features,
         norms.reshape(1, -1, 1),
         Sparse.of(counts, column, mean, len(graph)),
-        Sparse.of(counts, column, flat, len(graph)),
+        Sparse.of(counts, column, symmetric, len(graph)),
     )
 
 

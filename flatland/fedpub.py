@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from fedbolic.data.graph import simple_edges
 from fedbolic.federated.aggregate import Aggregator, Collect
 from fedbolic.federated.method import Total, Update
 from fedbolic.federated.sharing import Sharing, pick
+from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import Block, block
@@ -68,7 +70,7 @@ class MaskedGCN(GraphNetwork):
         sizes = widths_of(meta, self.widths)
         layer = functools.partial(MaskedLinear, threshold=self.threshold)
         head = MaskedHead(sizes[-1], meta.num_classes, threshold=self.threshold)
-        return Masked(sizes, head, self.dropout, self.activation, layer)
+        return Flat(sizes, head, self.dropout, self.activation, layer)
 
 
 class MaskedLinear(SpaceLinear):
@@ -92,13 +94,20 @@ class MaskedHead(FlatHead, MaskedLinear):
     """The logits of a masked linear layer."""
 
 
-class Masked(Flat):
-    """A flat network that tells, if it is asked, what it makes of a graph before its head."""
+class Embedding(nn.Module):
+    """What a network makes of a graph: the mean of its last convolution over the nodes.
 
-    @override
-    def forward(self, block: Block, *, embed: bool = False) -> Tensor:
-        """One logit per class for every node, or the mean of what the last convolution gives."""
-        return self.convolved(block).mean(dim=-2) if embed else super().forward(block)
+    Args:
+        network: Whose.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, block: Block) -> Float[Tensor, "clients width"]:
+        """A vector for every graph."""
+        return cast("Flat", self.network).convolved(block).mean(dim=-2)
 
 
 @dataclass(frozen=True)
@@ -116,8 +125,9 @@ class FedPub(GraphMethod):
     .. math:: f_i(\theta \odot \mu_i) + \lambda_1 \|\mu_i\|_1
         + \tfrac{\text{proximal}}{2} \|\theta - \bar\theta_i\|^2
 
-    A client who has not answered yet gets the mean over all. Unlike the other methods here it
-    sends the server every client's network by itself, so no sum can hide one.
+    A client who has not answered yet gets the plain mean over those who answered last; one who does
+    not answer keeps the mean it had. Unlike the other methods here it sends the server every
+    client's network by itself, so no sum can hide one.
 
     Departs from the paper: ``sparsity`` and ``proximal``, its lambda 1 and twice its lambda 2, are
     0 by default. In the authors' code, where both lambdas are 0.001, the terms are of values that
@@ -157,8 +167,6 @@ class FedPub(GraphMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(temperature=self.temperature, sparsity=self.sparsity)
-        if "shared" not in self.sharing.values():
-            raise ValueError("FedPub needs shared parameters, and sharing has none: share '*'")
 
     @property
     @override
@@ -167,7 +175,10 @@ class FedPub(GraphMethod):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        return {**super().init(meta, rng), "clients": {}}
+        state = super().init(meta, rng)
+        if not state["parameters"]:
+            raise ValueError(f"sharing leaves no parameter to be sent: {self.sharing}")
+        return {**state, "clients": {}}
 
     @override
     def broadcast(self, state: Tree, client_id: int) -> Tree:
@@ -216,10 +227,14 @@ class FedPub(GraphMethod):
         """What a client's network makes of the random graph."""
         like, (width,) = client.no_inputs, client.meta.input_shape
         graph = random_graph(context["shared"]["seed"], width, like.device, like.dtype)
-        parameters = {**local["parameters"], **context["own"]["fixed"]}
-        model, proxy = self.model(client.meta), block((graph,))
+        known = {**local["parameters"], **context["own"]["fixed"]}
+        parameters, buffers = (
+            {f"network.{name}": value for name, value in values.items()}
+            for values in (known, local["buffers"])
+        )
+        model = _embedding(self.network, client.meta)
         with torch.no_grad():
-            return model(parameters, local["buffers"], proxy, embed=True)[0][0]
+            return model(parameters, buffers, block((graph,)))[0][0]
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -253,6 +268,11 @@ def likeness(
     """
     directions = nn.functional.normalize(embeddings, dim=1)
     return (temperature * directions @ directions.T).softmax(dim=1)
+
+
+@functools.cache
+def _embedding(network: MaskedGCN, meta: Meta) -> Model:
+    return Model(lambda: Embedding(network.build(meta)))
 
 
 def _mixed(shares: Tensor, stacked: Tensor) -> Tensor:

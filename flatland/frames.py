@@ -11,6 +11,7 @@ from fedbolic.federated.sharing import Sharing
 from fedbolic.manifolds import Lorentz
 from fedbolic.manifolds.numerics import square
 from fedbolic.types import Meta
+from flatland.blocks import Weights
 from flatland.model import (
     Activation,
     Curved,
@@ -71,17 +72,20 @@ class Twin(GraphNetwork):
 
     .. math:: \text{logit}_k = -|x + w - p_k|^2 + b_k
 
-    ``head.frame`` is w, which starts 0. What ``Frame`` gains over this one, curvature gains.
+    ``head.frame`` is w, which starts 0. What ``Frame`` gains over this one with ``neighbours``
+    ``mean``, curvature gains; the symmetric weights of a GCN are another difference.
 
     Args:
         widths: Of every convolution, at least one.
         dropout: The share of every convolution's outputs that training drops, in [0, 1).
         activation: The function after every convolution.
+        neighbours: How they are weighed, as of ``GCN``.
     """
 
     widths: tuple[int, ...] = (128, 128)
     dropout: float = 0.5
     activation: Activation = "relu"
+    neighbours: Weights = "symmetric"
 
     def __post_init__(self) -> None:
         check_layers(self.widths, self.dropout)
@@ -90,7 +94,7 @@ class Twin(GraphNetwork):
     def build(self, meta: Meta) -> nn.Module:
         sizes = widths_of(meta, self.widths)
         head = FlatPrototypes(sizes[-1], meta.num_classes)
-        return Flat(sizes, head, self.dropout, self.activation)
+        return Flat(sizes, head, self.dropout, self.activation, neighbours=self.neighbours)
 
 
 class _Prototypes(nn.Module):

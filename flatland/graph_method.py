@@ -62,6 +62,11 @@ class GraphMethod(Stepped):
         check.positive(lr=self.lr)
         check.not_negative(proximal=self.proximal, weight_decay=self.weight_decay)
         check_sharing(self.sharing)
+        if self.optimizer.weight_decay:
+            raise ValueError(
+                f"the optimizer has a weight decay of {self.optimizer.weight_decay}, which would "
+                "act on the curvature, too: give weight_decay instead"
+            )
 
     @override
     def model(self, meta: Meta) -> Model:

@@ -21,7 +21,7 @@ from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import sinhc, square
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
-from flatland.blocks import Block
+from flatland.blocks import Block, Weights
 from flatland.ricci import BOUNDS
 
 FARTHEST = 10.0
@@ -57,6 +57,8 @@ class GCN(GraphNetwork):
         widths: Of every convolution, at least one.
         dropout: The share of every convolution's outputs that training drops, in [0, 1).
         activation: The function after every convolution.
+        neighbours: ``symmetric`` for the weights above, ``mean`` for :math:`D^{-1} (A + I)`, by
+            which ``LorentzGCN`` weighs them.
 
     References:
         Kipf and Welling (2017), Eq. (2), arXiv:1609.02907.
@@ -65,6 +67,7 @@ class GCN(GraphNetwork):
     widths: tuple[int, ...] = (128, 128)
     dropout: float = 0.5
     activation: Activation = "relu"
+    neighbours: Weights = "symmetric"
 
     def __post_init__(self) -> None:
         check_layers(self.widths, self.dropout)
@@ -72,7 +75,8 @@ class GCN(GraphNetwork):
     @override
     def build(self, meta: Meta) -> nn.Module:
         sizes = widths_of(meta, self.widths)
-        return Flat(sizes, FlatHead(sizes[-1], meta.num_classes), self.dropout, self.activation)
+        head = FlatHead(sizes[-1], meta.num_classes)
+        return Flat(sizes, head, self.dropout, self.activation, neighbours=self.neighbours)
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ class Flat(_Network):
         dropout: Of every convolution.
         activation: After every convolution.
         layer: The linear map of a convolution.
+        neighbours: How they are weighed.
     """
 
     def __init__(
@@ -154,8 +159,11 @@ class Flat(_Network):
         dropout: float,
         activation: Activation,
         layer: "Callable[[int, int], SpaceLinear] | None" = None,
+        *,
+        neighbours: Weights = "symmetric",
     ) -> None:
         super().__init__(layer or SpaceLinear, widths, head, dropout, activation)
+        self.neighbours = neighbours
 
     def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
@@ -164,13 +172,15 @@ class Flat(_Network):
     def convolved(self, block: Block) -> Float[Tensor, "clients n width"]:
         """What the last convolution gives, ahead of its activation."""
         first, *others = cast("list[SpaceLinear]", list(self.body))  # modules by their class
-        if block.mixed is None:
-            y = block.gather(block.flat, block.map_features(first.matrix))
+        weights = block.symmetric if self.neighbours == "symmetric" else block.mean
+        features = block.mixed(self.neighbours)
+        if features is None:
+            y = block.gather(weights, block.map_features(first.matrix))
         else:
-            y = block.mixed @ first.matrix
+            y = features @ first.matrix
         y = y + per_client(first.bias)
         for layer, drop in zip(others, self.dropout, strict=False):
-            mixed = block.gather(block.flat, drop(self.activation(y)) @ layer.matrix)
+            mixed = block.gather(weights, drop(self.activation(y)) @ layer.matrix)
             y = mixed + per_client(layer.bias)
         return y
 

@@ -37,9 +37,11 @@ class Chosen:
 
 
 def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
-    """The scores of a run at the round chosen on validation; none if it has no such scores.
+    """The scores of a run at the round chosen on validation; none if no round has all of them.
 
     Departs from FED-PUB's code: a client without test nodes is left out, not counted as right.
+    Rounds are compared in which all clients have scores, as means over different ones do not
+    compare.
 
     Args:
         rows: All that the run measured.
@@ -57,11 +59,11 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
     scores = _by_name(rows)
     validation = scores.get(f"{of}validation/accuracy", {})
     test, sizes = (scores.get(f"{of}test/{name}", {}) for name in ("accuracy", "examples"))
-    common = [r for r in validation if r in test]
-    if not common:
+    whole = set.intersection(*(_whole(of_round) for of_round in (validation, test)))
+    if not whole:
         return None
-    best = max(common, key=lambda r: (statistics.fmean(validation[r].values()), -r))
-    late = best > LATE * max(row.round for row in rows) and len(common) > 1
+    best = max(whole, key=lambda r: (statistics.fmean(validation[r].values()), -r))
+    late = best > LATE * max(row.round for row in rows) and len(whole) > 1
     return _over_clients(best, test[best], sizes[best], rising=late)
 
 
@@ -79,6 +81,12 @@ def tuned(rows: Sequence[Row]) -> Chosen | None:
     last = max(scores["tuned/accuracy"])
     found, sizes = (scores[f"tuned/{name}"][last] for name in ("accuracy", "examples"))
     return _over_clients(last, found, sizes, rising=False)
+
+
+def _whole(scores: dict[int, dict[int, float]]) -> set[int]:
+    """The rounds in which every client that was ever scored was."""
+    everyone = {client for of_round in scores.values() for client in of_round}
+    return {r for r, of_round in scores.items() if of_round.keys() == everyone}
 
 
 def _by_name(rows: Sequence[Row]) -> dict[str, dict[int, dict[int, float]]]:

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import torch
 from jaxtyping import Float, Int64
@@ -24,7 +25,8 @@ class Graph:
         labels: Of every node.
 
     Raises:
-        ValueError: If rows and labels differ in number, or an edge names no node.
+        ValueError: If rows and labels differ in number, an edge names no node, or edges are not as
+            :func:`simple_edges` gives them.
 
     Example:
         >>> path = Graph(torch.eye(3), simple_edges(torch.tensor([[0, 1], [1, 2]]), 3),
@@ -44,6 +46,14 @@ class Graph:
                 f"{len(self.labels)} labels"
             )
         _refuse_strangers(self.edges, len(self))
+        first, second = self.edges
+        there, back = (i * len(self) + j for i, j in ((first, second), (second, first)))
+        ascending = bool((there.diff() > 0).all())
+        if not ascending or (first == second).any() or not torch.equal(there, back.sort().values):
+            raise ValueError(
+                "edges must be there in both directions, once, in ascending order and without "
+                "loops: simple_edges makes them so"
+            )
 
     def __len__(self) -> int:
         """The number of nodes."""
@@ -92,15 +102,28 @@ class Graph:
         )
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Graph":
-        """The same graph on ``device``, its features as ``dtype``; itself if it is there."""
-        features = self.features.to(device, dtype)
-        if features.device == self.features.device and features.dtype == self.features.dtype:
+        """The same graph on ``device``, its features as ``dtype``; itself if it is there.
+
+        Whoever asks again while somebody holds the result gets that.
+        """
+        probe = torch.empty(0, device=device, dtype=dtype or self.features.dtype)
+        place = probe.device, probe.dtype
+        if place == (self.features.device, self.features.dtype):
             return self
-        return Graph(
+        if (known := self._elsewhere.get(place)) is not None:
+            return known
+        features = self.features.to(*place)
+        found = Graph(
             features.coalesce() if features.is_sparse else features,
             self.edges.to(device),
             self.labels.to(device),
         )
+        self._elsewhere[place] = found
+        return found
+
+    @functools.cached_property
+    def _elsewhere(self) -> "WeakValueDictionary[tuple[torch.device, torch.dtype], Graph]":
+        return WeakValueDictionary()
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ class Planetoid(GraphSet):
         files = [f"ind.{self.name.lower()}.{name}" for name in names]
         folder = _raw(f"planetoid/{self.name}/raw", files, root)
         if folder is None:
-            folder = _cached("planetoid", datasets.Planetoid, self.name, root, download=download)
+            folder = _cached("planetoid", datasets.Planetoid, self.name, download=download)
         return from_data(io.read_planetoid_data(str(folder), self.name.lower()))
 
 
@@ -90,7 +90,7 @@ class Amazon(GraphSet):
         file = f"amazon_electronics_{self.name.lower()}.npz"
         folder = _raw(f"amazon/{self.name}/raw", [file], root)
         if folder is None:
-            folder = _cached("amazon", datasets.Amazon, self.name, root, download=download)
+            folder = _cached("amazon", datasets.Amazon, self.name, download=download)
         return from_data(io.read_npz(str(folder / file), to_undirected=True))
 
 
@@ -168,7 +168,8 @@ def from_data(data: "Data") -> Graph:
     """The graph of PyG's ``Data``: undirected, without self loops and repeated edges.
 
     Raises:
-        ValueError: If there are no features, or not one integer label for every node.
+        ValueError: If there are no features, one is no finite number, or there is not one label
+            for every node, an integer from 0.
     """
     x, edges, y = data.x, data.edge_index, data.y
     if not isinstance(x, Tensor) or x.ndim != 2:
@@ -177,6 +178,13 @@ def from_data(data: "Data") -> Graph:
         raise ValueError("a graph needs edge_index of shape (2, edges)")
     if not isinstance(y, Tensor) or y.shape != x.shape[:1] or y.is_floating_point():
         raise ValueError("a graph needs labels: y must have one integer per node")
+    if len(y) and y.min() < 0:
+        raise ValueError(
+            f"labels count from 0, got {int(y.min())}: leave out nodes without a label, as "
+            "data.subgraph(data.y >= 0) does"
+        )
+    if not (x.to_dense() if x.is_sparse else x).isfinite().all():
+        raise ValueError("features must be finite numbers: x has NaN or infinite ones")
     return Graph(compact(x.float()), simple_edges(edges, len(x)), y.long())
 
 
@@ -200,7 +208,7 @@ def _raw(below: str, files: list[str], root: Path | None) -> Path | None:
     return None
 
 
-def _cached(kind: str, dataset: type, name: str, root: Path | None, *, download: bool) -> Path:
+def _cached(kind: str, dataset: type, name: str, *, download: bool) -> Path:
     """PyG's own folder of raw files in the user's cache, downloaded by PyG if missing."""
     from fedbolic.data.download import cache
 

@@ -63,12 +63,7 @@ class Model:
         return self._parts[name]
 
     def __call__(
-        self,
-        parameters: Params,
-        buffers: Params,
-        *inputs: Any,
-        training: bool = False,
-        **options: Any,
+        self, parameters: Params, buffers: Params, *inputs: Any, training: bool = False
     ) -> tuple[Tensor, Params]:
         """The outputs for ``inputs``, and the buffers after them.
 
@@ -77,7 +72,6 @@ class Model:
             buffers: Every buffer by name; left untouched.
             *inputs: What the module's ``forward`` takes.
             training: Whether batch norm and dropout act as in training.
-            **options: What ``forward`` takes by name.
 
         Raises:
             ValueError: If the names are not those of the module.
@@ -95,7 +89,7 @@ class Model:
         held = {name: self._places[name][0].value for name in values}
         try:
             self._hold(values)
-            outputs = self._module(*inputs, **options)
+            outputs = self._module(*inputs)
             # a module may replace a buffer
             return outputs, {name: self._places[name][0].value for name in buffers}
         finally:

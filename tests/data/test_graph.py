@@ -63,6 +63,25 @@ def test_what_is_no_graph_is_refused():
         Graph(torch.ones(2, 2), torch.zeros(2, 0, dtype=torch.int64), torch.arange(3))
     with pytest.raises(ValueError, match=r"an edge ends at 2, but nodes are 0 \.\. 1"):
         Graph(torch.ones(2, 2), torch.tensor([[0, 2], [2, 0]]), torch.arange(2))
+    one_way, loop, twice, disordered = (
+        [[0], [1]],
+        [[0], [0]],
+        [[0, 0, 1, 1], [1, 1, 0, 0]],
+        [[1, 0], [0, 1]],
+    )
+    for edges in (one_way, loop, twice, disordered):
+        with pytest.raises(ValueError, match="simple_edges"):
+            Graph(torch.ones(2, 2), torch.tensor(edges), torch.arange(2))
+
+
+def test_the_splits_of_a_client_share_one_graph_wherever_they_are_sent():
+    graph = graph_of(networkx.path_graph(5))
+    splits = [GraphSplit(graph, torch.tensor([i])) for i in range(3)]
+    sent = [split.to("cpu", torch.float64) for split in splits]
+    assert sent[0].graph is sent[1].graph is sent[2].graph
+    assert sent[0].graph.features.dtype == torch.float64
+    assert splits[0].to("cpu", torch.float16).graph is not sent[0].graph
+    assert graph.to("cpu", graph.features.dtype) is graph
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -169,6 +169,16 @@ def test_a_client_with_nothing_to_learn_from_is_refused():
             Data(x=torch.eye(2), edge_index=torch.zeros(2, 0).long(), y=torch.zeros(2)),
             "one integer per node",
         ),
+        (
+            Data(x=torch.eye(2), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0, -1])),
+            "labels count from 0, got -1",
+        ),
+        (
+            Data(
+                x=torch.eye(2) * torch.nan, edge_index=torch.zeros(2, 0).long(), y=torch.arange(2)
+            ),
+            "finite",
+        ),
     ],
 )
 def test_data_that_are_no_labelled_graph_are_refused(data, words):

@@ -185,8 +185,14 @@ def test_a_block_of_clients_is_each_of_them_alone(graphs, sparse, caplog):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": -1.0}, {"sparsity": -1.0}, {"sharing": {"*": "personal"}}, {"rounds": 0}],
+    [
+        {"temperature": -1.0},
+        {"sparsity": -1.0},
+        {"sharing": {"*": "personal", "x": "shared"}},
+        {"rounds": 0},
+        {"optimizer": Adam(weight_decay=0.1)},
+    ],
 )
-def test_settings_that_cannot_be_are_refused(wrong):
+def test_settings_that_cannot_be_are_refused(data, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        FedPub(**wrong)
+        FedPub(**wrong).init(data.meta, Rng(0))

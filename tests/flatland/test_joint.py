@@ -114,7 +114,7 @@ def dense(matrix):
 def test_a_block_has_its_clients_along_the_diagonal():
     graphs = tuple(graph_of(pairs, n, seed=n, sparse=True) for pairs, n in ALIKE)
     joint, n, width = block(graphs), 9, 5
-    for of in ("features", "neighbours", "flat"):
+    for of in ("features", "neighbours", "symmetric"):
         k = width if of == "features" else n
         expected = torch.zeros(4 * n, 4 * k, dtype=torch.float64)
         for i, graph in enumerate(graphs):

@@ -15,7 +15,7 @@ from fedbolic.nn.model import Model
 from fedbolic.types import Meta
 from flatland import GCN, LorentzGCN
 from flatland.blocks import block
-from flatland.model import FARTHEST, SpaceTimeLinear, centroids, lifted
+from flatland.model import FARTHEST, SpaceTimeLinear, centroids, lifted, time_of
 from flatland.ricci import BOUNDS
 from tests.flatland.cases import NO_EDGES, complete, graph_of, path, star
 
@@ -32,6 +32,11 @@ def residual(space, x):
     x = x.detach()
     products = -(x[..., 0] ** 2) + x[..., 1:].square().sum(-1)
     return float(((products + 1 / space.c).abs() / x[..., 0] ** 2).max())
+
+
+def point_of(space, s):
+    """A point by its space coordinates, with the time that the networks give it."""
+    return torch.cat((time_of(space, s), s), -1)
 
 
 def values(network, *, c=1.0, time=0.3, seed=0):
@@ -93,13 +98,15 @@ def test_the_network_is_the_papers(pairs, n, c, sparse):
 
 @every_graph
 @pytest.mark.parametrize("sparse", [False, True])
-def test_the_flat_network_is_kipf_and_wellings(pairs, n, sparse):
+@pytest.mark.parametrize("weights", ["symmetric", "mean"])
+def test_the_flat_network_is_kipf_and_wellings(pairs, n, sparse, weights):
     graph = graph_of(pairs, n, sparse=sparse)
-    model, p, buffers = values(GCN((6, 4)))
+    model, p, buffers = values(GCN((6, 4), neighbours=weights))
     a, h = dense(graph)
-    share = a.sum(1).rsqrt()
+    degrees = a.sum(1, keepdim=True)
+    a = a / (degrees * degrees.T).sqrt() if weights == "symmetric" else a / degrees
     for layer in range(2):
-        mixed = (share[:, None] * a * share) @ h @ p[f"body.{layer}.space"]
+        mixed = a @ h @ p[f"body.{layer}.space"]
         h = (mixed + p[f"body.{layer}.bias"]).relu()
     logits = logits_of(model, p, buffers, graph)
     assert_close(logits, h @ p["head.space"] + p["head.bias"])
@@ -109,7 +116,8 @@ def test_the_flat_network_is_kipf_and_wellings(pairs, n, sparse):
 @every_curvature
 def test_points_are_on_the_sheet_after_every_operation(pairs, n, c):
     graph, space = graph_of(pairs, n), Lorentz(c)
-    one = block((graph,))
+    one, (a, _) = block((graph,)), dense(graph)
+    means = a / a.sum(1, keepdim=True)
     factor, time = lifted(space, one.norms)
     x = torch.cat((time, factor * one.features), -1)
     assert residual(space, x) < 1e-12
@@ -117,11 +125,15 @@ def test_points_are_on_the_sheet_after_every_operation(pairs, n, c):
         torch.manual_seed(layer)
         linear = SpaceTimeLinear(x.shape[-1] - 1, 7).double()
         torch.nn.init.normal_(linear.time)
-        y = linear(x[..., :1], x[..., 1:])
-        assert residual(space, sheet_point(space, y)) < 1e-12
-        s = centroids(space, y, one)
-        assert residual(space, sheet_point(space, s)) < 1e-12
-        x = sheet_point(space, s.relu() * torch.tensor([2.0, 0.0, 2.0, 2.0, 0.0, 2, 2]))
+        y = point_of(space, linear(x[..., :1], x[..., 1:])).detach()
+        assert residual(space, y) < 1e-12
+        z = means @ y
+        lost = 1e-12 + 1e-15 * float(c * z[..., 0].square().max())  # far out, its length cancels
+        z = z / (z[..., :1] ** 2 - z[..., 1:].square().sum(-1, keepdim=True)).mul(c).sqrt()
+        x = point_of(space, centroids(space, y[..., 1:], one))
+        assert residual(space, x) < 1e-12
+        assert_close(x, z, rtol=lost, atol=lost * float(z.abs().max()))
+        x = point_of(space, x[..., 1:].relu() * torch.tensor([2.0, 0.0, 2.0, 2.0, 0.0, 2, 2]))
         assert residual(space, x) < 1e-12
 
 

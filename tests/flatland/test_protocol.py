@@ -39,6 +39,13 @@ def test_clients_without_test_nodes_are_left_out():
     assert (chosen.mean, chosen.weighted, chosen.worst) == (0.5, 0.5, 0.5)
 
 
+def test_rounds_of_some_clients_alone_do_not_compare():
+    rows = measured(VALIDATION, TEST, (10.0, 30.0))
+    alone = [row for row in rows if not (row.round == 2 and row.client == 1)]  # the best round
+    assert choose(alone).round == 3
+    assert choose([row for row in rows if row.client != row.round % 2]) is None
+
+
 def test_a_run_whose_best_round_is_late_may_still_be_rising():
     rows = measured([(0.1 * r,) for r in range(10)], [(0.1 * r,) for r in range(10)], (4.0,))
     assert choose(rows).rising
