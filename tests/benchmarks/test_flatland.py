@@ -1,0 +1,85 @@
+"""FlatLand's table of hand-written runs, with its numbers worked out by hand."""
+
+import pytest
+
+from benchmarks import flatland
+
+HEADER = "round,client,name,value\n"
+CONFIG = "seed: 0\nmethod:\n  class_path: flatland.FlatLand\n  init_args: {rounds: 2}\n"
+
+
+def of_round(round, prefix, validation, test):
+    """Scores of two clients of 10 and 30 test nodes."""
+    rows = []
+    for client, (v, t, n) in enumerate(zip(validation, test, (10, 30), strict=True)):
+        names = {"validation/accuracy": v, "test/accuracy": t, "test/examples": n}
+        rows += [f"{round},{client},{prefix}{name},{value}\n" for name, value in names.items()]
+    return "".join(rows)
+
+
+def run_of(better, worse):
+    """A run that is best on validation in its first round, and on test in its second."""
+    return (
+        of_round(1, "local/", (0.8, 0.8), better)
+        + of_round(2, "local/", (0.7, 0.8), (1.0, 1.0))
+        + of_round(1, "", (0.1, 0.1), (1.0, 1.0))
+        + of_round(2, "", (0.2, 0.2), worse)
+    )
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    runs = {
+        "Local(E)/seed0": run_of((0.5, 0.7), (0.5, 0.7)),
+        "Local(E)/seed1": run_of((0.7, 0.7), (0.5, 0.7)),
+        "FlatLand/seed0": run_of((0.6, 0.8), (0.3, 0.5)),
+        "FlatLand/seed1": run_of((0.8, 0.8), (0.3, 0.5)),
+        "FlatLand/seed2": of_round(1, "local/", (0.9, 0.9), (0.9, 0.9)),  # stopped halfway
+    }
+    for name, text in runs.items():
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(CONFIG)
+        (folder / "metrics.csv").write_text(HEADER + text)
+    for place, row in enumerate(("Local(E)", "FlatLand")):
+        (tmp_path / row / "place").write_text(str(place))
+    column = flatland.COLUMN
+    (tmp_path / "published.csv").write_text(
+        "row,setting,column,value,source\n"
+        f'Local(E),Cora,{column},79.94 ± 0.24,"Table 1, so copied from elsewhere"\n'
+        f"FlatLand,Cora,{column},80.46 ± 0.28,Table 1\n"
+        "FlatLand,Cora,another column,1,Table 1\n"
+    )
+    return tmp_path
+
+
+def test_scores_are_of_the_round_chosen_on_validation_and_copies_are_marked(sweep, capsys):
+    flatland.table(sweep, "Local(E)")
+    head, rule, local, ours, *notes = capsys.readouterr().out.splitlines()
+    assert head.count("|") == rule.count("|") == local.count("|") == ours.count("|")
+    cells = [cell.strip() for cell in local.strip("|").split("|")]
+    assert cells == [
+        "Local(E)",
+        "65.00 ± 7.07",  # 60 and 70
+        "67.50 ± 3.54",  # 65 and 70, the second client three times
+        "60.00 ± 14.14",
+        "60.00 ± 0.00",  # what the server sent, chosen by its own validation
+        "",
+        "79.94 ± 0.24 †",
+        "0 of 2",
+        "2",
+    ]
+    cells = [cell.strip() for cell in ours.strip("|").split("|")]
+    assert cells[:2] == ["FlatLand", "75.00 ± 7.07"]
+    assert cells[4:] == ["40.00 ± 0.00", "+10.00 [+10.00, +10.00]", "80.46 ± 0.28", "0 of 2", "2"]
+    assert notes == [
+        "",
+        "†: copied from elsewhere, not run by the authors.",
+        "",
+        "1 runs that have not come to their end are left out.",
+    ]
+
+
+def test_the_row_to_compare_with_may_be_another(sweep, capsys):
+    flatland.table(sweep, "FlatLand")
+    assert "| -10.00 [-10.00, -10.00] |" in capsys.readouterr().out
