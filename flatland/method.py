@@ -46,8 +46,8 @@ class FlatLand(GraphMethod):
     ``{"*": shared}`` FedAvg (with ``LorentzGCN``, the ablation without decoupling), ``{"head.*":
     personal, "*": shared}`` FedPer; with ``network`` ``GCN`` they are Euclidean. Without tailored
     spaces is ``curvature`` ``Constant()`` and ``{"*.time": personal, "curvature.*": fixed, "*":
-    shared}``. A ``fixed`` curvature is that of the client's own graph. A shared curvature is
-    averaged as c. Variants of ours are the networks of ``flatland.frames``; Shrink, which is
+    shared}``. A ``fixed`` curvature is that of the client's own graph. A shared one begins at
+    1, whatever ``curvature`` says, and is averaged as c. Variants of ours are the networks of ``flatland.frames``; Shrink, which is
     ``shrink`` above 0; and what it becomes as that grows, LorShare: only the curvature personal.
 
     Departs from the paper: the time row v is left out, as it has no effect there; the curvature
@@ -63,7 +63,7 @@ class FlatLand(GraphMethod):
             its last round ended.
         weight_decay: Added, times the parameter, to the gradient; 0 or more. Not of the curvature.
         sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        curvature: What a client's curvature begins with.
+        curvature: What a client's curvature begins with, unless it is shared.
         curvature_rate: The curvature's step size over ``lr``, above 0.
         proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.
             Without effect where a round is one step.
