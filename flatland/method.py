@@ -47,8 +47,9 @@ class FlatLand(GraphMethod):
     personal, "*": shared}`` FedPer; with ``network`` ``GCN`` they are Euclidean. Without tailored
     spaces is ``curvature`` ``Constant()`` and ``{"*.time": personal, "curvature.*": fixed, "*":
     shared}``. A ``fixed`` curvature is that of the client's own graph. A shared one begins at
-    1, whatever ``curvature`` says, and is averaged as c. Variants of ours are the networks of ``flatland.frames``; Shrink, which is
-    ``shrink`` above 0; and what it becomes as that grows, LorShare: only the curvature personal.
+    1, whatever ``curvature`` says, and is averaged as c. Variants of ours are the networks of
+    ``flatland.frames``; Shrink, which is ``shrink`` above 0; and what it becomes as that grows,
+    LorShare: only the curvature personal.
 
     Departs from the paper: the time row v is left out, as it has no effect there; the curvature
     begins at :math:`c = -\mathrm{Ric}`; hidden biases are shared; the optimiser's moments stay at
