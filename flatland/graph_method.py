@@ -184,7 +184,7 @@ class GraphMethod(Stepped):
     @property
     @override
     def calibrating(self) -> "GraphMethod | None":
-        return None  # a head in closed form would read features that mix the clients' spaces
+        return None  # a head in closed form has no features common to all clients to read
 
     def _is_global(self, meta: Meta) -> bool:
         parameters, _ = self.model(meta).init(0)

@@ -117,7 +117,7 @@ def test_scores_are_those_of_torch_to_the_bit(n, num_classes, active, decay, top
 
 @pytest.mark.parametrize("compiler", [True, False])
 @pytest.mark.parametrize("strange", [9, -1])
-def test_hashes_of_other_lengths_than_the_counts_are_refused(compiler, strange, monkeypatch):
+def test_hashes_with_ones_where_no_count_is_are_refused(compiler, strange, monkeypatch):
     monkeypatch.setattr(kernel, "FOUND", compiler)
     with pytest.raises(ValueError, match=f"a one at {strange}, but counts are at 0 .. 8"):
         bloom.log_scores(torch.zeros(2, 9).long(), torch.tensor([[3, strange]]).int(), 0.5)
