@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fedbolic.data import Graph
 
-Weights = Literal["symmetric", "mean"]
+Mixing = Literal["symmetric", "mean"]
 """How a flat convolution weighs neighbours: as Kipf and Welling do, or all alike."""
 
 
@@ -149,15 +149,15 @@ class Block:
     def _mixed(self) -> dict[str, Tensor]:
         return {}
 
-    def mixed(self, weights: Weights) -> Float[Tensor, "clients n width"] | None:
+    def mixed(self, mixing: Mixing) -> Float[Tensor, "clients n width"] | None:
         """Dense features with those of neighbours mixed in, once and for all; of sparse ones none.
 
         Args:
-            weights: Which of the block's matrices mixes them.
+            mixing: Which of the block's matrices mixes them.
         """
-        if isinstance(self.features, Tensor) and weights not in self._mixed:
-            self._mixed[weights] = self.gather(getattr(self, weights), self.features)
-        return self._mixed.get(weights)
+        if isinstance(self.features, Tensor) and mixing not in self._mixed:
+            self._mixed[mixing] = self.gather(getattr(self, mixing), self.features)
+        return self._mixed.get(mixing)
 
     def gather(self, matrix: Sparse, x: Float[Tensor, "clients n k"]) -> Tensor:
         """What every node gets from its neighbours; ``matrix`` is one of the block's own."""

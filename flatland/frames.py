@@ -11,7 +11,7 @@ from fedbolic.federated.sharing import Sharing
 from fedbolic.manifolds import Lorentz
 from fedbolic.manifolds.numerics import square
 from fedbolic.types import Meta
-from flatland.blocks import Weights
+from flatland.blocks import Mixing
 from flatland.model import (
     Activation,
     Curved,
@@ -85,7 +85,7 @@ class Twin(GraphNetwork):
     widths: tuple[int, ...] = (128, 128)
     dropout: float = 0.5
     activation: Activation = "relu"
-    neighbours: Weights = "symmetric"
+    neighbours: Mixing = "symmetric"
 
     def __post_init__(self) -> None:
         check_layers(self.widths, self.dropout)

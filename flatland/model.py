@@ -21,7 +21,7 @@ from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import sinhc, square
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
-from flatland.blocks import Block, Weights
+from flatland.blocks import Block, Mixing
 from flatland.ricci import BOUNDS
 
 FARTHEST = 10.0
@@ -67,7 +67,7 @@ class GCN(GraphNetwork):
     widths: tuple[int, ...] = (128, 128)
     dropout: float = 0.5
     activation: Activation = "relu"
-    neighbours: Weights = "symmetric"
+    neighbours: Mixing = "symmetric"
 
     def __post_init__(self) -> None:
         check_layers(self.widths, self.dropout)
@@ -160,7 +160,7 @@ class Flat(_Network):
         activation: Activation,
         layer: "Callable[[int, int], SpaceLinear] | None" = None,
         *,
-        neighbours: Weights = "symmetric",
+        neighbours: Mixing = "symmetric",
     ) -> None:
         super().__init__(layer or SpaceLinear, widths, head, dropout, activation)
         self.neighbours = neighbours
