@@ -92,7 +92,7 @@ def method(work: Workload) -> FedAvg:
 def federation(work: Workload, data: Sequence[tuple[Tensor, Tensor]]) -> FederatedData:
     """The clients of a workload, laid out as the sources do it, with nothing to be scored on."""
     sizes = [len(y) for _, y in data]
-    meta = Meta(work.num_classes, work.input_shape, tuple(sizes))
+    meta = Meta(work.num_classes, work.input_shape, len(sizes))
     together = Examples(
         {"x": torch.cat([x for x, _ in data]), "y": torch.cat([y for _, y in data])}
     )

@@ -107,7 +107,7 @@ class Found:
 
 def first_values(work: Workload, dtype: torch.dtype) -> Params:
     """The global parameters before the first round, as the trainer begins."""
-    meta = Meta(work.num_classes, work.input_shape, (work.size,) * work.num_clients)
+    meta = Meta(work.num_classes, work.input_shape, work.num_clients)
     parameters = method(work).init(meta, RNG.at("init"))["parameters"]
     return {name: value.to(dtype) for name, value in parameters.items()}
 

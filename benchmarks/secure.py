@@ -92,7 +92,7 @@ def federation(num_clients: int) -> list[Client]:
     Args:
         num_clients: How many.
     """
-    meta = Meta(2, (1,), (1,) * num_clients)
+    meta = Meta(2, (1,), num_clients)
     one = Examples({"x": torch.zeros(1, 1), "y": torch.zeros(1, dtype=torch.int64)})
     return [Client(i, one, one, one, meta) for i in range(num_clients)]
 

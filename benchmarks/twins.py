@@ -91,7 +91,7 @@ class Fashion(Problem):
 
     @override
     def build(self, twin: str, dim: int) -> nn.Module:
-        body = ConvNet(dim).build(Meta(10, (1, 14, 14), (len(self.train[0]),)))
+        body = ConvNet(dim).build(Meta(10, (1, 14, 14), num_clients=1))
         if twin == self.twins[0]:
             return nn.Sequential(body, nn.Linear(dim, 10))
         return nn.Sequential(body, ToSheet(), LorentzMLR(dim, 10))

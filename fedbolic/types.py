@@ -18,19 +18,16 @@ Params: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Meta:
-    """All that the server may know before the first round.
+    """All that every party of a federation may know before the first round.
+
+    It travels with every request and is a key of caches, so nothing in it grows with the clients.
 
     Args:
         num_classes: Labels are the integers below it.
         input_shape: Shape of one example, without a batch axis.
-        sizes: Number of labelled training examples of every client, by id from 0.
+        num_clients: Of the federation, whether they take part in a round or not.
     """
 
     num_classes: int
     input_shape: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def num_clients(self) -> int:
-        """How many clients there are, whether they take part in a round or not."""
-        return len(self.sizes)
+    num_clients: int

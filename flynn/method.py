@@ -1,6 +1,7 @@
 """FlyNNFL: every party counts its hashes, the server adds the counts, and that is the model."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,13 +77,28 @@ class FlyNN(Method):
         if self.fan_in > num_inputs:
             raise ValueError(f"fan_in is {self.fan_in}, but inputs have {num_inputs} features")
         if self.privacy is not None:
-            self._tell(self.privacy, meta)
+            seeded = self.noise == "seeded"
+            logger.warning("%s", self.privacy.ledger(self.active, meta.num_clients, seeded=seeded))
         return {
             "counts": torch.zeros(meta.num_classes, self.dim, dtype=torch.int64),
-            "largest": max(meta.sizes) if self.privacy is None else 0,
+            "largest": torch.iinfo(torch.int64).max if self.privacy is None else 0,
             "parties": 0,
             "seed": rng.at("hash").number(),
         }
+
+    @override
+    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
+        if self.privacy is None:
+            return {**state, "largest": max(sizes)}
+        if is_hopeless(self.privacy.epsilon, sum(sizes), state["counts"].numel()):
+            logger.warning(
+                "noise will drown the counts: %d examples times epsilon %g are fewer than the %d "
+                "counts; take a shorter hash or a larger epsilon",
+                sum(sizes),
+                self.privacy.epsilon,
+                state["counts"].numel(),
+            )
+        return state
 
     @override
     def broadcast(self, state: Tree, client_id: int) -> Tree:
@@ -135,19 +151,6 @@ class FlyNN(Method):
         plan = privacy.plan(self.active, client.meta.num_clients)
         released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
         return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)
-
-    def _tell(self, privacy: Mechanism, meta: Meta) -> None:
-        ledger = privacy.ledger(self.active, meta.num_clients, seeded=self.noise == "seeded")
-        logger.warning("%s", ledger)
-        num_counts = self.dim * meta.num_classes
-        if is_hopeless(privacy.epsilon, sum(meta.sizes), num_counts):
-            logger.warning(
-                "noise will drown the counts: %d examples times epsilon %g are fewer than the %d "
-                "counts; take a shorter hash or a larger epsilon",
-                sum(meta.sizes),
-                privacy.epsilon,
-                num_counts,
-            )
 
     def _hash(self, x: Tensor, seed: int, meta: Meta) -> Tensor:
         flat, num_inputs = x.flatten(1), _num_inputs(meta)

@@ -14,7 +14,7 @@ from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import Schedule, Sequential, Total
 from fedbolic.federated.method import Method
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.types import Tree
 from tests.federated.boring import NormNet
 
 ROOT = Path(__file__).parents[1] / "configs"
@@ -54,8 +54,7 @@ def small(data, *, num_clients=4, num_examples=20):
         return Client(client.id, cut(client.train), cut(client.validation), cut(client.test), meta)
 
     clients = data.clients[:num_clients]
-    sizes = tuple(len(cut(client.train)) for client in clients)
-    meta = Meta(data.meta.num_classes, data.meta.input_shape, sizes)
+    meta = dataclasses.replace(data.meta, num_clients=len(clients))
     holdout = data.holdout and cut_client(data.holdout, meta)
     return FederatedData(tuple(cut_client(c, meta) for c in clients), meta, holdout)
 
@@ -89,7 +88,8 @@ class Exchange:
 def exchanges(name):
     """A short run by a loop of its own, everything kept."""
     method, data = subject(name)
-    state, memories, answered = method.init(data.meta, RNG.at("init")), {}, ()
+    state = method.admit(method.init(data.meta, RNG.at("init")), data.sizes)
+    memories, answered = {}, ()
     log, round, exchange = [], 0, 0
     while round < method.rounds:
         phase = method.phase(state)

@@ -1,5 +1,6 @@
 """The least-squares head of frozen features, from one exchange of exact sums."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +50,10 @@ class Calibration(Method):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         return self.inner.init(meta, rng)
+
+    @override
+    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
+        return self.inner.admit(state, sizes)
 
     @override
     def broadcast(self, state: Tree, client_id: int) -> Tree:

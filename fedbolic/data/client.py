@@ -108,7 +108,7 @@ class Client:
         train: What it learns from.
         validation: What choices are made on; may be empty.
         test: What it is judged by; may be empty.
-        meta: What everybody knows of the federation.
+        meta: What every party knows of the federation.
     """
 
     id: int
@@ -139,8 +139,9 @@ class FederatedData:
 
     Args:
         clients: In the order of their ids 0, 1, ...
-        meta: What the server may know beforehand.
+        meta: What every party may know beforehand.
         holdout: The server's own test set, as a client whose other splits are empty; or none.
+        reported_sizes: :attr:`sizes` of clients whose data are elsewhere; ``None``: they are here.
 
     Raises:
         ValueError: If ids are not 0, 1, ... in order.
@@ -149,14 +150,22 @@ class FederatedData:
     clients: tuple[Client, ...]
     meta: Meta
     holdout: Client | None = None
+    reported_sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         ids = [client.id for client in self.clients]
         if ids != list(range(len(ids))):
             raise ValueError(f"client ids must be 0, 1, ... in order, got {ids[:10]}")
 
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of labelled training examples of every client, by id: the server's record."""
+        if self.reported_sizes is not None:
+            return self.reported_sizes
+        return tuple(client.size for client in self.clients)
+
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "FederatedData":
         """The same federation with all data on ``device``."""
         holdout = None if self.holdout is None else self.holdout.to(device, dtype)
         clients = tuple(client.to(device, dtype) for client in self.clients)
-        return FederatedData(clients, self.meta, holdout)
+        return FederatedData(clients, self.meta, holdout, self.reported_sizes)

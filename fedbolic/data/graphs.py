@@ -52,7 +52,7 @@ class Graphs(Source):
     Example:
         >>> from fedbolic.data.partition import IID
         >>> data = Graphs(partition=IID(4), largest_component=False).load(Rng(0))
-        >>> data.meta.num_clients, sum(data.meta.sizes), len(data.holdout.test)
+        >>> data.meta.num_clients, sum(data.sizes), len(data.holdout.test)
         (4, 48, 96)
     """
 
@@ -88,7 +88,7 @@ class Graphs(Source):
         meta = Meta(
             num_classes=int(whole.labels.max()) + 1,
             input_shape=tuple(whole.features.shape[1:]),
-            sizes=tuple(len(train) for train, _, _ in splits),
+            num_clients=len(splits),
         )
         clients = tuple(Client(client_id, *of, meta=meta) for client_id, of in enumerate(splits))
         empty = GraphSplit(whole, torch.arange(0))

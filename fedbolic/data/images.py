@@ -77,7 +77,7 @@ class Images(Source):
         meta = Meta(
             num_classes=parts.num_classes,
             input_shape=tuple(train.tensors["x"].shape[1:]),
-            sizes=tuple(len(local_train) for local_train, _, _ in splits),
+            num_clients=len(splits),
         )
         clients = tuple(Client(client_id, *of, meta=meta) for client_id, of in enumerate(splits))
         if not len(test):

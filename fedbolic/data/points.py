@@ -260,7 +260,7 @@ def _federate(
         own = share[~torch.isin(share, test)]
         splits.append([Examples({"x": x[index], "y": y[index]}) for index in (own, test)])
     num_classes = int(y.max()) + 1
-    meta = Meta(num_classes, tuple(x.shape[1:]), tuple(len(own) for own, _ in splits))
+    meta = Meta(num_classes, tuple(x.shape[1:]), len(splits))
     empty = Examples({"x": x[:0], "y": y[:0]})
     clients = tuple(Client(i, own, empty, test, meta) for i, (own, test) in enumerate(splits))
     holdout = Client(HOLDOUT, empty, empty, Examples({"x": x[held], "y": y[held]}), meta)

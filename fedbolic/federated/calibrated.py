@@ -1,7 +1,7 @@
 """The least-squares head of common features: exact sums over clients, its solution, its scores."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -114,6 +114,10 @@ class Calibrated(Method):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         return {"inner": self.inner.init(meta, rng)}
+
+    @override
+    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
+        return {"inner": self.inner.admit(state["inner"], sizes)}
 
     @override
     def broadcast(self, state: Tree, client_id: int) -> Tree:

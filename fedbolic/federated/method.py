@@ -1,6 +1,7 @@
 """What a federated method is: a few pure functions around one aggregate."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -68,6 +69,17 @@ class Method(ABC):
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
         """The server's state before the first round."""
+
+    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
+        """The state of :meth:`init` once the server knows its clients; by default the same.
+
+        Args:
+            state: The server's.
+            sizes: Number of labelled training examples of every client, by id. Clients do not get
+                to know them but by what this puts into the state.
+        """
+        del sizes
+        return state
 
     def broadcast(self, state: Tree, client_id: int) -> Tree:
         """The message that goes down to one client; by default the state.

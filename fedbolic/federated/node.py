@@ -58,7 +58,7 @@ def question(
 
 
 def introduction(client: Client) -> Tree:
-    """What a client tells of itself before the first round: what goes into ``Meta``.
+    """What a client tells of itself before the first round.
 
     Args:
         client: With its data.
@@ -73,8 +73,8 @@ def introduction(client: Client) -> Tree:
     }
 
 
-def acquainted(introductions: Mapping[int, Tree]) -> Meta:
-    """What everybody knows of a federation of these clients.
+def acquainted(introductions: Mapping[int, Tree]) -> tuple[Meta, tuple[int, ...]]:
+    """What every party knows of a federation of these clients, and the sizes that the server keeps.
 
     Args:
         introductions: By client id.
@@ -90,7 +90,7 @@ def acquainted(introductions: Mapping[int, Tree]) -> Meta:
         raise ValueError(f"the clients' inputs differ in shape: {sorted(shapes)}")
     num_classes = max(int(each["num_classes"]) for each in introductions.values())
     sizes = tuple(int(introductions[i]["size"]) for i in ids)
-    return Meta(num_classes, shapes.pop(), sizes)
+    return Meta(num_classes, shapes.pop(), len(ids)), sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ class Node:
     def _place(self, asked: Tree) -> tuple[Client, Rng, Tree]:
         """The client as part of the federation, its stream, and the memory it goes on with."""
         meta: dict[str, Any] = json.loads(asked["meta"])
-        known = Meta(meta["num_classes"], tuple(meta["input_shape"]), tuple(meta["sizes"]))
+        known = Meta(meta["num_classes"], tuple(meta["input_shape"]), meta["num_clients"])
         client = dataclasses.replace(self.client, meta=known)
         rng = Rng(asked["seed"], tuple(json.loads(asked["path"]))).at("client", client.id)
         named = asked["memory"]

@@ -89,9 +89,9 @@ class Nodes(Remote):
                     f"seconds: {sorted(places)}"
                 )
             time.sleep(PAUSE)
-        meta = acquainted({i: self.introduced[node] for i, node in places.items()})
+        meta, sizes = acquainted({i: self.introduced[node] for i, node in places.items()})
         clients = tuple(_absent(i, meta) for i in range(meta.num_clients))
-        return FederatedData(clients, meta, holdout)
+        return FederatedData(clients, meta, holdout, sizes)
 
     @override
     def run(

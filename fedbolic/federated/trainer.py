@@ -91,7 +91,8 @@ class Trainer:
         """
         self.engine.check(data.clients)
         inputs = data.clients[0].no_inputs
-        state = tree.to(method.init(data.meta, rng.at("init")), inputs.device, inputs.dtype)
+        state = method.admit(method.init(data.meta, rng.at("init")), data.sizes)
+        state = tree.to(state, inputs.device, inputs.dtype)
         self._check(method.phase(state))
         return Position(state)
 

@@ -1,5 +1,6 @@
 """Fine-tuning at the clients, scored and then forgotten."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,10 @@ class Tuned(Stepped):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         return self.inner.init(meta, rng)
+
+    @override
+    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
+        return self.inner.admit(state, sizes)
 
     @override
     def model(self, meta: Meta) -> Model:

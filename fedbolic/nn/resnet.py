@@ -50,7 +50,7 @@ class ResNet(Backbone):
         arXiv:2307.14384.
 
     Example:
-        >>> network = ResNet(dim=5, blocks=(1, 1), width=4).build(Meta(10, (3, 32, 32), (9,)))
+        >>> network = ResNet(dim=5, blocks=(1, 1), width=4).build(Meta(10, (3, 32, 32), 1))
         >>> sum(value.numel() for value in network.parameters())
         1889
     """

@@ -79,7 +79,7 @@ def body_loop(data, rounds):
                 torch.nn.functional.mse_loss(network(x), target).backward()
                 descent.step()
             local.append(values(network))
-        theta = average(local, data.meta.sizes)
+        theta = average(local, data.sizes)
     return theta, weight
 
 
@@ -153,7 +153,7 @@ def test_the_split_of_the_data_does_not_change_the_calibrated_head():
     pooled = federation((24,))
     whole = pooled.clients[0]
     parts = [torch.arange(0, 5), torch.arange(5, 17), torch.arange(17, 24)]
-    meta = dataclasses.replace(whole.meta, sizes=(5, 12, 7))
+    meta = dataclasses.replace(whole.meta, num_clients=3)
     clients = tuple(
         dataclasses.replace(whole, id=i, meta=meta, train=type(whole.train)(whole.train.at(part)))
         for i, part in enumerate(parts)

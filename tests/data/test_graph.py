@@ -95,7 +95,7 @@ def test_a_split_gives_the_rows_of_its_nodes_on_the_device_and_in_the_dtype_aske
     assert torch.equal(batch["x"], dense[[2, 4]])
     assert batch["node"].tolist() == [2, 4]
     assert batch["y"].tolist() == [0, 0]
-    client = Client(0, split, split, split, Meta(2, (3,), (3,))).to("cpu", torch.float64)
+    client = Client(0, split, split, split, Meta(2, (3,), 1)).to("cpu", torch.float64)
     assert client.no_inputs.dtype == torch.float64
     assert client.no_inputs.shape == (0, 3)
     assert client.size == 3

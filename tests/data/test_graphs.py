@@ -63,7 +63,7 @@ def test_nodes_are_split_20_40_40_before_the_partition():
     by_chance = Graphs(BlockModel(), IID(3)).load(Rng(0))
     n = len(by_metis.holdout.test.graph)
     for data in (by_metis, by_chance):
-        assert sum(data.meta.sizes) == round(0.2 * n)
+        assert sum(data.sizes) == round(0.2 * n)
         assert sum(len(client.test) for client in data.clients) == round(0.4 * n)
     assert torch.equal(by_metis.holdout.test.nodes, by_chance.holdout.test.nodes)
 

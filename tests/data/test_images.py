@@ -63,8 +63,8 @@ def test_every_training_example_is_in_one_split_of_one_client(n, test_rate, vali
 def test_every_client_keeps_a_training_example(n, test_rate, validation_rate, seed):
     source = Images(Numbered(), IID(n), test_rate=test_rate, validation_rate=validation_rate)
     data = source.load(Rng(seed))
-    assert data.meta.sizes == tuple(client.size for client in data.clients)
-    assert min(data.meta.sizes) >= 1
+    assert data.sizes == tuple(client.size for client in data.clients)
+    assert min(data.sizes) >= 1
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_shares_are_rounded_up(test_rate, validation_rate, sizes):
 
 def test_rounding_errors_are_not_rounded_up():
     data = Images(Numbered(100), IID(1), test_rate=0.07).load(Rng(0))
-    assert data.meta.sizes == (93,)
+    assert data.sizes == (93,)
 
 
 def test_clients_hold_out_examples_independently():
@@ -158,7 +158,7 @@ def test_local_files_become_a_federation(write_idx):
     root, _, made = write_idx("FashionMNIST", num_train=30)
     data = Images(FashionMNIST(), IID(3), root=root, pool=2).load(Rng(0))
     assert data.meta.input_shape == (1, 2, 2)
-    assert data.meta.sizes == (7, 7, 7)
+    assert data.sizes == (7, 7, 7)
     labels = [
         label
         for client in data.clients
@@ -230,4 +230,4 @@ def test_the_folder_of_the_environment_is_found(data_root, monkeypatch):
     monkeypatch.setenv("FEDBOLIC_DATA", str(data_root))
     for dataset in (FashionMNIST(), Arrays(Path("cifar100_subset.npz"))):
         data = Images(dataset, IID(2), num_train=20, num_test=10, download=False).load(Rng(0))
-        assert data.meta.sizes == (7, 7)
+        assert data.sizes == (7, 7)

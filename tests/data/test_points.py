@@ -42,7 +42,7 @@ def test_every_point_is_somewhere_once_and_in_double_precision(file):
     assert found.dtype == np.float64
     assert sorted(map(tuple, found)) == sorted(map(tuple, np.column_stack([x, y])))
     assert data.meta.num_classes == 4
-    assert data.meta.sizes == tuple(len(client.train) for client in data.clients)
+    assert data.sizes == tuple(len(client.train) for client in data.clients)
     assert len(data.holdout.test) == 6
 
 

@@ -37,7 +37,7 @@ def cut(data, sizes):
         dataclasses.replace(c, train=Examples(c.train.at(torch.arange(min(n, c.size)))))
         for c, n in zip(data.clients, sizes, strict=False)
     ]
-    meta = dataclasses.replace(data.meta, sizes=tuple(c.size for c in clients))
+    meta = dataclasses.replace(data.meta, num_clients=len(clients))
     clients = [dataclasses.replace(c, meta=meta) for c in clients]
     return FederatedData(tuple(clients), meta, data.holdout).to("cpu", torch.float64)
 

@@ -41,7 +41,7 @@ def federation(sizes=(7, 4, 12), *, dim=5, classes=3, dtype=torch.float64, seed=
         x = torch.randn(n, dim, generator=generator, dtype=torch.float64).to(dtype)
         return Examples({"x": x, "y": torch.randint(classes, (n,), generator=generator)})
 
-    meta = Meta(classes, (dim,), tuple(sizes))
+    meta = Meta(classes, (dim,), len(sizes))
     clients = tuple(
         Client(i, examples(n), examples(0), examples(num_test), meta) for i, n in enumerate(sizes)
     )

@@ -188,7 +188,7 @@ def test_a_personal_head_equals_a_loop_where_only_bodies_are_averaged():
     theta = start(data)
     heads = {client.id: {n: v for n, v in theta.items() if "head" in n} for client in data.clients}
     body = {n: v for n, v in theta.items() if "body" in n}
-    n = data.meta.sizes
+    n = data.sizes
     for r in (1, 2, 3):
         local = [local_loop({**body, **heads[c.id]}, c, r, PLAIN) for c in data.clients]
         heads = {i: {name: local[i][name] for name in heads[i]} for i in heads}
@@ -223,7 +223,7 @@ def test_fixed_parameters_never_move_and_are_never_sent():
                 cross_entropy(network(x), y).backward()
                 descent.step()
             local.append(values(network))
-        theta = average(local, data.meta.sizes)
+        theta = average(local, data.sizes)
     assert_near(state["parameters"], {k: theta[k] for k in state["parameters"]}, 1e-12)
 
 
@@ -246,7 +246,7 @@ def norm_loop(data, method, rounds):
                 cross_entropy(network(x), y).backward()
                 descent.step()
             local.append(network.state_dict())
-        mean = average(local, data.meta.sizes)
+        mean = average(local, data.sizes)
         theta = {k: mean[k] for k in theta}
         stats = {k: mean[k].round().long() if "num" in k else mean[k] for k in stats}
     return theta, stats
@@ -297,7 +297,7 @@ def test_inputs_may_be_integers():
                 cross_entropy(network(x), y).backward()
                 descent.step()
             local.append(values(network))
-        theta = average(local, data.meta.sizes)
+        theta = average(local, data.sizes)
     assert_near(trained(method, data), theta, 1e-6)
 
 

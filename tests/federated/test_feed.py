@@ -42,7 +42,7 @@ def test_padding_is_at_most_a_quarter_of_the_work(alpha, num_examples, batch_siz
 
 def tasks_of(splits):
     """What clients with these examples do in a round, those with the most steps first."""
-    meta = Meta(3, (2,), tuple(map(len, splits)))
+    meta = Meta(3, (2,), len(splits))
     clients = [Client(i, split, split, split, meta) for i, split in enumerate(splits)]
     method = dataclasses.replace(SMALL, schedule=Schedule(2, 5))
     state = method.init(meta, RNG)

@@ -62,7 +62,7 @@ from fedbolic.rng import Rng
 from fedbolic.types import Meta
 
 torch.set_num_threads(1)
-meta = Meta(10, (1, 28, 28), (32,) * 1000)
+meta = Meta(10, (1, 28, 28), 1000)
 examples = Examples({"x": torch.randn(32, 1, 28, 28), "y": torch.arange(32) % 10})
 clients = [Client(i, examples, examples, examples, meta) for i in range(1000)]
 method = FedAvg(ConvNet(), schedule=Schedule(1, 32))

@@ -251,12 +251,20 @@ def test_a_node_of_another_method_refuses_to_work(tmp_path):
 def test_what_everybody_knows_is_what_clients_tell():
     data = federation(SIZES)
     told = {client.id: introduction(client) for client in data.clients}
-    assert acquainted(told) == data.meta
+    assert acquainted(told) == (data.meta, data.sizes)
     with pytest.raises(ValueError, match=r"clients must be 0, 1, ..., and these came: \[0, 2"):
         acquainted({i: each for i, each in told.items() if i != 1})
     told[1] = introduction(federation(SIZES, dim=6).clients[1])
     with pytest.raises(ValueError, match=r"inputs differ in shape: \[\(5,\), \(6,\)\]"):
         acquainted(told)
+
+
+def test_the_server_keeps_the_sizes_that_nodes_tell(tmp_path):
+    nodes, seen = away(SMALL, federation(SIZES), tmp_path)
+    assert seen.sizes == SIZES
+    train(SMALL, seen, engine=nodes)
+    asked = {told["meta"] for _, _, told in nodes.post.asked if "meta" in told}
+    assert asked == {'{"num_classes": 3, "input_shape": [5], "num_clients": 4}'}
 
 
 def test_a_run_waits_for_its_clients_and_says_who_came(tmp_path):

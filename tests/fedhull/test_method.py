@@ -47,7 +47,7 @@ def federation(seed, num_clients=4, num_classes=3, apart=2.5, missing=0, switch=
     """Clients with a few points of each class; ``switch`` renames the classes at some clients."""
     sets, owners, classes = clouds(seed, num_clients, num_classes, apart, missing)
     held, _, held_classes = clouds(seed + 1, 3, num_classes, apart)
-    meta = Meta(num_classes, (2,), tuple(int((owners == i).sum()) for i in range(num_clients)))
+    meta = Meta(num_classes, (2,), num_clients)
 
     def examples(chosen, names):
         x = np.concatenate([np.empty((0, 2)), *(of for of, _ in chosen)])
@@ -136,7 +136,7 @@ def test_clients_may_lack_classes():
 
 def test_a_class_absent_everywhere_is_an_error():
     data = federation(0)
-    meta = Meta(4, (2,), data.meta.sizes)
+    meta = Meta(4, (2,), data.meta.num_clients)
     clients = tuple(dataclasses.replace(client, meta=meta) for client in data.clients)
     with pytest.raises(RunStoppedError, match=r"class is absent|no client has classes"):
         train(FedHull(), FederatedData(clients, meta, data.holdout))
@@ -234,7 +234,7 @@ def test_a_client_is_told_its_own_place_only():
 
 def test_inputs_that_are_no_points_of_the_plane_are_refused():
     with pytest.raises(ValueError, match="points of the plane, got 3 classes of inputs"):
-        FedHull().init(Meta(3, (5,), (1, 1)), Rng(0))
+        FedHull().init(Meta(3, (5,), 2), Rng(0))
 
 
 def test_points_outside_the_disc_fail_at_their_client():

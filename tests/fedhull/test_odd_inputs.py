@@ -171,7 +171,7 @@ def test_a_class_absent_everywhere_stops_the_run(absent):
     """Whichever it is: the classes that are there are not spread over its group."""
     data = federation(0, num_classes=3)
     names = np.array([k for k in range(4) if k != absent])
-    meta = Meta(4, (2,), data.meta.sizes)
+    meta = Meta(4, (2,), data.meta.num_clients)
     renamed = replaced(data, lambda x, y: (x, names[y]))
     clients = tuple(dataclasses.replace(client, meta=meta) for client in renamed.clients)
     with pytest.raises(RunStoppedError, match=r"class is absent|no client has classes"):
@@ -180,6 +180,6 @@ def test_a_class_absent_everywhere_stops_the_run(absent):
 
 def test_one_client_alone():
     data = federation(0)
-    meta = Meta(3, (2,), data.meta.sizes[:1])
+    meta = Meta(3, (2,), 1)
     client = dataclasses.replace(data.clients[0], meta=meta)
     assert learned(FederatedData((client,), meta, data.holdout)) == 1.0

@@ -47,7 +47,7 @@ def federation(graphs=None, *, sparse=False):
         graph_of(pairs, n, seed=i, sparse=sparse)
         for i, (pairs, n) in enumerate(graphs or ODD.values())
     ]
-    meta = Meta(3, (5,), tuple(len(range(0, len(graph), 2)) for graph in made))
+    meta = Meta(3, (5,), len(made))
 
     def client(client_id, graph):
         train, rest = torch.arange(0, len(graph), 2), torch.arange(1, len(graph), 2)

@@ -19,7 +19,7 @@ from flatland.model import FARTHEST, SpaceTimeLinear, centroids, lifted, time_of
 from flatland.ricci import BOUNDS
 from tests.flatland.cases import NO_EDGES, complete, graph_of, path, star
 
-META = Meta(3, (5,), (4,))
+META = Meta(3, (5,), 1)
 GRAPHS = [(path(9), 9), ([], 4), (complete(6), 6), (star(6), 8), ([], 1)]
 CURVATURES = [0.011, 0.3, 1.0, 27.0, 99.0]
 
@@ -237,4 +237,4 @@ def test_networks_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="num_widths"):
         GCN(widths=())
     with pytest.raises(ValueError, match=r"rows of features, got examples of shape \(1, 8, 8\)"):
-        LorentzGCN().build(Meta(3, (1, 8, 8), (4,)))
+        LorentzGCN().build(Meta(3, (1, 8, 8), 1))

@@ -56,8 +56,7 @@ def split_among(num, n=400, classes=3):
     (one,) = federation((n,), classes=classes).clients
     cuts = np.linspace(0, 1, num + 1) ** 2 * n
     parts = torch.arange(n).tensor_split(cuts[1:-1].astype(int).tolist())
-    sizes = tuple(len(part) for part in parts)
-    meta = dataclasses.replace(one.meta, sizes=sizes)
+    meta = dataclasses.replace(one.meta, num_clients=num)
     empty = Examples(one.train.at(torch.arange(0)))
     clients = tuple(
         Client(i, Examples(one.train.at(part)), empty, empty, meta) for i, part in enumerate(parts)
@@ -103,7 +102,7 @@ def test_a_party_with_no_example_or_without_a_class_changes_nothing():
         dataclasses.replace(second, train=Examples(second.train.at(kept.nonzero().flatten()))),
         dataclasses.replace(first, id=2, train=Examples(first.train.at(torch.arange(0)))),
     )
-    meta = dataclasses.replace(data.meta, sizes=tuple(c.size for c in clients))
+    meta = dataclasses.replace(data.meta, num_clients=len(clients))
     clients = tuple(dataclasses.replace(client, meta=meta) for client in clients)
     (position,), rows = train(METHOD, FederatedData(clients, meta, data.holdout))
     model = in_one_place(clients[:2], 3)
@@ -120,6 +119,13 @@ def test_bytes_are_those_of_a_seed_down_and_small_integers_up():
     assert [wire_dtype(n) for n in (255, 256, 32767, 32768, 2**31)] == [
         *(torch.uint8, torch.int16, torch.int16, torch.int32, torch.int64)
     ]
+
+
+def test_under_a_secure_sum_counts_are_as_short_as_the_largest_party_allows():
+    secure = pytest.importorskip("fedbolic.federated.secure").SecureSum(METHOD)
+    data = federation((200, 20, 3))
+    state = secure.admit(secure.init(data.meta, RNG), data.sizes)
+    assert state["inner"]["largest"] == 200
 
 
 def test_a_party_with_a_value_that_is_not_finite_is_left_out(caplog):

@@ -24,7 +24,7 @@ from hyperfed.prototypes import prototypes
 from tests.federated.boring import NormNet, federation
 
 RNG = Rng(5)
-META = Meta(3, (5,), (7, 4, 12))
+META = Meta(3, (5,), 3)
 NET = MLP(widths=(4,))
 WHOLE = Schedule(epochs=2, batch_size=None)
 ALL = Triplet(negatives="all")
@@ -292,7 +292,7 @@ def test_a_step_size_of_three_tenths_gives_no_nan_where_features_are_bounded(agg
 def test_a_margin_that_cannot_be_met_is_told(margin, warns, caplog):
     with caplog.at_level(logging.WARNING, logger="fedbolic"):
         # ten classes in 20 dimensions are 5.306 apart: appendix table of the specification
-        HyperFed(objective=Triplet(margin)).init(Meta(10, (1, 28, 28), (1,)), RNG)
+        HyperFed(objective=Triplet(margin)).init(Meta(10, (1, 28, 28), 1), RNG)
     assert ("larger than the least distance between prototypes, 5.31" in caplog.text) == warns
 
 
@@ -322,7 +322,7 @@ def test_bad_settings_are_refused(settings, message):
 )
 def test_prototypes_that_cannot_be_are_told(num_classes, dim, message):
     with pytest.raises(ValueError, match=message):
-        HyperFed(MLP(widths=(dim,))).init(Meta(num_classes, (5,), (1,)), RNG)
+        HyperFed(MLP(widths=(dim,))).init(Meta(num_classes, (5,), 1), RNG)
 
 
 def test_two_classes_on_a_line_train():

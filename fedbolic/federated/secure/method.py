@@ -1,5 +1,6 @@
 """A method whose clients' updates nobody can read: the server learns their sum alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,6 +137,10 @@ class SecureSum(Method):
             "num_clients": meta.num_clients,
             "inner": {name: leaf for name, leaf in inner.items() if name != order},
         }
+
+    @override
+    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
+        return state | {"inner": self.method.admit(state["inner"], sizes)}
 
     @property
     def _protocol(self) -> Protocol:

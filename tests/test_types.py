@@ -1,0 +1,26 @@
+"""Records that every party holds."""
+
+import torch
+
+from fedbolic.federated import FedAvg
+from fedbolic.federated.node import question
+from fedbolic.federated.wire import encode
+from tests.federated.boring import RNG, federation
+
+
+def test_what_every_party_knows_does_not_grow_with_the_clients():
+    """Counts of equally many digits are compared: hash and equality go through what repr shows."""
+    few, many = federation((1,) * 10).meta, federation((1,) * 90).meta
+    assert len(repr(many)) == len(repr(few))
+
+    def num_bytes(of):
+        letter = encode(question(FedAvg(), {"x": torch.zeros(3)}, {}, of, RNG, task="update"))
+        return len(letter.text) + sum(map(len, letter.buffers))
+
+    assert num_bytes(many) == num_bytes(few)
+
+
+def test_the_server_keeps_how_many_examples_each_client_has():
+    data = federation((7, 0, 12))
+    assert data.sizes == data.to("cpu", torch.float32).sizes == (7, 0, 12)
+    assert data.meta == federation((1, 2, 3)).meta
