@@ -72,6 +72,14 @@ class FlyNN(Method):
         return Sum()
 
     @override
+    def check_deployed(self) -> None:
+        if self.privacy is not None and self.noise == "seeded":
+            raise ValueError(
+                "noise is 'seeded', and where clients are nodes their server has the seed and can "
+                "take it off: use noise: own"
+            )
+
+    @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         num_inputs = _num_inputs(meta)
         if self.fan_in > num_inputs:

@@ -70,7 +70,7 @@ def _telling(file: str) -> Iterator[None]:
 def answer(message: Message, context: Context) -> Message:
     """What this node's client says to the server."""
     settings = _settings(context)
-    own = _client(settings, int(context.node_config["partition-id"]))
+    own = _client(settings, context)
     asked = from_records(message.content)
     if asked.get("task") == "introduction":
         return Message(to_records(introduction(own)), reply_to=message)
@@ -107,13 +107,17 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _client(settings: dict[str, Any], client_id: int) -> Client:
+def _client(settings: dict[str, Any], context: Context) -> Client:
     """This node's client: the only one of data of its own, or its share of common data."""
-    clients = load(settings).clients
+    clients, client_id = load(settings).clients, int(context.node_config["partition-id"])
+    # data of its own do not say how many others there are, and the server must not
+    number = int(context.node_config.get("clients", context.run_config["clients"]))
     if len(clients) > 1 and client_id not in range(len(clients)):
         raise ValueError(f"partition-id is {client_id}, and the data have {len(clients)} clients")
     own = clients[0 if len(clients) == 1 else client_id]
-    return dataclasses.replace(own, id=client_id).to(place(settings), DTYPES[settings["precision"]])
+    meta = dataclasses.replace(own.meta, num_clients=number)
+    own = dataclasses.replace(own, id=client_id, meta=meta)
+    return own.to(place(settings), DTYPES[settings["precision"]])
 
 
 def _file(context: Context) -> Path:

@@ -147,6 +147,8 @@ def prepare(folder: Path, settings: dict[str, Any], terms: Terms = Terms()) -> N
 
 def _app(settings: dict[str, Any], terms: Terms) -> dict[str, Any]:
     """What both sides of a run read."""
+    if "method" in settings:  # the default has nothing to refuse
+        settings["method"].check_deployed()
     return {
         "config": describe(run, settings),
         "clients": terms.clients or len(load(settings).clients),

@@ -170,6 +170,17 @@ class Method(ABC):
         """
         return None
 
+    def check_deployed(self) -> None:
+        """Refuse settings that are safe in a simulation and not where every client is a node.
+
+        There the server may lie, so nothing that protects a client may follow from what it says.
+        By default no setting is refused.
+
+        Raises:
+            ValueError: Saying what to set.
+        """
+        return
+
     def tuning(self, epochs: int, lr: float | None) -> "Stepped | None":
         """The method that fine-tunes at the clients for a personalised score; none: not of use.
 

@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fedbolic import tree
 from fedbolic.data.client import Client
@@ -103,7 +102,8 @@ class Node:
 
     Args:
         method: What is trained.
-        client: With its data, on the device and in the dtype to work in.
+        client: With its data, on the device and in the dtype to work in. Of its ``meta``, the
+            number of clients and the shape of inputs are not the server's to say.
         channels: What happens to an update before it leaves.
         evaluation: How a run is scored at its end.
         shelf: Where the memory is kept.
@@ -122,6 +122,7 @@ class Node:
             asked: As it came; what cannot be understood is an error as any other.
         """
         try:
+            self.method.check_deployed()
             return _TASKS[asked["task"]](self, asked)
         except Exception as error:  # it is the server's to go on without this client
             logger.exception("client %d cannot answer", self.client.id)
@@ -157,13 +158,29 @@ class Node:
 
     def _place(self, asked: Tree) -> tuple[Client, Rng, Tree]:
         """The client as part of the federation, its stream, and the memory it goes on with."""
-        meta: dict[str, Any] = json.loads(asked["meta"])
-        known = Meta(meta["num_classes"], tuple(meta["input_shape"]), meta["num_clients"])
-        client = dataclasses.replace(self.client, meta=known)
+        client = dataclasses.replace(self.client, meta=self._meta(asked["meta"]))
         rng = Rng(asked["seed"], tuple(json.loads(asked["path"]))).at("client", client.id)
-        named = asked["memory"]
-        memory = self.shelf.last() if self.method.once and named else self.shelf.memory(named)
+        # whichever memory the server names: one of before has secrets that served already, and the
+        # empty one knows nobody
+        memory = self.shelf.last() if self.method.once else self.shelf.memory(asked["memory"])
         return client, rng, tree.to(memory, client.no_inputs.device)
+
+    def _meta(self, told: str) -> Meta:
+        """What every party knows of the federation, where the server says it as it is known here.
+
+        Secrets depend on it, such as the threshold of a sum and the scale of private noise.
+
+        Raises:
+            ValueError: If this node was set up for another federation, or was told another before.
+        """
+        own, said = self.client.meta, json.loads(told)
+        meta = Meta(said["num_classes"], tuple(said["input_shape"]), said["num_clients"])
+        same = (meta.num_clients, meta.input_shape) == (own.num_clients, own.input_shape)
+        if not same or meta.num_classes < own.num_classes:
+            raise ValueError(f"the server speaks of {meta}, and this node is set up for {own}")
+        if (first := self.shelf.first(told)) != told:
+            raise ValueError(f"the server speaks of {told}, and at first it spoke of {first}")
+        return meta
 
     def _phase(self, asked: Tree) -> Method:
         """The phase that the server is in.

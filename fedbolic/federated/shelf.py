@@ -53,28 +53,56 @@ class Shelf:
     def keep(self, name: str, answer: Tree, memory: Tree, *, beside: str) -> None:
         """Keep an answer and the memory it left; what is older than ``beside`` is dropped.
 
-        A kill leaves what was there before, or all of the new.
-
         Args:
             name: Of the question.
             answer: As it will be sent.
             memory: What is kept from it.
             beside: The name of the memory that must not be lost yet; ``""`` if there is none.
+
+        Raises:
+            ValueError: If they could not be loaded again; nothing is kept then.
         """
-        kept = self._load()["answers"]
-        kept = {old: kept[old] for old in (beside,) if old in kept}
+        found = self._load()
+        kept = {old: found["answers"][old] for old in (beside,) if old in found["answers"]}
         kept[name] = {"answer": answer, "memory": memory}
+        self._save({**found, "last": name, "answers": kept})
+
+    def first(self, told: str) -> str:
+        """The first text that was told here, which is kept from then on.
+
+        Args:
+            told: What is told now.
+        """
+        found = self._load()
+        if not found["first"]:
+            self._save({**found, "first": told})
+        return found["first"] or told
+
+    def _save(self, content: Tree) -> None:
+        """Replace the file; a kill leaves what was there before, or all of the new.
+
+        Raises:
+            ValueError: If the content could not be loaded again; the file is as before then.
+        """
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self.file.with_suffix(".draft")
         draft.unlink(missing_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:  # it may hold secrets: nobody else reads it
-            torch.save({"last": name, "answers": kept}, file)
+            torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
+        try:
+            _read(draft)
+        except Exception as error:
+            draft.unlink()
+            raise ValueError("the memory cannot be loaded again, so it is not kept") from error
         draft.replace(self.file)
 
     def _load(self) -> dict[str, Any]:
-        if not self.file.exists():
-            return {"last": "", "answers": {}}
-        return torch.load(self.file, map_location="cpu", weights_only=True)
+        nothing = {"last": "", "answers": {}, "first": ""}
+        return {**nothing, **_read(self.file)} if self.file.exists() else nothing
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return torch.load(file, map_location="cpu", weights_only=True)

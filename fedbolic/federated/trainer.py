@@ -90,6 +90,8 @@ class Trainer:
                 engine the clients.
         """
         self.engine.check(data.clients)
+        if isinstance(self.engine, Remote):
+            method.check_deployed()
         inputs = data.clients[0].no_inputs
         state = method.admit(method.init(data.meta, rng.at("init")), data.sizes)
         state = tree.to(state, inputs.device, inputs.dtype)

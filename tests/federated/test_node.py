@@ -182,7 +182,7 @@ def test_with_fewer_than_the_least_a_run_stops_where_it_was_and_goes_on_later(tm
 
 
 def secure_sum():
-    return pytest.importorskip("fedbolic.federated.secure").SecureSum(PERSONAL)
+    return pytest.importorskip("fedbolic.federated.secure").SecureSum(PERSONAL, threshold=3)
 
 
 def test_a_secure_sum_is_formed_by_nodes_too(tmp_path):

@@ -59,6 +59,22 @@ def test_what_cannot_be_is_refused_before_anything_starts(word, fault, fedbolic,
     assert not runs.exists()
 
 
+@pytest.mark.parametrize("words", [(), ("--app", "app")])
+def test_a_secure_sum_without_a_threshold_is_not_deployed(
+    words, fedbolic, config, runs, tmp_path, monkeypatch
+):
+    """Its default follows from a number of clients, and nodes must not take that from a server."""
+    monkeypatch.chdir(tmp_path)
+    method = "fedbolic.federated.secure.SecureSum"
+    inner = "fedbolic.federated.FedAvg"
+    settings = ["--runs", runs, f"--method={method}", f"--method.method={inner}", *words]
+    answer = fedbolic("flower", "--config", config, *settings)
+    assert refused(answer, names=["SecureSum needs a threshold where clients are nodes"])
+    assert not runs.exists()
+    app = ["--method.threshold=3", "--app", tmp_path / "app"]
+    assert fedbolic("flower", "--config", config, *settings[:4], *app)[0] == 0
+
+
 @pytest.mark.skipif(find_spec("flwr") is not None, reason="Flower is here")
 def test_without_flower_the_extra_is_named(fedbolic, config, runs):
     answer = fedbolic("flower", "--config", config, "--runs", runs)

@@ -86,7 +86,10 @@ class Protocol:
         Raises:
             ValueError: Saying why.
         """
-        size, least = len(roster.members), self.least(client.meta.num_clients)
+        size, num_clients = len(roster.members), client.meta.num_clients
+        if strangers := [i for i in roster.members if i >= num_clients]:
+            raise ValueError(f"clients {strangers[:8]} are shown, and there are {num_clients}")
+        least = self.least(num_clients)
         check_enough(size, least, "show a card")
         if 2 * least <= size:
             raise ValueError(

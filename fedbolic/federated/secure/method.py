@@ -66,7 +66,8 @@ class SecureSum(Method):
         modulus: q of the sum, at least 2, of integers and floats; a method that adds modulo a
             number of its own, with ``SumModulo``, keeps it.
         threshold: Clients without whom nothing is revealed, more than half of those who take part;
-            none: ``2 * num_clients // 3 + 1``. It must be given if a cohort is a sample.
+            none: ``2 * num_clients // 3 + 1``. It must be given if a cohort is a sample, and if
+            clients are nodes.
         fraction_bits: Bits after the point of floats, at least 0.
         keys: A folder of :func:`~fedbolic.federated.secure.keys.write_identities`; none: every
             client makes its long-term key at its first turn, and others know it from then on.
@@ -141,6 +142,15 @@ class SecureSum(Method):
     @override
     def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
         return state | {"inner": self.method.admit(state["inner"], sizes)}
+
+    @override
+    def check_deployed(self) -> None:
+        if self.threshold is None:
+            raise ValueError(
+                "SecureSum needs a threshold where clients are nodes, got None, which follows from "
+                "the number of clients: set threshold to about 2/3 of those who take part"
+            )
+        self.method.check_deployed()
 
     @property
     def _protocol(self) -> Protocol:
