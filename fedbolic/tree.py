@@ -5,12 +5,23 @@ underscore, as torch's do; tensors that need no change are passed on, not copied
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from fedbolic.types import Tree
+
+DEEPEST = 64
+"""A tree has no more levels."""
+
+WIDEST = 1_000_000
+"""A tree has no more parts: one that holds itself several times over would have no end."""
+
+LARGEST = 2**1024
+"""An integer is below it in absolute value, as every float is."""
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -25,6 +36,62 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield from leaves(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
+
+
+def find_fault(x: object) -> str | None:
+    """The reason for which something is no tree that can be saved and sent; ``None`` if it is one.
+
+    Paths must be unique, so no name holds a ``/``. Numbers are Python's own, as those of other
+    packages cannot be loaded without running their code.
+
+    Args:
+        x: Anything, from anybody.
+
+    Example:
+        >>> find_fault({"a": {"b": torch.zeros(2)}}), find_fault({"a/b": 1})
+        (None, "a name in a tree is a text without '/', got 'a/b'")
+    """
+    pending: list[tuple[object, int]] = [(x, 0)]
+    while pending:
+        value, depth = pending.pop()
+        if not isinstance(value, dict) or type(value) not in (dict, OrderedDict):
+            if (fault := _find_leaf_fault(value)) is not None:
+                return fault
+            continue
+        if depth == DEEPEST:
+            return f"it is nested more than {DEEPEST} deep"
+        for name in value:
+            if not is_text(name) or "/" in name:
+                return f"a name in a tree is a text without '/', got {name!r:.80}"
+        pending += [(branch, depth + 1) for branch in value.values()]
+        if len(pending) > WIDEST:
+            return f"it has more than {WIDEST} parts"
+    return None if isinstance(x, dict) else f"it is no dict but {type(x).__name__}"
+
+
+def _find_leaf_fault(leaf: object) -> str | None:
+    if type(leaf) in (Tensor, Parameter, bool, float):
+        return None
+    if type(leaf) is int and abs(leaf) < LARGEST:
+        return None
+    if is_text(leaf):
+        return None
+    kind = type(leaf)
+    return (
+        f"a tree holds tensors, Python's numbers below 2 ** 1024 and texts, got {leaf!r:.80} of "
+        f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text that can be written: half of a surrogate pair is no character."""
+    if type(value) is not str:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def tensors(tree: Tree) -> dict[str, Tensor]:

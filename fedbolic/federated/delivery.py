@@ -3,6 +3,8 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any
 
 from fedbolic import tree
 from fedbolic.federated.aggregate import Additive
@@ -71,26 +73,52 @@ class Delivery:
         return {name: float(count) for name, count in counts.items()}
 
 
-def find_fault(
-    update: Update | Failure, memory: Tree, expected: Mapping[str, str] | None
-) -> str | None:
-    """Why an update cannot be used, in words; none if it can.
+def find_fault(update: object, memory: object, expected: Mapping[str, str] | None) -> str | None:
+    """The reason for which an update cannot be used, in words; ``None`` if it can.
 
     Args:
-        update: What the engine gave.
-        memory: What the client would keep.
+        update: What the engine gave, of whatever type.
+        memory: What the client would keep, of whatever type.
         expected: The signature that the payload must have; none: any.
     """
-    if isinstance(update, Failure):
-        return f"{type(update.error).__name__}: {update.error}"
-    if not isinstance(update, Update) or not isinstance(memory, dict):
-        return f"it gave {type(update).__name__} and {type(memory).__name__}, not Update and dict"
+    try:
+        if isinstance(update, Failure):
+            return f"{type(update.error).__name__}: {update.error}"
+        if not isinstance(update, Update):
+            return f"it gave {type(update).__name__} in place of an Update"
+        return _find_fault(update, memory, expected)
+    except Exception as error:  # anything may come, and it costs its client alone
+        return f"what it gave cannot be examined: {type(error).__name__}"
+
+
+def _find_fault(update: Update, memory: Any, expected: Mapping[str, str] | None) -> str | None:
+    for name, part in (("payload", update.payload), ("memory", memory)):
+        if (fault := tree.find_fault(part)) is not None:
+            return f"its {name} is no tree: {fault}"
     form = tree.signature(update.payload)
     if expected is not None and form != expected:
         wrong = sorted(form.items() ^ expected.items())
         return f"its payload has another form than expected, at {dict(wrong[:4])}"
-    if not (math.isfinite(update.weight) and update.weight >= 0):
-        return f"its weight is {update.weight}"
+    if not (_is_number(update.weight) and math.isfinite(update.weight) and update.weight >= 0):
+        return f"its weight is {update.weight!r:.80}"
+    if not isinstance(update.metrics, dict) or not all(map(_is_metric, update.metrics.items())):
+        return f"its metrics are not numbers by name: {update.metrics!r:.80}"
     if not (tree.is_finite(update.payload) and tree.is_finite(memory)):
         return "its update holds NaN or infinite values"
     return None
+
+
+def _is_metric(metric: tuple[object, object]) -> bool:
+    name, value = metric
+    return tree.is_text(name) and _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number that fits a float; NaN and infinity do, and 10 ** 400 does not."""
+    if not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
