@@ -128,6 +128,9 @@ class FlyNN(Method):
         )
         if self.privacy is not None:  # nothing else leaves, not even how many examples there are
             return Update({"counts": self._private(counts, self.privacy, client, rng)}), {}
+        if client.size > message["largest"]:  # counts might not fit
+            raise ValueError(f"there are {client.size} examples here, and {message['largest']} are "
+                             "said to be the most of any party")  # fmt: skip
         counts = counts.to(wire_dtype(message["largest"]))
         metrics = {
             "counts/largest": float(counts.max()),

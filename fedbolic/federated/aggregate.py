@@ -24,6 +24,14 @@ class Aggregator(ABC):
             ValueError: If there is none, or they do not fit together.
         """
 
+    def find_fault(self, update: Update) -> str | None:
+        """The reason for which an update cannot be aggregated, whatever the others are.
+
+        By default there is none: forms and finite numbers are checked before.
+        """
+        del update
+        return None
+
 
 class Additive(Aggregator):
     """A sum between two maps: whatever is additive streams, shards and masks without knowing it."""

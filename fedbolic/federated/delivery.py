@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any
 
 from fedbolic import tree
-from fedbolic.federated.aggregate import Additive
+from fedbolic.federated.aggregate import Additive, Aggregator
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.engine import Failure, Result
 from fedbolic.federated.method import Method, Update
@@ -48,7 +48,7 @@ class Delivery:
         for client, update, memory in results:
             template = self.phase.template(self.messages[client.id])
             expected = form if template is None else tree.signature(template)
-            fault = find_fault(update, memory, expected)
+            fault = find_fault(update, memory, expected, self.phase.aggregator)
             if fault is not None or isinstance(update, Failure):
                 logger.warning("client %d is left out of this exchange: %s", client.id, fault)
                 continue
@@ -73,20 +73,27 @@ class Delivery:
         return {name: float(count) for name, count in counts.items()}
 
 
-def find_fault(update: object, memory: object, expected: Mapping[str, str] | None) -> str | None:
+def find_fault(
+    update: object,
+    memory: object,
+    expected: Mapping[str, str] | None,
+    aggregator: Aggregator | None = None,
+) -> str | None:
     """The reason for which an update cannot be used, in words; ``None`` if it can.
 
     Args:
         update: What the engine gave, of whatever type.
         memory: What the client would keep, of whatever type.
         expected: The signature that the payload must have; none: any.
+        aggregator: Of the updates; ``None``: it has nothing to say.
     """
     try:
         if isinstance(update, Failure):
             return f"{type(update.error).__name__}: {update.error}"
         if not isinstance(update, Update):
             return f"it gave {type(update).__name__} in place of an Update"
-        return _find_fault(update, memory, expected)
+        fault = _find_fault(update, memory, expected)
+        return fault if fault or aggregator is None else aggregator.find_fault(update)
     except Exception as error:  # anything may come, and it costs its client alone
         return f"what it gave cannot be examined: {type(error).__name__}"
 

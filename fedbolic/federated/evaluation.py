@@ -1,7 +1,7 @@
 """When a run is scored, and how clients' scores become the federation's."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedbolic import check
@@ -201,14 +201,25 @@ def _rename(name: str, prefix: str) -> str:
     return f"{prefix}/{name.removeprefix('test/')}"
 
 
-def client_rows(round: int, scores: Mapping[int, Mapping[str, float]]) -> list[Row]:
-    """Every client's scores, and their means by number of examples for the federation."""
+def client_rows(
+    round: int,
+    scores: Mapping[int, Mapping[str, float]],
+    *,
+    reserved: Collection[str] = (),
+) -> list[Row]:
+    """Every client's scores, and their means by number of examples for the federation.
+
+    Args:
+        round: That has ended.
+        scores: By client id and name.
+        reserved: Names of what the server measures itself: there is no mean of that name.
+    """
     rows = [
         Row(round, client_id, name, value)
         for client_id, named in scores.items()
         for name, value in named.items()
     ]
-    names = sorted({name for named in scores.values() for name in named})
+    names = sorted({name for named in scores.values() for name in named if name not in reserved})
     for name in names:
         split = name.rpartition("/")[0]
         present = [named for named in scores.values() if name in named]

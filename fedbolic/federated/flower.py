@@ -105,5 +105,5 @@ def _content(reply: Message) -> Tree:
         return {"error": f"Flower's error {reply.error.code}: {reply.error.reason}"}
     try:
         return from_records(reply.content)
-    except ValueError as error:
+    except Exception as error:  # whatever a node sends costs that node alone
         return {"error": str(error)}

@@ -111,6 +111,14 @@ class SumModulo(Additive):
         check.at_least(2, modulus=self.modulus)
 
     @override
+    def find_fault(self, update: Update) -> str | None:
+        try:
+            self.lift(update)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    @override
     def lift(self, update: Update) -> Tree:
         return tree.map(self._checked, update.payload)
 

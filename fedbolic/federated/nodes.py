@@ -8,11 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic import check
 from fedbolic.data.client import Client, Examples, FederatedData
+from fedbolic.federated.aggregate import Additive
 from fedbolic.federated.engine import Failure, Remote, Result, RunStoppedError
 from fedbolic.federated.method import Method, Update
-from fedbolic.federated.node import acquainted, question
+from fedbolic.federated.node import acquainted, purpose, question
+from fedbolic.federated.replies import (
+    MOST_CLASSES,
+    NodeError,
+    check_introduction,
+    deviating,
+    plain_error,
+    rarely_tuned,
+    read_numbers,
+    read_update,
+    unusual,
+)
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 
@@ -20,10 +32,6 @@ logger = logging.getLogger("fedbolic")
 
 PAUSE = 0.5
 """Seconds between two looks at who is there."""
-
-
-class NodeError(RuntimeError):
-    """A client on another machine gave no answer that can be used."""
 
 
 class Post(ABC):
@@ -52,7 +60,9 @@ class Nodes(Remote):
 
     In place of memories the server has their names, so that a run goes on, after a crash of either
     side, from where its last checkpoint was. A client whose node is gone, answers too late or
-    cannot be understood is a failure of that exchange.
+    cannot be understood is a failure of that exchange. What a node says is read within the bounds
+    of :mod:`~fedbolic.federated.replies`; one whose introduction is out of them has no place in
+    the run, which begins without it.
 
     Args:
         post: The way to the nodes.
@@ -73,6 +83,9 @@ class Nodes(Remote):
         self.post, self.num_clients = post, num_clients
         self.timeout, self.least = timeout, least
         self.introduced: dict[int, Tree] = {}
+        self.refused: set[int] = set()
+        self.num_classes = MOST_CLASSES
+        self.begun = False
 
     @property
     @override
@@ -82,14 +95,19 @@ class Nodes(Remote):
     @override
     def federation(self, holdout: Client | None) -> FederatedData:
         end = time.monotonic() + self.timeout
-        while len(places := self._places()) < self.num_clients:
+        if holdout is not None:
+            self.num_classes = holdout.meta.num_classes
+        while len(places := self._places()) + len(self.refused) < self.num_clients:
             if time.monotonic() > end:
                 raise RunStoppedError(
                     f"{len(places)} of {self.num_clients} clients came within {self.timeout:g} "
                     f"seconds: {sorted(places)}"
                 )
             time.sleep(PAUSE)
-        meta, sizes = acquainted({i: self.introduced[node] for i, node in places.items()})
+        own = None if holdout is None else holdout.meta.input_shape
+        told = {i: self.introduced[node] for i, node in places.items()}
+        meta, sizes = acquainted(self._agreed(told, own))
+        self.begun = True
         clients = tuple(_absent(i, meta) for i in range(meta.num_clients))
         return FederatedData(clients, meta, holdout, sizes)
 
@@ -103,13 +121,23 @@ class Nodes(Remote):
         rng: Rng,
     ) -> Iterator[Result]:
         answers = self._ask(method, messages, clients, memories, rng, task="update")
+        found: dict[int, tuple[Update, str]] = {}
+        failures: dict[int, NodeError] = {}
+        kind = "tuned" if purpose(method) == "tune" else "metrics"
         for client in clients:
-            old, answer = memories.get(client.id, {}), answers[client.id]
+            name, device = memories.get(client.id, {}).get("name", ""), client.no_inputs.device
             try:
-                update, name = _read_update(answer, client.no_inputs.device)
+                found[client.id] = read_update(answers[client.id], device, name=name, kind=kind)
             except NodeError as error:
-                yield client, Failure(error), old
+                failures[client.id] = error
+        if isinstance(method.aggregator, Additive):  # else the first would say what form is right
+            odd = unusual({i: update.payload for i, (update, _) in found.items()})
+            failures |= {i: NodeError("its payload has another form than most") for i in odd}
+        for client in clients:
+            if client.id in failures:
+                yield client, Failure(failures[client.id]), memories.get(client.id, {})
             else:
+                update, name = found[client.id]
                 yield client, update, {"name": name}
 
     @override
@@ -125,9 +153,12 @@ class Nodes(Remote):
         found = {}
         for client in clients:
             try:
-                found[client.id] = _read_numbers(answers[client.id], "scores")
+                found[client.id] = read_numbers(answers[client.id], "scores", kind="scores")
             except NodeError as error:
                 logger.warning("client %d is not scored: %s", client.id, error)
+        for client_id in rarely_tuned(found):
+            logger.warning("client %d is not scored: others have no such scores", client_id)
+            del found[client_id]
         return found
 
     def _ask(
@@ -170,25 +201,63 @@ class Nodes(Remote):
     def _exchange(self, kind: str, questions: Mapping[int, Tree], group: str) -> dict[int, Tree]:
         if not questions:
             return {}
-        return self.post.exchange(kind, questions, group=group, timeout=self.timeout)
+        found = self.post.exchange(kind, questions, group=group, timeout=self.timeout)
+        return {node: plain_error(reply) for node, reply in found.items()}
 
     def _places(self) -> dict[int, int]:
         """The nodes that are there, by the id of their client, ascending."""
         online = self.post.online()
         self.introduced = {n: told for n, told in self.introduced.items() if n in online}
-        new = {node: {"task": "introduction"} for node in online - self.introduced.keys()}
-        for node, told in self._exchange("query", new, "introduction").items():
-            if _is_introduction(told, self.num_clients):
-                self.introduced[node] = told
+        self.refused &= online
+        new = online - self.introduced.keys() - self.refused
+        asked: dict[int, Tree] = {node: {"task": "introduction"} for node in new}
+        for node, told in self._exchange("query", asked, "introduction").items():
+            if "error" in told:
+                logger.warning("node %d does not introduce itself: %s", node, told["error"])
             else:
-                logger.warning("node %d is not taken for a client: %s", node, told)
-        places: dict[int, int] = {}
-        for node, told in self.introduced.items():
-            if told["client"] in places:
-                raise RunStoppedError(f"two nodes are there that call themselves client "
-                                      f"{told['client']}")  # fmt: skip
-            places[told["client"]] = node
-        return dict(sorted(places.items()))
+                self._introduce(node, told)
+        return dict(sorted((told["client"], node) for node, told in self.introduced.items()))
+
+    def _introduce(self, node: int, told: Tree) -> None:
+        """Take a node for the client that it calls itself, if it can be that one."""
+        bounds = {"num_clients": self.num_clients, "num_classes": self.num_classes}
+        try:
+            check_introduction(told, **bounds)
+        except NodeError as error:
+            self._refuse(node, str(error))
+            return
+        if told["client"] not in {other["client"] for other in self.introduced.values()}:
+            self.introduced[node] = told
+        elif self.begun:  # who came first is asked for its memory, and the other one has none
+            self._refuse(node, f"client {told['client']} is another node")
+        else:
+            raise RunStoppedError(
+                f"two nodes are there that call themselves client {told['client']}"
+            )
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self.refused.add(node)
+        self.introduced.pop(node, None)
+        logger.warning("node %d is not taken for a client: %s", node, reason)
+
+    def _agreed(
+        self, introductions: dict[int, Tree], own: tuple[int, ...] | None
+    ) -> dict[int, Tree]:
+        """Introductions of all clients; those that are refused, or deviate, have nothing.
+
+        Raises:
+            RunStoppedError: If nobody is left.
+            ValueError: If it cannot be said who deviates.
+        """
+        if not introductions:
+            raise RunStoppedError("no node can be taken for a client; the warnings above say why")
+        shape, others = deviating(introductions, own)
+        for node in [n for n, told in self.introduced.items() if told["client"] in others]:
+            self._refuse(node, f"its inputs are {self.introduced[node]['input_shape']:.80}, and "
+                               f"those of most {shape}")  # fmt: skip
+        nothing = {"size": 0, "num_classes": 0, "input_shape": shape}
+        absent = {i: {"client": i, **nothing} for i in range(self.num_clients)}
+        return absent | {i: told for i, told in introductions.items() if i not in others}
 
 
 def _absent(client_id: int, meta: Meta) -> Client:
@@ -197,31 +266,3 @@ def _absent(client_id: int, meta: Meta) -> Client:
         {"x": torch.empty(0, *meta.input_shape), "y": torch.empty(0, dtype=torch.int64)}
     )
     return Client(client_id, nothing, nothing, nothing, meta)
-
-
-def _is_introduction(told: Tree, num_clients: int) -> bool:
-    numbers = [told.get(name) for name in ("client", "size", "num_classes")]
-    return all(type(n) is int and n >= 0 for n in numbers) and told["client"] < num_clients
-
-
-def _read_update(answer: Tree, device: torch.device) -> tuple[Update, str]:
-    """An update and the name of the memory beside it, from what a node said."""
-    _refuse_error(answer)
-    payload, weight, name = (answer.get(key) for key in ("payload", "weight", "name"))
-    if not (isinstance(payload, dict) and isinstance(weight, float) and isinstance(name, str)):
-        raise NodeError(f"its answer is no update: it has {sorted(answer)}")
-    metrics = _read_numbers(answer, "metrics")
-    return Update(tree.to(payload, device), weight, metrics), name
-
-
-def _read_numbers(answer: Tree, part: str) -> dict[str, float]:
-    _refuse_error(answer)
-    numbers = answer.get(part)
-    if not (isinstance(numbers, dict) and all(type(x) is float for x in numbers.values())):
-        raise NodeError(f"its {part} are not numbers by name")
-    return numbers
-
-
-def _refuse_error(answer: Tree) -> None:
-    if "error" in answer:
-        raise NodeError(str(answer["error"]))

@@ -184,7 +184,7 @@ class Trainer:
         done = Position(
             state, memories, position.round, position.exchange + 1, total.clients, tally
         )
-        rows = client_rows(current, delivery.metrics)
+        rows = client_rows(current, delivery.metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
         if phase.evaluates:
             rows += [Row(current, None, name, value) for name, value in tally.items()]

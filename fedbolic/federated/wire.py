@@ -19,8 +19,11 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 """What a tensor of a tree may hold, by name."""
 
 
-LONGEST = 2**32
-"""No axis is as long; torch's own limit on their product is not far above."""
+LONGEST = 2**40
+"""The product of a tensor's axes that are not 0 is below it; torch's own limit is above."""
+
+MOST_AXES = 16
+"""A tensor has no more; torch's own limit is above."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def decode(letter: Letter) -> Tree:
             return _tensor(value, next(buffers, None))
         if isinstance(value, str | int | float):
             return value
-        raise ValueError(f"a letter holds {value!r}, which no tree does")
+        raise ValueError(f"a letter holds {value!r:.80}, which no tree does")
 
     try:
         content = leaf(json.loads(letter.text))
@@ -108,10 +111,12 @@ def decode(letter: Letter) -> Tree:
 def _tensor(form: Sequence[Any], buffer: bytes | None) -> Tensor:
     name, *shape = form or [None]
     dtype = DTYPES.get(name) if isinstance(name, str) else None
-    if dtype is None or not all(type(n) is int and 0 <= n < LONGEST for n in shape):
-        raise ValueError(f"a letter has a tensor of the form {form}")
+    if dtype is None or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"a letter has a tensor of the form {form!r:.80}")
+    if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) >= LONGEST:
+        raise ValueError(f"a letter has a tensor of the form {form!r:.80}")
     if buffer is None or len(buffer) != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"the bytes of a letter do not fit a tensor of the form {form}")
+        raise ValueError(f"the bytes of a letter do not fit a tensor of the form {form!r:.80}")
     if not buffer:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(bytearray(buffer), dtype=dtype).reshape(shape)

@@ -11,6 +11,8 @@ from fedbolic.federated import (
     RunStoppedError,
 )
 from fedbolic.federated.secure import SecureSum, write_identities
+from fedbolic.federated.secure.keys import new_secret, sign
+from fedbolic.federated.secure.roster import _card_statement, make_card, to_tensor
 from tests.federated.boring import (
     RNG,
     train,
@@ -136,6 +138,44 @@ def test_altered_forms_and_vectors_of_other_lengths_leave_their_client_out(caplo
     ):
         state = last(SecureSum(Numbers(ROWS)), engine=Altering("sums", 4, change)).state
         assert summed(state) == plain(ROWS, [i for i in range(10) if i != 4])
+
+
+def test_the_first_client_does_not_say_what_form_is_right(caplog):
+    rows = ((1, 2), *ROWS[1:])
+    state = last(SecureSum(Numbers(rows))).state
+    assert summed(state) == plain(ROWS, range(1, 10))
+    assert "client 0 is left out of this secure sum: its vector has another form" in caplog.text
+
+
+@pytest.mark.parametrize("low_order", [False, True])
+def test_a_card_with_which_nobody_can_agree_leaves_its_client_out(low_order, caplog):
+    """Every client would refuse the roster; the card is well signed."""
+
+    def change(payload):
+        signer, cipher = new_secret(), new_secret()
+        card = make_card(1, 0, cipher=cipher, mask=cipher, signer=signer)
+        if low_order:
+            shown = bytes(32) + card[32 : 3 * 32]
+            card = shown + sign(signer, _card_statement(1, 0, shown))
+        return {"card": to_tensor(card)}
+
+    state = last(SecureSum(Numbers(ROWS)), engine=Altering("cards", 0, change)).state
+    assert summed(state) == plain(ROWS, range(1, 10))
+    assert "client 0 is left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"shares": 1.0}, {"signature": "x", "shares": torch.zeros(10, 33)}]
+)
+def test_what_is_no_answer_in_the_end_leaves_its_client_out(payload):
+    engine = Altering("unmasking", 0, lambda told: payload)
+    assert summed(last(SecureSum(Numbers(ROWS)), engine=engine).state) == plain(ROWS, range(10))
+
+
+@pytest.mark.parametrize("vector", [1.0, torch.zeros(3), torch.zeros(3, 8), torch.zeros(())])
+def test_what_is_no_masked_vector_leaves_its_client_out(vector):
+    engine = Altering("sums", 0, lambda told: {**told, "sums": vector})
+    assert summed(last(SecureSum(Numbers(ROWS)), engine=engine).state) == plain(ROWS, range(1, 10))
 
 
 def test_a_lying_share_stops_the_run():

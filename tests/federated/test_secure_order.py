@@ -113,9 +113,10 @@ def test_all_agree_on_an_order_that_is_not_the_servers():
 
 def test_nodes_that_know_the_method_alone_agree_too(tmp_path):
     data = federation(0, num_clients=4)
-    nodes, seen = away(SecureSum(FedHull()), data, tmp_path)
-    remote, _ = train(SecureSum(FedHull()), seen, engine=nodes)
-    local, _ = train(SecureSum(FedHull()), data)
+    method = SecureSum(FedHull(), threshold=3)
+    nodes, seen = away(method, data, tmp_path)
+    remote, _ = train(method, seen, engine=nodes)
+    local, _ = train(method, data)
     assert_same(remote[-1].state["inner"], local[-1].state["inner"])
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int64
@@ -34,34 +34,51 @@ class MaskedSum(Aggregator):
 
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> Total:
-        total: Tree = {}
-        clients, form = [], None
+        sums: dict[tuple[object, ...], _Sum] = {}
         for client_id, update in updates:
-            payload = update.payload
-            now = payload.get("form"), tree.signature(payload)
-            if not self._fits(client_id, payload) or form not in (None, now):
-                logger.warning(
-                    "client %d is left out of this secure sum: its signature or form does not fit",
-                    client_id,
-                )
+            form = self._form(client_id, update.payload)
+            if form is None:
+                logger.warning("client %d is left out of this secure sum: its signature or form "
+                               "does not fit", client_id)  # fmt: skip
                 continue
-            form = now
+            total = sums.setdefault(form, _Sum())
+            total.clients.append(client_id)
             for name, modulus in self.moduli:
-                limbs = torch.from_numpy(unpack(payload[name].cpu().numpy(), modulus))
-                total[name] = total[name] + limbs if name in total else limbs
-            clients.append(client_id)
-        if form is None:
+                limbs = torch.from_numpy(unpack(update.payload[name].cpu().numpy(), modulus))
+                total.limbs[name] = total.limbs[name] + limbs if name in total.limbs else limbs
+        if not sums:
             raise ValueError("no masked vector came that can be added")
-        for name, modulus in self.moduli:
-            total[name] = reduce_limbs(total[name], modulus)
-        return Total(total | {"form": form[0]}, float(len(clients)), tuple(clients))
+        form, usual = max(sums.items(), key=lambda each: len(each[1].clients))
+        others = [i for total in sums.values() if total is not usual for i in total.clients]
+        for client_id in others:
+            logger.warning("client %d is left out of this secure sum: its vector has another form "
+                           "than most", client_id)  # fmt: skip
+        payload = {name: reduce_limbs(usual.limbs[name], modulus) for name, modulus in self.moduli}
+        return Total({**payload, "form": form[0]}, float(len(usual.clients)), tuple(usual.clients))
 
-    def _fits(self, client_id: int, payload: Tree) -> bool:
+    def _form(self, client_id: int, payload: Tree) -> tuple[object, ...] | None:
+        """What vectors that are added have in common; ``None`` if this one is none of this sum."""
+        form, signature = payload.get("form"), tree.signature(payload)
         names = [name for name, _ in self.moduli]
-        if payload.keys() != {"form", "signature", *names}:
-            return False
-        widths = [payload[name].shape[1:] == (num_bytes(q),) for name, q in self.moduli]
-        return all(widths) and self.roster.is_signed("sums", client_id, payload)
+        if payload.keys() != {"form", "signature", *names} or not isinstance(form, str):
+            return None
+        for name, modulus in self.moduli:
+            vector = payload[name]
+            if not isinstance(vector, Tensor) or vector.dtype != torch.uint8 or vector.ndim != 2:
+                return None
+            if vector.shape[1] != num_bytes(modulus):
+                return None
+        if not self.roster.is_signed("sums", client_id, payload):
+            return None
+        return form, *sorted(signature.items())
+
+
+@dataclass(eq=False)
+class _Sum:
+    """Vectors of one form that were added, of whom."""
+
+    limbs: Tree = field(default_factory=dict)
+    clients: list[int] = field(default_factory=list)
 
 
 def masks(

@@ -22,6 +22,7 @@ from fedbolic.federated.secure.keys import (
 from fedbolic.federated.secure.roster import (
     CARD_BYTES,
     Roster,
+    has_keys,
     ids_tensor,
     is_genuine,
     make_card,
@@ -81,8 +82,10 @@ class Cards(Exchange):
     def server_update(self, state: Tree, total: Total) -> Tree:
         cards = {i: to_bytes(total.payload[str(i)]["card"]) for i in total.clients}
         genuine = {i: c for i, c in cards.items() if is_genuine(c, state["session"], i)}
+        genuine = {i: c for i, c in genuine.items() if has_keys(c)}
         for client_id in sorted(cards.keys() - genuine.keys()):
-            logger.warning("client %d is left out: its card is not signed", client_id)
+            logger.warning("client %d is left out: its card is not signed, or its keys are none",
+                           client_id)  # fmt: skip
         self.require(len(genuine), state, "showed a card")
         roster = Roster(state["session"], tuple(genuine), tuple(genuine.values()))
         return state | {"stage": Shares.stage, "roster": roster.tree()}

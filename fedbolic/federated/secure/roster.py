@@ -11,7 +11,16 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from fedbolic import tree
-from fedbolic.federated.secure.keys import KEY_BYTES, agreement_key, identity, is_signed, sign
+from fedbolic.federated.secure.keys import (
+    KEY_BYTES,
+    AlteredError,
+    agree,
+    agreement_key,
+    identity,
+    is_signed,
+    new_secret,
+    sign,
+)
 from fedbolic.types import Tree
 
 CARD_BYTES = 3 * KEY_BYTES + 64
@@ -207,9 +216,12 @@ class Roster:
             client_id: From whom it is said to be.
             payload: What came.
         """
+        signature = payload.get("signature")
+        if not isinstance(signature, Tensor):
+            return False
         content = {name: leaf for name, leaf in payload.items() if name != "signature"}
         statement = self._statement(kind, client_id, digest(content))
-        return is_signed(self.identity(client_id), statement, to_bytes(payload["signature"]))
+        return is_signed(self.identity(client_id), statement, to_bytes(signature))
 
     def _statement(self, kind: str, client_id: int, content: bytes) -> bytes:
         return f"fedbolic secure sum {kind} ".encode() + self.name + number(client_id) + content
@@ -242,6 +254,23 @@ def is_genuine(card: bytes, session: int, client_id: int) -> bool:
     shown, signature = card[: 3 * KEY_BYTES], card[3 * KEY_BYTES :]
     statement = _card_statement(session, client_id, shown)
     return is_signed(shown[2 * KEY_BYTES :], statement, signature)
+
+
+def has_keys(card: bytes) -> bool:
+    """Whether the two public keys of a card are different, and others can agree on secrets with it.
+
+    With a card of others every client refuses the roster.
+
+    Args:
+        card: What came.
+    """
+    keys = card[:KEY_BYTES], card[KEY_BYTES : 2 * KEY_BYTES]
+    try:
+        for key in keys:
+            agree(new_secret(), key, session=b"", purpose=b"")
+    except AlteredError:
+        return False
+    return keys[0] != keys[1]
 
 
 def ids_tensor(ids: tuple[int, ...] | list[int]) -> Int64[Tensor, " n"]:
