@@ -12,14 +12,14 @@ def cache() -> Path:
     return Path(pooch.os_cache("fedbolic"))
 
 
-def fetch(urls: Sequence[str], checksum: str, *, name: str) -> Path:
+def fetch(urls: Sequence[str], checksum: str | None, *, name: str) -> Path:
     """A file in the user's cache, downloaded if it is not there intact.
 
     A download is written under a temporary name and takes its own only when its checksum is right.
 
     Args:
         urls: Mirrors, tried in order until one gives the file.
-        checksum: Algorithm and digits, such as ``"md5:5d41..."``.
+        checksum: Algorithm and digits, such as ``"md5:5d41..."``; ``None``: not known.
         name: Its path below the cache folder.
 
     Raises:

@@ -17,12 +17,13 @@ class Published:
 
     Args:
         path: Where it lies below a data folder, in the layout of its usual loader.
-        checksum: Its md5, or its sha256: 32 or 64 hexadecimal digits.
+        checksum: Its md5, or its sha256: 32 or 64 hexadecimal digits; ``None``: nobody states one,
+            so that it must be read by what runs no code.
         urls: Mirrors, the best first.
     """
 
     path: str
-    checksum: str
+    checksum: str | None
     urls: tuple[str, ...]
 
 
@@ -59,7 +60,8 @@ def locate(
         from fedbolic.data.download import cache, fetch
 
         if download:
-            checksum = f"{algorithm(published.checksum)}:{published.checksum}"
+            known = published.checksum
+            checksum = None if known is None else f"{algorithm(known)}:{known}"
             return (fetch(published.urls, checksum, name=published.path),)
         kept = cache() / published.path
         if kept.is_file():
@@ -87,12 +89,14 @@ def algorithm(checksum: str) -> str:
     return {32: "md5", 64: "sha256"}[len(checksum)]
 
 
-def verify(path: Path, checksum: str) -> None:
-    """Refuse a file with another checksum.
+def verify(path: Path, checksum: str | None) -> None:
+    """Refuse a file with another checksum, if one is known.
 
     Raises:
         ValueError: Naming the file and both checksums.
     """
+    if checksum is None:
+        return
     kind = algorithm(checksum)
     with path.open("rb") as file:
         found = hashlib.file_digest(
