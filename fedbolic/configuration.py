@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+
+from fedbolic.imports import STANDARD
 
 INVISIBLE = ("overwrite", "callbacks", "nodes")
 """Parameters that say how to call, not what to run: they stand in no configuration."""
+
+# A configuration may be somebody else's. What it names is imported before its type is seen.
+set_parsing_settings(import_path_denylist=STANDARD, instantiate_subclass_spec_in_any=False)
 
 
 class SetupError(ValueError):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib
 import logging
 import time
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from fedbolic.federated import (
     Trainer,
 )
 from fedbolic.federated.engine import Remote
+from fedbolic.imports import load_class
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.rng import Rng
 
@@ -70,8 +70,8 @@ def run(
         device: Where to compute; auto takes a GPU if there is one.
         precision: Lightning's names; in 64-true every number has double precision.
         threads: Threads of one operation on the CPU; more than one rarely helps small models.
-        loggers: Import paths of Lightning loggers, each made with the run's folder as its first
-            argument, such as lightning.fabric.loggers.TensorBoardLogger.
+        loggers: Import paths of subclasses of Lightning's Logger, each made with the run's folder
+            as its first argument, such as lightning.fabric.loggers.TensorBoardLogger.
         seed: Of every random number in the run; runs of one seed are equal.
         name: Of the run; its folder is RUNS/NAME/seedSEED. By default the stem of the configuration
             file, or "run".
@@ -245,9 +245,10 @@ def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> Non
 
 
 def _logger(import_path: str, folder: Path) -> Any:
-    module, _, name = import_path.rpartition(".")
+    from lightning.fabric.loggers.logger import Logger
+
     try:
-        return getattr(importlib.import_module(module), name)(folder)
+        return load_class(import_path, Logger)(folder)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise SetupError(f"logger {import_path!r} cannot be made: {one_line(error)}") from error
 

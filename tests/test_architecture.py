@@ -21,7 +21,7 @@ FLOORS = (
     ("fedbolic.__main__", "benchmarks"),
     ("tests",),  # of the same floor in the design, and yet they call the command line
 )
-LAYER = ("experiment", "configuration", "progress", "sweep")
+LAYER = ("experiment", "configuration", "imports", "progress", "sweep")
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (
     *("geoopt", "torch_geometric", "lightning", "jsonargparse", "flwr", "opendp", "flint"),

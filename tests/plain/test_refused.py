@@ -2,6 +2,8 @@
 
 import gzip
 import struct
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,6 +43,13 @@ DOORS = {
     "unknown logger": (["--loggers=[nowhere.Logger]"], ["nowhere.Logger", "No module"]),
     "a logger without module": (["--loggers=[Logger]"], ["Logger", "cannot be made"]),
     "a logger that is none": (["--loggers=[torch.nn.Linear]"], ["Linear", "cannot be made"]),
+    "a logger that is a function": (["--loggers=[torch.load]"], ["torch.load", "no subclass"]),
+    "a logger of another kind": (
+        ["--loggers=[fedbolic.federated.FedAvg]"],
+        ["FedAvg", "no subclass of lightning.fabric.loggers.logger.Logger"],
+    ),
+    "a logger that is a program": (["--loggers=[pip.__main__.sys]"], ["would run a program"]),
+    "a logger that is no path": (["--loggers=['os;system.x']"], ["is no import path of a class"]),
     "a name that leaves the folder": (["--name=../../x"], ["name must stay inside", "../../x"]),
     "an absolute name": (["--name=/x"], ["name must stay inside", "/x"]),
     "no configuration": (["--config=nowhere.yaml"], ["nowhere.yaml", "not exist"]),
@@ -53,6 +62,60 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
 ):
     assert refused(fedbolic("run", "--config", config, "--runs", runs, *words), names=names)
     assert not runs.exists()
+
+
+SPELLS = {
+    "a command": (
+        'loggers: [os.system]\nname: "x;touch PWNED;#"',
+        ["os.system", "a module of Python itself"],
+    ),
+    "a command for a method": (
+        "method: {class_path: os.system, init_args: {command: touch PWNED}}",
+        ["os.system", "not allowed"],
+    ),
+    "a process for a method": (
+        "method: {class_path: subprocess.Popen, init_args: {args: [touch, PWNED]}}",
+        ["subprocess.Popen", "not allowed"],
+    ),
+    "a file for an engine": ("engine: {class_path: io.FileIO, init_args: {file: PWNED, mode: w}}",
+                             ["io.FileIO", "not allowed"]),
+    "a method within a method": (
+        "method: {class_path: fedbolic.federated.FedAvg, init_args: {backbone: "
+        "{class_path: subprocess.Popen, init_args: {args: [touch, PWNED]}}}}",
+        ["subprocess.Popen"],
+    ),
+    "a module that acts": ("data: {class_path: this.that}", ["this.that", "not allowed"]),
+    "a logger that acts": ("loggers: [this.that]", ["this.that", "a module of Python itself"]),
+    "a class of another kind": ("data: {class_path: torch.nn.Linear, init_args: "
+                                "{in_features: 1, out_features: 1}}", ["torch.nn.Linear"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "names"), SPELLS.values(), ids=SPELLS)
+def test_a_configuration_of_somebody_calls_no_function(
+    text, names, fedbolic, tmp_path, monkeypatch, runs
+):
+    """Nor is a module of Python itself imported for it, such as ``this``, which prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    Path("theirs.yaml").write_text(text)
+    assert refused(fedbolic("run", "--config", "theirs.yaml", "--runs", runs), names=names)
+    assert not Path("PWNED").exists()
+    assert "this" not in sys.modules
+    assert not runs.exists()
+
+
+def test_a_run_of_somebody_calls_no_function_when_it_is_resumed(
+    fedbolic, config, runs, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["--config", config, "--runs", runs, "--name", "x;touch PWNED;#"]
+    assert fedbolic("run", *words)[0] == 0
+    path = runs / "x;touch PWNED;#" / "seed0"
+    theirs = (path / "config.yaml").read_text().replace("loggers: []", "loggers: [os.system]")
+    (path / "config.yaml").write_text(theirs)
+    assert refused(fedbolic("resume", path), names=["os.system", "a module of Python itself"])
+    assert not (tmp_path / "PWNED").exists()
 
 
 @pytest.mark.parametrize(
