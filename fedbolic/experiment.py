@@ -102,6 +102,7 @@ def run(
         if path.exists():
             RunFolder(path).remove()
         folder = RunFolder.create(path, config=config, environment=job.environment())
+        position = dataclasses.replace(position, memories=folder.client_states())
     with folder.alone():
         job = _settle(job, folder, position)
         position = _train(job, folder, position)
@@ -133,8 +134,9 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
             _refuse_other_arithmetic(folder.environment, job.environment())
             position = job.trainer.begin(job.method, job.data, job.stream)
             checkpoint = folder.load()
-        if checkpoint is not None:
-            position = Position.restore(checkpoint)
+            position = dataclasses.replace(position, memories=folder.client_states())
+            if checkpoint is not None:
+                position = Position.restore(checkpoint)
         unfinished = position.round < job.method.rounds
         if unfinished:
             job = _settle(job, folder, position)

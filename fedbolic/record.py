@@ -2,14 +2,18 @@
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
 import os
+import pickle
 import platform
 import shutil
+import struct
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -18,10 +22,15 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedbolic import figure
+from fedbolic.client_states import ClientStates, ClientStateStore, damaged, shorter
 from fedbolic.figure import Figure
 
 HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
 """The files that grow, by name, and their first lines."""
+
+SEAL = b"fedbolic SHA-256 "
+"""Begins the comment of a checkpoint, a zip archive; the digest of all before the comment follows.
+"""
 
 PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
@@ -39,18 +48,19 @@ class Row(NamedTuple):
 class RunFolder:
     """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
 
-    Where an engine was chosen there is ``engine.json``, too; where the method gives figures, a
-    folder ``figures``.
+    Where an engine was chosen there is ``engine.json``, too; where clients keep state, their
+    states are in ``clients-N.log``; where the method gives figures, there is a folder ``figures``.
 
     Metrics hold no times, so two runs of one seed are equal byte by byte. A checkpoint knows how
-    many bytes of metrics and times belong to it; what a killed run wrote after its last checkpoint
-    is cut off when it resumes.
+    many bytes of metrics, times and client states belong to it, and their checksums; what a killed
+    run wrote after its last checkpoint is cut off when it resumes.
 
     Args:
         path: The folder.
     """
 
     path: Path
+    _grown: dict[str, "_Grown"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def create(cls, path: Path, *, config: str, environment: dict[str, Any]) -> "RunFolder":
@@ -127,27 +137,51 @@ class RunFolder:
         text = json.dumps({"engine": engine, "seconds": dict(seconds)}, indent=2)
         self._replace("engine.json", lambda file: file.write(f"{text}\n".encode()))
 
+    def client_states(self) -> ClientStates:
+        """Where a run that begins here keeps client state: on disk, and none yet."""
+        return ClientStates(ClientStateStore(self.path))
+
     def save(self, checkpoint: dict[str, Any], rows: Iterable[Row], seconds: float) -> None:
-        """Append ``rows`` to the metrics, then replace the checkpoint, each so that a kill is safe.
+        """Append what is new, then replace the checkpoint, each so that a kill is safe.
 
         Args:
             checkpoint: Nested dicts and lists of tensors, numbers and strings; holds ``round`` and
-                ``exchange``.
+                ``exchange``. Under ``memories`` there may be client state by id; of that in
+                :meth:`client_states` of this folder only what has changed is written.
             rows: What was measured since the last checkpoint.
             seconds: Time taken since the last checkpoint, kept in ``times.csv``.
         """
+        states = checkpoint.get("memories", {})
+        if not isinstance(states, ClientStates):
+            states = ClientStates(ClientStateStore(self.path), states)
+        states.save()
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([r.round, r.client, r.name, repr(float(r.value))] for r in rows)
         times = f"{checkpoint['round']},{checkpoint['exchange']},{seconds:.3f}\n"
-        added = {"metrics.csv": text.getvalue(), "times.csv": times}
-        sizes = {name: _append(self.path / name, lines) for name, lines in added.items()}
-        whole = {**checkpoint, "sizes": sizes}
-        self._replace("state.pt", lambda file: torch.save(whole, file))
+        for name, lines in {"metrics.csv": text.getvalue(), "times.csv": times}.items():
+            self._append(name, lines)
+        whole = {
+            **checkpoint,
+            "memories": states.store.commit,
+            "sizes": {name: grown.size for name, grown in self._grown.items()},
+            "checksums": {name: grown.checksum for name, grown in self._grown.items()},
+        }
+        self._replace("state.pt", lambda file: _save_sealed(whole, file))
+        states.store.tidy()
+
+    def _append(self, name: str, text: str) -> None:
+        """Add lines to a file that grows, after what its checksum is known of."""
+        path = self.path / name
+        grown = self._grown.get(name)
+        if grown is None or grown.size != path.stat().st_size:
+            grown = _Grown.of(path)
+        _append(path, text)
+        self._grown[name] = grown.after(text.encode())
 
     def _replace(self, name: str, write: Callable[[BinaryIO], object]) -> None:
         draft = self.path / f"{name}.draft"
-        with draft.open("wb") as file:
+        with draft.open("wb+") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -156,16 +190,25 @@ class RunFolder:
     def load(self) -> dict[str, Any] | None:
         """The last checkpoint, with the files that grow cut back to it; none if there is not one.
 
+        Client state is read when it is asked for; all files are checked now.
+
         Raises:
-            ValueError: If lines are missing that the checkpoint knows of.
+            ValueError: If a file is not what was written, or has lost something.
         """
         file = self.path / "state.pt"
-        checkpoint = torch.load(file, weights_only=True) if file.exists() else None
-        first = {name: len(header) for name, header in HEADERS.items()}
-        sizes = first if checkpoint is None else checkpoint.pop("sizes")
-        for name, size in sizes.items():
-            _cut(self.path / name, size)
-        return checkpoint
+        checkpoint = _load_sealed(file) if file.exists() else None
+        first = {name: _Grown().after(header.encode()) for name, header in HEADERS.items()}
+        if checkpoint is not None:
+            sizes, checksums = checkpoint.pop("sizes"), checkpoint.pop("checksums")
+            first = {name: _Grown(sizes[name], checksums[name]) for name in HEADERS}
+        for name, grown in first.items():
+            grown.cut(self.path / name)
+        self._grown.update(first)
+        if checkpoint is None:
+            ClientStateStore(self.path).tidy()
+            return None
+        store = ClientStateStore.open(self.path, checkpoint["memories"])
+        return {**checkpoint, "memories": ClientStates(store)}
 
     def save_figures(self, figures: Mapping[str, Figure]) -> None:
         """Keep figures as ``figures/NAME.npz``; the folder appears only when it is complete.
@@ -229,18 +272,94 @@ def environment(**settings: Any) -> dict[str, Any]:
     }
 
 
-def _cut(file: Path, size: int) -> None:
-    if file.stat().st_size < size:
+@dataclass(frozen=True)
+class _Grown:
+    """The length of a file that grows, and the CRC-32 of all that it holds."""
+
+    size: int = 0
+    checksum: int = 0
+
+    @classmethod
+    def of(cls, path: Path, size: int | None = None) -> "_Grown":
+        """Of the first ``size`` bytes of a file; none: of all."""
+        found = cls()
+        with path.open("rb") as file:
+            for chunk in _chunks(file, path.stat().st_size if size is None else size):
+                found = found.after(chunk)
+        return found
+
+    def after(self, text: bytes) -> "_Grown":
+        """With ``text`` at its end."""
+        return _Grown(self.size + len(text), zlib.crc32(text, self.checksum))
+
+    def cut(self, path: Path) -> None:
+        """Cut a file back to this.
+
+        Raises:
+            ValueError: If it does not begin so.
+        """
+        size = path.stat().st_size if path.exists() else 0
+        if size < self.size:
+            raise ValueError(shorter(path, size, self.size))
+        if _Grown.of(path, self.size) != self:
+            raise ValueError(damaged(path))
+        os.truncate(path, self.size)
+
+
+class _Hashed:
+    """A file whose digest is taken while it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def _save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
+    """Save as torch does, with a checksum in the comment that a zip archive may have at its end."""
+    hashed = _Hashed(file)
+    torch.save(value, hashed)
+    comment = SEAL + hashed.digest.hexdigest().encode()
+    file.seek(-2, os.SEEK_END)  # the length of the comment, 0
+    file.write(struct.pack("<H", len(comment)) + comment)
+
+
+def _load_sealed(path: Path) -> dict[str, Any]:
+    length = len(SEAL) + 64
+    with path.open("rb") as file:
+        body = path.stat().st_size - length - 2
+        digest = hashlib.sha256()
+        for chunk in _chunks(file, max(body, 0)):
+            digest.update(chunk)
+        digest.update(bytes(2))
+        size, comment = file.read(2), file.read()
+    if not comment.startswith(SEAL):
         raise ValueError(
-            f"{file} has {file.stat().st_size} bytes and had {size} when the run was saved: put "
-            "back what was there, or begin anew with --overwrite"
+            f"{path} has no checksum: it is damaged, or an earlier version of fedbolic wrote it; "
+            "put back a copy, end the run with that version, or begin anew with --overwrite"
         )
-    os.truncate(file, size)
+    if (size, comment) != (struct.pack("<H", length), SEAL + digest.hexdigest().encode()):
+        raise ValueError(damaged(path))
+    try:
+        return torch.load(path, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} holds what no checkpoint does: {error}") from error
 
 
-def _append(file: Path, text: str) -> int:
-    with file.open("a") as stream:
+def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The first ``size`` bytes of a file, a mebibyte at a time."""
+    while size and (chunk := file.read(min(size, 2**20))):
+        size -= len(chunk)
+        yield chunk
+
+
+def _append(file: Path, text: str) -> None:
+    with file.open("a", encoding="utf-8", newline="") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    return file.stat().st_size

@@ -29,7 +29,7 @@ def _one_thread():
 
 
 def state_of(path):
-    return torch.load(path / "state.pt", weights_only=True)
+    return RunFolder(path).load()
 
 
 def dtypes(path):

@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedbolic import tree
-from fedbolic.data.client import FederatedData
+from fedbolic.client_states import ClientStates
+from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.aggregate import Additive
 from fedbolic.federated.auto import Auto
 from fedbolic.federated.channel import Channel
@@ -28,7 +29,7 @@ class Position:
 
     Args:
         state: The server's.
-        memories: What clients keep, by id.
+        memories: Client state by id, in memory or on disk.
         round: Rounds ended.
         exchange: Exchanges ended since.
         answered: Who delivered in the last of them.
@@ -36,7 +37,7 @@ class Position:
     """
 
     state: Tree
-    memories: dict[int, Tree] = field(default_factory=dict)
+    memories: dict[int, Tree] | ClientStates = field(default_factory=dict)
     round: int = 0
     exchange: int = 0
     answered: tuple[int, ...] = ()
@@ -164,7 +165,8 @@ class Trainer:
         stream = rng.at("round", current, "exchange", position.exchange)
         cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]
         messages = {client.id: phase.broadcast(position.state, client.id) for client in cohort}
-        results = self.engine.run(phase, messages, cohort, position.memories, stream)
+        own = _states_of(cohort, position.memories)
+        results = self.engine.run(phase, messages, cohort, own, stream)
         channels = () if isinstance(self.engine, Remote) else self.channels
         delivery = Delivery(phase, messages, channels, stream)
         try:
@@ -180,7 +182,7 @@ class Trainer:
                 "every update was finite: use a smaller step size"
             )
         tally = _add_counts(position.tally, delivery.counts())
-        memories = {**position.memories, **delivery.memories}
+        memories = position.memories | delivery.memories
         done = Position(
             state, memories, position.round, position.exchange + 1, total.clients, tally
         )
@@ -207,6 +209,14 @@ class Trainer:
         if phase.cohort == "same" and position.exchange > 0:
             return position.answered
         return tuple(ids) if phase.cohort == "all" else self.cohort.sample(ids, stream.at("cohort"))
+
+
+def _states_of(cohort: Sequence[Client], states: Mapping[int, Tree]) -> dict[int, Tree]:
+    """The states of a cohort, each read once."""
+    try:
+        return {client.id: states[client.id] for client in cohort if client.id in states}
+    except ValueError as error:
+        raise RunStoppedError(f"client state cannot be read: {error}") from error
 
 
 def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]]) -> Total:
