@@ -323,7 +323,7 @@ class _Hashed:
 def _save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
     """Save as torch does, with a checksum in the comment that a zip archive may have at its end."""
     hashed = _Hashed(file)
-    torch.save(value, hashed)
+    torch.save(value, hashed)  # type: ignore[arg-type]  # it asks for no more than these two
     comment = SEAL + hashed.digest.hexdigest().encode()
     file.seek(-2, os.SEEK_END)  # the length of the comment, 0
     file.write(struct.pack("<H", len(comment)) + comment)

@@ -19,7 +19,6 @@ from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregate import Aggregator
 from fedbolic.federated.method import Total, Update
 from fedbolic.federated.min_norm import MinNorm
-from fedbolic.federated.score import score
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.figure import Disc, Embedding, Figure
 from fedbolic.manifolds import Poincare
@@ -220,10 +219,10 @@ class HyperFed(Stepped):
         return -excess(self._bounded(z), points)
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+    def scored(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree] | None:
         if client.id == HOLDOUT and self.prototypes == "own":
-            return {}  # there is no global model
-        return score(self, *self.start(message, client, memory), client)
+            return None  # there is no global model
+        return self.start(message, client, memory)
 
     @property
     @override

@@ -10,7 +10,6 @@ from fedbolic import check, tree
 from fedbolic.data.client import HOLDOUT, Client
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Total, Update
-from fedbolic.federated.score import score
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.nn.classifier import classifier
@@ -146,9 +145,8 @@ class Ditto(Stepped):
         return super().features(model, common, batch, context)
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        own = {} if client.id == HOLDOUT else memory
-        return score(self, *self.start(message, client, own), client)
+    def scored(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+        return self.start(message, client, {} if client.id == HOLDOUT else memory)
 
 
 def _join(common: Params, own: Params) -> Params:

@@ -13,7 +13,6 @@ from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.fedavg import FedAvg
 from fedbolic.federated.method import Total, Update
-from fedbolic.federated.score import score
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.nn.classifier import classifier
@@ -147,10 +146,6 @@ class Scaffold(Stepped):
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         return model(local["parameters"], local["buffers"], batch["x"])[0]
-
-    @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        return score(self, *self.start(message, client, memory), client)
 
     @override
     def tuning(self, epochs: int, lr: float | None) -> FedAvg:

@@ -12,7 +12,6 @@ from fedbolic.baselines.calibration import Calibration
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Method, Total, Update
-from fedbolic.federated.score import score
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.nn.classifier import CosineHead, classifier
@@ -136,10 +135,6 @@ class SphereFed(Stepped):
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         parameters = {**local["parameters"], HEAD: context["shared"]["head"]}
         return model(parameters, local["buffers"], batch["x"])[0]
-
-    @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        return score(self, *self.start(message, client, memory), client)
 
     @override
     def tuning(self, epochs: int, lr: float | None) -> "SphereFed":

@@ -3,7 +3,7 @@
 from fedbolic.data.arrays import Arrays
 from fedbolic.data.arxiv import Arxiv
 from fedbolic.data.cifar import CIFAR10, CIFAR100
-from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData, Meta, Split
+from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta, Split
 from fedbolic.data.dataset import Dataset, Parts
 from fedbolic.data.digits import Digits
 from fedbolic.data.graph import Graph, GraphSplit
@@ -29,6 +29,7 @@ __all__ = [
     "BlockModel",
     "ClassRuns",
     "Client",
+    "ClientSlices",
     "Dataset",
     "Digits",
     "Dirichlet",

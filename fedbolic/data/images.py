@@ -11,7 +11,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.check import at_least, rate
-from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData, Meta
+from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta
 from fedbolic.data.dataset import Dataset
 from fedbolic.data.digits import Digits
 from fedbolic.data.partition import Dirichlet, Partition
@@ -71,15 +71,15 @@ class Images(Source):
         train = self._examples(parts.x_train, parts.y_train, keep=self.num_train, name="num_train")
         test = self._examples(parts.x_test, parts.y_test, keep=self.num_test, name="num_test")
         shares = self.partition.split(train.tensors["y"], rng.at("partition"))
-        held = [self._hold_out(client_id, share, rng=rng) for client_id, share in enumerate(shares)]
-        kinds = (train.cut(indices) for indices in zip(*held, strict=True))
-        splits = list(zip(*kinds, strict=True))
         meta = Meta(
             num_classes=parts.num_classes,
             input_shape=tuple(train.tensors["x"].shape[1:]),
-            num_clients=len(splits),
+            num_clients=len(shares),
         )
-        clients = tuple(Client(client_id, *of, meta=meta) for client_id, of in enumerate(splits))
+        parts = (
+            self._hold_out(client_id, share, rng=rng) for client_id, share in enumerate(shares)
+        )
+        clients = ClientSlices.dealt(train, parts, meta)
         if not len(test):
             return FederatedData(clients, meta)
         empty = Examples(test.at(torch.arange(0)))

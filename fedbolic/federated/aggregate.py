@@ -165,7 +165,19 @@ class Median(Aggregator):
         return Total(payload, weight, tuple(collected))
 
 
+PIECE = 2**14
+"""Coordinates whose values of all clients are sorted at once: whole leaves would not fit."""
+
+
 def _median(*leaves: Tensor | float) -> Tensor:
-    values = torch.stack([_wide(leaf).double() for leaf in leaves]).sort(dim=0).values
+    tensors = [_tensor(leaf) for leaf in leaves]
+    if len(shapes := {tuple(each.shape) for each in tensors}) > 1:
+        raise ValueError(f"the payloads differ in shape: {sorted(shapes)}")
+    first, columns = tensors[0], [each.reshape(-1) for each in tensors]
+    found = torch.empty(first.numel(), dtype=first.dtype, device=first.device)
     low, high = (len(leaves) - 1) // 2, len(leaves) // 2
-    return _cast((values[low] + values[high]) / 2, leaves[0])
+    for start in range(0, len(found), PIECE):
+        rows = [column[start : start + PIECE].double() for column in columns]
+        values = torch.stack(rows).sort(dim=0).values
+        found[start : start + PIECE] = _cast((values[low] + values[high]) / 2, first)
+    return found.reshape(first.shape)

@@ -15,6 +15,12 @@ from fedbolic.federated.footprint import LIBRARIES, Footprint
 from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.stacked import advance, alike, compact
+from fedbolic.federated.stacked_scores import (
+    Scores,
+    held_together,
+    is_stackable,
+    stacked_scores,
+)
 from fedbolic.federated.stepped import Stepped
 from fedbolic.federated.task import Task
 from fedbolic.rng import Rng
@@ -42,7 +48,8 @@ class Batched(Engine):
     batches of one length go together.
     What is not :class:`~fedbolic.federated.stepped.Stepped`, has a ``local_update`` of its own or
     cannot be vectorised is run one by one, and the log says so once. Where a client raises an
-    error, those who went together with it are run again one by one.
+    error, those who went together with it are run again one by one. Clients are scored together,
+    too, unless the method has an ``evaluate`` of its own.
 
     Args:
         memory: Megabytes, above 0, that an exchange may take beside data, messages and results; as
@@ -84,6 +91,29 @@ class Batched(Engine):
                 yield from self._results(method, tasks, one_by_one)
             return
         yield from Sequential().run(method, messages, clients, memories, rng)
+
+    @override
+    def scores(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Scores:
+        if not isinstance(method, Stepped) or not is_stackable(method):
+            return super().scores(method, messages, clients, memories, rng)
+        found: Scores = {client.id: {} for client in clients}
+        given = messages, clients, memories
+        for held in held_together(method, *given, megabytes=self.memory):
+            try:
+                found |= stacked_scores(method, held)
+            except Exception as error:  # if it is a client's own, it is raised again here
+                some = [each.client for each in held]
+                found |= super().scores(method, messages, some, memories, rng)
+                name = type(method).__name__
+                logger.info("%d clients of %s are scored one by one: %r", len(some), name, error)
+        return found
 
     def _together(
         self,

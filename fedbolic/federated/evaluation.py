@@ -4,6 +4,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.calibrated import Calibrated
@@ -81,17 +83,25 @@ class Evaluation:
         calibrate: A closed-form head for the method's features, found after the last round only and
             scored under ``calibrated/...``; none: no such scores. A method without a global model,
             or whose model takes no gradient steps, has none either.
+        clients: Clients that are scored, a uniform sample that is the same throughout a run;
+            ``None``: all of them.
+        per_client: Record every client's own numbers, too, besides those of the federation. A table
+            of results needs them for its mean and its worst client.
 
     Raises:
-        ValueError: If ``every`` is below 1.
+        ValueError: If ``every`` or ``clients`` is below 1.
     """
 
     every: int = 1
     tune: Tune | None = None
     calibrate: Calibrate | None = None
+    clients: int | None = None
+    per_client: bool = True
 
     def __post_init__(self) -> None:
         check.at_least(1, every=self.every)
+        if self.clients is not None:
+            check.at_least(1, clients=self.clients)
 
     def rows(
         self,
@@ -104,96 +114,135 @@ class Evaluation:
         engine: Engine,
         rng: Rng,
     ) -> list[Row]:
-        """The scores after a round, if it is one to be evaluated."""
+        """The scores after a round, if it is one to be evaluated.
+
+        Args:
+            method: Of which round.
+            data: Whose clients are scored, and the server's test set.
+            state: The server's.
+            memories: Client state by id.
+            round: Which has ended.
+            engine: Scores the clients.
+            rng: The run's stream.
+        """
         last = round == method.rounds
         if round % self.every and not last:
             return []
-        rows = _aggregated(method, data.clients, data.holdout, state, memories, round, engine, rng)
+        stream = rng.at("round", round, "evaluation")
+        scored = self._sample(data, rng.at("evaluation"))
+        given = state, memories, round, engine, stream
+        rows = self._aggregated(method, scored, data.holdout, *given)
         if last and self.tune:
-            rows += _tuned(method, data, state, memories, self.tune, round, engine, rng)
+            rows += self._tuned(method, scored, self.tune, *given)
         if last and self.calibrate:
-            ridge = self.calibrate.ridge
-            rows += _calibrated(method, data, state, memories, ridge, round, engine, rng)
+            rows += self._calibrated(method, data, scored, self.calibrate.ridge, *given)
         return rows
 
+    def client_rows(
+        self,
+        round: int,
+        scores: Mapping[int, Mapping[str, float]],
+        *,
+        reserved: Collection[str] = (),
+    ) -> list[Row]:
+        """The clients' numbers as far as they are recorded, and their means for the federation.
 
-def _aggregated(
-    method: Method,
-    clients: Sequence[Client],
-    holdout: Client | None,
-    state: Tree,
-    memories: Mapping[int, Tree],
-    round: int,
-    engine: Engine,
-    rng: Rng,
-) -> list[Row]:
-    """Scores of what every client, and the server's test set, receive from ``state``."""
-    messages = {client.id: method.broadcast(state, client.id) for client in clients}
-    scores = engine.scores(method, messages, clients, memories, rng)
-    rows = client_rows(round, scores)
-    if holdout is not None:
-        message = method.broadcast(state, HOLDOUT)
-        found = method.evaluate(message, holdout, {}, rng.at("holdout"))
-        rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in found.items()]
-    return rows
+        Args:
+            round: That has ended.
+            scores: By client id and name.
+            reserved: As for :func:`client_rows`.
+        """
+        rows = client_rows(round, scores, reserved=reserved)
+        return rows if self.per_client else [row for row in rows if row.client is None]
 
+    def _sample(self, data: FederatedData, rng: Rng) -> Sequence[Client]:
+        num_clients = len(data.clients)
+        if self.clients is None or self.clients >= num_clients:
+            return data.clients
+        chosen = torch.randperm(num_clients, generator=rng.generator())[: self.clients]
+        return [data.clients[i] for i in sorted(chosen.tolist())]
 
-def _tuned(
-    method: Method,
-    data: FederatedData,
-    state: Tree,
-    memories: Mapping[int, Tree],
-    tune: Tune,
-    round: int,
-    engine: Engine,
-    rng: Rng,
-) -> list[Row]:
-    """Scores at the clients after fine-tuning, under ``tuned/...``."""
-    tuning = method.tuning(tune.epochs, tune.lr)
-    if tuning is None:
-        return []
-    messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
-    results = engine.run(Tuned(tuning), messages, data.clients, memories, rng.at("tune"))
-    scores = {}
-    for client, update, _ in results:
-        if isinstance(update, Failure):
-            logger.warning("client %d could not be tuned: %r", client.id, update.error)
-        else:
-            scores[client.id] = {_rename(name, "tuned"): v for name, v in update.metrics.items()}
-    return client_rows(round, scores)
+    def _aggregated(
+        self,
+        method: Method,
+        clients: Sequence[Client],
+        holdout: Client | None,
+        state: Tree,
+        memories: Mapping[int, Tree],
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """Scores of what every client, and the server's test set, receive from ``state``."""
+        messages = {client.id: method.broadcast(state, client.id) for client in clients}
+        rows = self.client_rows(round, engine.scores(method, messages, clients, memories, rng))
+        if holdout is not None:
+            message = method.broadcast(state, HOLDOUT)
+            found = method.evaluate(message, holdout, {}, rng.at("holdout"))
+            rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in found.items()]
+        return rows
 
+    def _tuned(
+        self,
+        method: Method,
+        clients: Sequence[Client],
+        tune: Tune,
+        state: Tree,
+        memories: Mapping[int, Tree],
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """Scores at the clients after fine-tuning, under ``tuned/...``."""
+        tuning = method.tuning(tune.epochs, tune.lr)
+        if tuning is None:
+            return []
+        messages = {client.id: method.broadcast(state, client.id) for client in clients}
+        results = engine.run(Tuned(tuning), messages, clients, memories, rng.at("tune"))
+        scores = {}
+        for client, update, _ in results:
+            if isinstance(update, Failure):
+                logger.warning("client %d could not be tuned: %r", client.id, update.error)
+            else:
+                named = update.metrics.items()
+                scores[client.id] = {_rename(name, "tuned"): v for name, v in named}
+        return self.client_rows(round, scores)
 
-def _calibrated(
-    method: Method,
-    data: FederatedData,
-    state: Tree,
-    memories: Mapping[int, Tree],
-    ridge: float,
-    round: int,
-    engine: Engine,
-    rng: Rng,
-) -> list[Row]:
-    """Scores under the head of all clients' sums, and what these cost, under ``calibrated/...``."""
-    if method.calibrating is None:
-        logger.warning(
-            "%s has no features for a common head: not calibrated", type(method).__name__
-        )
-        return []
-    phase, state = Calibrated(method.calibrating, ridge), {"inner": state}
-    messages = {client.id: phase.broadcast(state, client.id) for client in data.clients}
-    stream = rng.at("calibrate")
-    delivery = Delivery(phase, messages, (), stream)
-    results = engine.run(phase, messages, data.clients, memories, stream)
-    try:
-        total = phase.aggregator.aggregate(delivery.usable(results))
-    except ValueError as error:
-        logger.warning("%s is not calibrated: %s", type(method).__name__, error)
-        return []
-    clients = [data.clients[i] for i in total.clients]
-    state = phase.server_update(state, total)
-    rows = _aggregated(phase, clients, data.holdout, state, memories, round, engine, stream)
-    rows += [Row(round, None, name, count) for name, count in delivery.counts().items()]
-    return [row._replace(name=_rename(row.name, "calibrated")) for row in rows]
+    def _calibrated(
+        self,
+        method: Method,
+        data: FederatedData,
+        scored: Sequence[Client],
+        ridge: float,
+        state: Tree,
+        memories: Mapping[int, Tree],
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """Scores under the head of all clients' sums, and what these cost: ``calibrated/...``."""
+        if method.calibrating is None:
+            logger.warning(
+                "%s has no features for a common head: not calibrated", type(method).__name__
+            )
+            return []
+        phase, state = Calibrated(method.calibrating, ridge), {"inner": state}
+        messages = {client.id: phase.broadcast(state, client.id) for client in data.clients}
+        stream = rng.at("calibrate")
+        delivery = Delivery(phase, messages, (), stream)
+        results = engine.run(phase, messages, data.clients, memories, stream)
+        try:
+            total = phase.aggregator.aggregate(delivery.usable(results))
+        except ValueError as error:
+            logger.warning("%s is not calibrated: %s", type(method).__name__, error)
+            return []
+        answered = set(total.clients)
+        clients = [client for client in scored if client.id in answered]
+        state = phase.server_update(state, total)
+        given = state, memories, round, engine, stream
+        rows = self._aggregated(phase, clients, data.holdout, *given)
+        rows += [Row(round, None, name, count) for name, count in delivery.counts().items()]
+        return [row._replace(name=_rename(row.name, "calibrated")) for row in rows]
 
 
 def _rename(name: str, prefix: str) -> str:

@@ -16,7 +16,6 @@ from fedbolic import check, tree
 from fedbolic.data.client import HOLDOUT, Client
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Total, Update
-from fedbolic.federated.score import score
 from fedbolic.federated.sharing import Sharing, assemble, check_sharing, pick
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.nn.backbone import MLP, Backbone
@@ -177,10 +176,10 @@ class FedAvg(Stepped):
         return super().features(model, {**local, "parameters": parameters}, batch, context)
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+    def scored(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree] | None:
         if client.id == HOLDOUT and "personal" in self.sharing.values():
-            return {}  # there is no global model
-        return score(self, *self.start(message, client, memory), client)
+            return None  # there is no global model
+        return self.start(message, client, memory)
 
     @override
     def tuning(self, epochs: int, lr: float | None) -> "FedAvg | None":

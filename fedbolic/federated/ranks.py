@@ -53,7 +53,8 @@ class Ranks(Engine):
     ) -> Iterator[Result]:
         self.check(clients)
         shares = deal(clients, distributed.get_world_size())
-        task = tasks(pickled(method), messages, shares, memories, rng)[distributed.get_rank()]
+        given = messages, shares, memories, rng
+        task = tasks("updates", pickled(method), *given)[distributed.get_rank()]
         by_id = {client.id: client for client in clients}
         own = {
             client_id: sent(pickle.dumps, update, memory)

@@ -1,6 +1,7 @@
 """Accuracy and loss of a classifier on a client's own data."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int64
@@ -8,8 +9,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbolic.data.client import Client, Split
-from fedbolic.federated.stepped import Stepped
 from fedbolic.types import Params, Tree
+
+if TYPE_CHECKING:
+    from fedbolic.federated.stepped import Stepped
 
 CHUNK = 1024
 """Most examples scored at once: enough to fill the machine, little enough for any memory."""
@@ -27,7 +30,7 @@ def chunks(num_examples: int) -> tuple[Tensor, ...]:
     return torch.arange(num_examples).tensor_split(max(1, -(-num_examples // CHUNK)))
 
 
-def score(method: Stepped, local: Tree, context: Tree, client: Client) -> dict[str, float]:
+def score(method: "Stepped", local: Tree, context: Tree, client: Client) -> dict[str, float]:
     """Scores of ``local`` at a client: :func:`score_logits` of what the method predicts there."""
     model = method.model(client.meta)
     return score_logits(lambda batch: method.predict(model, local, batch, context), client)

@@ -29,7 +29,7 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
     order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
     tasks = [tasks[i] for i in order]
     feed = Feed(tasks, method.schedule.repeats)
-    context, dims = _stack_context([task.context for task in tasks])
+    context, dims = joined([task.context for task in tasks])
     state = _stack([task.local for task in tasks])
     state = {"local": state, "loss": torch.zeros(len(tasks), device=feed.device)}
     ended: list[Tree] = []
@@ -106,8 +106,12 @@ def compact(x: Tree) -> Tree:
     return tree.map_tensors(own, x)
 
 
-def _stack_context(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
-    """The contexts as one, and the axis of clients of each leaf: none where all hold the same."""
+def joined(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
+    """Trees of one form as one, and the axis of clients of each leaf: none where all hold the same.
+
+    Args:
+        contexts: Of every client.
+    """
 
     def same(*leaves: object) -> bool:
         values = isinstance(leaves[0], Tensor | Ragged)

@@ -15,6 +15,7 @@ from typing_extensions import override
 from fedbolic import check, tree
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.method import Method, Update
+from fedbolic.federated.score import score
 from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
@@ -187,6 +188,19 @@ class Stepped(Method):
     @abstractmethod
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """One logit per class for every example; the largest is the prediction."""
+
+    def scored(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree] | None:
+        """``(local, context)`` whose predictions are scored; ``None`` where there is no model.
+
+        By default those of the first step. A method that gives its own :meth:`evaluate` instead is
+        scored client by client.
+        """
+        return self.start(message, client, memory)
+
+    @override
+    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+        held = self.scored(message, client, memory)
+        return {} if held is None else score(self, *held, client)
 
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """What a head would act on, a row for every example; by default of the part ``body``."""

@@ -40,13 +40,13 @@ class Task:
         """What tasks that are done together have in common: names, shapes, dtypes, numbers."""
         draws = {n: (draw.dtype, draw.shape[1:]) for n, draw in self.plan.draws.items()}
         examples = self.examples.at(torch.arange(0))
-        return id(self.model), *map(_form, (self.local, self.context, draws, examples))
+        return id(self.model), *map(form_of, (self.local, self.context, draws, examples))
 
 
-def _form(x: Any) -> Hashable:
+def form_of(x: Any) -> Hashable:
     """What a tree looks like: of a tensor all but its values, everything else as it is."""
     if isinstance(x, Tensor):
         return x.dtype, x.device, x.shape
     if isinstance(x, Ragged):
         return Ragged
-    return tuple((name, _form(value)) for name, value in x.items()) if isinstance(x, dict) else x
+    return tuple((name, form_of(value)) for name, value in x.items()) if isinstance(x, dict) else x

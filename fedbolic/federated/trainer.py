@@ -15,7 +15,7 @@ from fedbolic.federated.channel import Channel
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.delivery import Delivery
 from fedbolic.federated.engine import Engine, Remote, RunStoppedError
-from fedbolic.federated.evaluation import Evaluation, client_rows
+from fedbolic.federated.evaluation import Evaluation
 from fedbolic.federated.method import Method, Total, Update
 from fedbolic.federated.sequential import Sequential
 from fedbolic.record import Row
@@ -186,7 +186,7 @@ class Trainer:
         done = Position(
             state, memories, position.round, position.exchange + 1, total.clients, tally
         )
-        rows = client_rows(current, delivery.metrics, reserved=total.metrics)
+        rows = self.evaluation.client_rows(current, delivery.metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
         if phase.evaluates:
             rows += [Row(current, None, name, value) for name, value in tally.items()]
@@ -198,7 +198,7 @@ class Trainer:
                 done.memories,
                 round=current,
                 engine=self.engine,
-                rng=rng.at("round", current, "evaluation"),
+                rng=rng,
             )
         return done, rows
 

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, ClientSlices
 from fedbolic.federated.engine import Engine, Failure
 from fedbolic.federated.method import Method, Update
 from fedbolic.federated.shared import Extent, Place, Shared
@@ -31,6 +31,11 @@ GRACE = 5.0
 
 Sent = TypeVar("Sent")
 
+ById: TypeAlias = Mapping[int, Client] | ClientSlices
+"""Clients by id: of a whole federation its sequence, in which each stands at its id."""
+
+Kind: TypeAlias = Literal["updates", "scores"]
+
 Reply = tuple[int, Update | Failure, Tree]
 """The id of a client, its update, its new memory."""
 
@@ -44,6 +49,7 @@ class Task:
     """One worker's share of an exchange.
 
     Args:
+        kind: Whether updates are asked for, or scores: these come as the metrics of an update.
         method: Pickled.
         messages: What its clients received, by id, ascending.
         memories: What its clients keep, by id.
@@ -52,6 +58,7 @@ class Task:
         autocast: The dtype that operations are cast to; none if they are not.
     """
 
+    kind: Kind
     method: bytes
     messages: dict[int, Tree]
     memories: dict[int, Tree]
@@ -61,6 +68,7 @@ class Task:
 
 
 def tasks(
+    kind: Kind,
     method: bytes,
     messages: Mapping[int, Tree],
     shares: Sequence[Sequence[Client]],
@@ -71,6 +79,7 @@ def tasks(
     casts = torch.is_autocast_enabled("cpu")
     return [
         Task(
+            kind,
             method,
             {client.id: messages[client.id] for client in share},
             {client.id: memories[client.id] for client in share if client.id in memories},
@@ -94,6 +103,13 @@ def deal(clients: Sequence[Client], num: int) -> list[list[Client]]:
         shares[i].append(client)
         heapq.heappush(loads, (load + max(client.size, 1), i))
     return [sorted(share, key=lambda client: client.id) for share in shares]
+
+
+def by_id(clients: Sequence[Client]) -> ById:
+    """The clients to be looked up by id."""
+    if isinstance(clients, ClientSlices):
+        return clients
+    return {client.id: client for client in clients}
 
 
 def pickled(method: Method) -> bytes:
@@ -208,7 +224,7 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: one answers it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    held = {client.id: client for client in data.read(clients)[0]}
+    held = by_id(data.read(clients)[0])
     with contextlib.suppress(EOFError, ConnectionError):  # the other end was closed
         connection.send((None, None))
         while True:
@@ -221,7 +237,7 @@ def serve(
     os._exit(0)  # there is nothing to tidy, and Python would take a second for it
 
 
-def results(inner: Engine, clients: Mapping[int, Client], task: Task) -> Iterator[Reply]:
+def results(inner: Engine, clients: ById, task: Task) -> Iterator[Reply]:
     """One result for every client of a task, whatever happens."""
     left = dict.fromkeys(task.messages)
     fault: Exception = RuntimeError(f"{type(inner).__name__} gave no result for this client")
@@ -230,15 +246,31 @@ def results(inner: Engine, clients: Mapping[int, Client], task: Task) -> Iterato
     try:
         method, share = _method(task.method), [clients[i] for i in task.messages]
         with cast:
-            for client, update, memory in inner.run(
-                method, task.messages, share, task.memories, task.rng
-            ):
-                del left[client.id]
-                yield client.id, update, memory
+            given = method, task.messages, share, task.memories, task.rng
+            for client_id, update, memory in _replies(inner, task.kind, *given):
+                del left[client_id]
+                yield client_id, update, memory
     except Exception as error:  # of the engine or in reading the method, not of a client
         fault = error
     for client_id in left:
         yield client_id, Failure(fault), {}
+
+
+def _replies(
+    inner: Engine,
+    kind: Kind,
+    method: Method,
+    messages: Mapping[int, Tree],
+    clients: Sequence[Client],
+    memories: Mapping[int, Tree],
+    rng: Rng,
+) -> Iterator[Reply]:
+    if kind == "scores":
+        for client_id, scores in inner.scores(method, messages, clients, memories, rng).items():
+            yield client_id, Update({}, metrics=scores), {}
+        return
+    for client, update, memory in inner.run(method, messages, clients, memories, rng):
+        yield client.id, update, memory
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,7 +1,8 @@
 """Clients dealt among processes of this machine."""
 
+import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from types import TracebackType
@@ -11,16 +12,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, ClientSlices
 from fedbolic.federated.engine import Engine, Failure, Result, RunStoppedError
 from fedbolic.federated.method import Method, Update
 from fedbolic.federated.sequential import Sequential
 from fedbolic.federated.shared import Place, Shared
-from fedbolic.federated.worker import GRACE, Worker, WorkerError, deal, pickled, tasks
+from fedbolic.federated.worker import GRACE, Kind, Worker, WorkerError, by_id, deal, pickled, tasks
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 logger = logging.getLogger("fedbolic")
+
+AT_ONCE = 4096
+"""Clients whose states and messages are handed to the workers together, to be scored."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class Workers(Engine):
 
     @override
     def check(self, clients: Sequence[Client]) -> None:
-        devices = {client.no_inputs.device.type for client in clients}
+        some = clients[:1] if isinstance(clients, ClientSlices) else clients  # of one storage
+        devices = {client.no_inputs.device.type for client in some}
         if devices - {"cpu"}:
             raise ValueError(
                 f"Workers share the CPU, and the data are on {devices}: use device cpu"
@@ -97,9 +102,9 @@ class Pool(Engine):
 
     def __init__(self, num: int, inner: Engine, clients: Sequence[Client]) -> None:
         self.num, self.inner = num, inner
-        self.clients = {client.id: client for client in clients}
+        self.clients = by_id(clients)
         self.data, self.down = Shared(), Shared()
-        (self.extent,), _ = self.data.write([tuple(clients)])
+        (self.extent,), _ = self.data.write([clients])
         self.workers: dict[int, Worker] = {}
         self.faults: dict[int, str] = {}
         self.given: dict[Place, Tensor] = {}
@@ -131,27 +136,69 @@ class Pool(Engine):
         memories: Mapping[int, Tree],
         rng: Rng,
     ) -> Iterator[Result]:
-        if unknown := [c.id for c in clients if self.clients.get(c.id) is not c]:
+        results = self._results("updates", method, messages, clients, memories, rng)
+        with contextlib.closing(results):
+            for client, update, memory in results:
+                old = memories.get(client.id, {})
+                yield client, update, old if isinstance(update, Failure) else memory
+
+    @override
+    def scores(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> dict[int, dict[str, float]]:
+        found = {}
+        for start in range(0, len(clients), AT_ONCE):
+            some = clients[start : start + AT_ONCE]
+            given = method, messages, some, memories, rng
+            for client, update, _ in self._results("scores", *given):
+                if isinstance(update, Failure):
+                    if isinstance(update.error, WorkerError):
+                        raise RunStoppedError(f"a client cannot be scored: {update.error}")
+                    raise update.error
+                found[client.id] = update.metrics
+        return found
+
+    def _results(
+        self,
+        kind: Kind,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        memories: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Generator[Result, None, None]:
+        """What the workers give for each client, in order."""
+        if unknown := [c.id for c in clients if not self._holds(c)]:
             raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
         if any(worker.pending for worker in self.workers.values()):
             raise ValueError("the workers are at another exchange: end it, or open another pool")
         found: dict[int, tuple[Update | Failure, Tree]] = {}
         try:
-            self._hand_out(method, messages, clients, memories, rng)
+            self._hand_out(kind, method, messages, clients, memories, rng)
             for client in clients:
                 while client.id not in found:
                     found |= self._listen()
-                update, memory = found.pop(client.id)
-                old = memories.get(client.id, {})
-                yield client, update, old if isinstance(update, Failure) else memory
+                yield client, *found.pop(client.id)
         finally:
             self.given = {}
             for index, worker in list(self.workers.items()):
                 if worker.pending:  # whoever asked has stopped before the end
                     self.workers.pop(index).end(0.0)
 
+    def _holds(self, client: Client) -> bool:
+        try:
+            return self.clients[client.id] is client
+        except LookupError:
+            return False
+
     def _hand_out(
         self,
+        kind: Kind,
         method: Method,
         messages: Mapping[int, Tree],
         clients: Sequence[Client],
@@ -163,7 +210,7 @@ class Pool(Engine):
             self.method = (method, pickled(method))
         workers = self._ready()
         shares = [share for share in deal(clients, len(workers)) if share]
-        work = tasks(self.method[1], messages, shares, memories, rng)
+        work = tasks(kind, self.method[1], messages, shares, memories, rng)
         extents, self.given = self.down.write(work)
         for worker, task, extent in zip(workers, work, extents, strict=False):
             worker.give(extent, task.messages)

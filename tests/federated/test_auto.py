@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 
 import pytest
-import torch
 
 from fedbolic.baselines import Majority
 from fedbolic.configuration import SetupError
@@ -14,6 +13,7 @@ from fedbolic.data import IID, Images
 from fedbolic.experiment import resume, run
 from fedbolic.federated import Auto, Batched, Engine, FedAvg, Schedule, Sequential, Workers, auto
 from fedbolic.nn.backbone import MLP
+from fedbolic.record import RunFolder
 from tests.federated.boring import RNG, SIZES, SMALL, assert_same, federation, train
 
 DATA = Images(partition=IID(3), num_train=60, num_test=20)
@@ -95,8 +95,8 @@ def test_the_folder_keeps_the_choice_and_a_resumed_run_goes_on_with_it(tmp_path,
     assert kept["seconds"].keys() == {repr(e) for e in engine.candidates}
 
     (path / "engine.json").write_text(json.dumps({"engine": repr(Batched()), "seconds": {}}))
-    checkpoint = torch.load(path / "state.pt", weights_only=True)
-    torch.save({**checkpoint, "round": 1}, path / "state.pt")
+    folder = RunFolder(path)
+    folder.save({**folder.load(), "round": 1}, [], 0.0)
     monkeypatch.setattr(auto, "seconds", None)  # nothing is timed again
     groups = []
     monkeypatch.setattr(Batched, "_advance", lambda *a: groups.append(a) or a[3](
@@ -109,8 +109,8 @@ def test_the_folder_keeps_the_choice_and_a_resumed_run_goes_on_with_it(tmp_path,
 def test_a_choice_that_is_no_candidate_any_more_is_refused(tmp_path):
     path = run(METHOD, DATA, engine=Auto((Sequential(),)), runs=tmp_path)
     (path / "engine.json").write_text(json.dumps({"engine": repr(Workers(num=9)), "seconds": {}}))
-    checkpoint = torch.load(path / "state.pt", weights_only=True)
-    torch.save({**checkpoint, "round": 1}, path / "state.pt")
+    folder = RunFolder(path)
+    folder.save({**folder.load(), "round": 1}, [], 0.0)
     with pytest.raises(SetupError, match="no candidate is Workers"):
         resume(path)
 

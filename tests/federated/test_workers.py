@@ -230,7 +230,8 @@ class Tired(Sequential):
 @pytest.mark.parametrize("says", [True, False])
 def test_an_engine_that_breaks_off_costs_the_rest_of_its_share(says):
     messages = dict.fromkeys((1, 2, 4, 5), Averaged().init(DATA.meta, RNG))
-    task = Task(pickle.dumps(Averaged()), messages, {}, RNG, torch.get_default_dtype(), None)
+    method = pickle.dumps(Averaged())
+    task = Task("updates", method, messages, {}, RNG, torch.get_default_dtype(), None)
     found = list(results(Tired(says), dict(enumerate(DATA.clients)), task))
     assert [client_id for client_id, *_ in found] == [1, 2, 4, 5]
     assert [isinstance(update, Failure) for _, update, _ in found] == [False, False, True, True]
