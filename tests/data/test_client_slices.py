@@ -152,5 +152,6 @@ def test_an_exchange_makes_the_clients_of_its_cohort_only(engine, many, monkeypa
     with contextlib.closing(trainer.run(METHOD, many.to("cpu", torch.float64), Rng(0))) as run:
         _, rows = next(run)
     asked = {row.client for row in rows if row.client is not None}
-    assert len(asked) <= 5 + 7
-    assert set(made) <= asked | {0}  # the first shows the device
+    assert 7 < len(asked) <= 5 + 7
+    assert asked <= set(made)
+    assert len(set(made)) < 50  # a type checker looks at one more, at random, in every call
