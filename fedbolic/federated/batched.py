@@ -1,5 +1,6 @@
 """All clients of an exchange side by side: one forward and one backward pass for everybody."""
 
+import contextlib
 import dataclasses
 import logging
 import warnings
@@ -101,18 +102,21 @@ class Batched(Engine):
         memories: Mapping[int, Tree],
         rng: Rng,
     ) -> Scores:
-        if not isinstance(method, Stepped) or not is_stackable(method):
+        refused = self._refused.keys() & {repr(method), _scored(method)}
+        if refused or not isinstance(method, Stepped) or not is_stackable(method):
             return super().scores(method, messages, clients, memories, rng)
         found: Scores = {client.id: {} for client in clients}
         given = messages, clients, memories
         for held in held_together(method, *given, megabytes=self.memory):
             try:
-                found |= stacked_scores(method, held)
-            except Exception as error:  # if it is a client's own, it is raised again here
-                some = [each.client for each in held]
-                found |= super().scores(method, messages, some, memories, rng)
-                name = type(method).__name__
-                logger.info("%d clients of %s are scored one by one: %r", len(some), name, error)
+                with _slow_vmap_refused():
+                    found |= stacked_scores(method, held)
+            except Exception as error:
+                found = super().scores(method, messages, clients, memories, rng)
+                name = type(method).__name__  # had it been a client's error, we would not be here
+                logger.info("the clients of %s are scored one by one: %r", name, error)
+                self._refused[_scored(method)] = repr(error)
+                break
         return found
 
     def _together(
@@ -164,8 +168,7 @@ class Batched(Engine):
         if repr(method) in self._refused:
             return one_by_one(clients)
         try:
-            with warnings.catch_warnings():  # vmap would go through the clients one operation long
-                warnings.filterwarnings("error", message="There is a performance drop")
+            with _slow_vmap_refused():
                 ended = advance(method, tasks)
             concluded = [
                 method.conclude(local, task.client, task.context, task.plan, loss)
@@ -188,3 +191,16 @@ class Batched(Engine):
             name = type(method).__name__
             logger.info("the clients of %s are run one by one: %s", name, reason)
             self._refused[repr(method)] = reason
+
+
+@contextlib.contextmanager
+def _slow_vmap_refused() -> Iterator[None]:
+    """Make an error of what vmap would do for one client after another, one operation long."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="There is a performance drop")
+        yield
+
+
+def _scored(method: Method) -> str:
+    """The name under which it is noted that a method's clients are scored one by one."""
+    return f"scores of {method!r}"

@@ -131,8 +131,10 @@ class Sums(FedAvg):
 def test_what_cannot_be_vectorised_is_scored_one_by_one_and_said(caplog):
     given = trained(Sums(NETWORK, rounds=2, schedule=STEPS))
     caplog.set_level(logging.INFO, "fedbolic")
-    assert Batched().scores(*given) == Sequential().scores(*given)
-    assert "6 clients of Sums are scored one by one" in caplog.text
+    engine = Batched()
+    for _ in range(2):
+        assert engine.scores(*given) == Sequential().scores(*given)
+    assert caplog.text.count("the clients of Sums are scored one by one") == 1
 
 
 @dataclass(frozen=True)

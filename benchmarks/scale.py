@@ -1,0 +1,204 @@
+"""What a run costs as its clients grow: to load, exchange, score, save and resume.
+
+Each size has a process of its own. All clients have taken part once before anything is measured,
+so that a method with client state has the states of all of them on disk.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from typing_extensions import override
+
+from fedbolic.baselines import Scaffold
+from fedbolic.data import IID, FederatedData, Images
+from fedbolic.data.dataset import Dataset, Parts
+from fedbolic.federated import (
+    Batched,
+    Cohort,
+    Engine,
+    Evaluation,
+    FedAvg,
+    Method,
+    Position,
+    Schedule,
+    Sequential,
+    Trainer,
+)
+from fedbolic.nn.backbone import MLP
+from fedbolic.record import RunFolder
+from fedbolic.rng import Rng
+
+NETWORK, STEPS = MLP((24,)), Schedule(epochs=1, batch_size=2)
+METHODS: dict[str, Method] = {
+    "FedAvg": FedAvg(NETWORK, rounds=10**6, schedule=STEPS),
+    "Scaffold": Scaffold(NETWORK, rounds=10**6, schedule=STEPS),
+}
+"""A network of 466 parameters; Scaffold keeps as many numbers, 1,864 bytes, for every client."""
+
+ENGINES: dict[str, Engine] = {"Sequential": Sequential(), "Batched": Batched()}
+
+COHORT, SAMPLE, EXCHANGES = 50, 1000, 20
+"""Clients of an exchange, clients that are scored, and exchanges measured."""
+
+RNG = Rng(0)
+
+BLOCK = 10_000
+"""Clients whose first states are written together."""
+
+
+@dataclass(frozen=True)
+class Plenty(Dataset):
+    """As many examples of eight numbers as are asked for.
+
+    Args:
+        num_train: Of the training part.
+    """
+
+    num_train: int
+
+    @override
+    def read(self, root: Path | None, *, download: bool) -> Parts:
+        generator = RNG.at("examples").generator()
+        x = torch.randn(self.num_train + SAMPLE, 8, generator=generator)
+        y = torch.randint(10, (len(x),), generator=generator)
+        parts = x[:-SAMPLE], y[:-SAMPLE], x[-SAMPLE:], y[-SAMPLE:]
+        return Parts("plenty", *parts, num_classes=10)
+
+
+class Clock:
+    """CPU seconds of this process since it was last asked."""
+
+    def __init__(self) -> None:
+        self.last = time.process_time()
+
+    def lap(self) -> float:
+        """Since then."""
+        before, self.last = self.last, time.process_time()
+        return self.last - before
+
+
+def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, float]:
+    """CPU seconds of every phase at one size, and the most megabytes held until its end.
+
+    Args:
+        num_clients: Of the federation; each has three examples to learn from and one for a test.
+        name: Of the method.
+        engine: Its name.
+        folder: Of the run; not there yet.
+    """
+    found: dict[str, float] = {}
+    clock = Clock()
+    data = Images(Plenty(4 * num_clients), IID(num_clients)).load(RNG.at("data"))
+    data = data.to("cpu", torch.float32)
+    found["load"] = clock.lap()
+    method = METHODS[name]
+    cohort = Cohort(min(1.0, COHORT / num_clients))
+    trainer = Trainer(ENGINES[engine], cohort, evaluation=Evaluation(every=10**9))
+    position = trainer.begin(method, data, RNG)
+    run_folder = RunFolder.create(folder, config="", environment={})
+    position = filled(method, data, position, run_folder)
+
+    clock.lap()
+    exchanges = trainer.run(method, data, RNG, position)
+    exchange, save = [], []
+    for position, rows in itertools.islice(exchanges, EXCHANGES):
+        exchange.append(clock.lap())
+        run_folder.save(position.checkpoint(), rows, 0.0)
+        save.append(clock.lap())
+    found["exchange"] = sum(exchange[1:]) / (EXCHANGES - 1)  # the first one warms up
+    found["save"] = sum(save[1:]) / (EXCHANGES - 1)
+
+    evaluation = Evaluation(clients=SAMPLE, per_client=False)
+    clock.lap()
+    evaluation.rows(
+        method, data, position.state, position.memories, round=1, engine=trainer.engine, rng=RNG
+    )
+    found["evaluation"] = clock.lap()
+    checkpoint = RunFolder.open(folder).load()
+    assert checkpoint is not None
+    again = Position.restore(checkpoint)
+    next(trainer.run(method, data, RNG, again))
+    found["resume"] = clock.lap()
+    found["megabytes held"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    found["megabytes on disk"] = sum(file.stat().st_size for file in folder.iterdir()) / 2**20
+    return found
+
+
+def filled(method: Method, data: FederatedData, position: Position, folder: RunFolder) -> Position:
+    """Save a state of every client, as the method makes it of one: their work is not done here."""
+    message = method.broadcast(position.state, 0)
+    _, state = method.local_update(message, data.clients[0], {}, RNG.at("client", 0))
+    states = folder.client_states()
+    for start in range(0, data.meta.num_clients, BLOCK):
+        stop = min(start + BLOCK, data.meta.num_clients)
+        states = states | dict.fromkeys(range(start, stop), state)
+        folder.save({**position.checkpoint(), "memories": states}, [], 0.0)
+    return replace(position, memories=states)
+
+
+def measured(num_clients: int, name: str, engine: str, root: Path) -> dict[str, float]:
+    """What :func:`cost` finds in a process of its own."""
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        words = [
+            str(num_clients),
+            "--method",
+            name,
+            "--engine",
+            engine,
+            "--folder",
+            f"{folder}/run",
+        ]
+        command = [sys.executable, "-m", "benchmarks.scale", "--clients", *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+        )
+    return json.loads(done.stdout)
+
+
+def lines(found: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+    """The rows of a table: a phase at every size, and how it grows from each to the next."""
+    sizes = sorted(found)
+    for phase in found[sizes[0]]:
+        values = [found[size][phase] for size in sizes]
+        growth = [b / a for a, b in itertools.pairwise(values)]
+        cells = [f"{value:.3g}" if value < 100 else f"{value:,.0f}" for value in values]
+        yield f"| {phase} | {' | '.join(cells)} | {', '.join(f'{x:.2g}' for x in growth)} |"
+
+
+def main() -> None:
+    """Print a table for every method."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    sizes = [100, 1_000, 10_000, 100_000]
+    parser.add_argument("--clients", type=int, nargs="+", default=sizes)
+    parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
+    parser.add_argument("--engine", choices=ENGINES, default="Sequential")
+    parser.add_argument("--root", type=Path, default=Path(tempfile.gettempdir()), help="for runs")
+    parser.add_argument("--folder", type=Path, help="run one size here, and print its numbers")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.folder:
+        (num_clients,), (name,) = options.clients, options.method
+        print(json.dumps(cost(num_clients, name, options.engine, options.folder)))
+        return
+    for name in options.method:
+        found = {n: measured(n, name, options.engine, options.root) for n in options.clients}
+        print(f"\n{name}, {options.engine}: CPU seconds, and megabytes")
+        print(f"| phase | {' | '.join(f'{n:,}' for n in options.clients)} | growth |")
+        print("|---|" + "---|" * (len(options.clients) + 1))
+        print("\n".join(lines(found)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
