@@ -6,6 +6,7 @@ appended record costs one sync for a whole cohort, and is committed by the check
 its bytes, as lines of metrics are.
 """
 
+import io
 import json
 import math
 import os
@@ -29,6 +30,9 @@ WASTE = 2
 """Times the bytes of the newest states that a log may have: then it is written anew without the
 others. So every byte is copied once more on average, and a log takes three times the states' size
 at most, while it is being copied."""
+
+FOREIGN = "torch.save"
+"""Stands for a tensor that is not dense, in the format of torch."""
 
 SLACK = 2**20
 """Bytes that a log may have in any case."""
@@ -308,7 +312,7 @@ def encode(state: Tree) -> bytes:
 
     def plain(value: Any) -> Any:
         if isinstance(value, Tensor):
-            buffer, form = _flat(value)
+            buffer, form = _written(value)
             buffers.append(buffer)
             return form
         if isinstance(value, dict) and all(isinstance(name, str) for name in value):
@@ -340,25 +344,31 @@ def decode(body: bytes) -> Tree:
             return {name: tree(branch) for name, branch in value.items()}
         if not isinstance(value, list):
             return value
+        start = position
+        if value[0] == FOREIGN:
+            position += value[1]
+            return torch.load(io.BytesIO(data[start:position]), weights_only=True)
         name, shape, stride, device = value
         dtype = getattr(torch, name)
         num_bytes = math.prod(shape) * dtype.itemsize
+        position += num_bytes
         flat = torch.empty(num_bytes, dtype=torch.uint8)  # aligned as any other tensor
         if num_bytes:
-            flat.copy_(torch.frombuffer(data, dtype=torch.uint8, count=num_bytes, offset=position))
-        position += num_bytes
+            flat.copy_(torch.frombuffer(data, dtype=torch.uint8, count=num_bytes, offset=start))
         return flat.view(dtype).as_strided(shape, stride).to(device)
 
     return tree(json.loads(body[4 : 4 + length]))
 
 
-def _flat(value: Tensor) -> tuple[bytes, list[Any]]:
+def _written(value: Tensor) -> tuple[bytes, list[Any]]:
     """The bytes of a tensor in the order of its strides, which stay: others may round differently.
 
     With them its form: dtype, shape, strides and device.
     """
-    if value.layout is not torch.strided or value.is_quantized:
-        raise ValueError(f"client state holds dense tensors, and this one is {value.layout}")
+    if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
+        file = io.BytesIO()  # rare, so that a kilobyte more is no matter
+        torch.save(value, file)
+        return file.getvalue(), [FOREIGN, len(file.getvalue())]
     dense = value.detach().clone(memory_format=torch.preserve_format).cpu()
     flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
     name = str(value.dtype).removeprefix("torch.")

@@ -1,6 +1,8 @@
 """A checkpoint and all that it counts: what was altered, cut or written by others is refused."""
 
+import dataclasses
 import hashlib
+import itertools
 import os
 import zipfile
 import zlib
@@ -9,7 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedbolic.baselines import Scaffold
+from fedbolic.configuration import SetupError
+from fedbolic.data import IID, Images
+from fedbolic.experiment import resume, run
+from fedbolic.federated import Cohort, RunStoppedError, Schedule, Trainer
+from fedbolic.nn.backbone import MLP
 from fedbolic.record import Row, RunFolder
+from fedbolic.rng import Rng
 
 ROWS = [Row(1, None, "train/loss", 0.1), Row(1, 0, "test/accuracy", 1 / 3)]
 
@@ -155,3 +164,52 @@ def test_a_kill_at_any_write_leaves_the_last_checkpoint_with_its_states(moment, 
     assert (found["round"], list(found["memories"])) == (2, [0, 3])
     assert torch.equal(found["memories"][0]["own"], torch.ones(2))
     assert folder.rows() == ROWS * 2
+
+
+# --- runs --------------------------------------------------------------------------------------
+
+DATA = Images(partition=IID(3), num_train=60, num_test=20)
+METHOD = Scaffold(MLP((4,)), rounds=3, schedule=Schedule(epochs=1, batch_size=16))
+
+
+def test_a_run_of_before_there_were_checksums_is_refused_in_a_line(tmp_path):
+    path = run(METHOD, DATA, runs=tmp_path)
+    torch.save({"round": 1, "exchange": 0, "memories": {}, "sizes": {}}, path / "state.pt")
+    with pytest.raises(SetupError, match="earlier version of fedbolic wrote it") as caught:
+        resume(path)
+    assert "\n" not in str(caught.value)
+
+
+class Damages:
+    """Flips a bit of a client's state while the run goes on."""
+
+    def on_round_end(self, round, rounds, rows):
+        (log,) = Path(self.path).glob("clients-*.log")
+        content = bytearray(log.read_bytes())
+        content[-1] ^= 1
+        log.write_bytes(content)
+
+
+def test_a_state_that_cannot_be_read_any_more_stops_the_run(tmp_path):
+    damages = Damages()
+    damages.path = tmp_path / "run" / "seed0"
+    with pytest.raises(RunStoppedError, match=r"client state cannot be read: .*clients-0\.log"):
+        run(METHOD, DATA, runs=tmp_path, callbacks=[damages])
+    with pytest.raises(SetupError, match=r"clients-0\.log is damaged"):
+        resume(damages.path)
+
+
+def test_an_exchange_holds_and_writes_the_states_of_its_cohort_only(tmp_path):
+    """Through a whole run: what is in memory after it was saved, and how the log grows."""
+    data = DATA.load(Rng(0))
+    folder = create(tmp_path / "seed0")
+    begun = Trainer().begin(METHOD, data, Rng(0))
+    begun = dataclasses.replace(begun, memories=folder.client_states())
+    log, sizes = tmp_path / "seed0" / "clients-0.log", [0]
+    trainer = Trainer(cohort=Cohort(0.3))
+    for position, rows in trainer.run(METHOD, data, Rng(0), begun):
+        assert len(position.memories.changed) == 1
+        folder.save(position.checkpoint(), rows, 0.0)
+        assert position.memories.changed == {}
+        sizes.append(log.stat().st_size)
+    assert len({after - before for before, after in itertools.pairwise(sizes)}) == 1

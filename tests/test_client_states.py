@@ -58,7 +58,26 @@ def test_a_part_of_a_larger_tensor_is_written_without_the_rest():
     assert torch.equal(decode(part)["x"], whole[3:5, ::2])
 
 
-@pytest.mark.parametrize("wrong", [None, [1], {1: 2}, torch.eye(2).to_sparse(), b"bytes"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse_csr(),
+        torch.complex(torch.ones(2), torch.arange(2.0)),
+        torch.complex(torch.ones(2), torch.arange(2.0)).conj(),
+        torch.nn.Parameter(torch.ones(2)),
+    ],
+    ids=["coordinates", "rows", "complex", "conjugate", "parameter"],
+)
+def test_every_kind_of_tensor_is_read_as_it_was_written(value):
+    found = decode(encode({"before": torch.ones(3), "x": value, "after": torch.arange(2)}))
+    assert torch.equal(found["x"].to_dense(), value.detach().to_dense())
+    assert found["x"].layout == value.layout
+    assert found["x"].dtype == value.dtype
+    assert torch.equal(found["after"], torch.arange(2))
+
+
+@pytest.mark.parametrize("wrong", [None, [1], {1: 2}, b"bytes"])
 def test_what_is_no_tree_is_refused_in_words(wrong):
     with pytest.raises(ValueError, match="client state holds"):
         encode({"x": wrong})

@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from fedbolic.federated import Collect, Mean, Median, Sum, Update
+from fedbolic.federated import Collect, Mean, Median, Sum, Update, aggregate
 from tests.federated.boring import assert_near, assert_same
 
 AGGREGATORS = [Mean(), Sum(), Median(), Collect()]
@@ -120,6 +122,56 @@ def test_median_is_that_of_numpy_whatever_the_weights(w, seed):
     )
     assert total.weight == pytest.approx(sum(w))
     assert total.clients == tuple(i for i, _ in pairs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
+@pytest.mark.parametrize("num_clients", [1, 4, 7])
+def test_median_in_pieces_is_that_of_numpy(num_clients, dtype, monkeypatch):
+    """Of leaves of all shapes and orders of memory, whatever the length of a piece."""
+    monkeypatch.setattr(aggregate, "PIECE", 5)
+    generator = torch.Generator().manual_seed(0)
+    leaves = {"a": (4, 7), "b": (5,), "c": (), "d": (0, 3), "e": (2, 3, 2, 2)}
+    pairs = []
+    for i in range(num_clients):
+        drawn = {n: 9 * torch.randn(shape, generator=generator) for n, shape in leaves.items()}
+        payload = {name: value.to(dtype) for name, value in drawn.items()}
+        payload["a"] = payload["a"].mT
+        payload["e"] = payload["e"].to(memory_format=torch.channels_last)
+        pairs.append((i, Update(payload)))
+    found = Median().aggregate(pairs).payload
+    for name in leaves:
+        expected = np.median(stacked(pairs, name), axis=0)
+        if dtype is torch.int64:
+            expected = expected.round()  # as torch does: half to even
+        assert found[name].dtype == dtype
+        np.testing.assert_array_equal(found[name].numpy(), expected)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that an operator gives."""
+
+    num_bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = func(*args, **(kwargs or {}))
+        made = [leaf.nbytes for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        self.num_bytes = max([self.num_bytes, *made])
+        return given
+
+
+def test_median_makes_nothing_much_larger_than_its_result():
+    """Of twenty payloads of a megabyte; a copy of them in float64 would have forty."""
+    pairs = [(i, Update({"a": torch.full((2**18,), float(i))})) for i in range(20)]
+    with Largest() as largest:
+        found = Median().aggregate(pairs).payload["a"]
+    assert largest.num_bytes < 3 * 2**20
+    assert torch.equal(found, torch.full((2**18,), 9.5))
+
+
+def test_median_refuses_payloads_of_other_shapes():
+    pairs = [(i, Update({"a": torch.zeros(shape)})) for i, shape in enumerate([(2, 3), (3, 2)])]
+    with pytest.raises(ValueError, match="differ in shape"):
+        Median().aggregate(pairs)
 
 
 @given(st.floats(-1e30, 1e30), seeds)

@@ -51,9 +51,9 @@ class SecureSum(Method):
     told different sharers do not cancel, so all in a sum that can be read have the same order.
 
     Secrets serve one sum. They lie in the client's memory from *cards* to *unmasking* and are then
-    dropped, so a client answers each exchange once. A simulation keeps memories in its checkpoint,
-    and with it the secrets of an exchange under way; whoever reads that file reads the updates.
-    A run that is resumed goes on with those.
+    dropped, so a client answers each exchange once. A simulation keeps memories in its folder,
+    and with them the secrets of exchanges under way or over; whoever reads it reads the updates.
+    A run that is resumed goes on with the last.
 
     Detected: any altered or replayed message of a client, a roster or a list of survivors that
     differs between clients, a long-term key that is not the known one, a share that does not fit.
