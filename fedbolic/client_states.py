@@ -6,9 +6,6 @@ appended record costs one sync for a whole cohort, and is committed by the check
 its bytes, as lines of metrics are.
 """
 
-import io
-import json
-import math
 import os
 import struct
 import zlib
@@ -17,10 +14,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.checksums import DamagedError
+from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
 from fedbolic.types import Tree
 
 HEAD = struct.Struct("<IqQ")
@@ -30,9 +27,6 @@ WASTE = 2
 """Times the bytes of the newest states that a log may have: then it is written anew without the
 others. So every byte is copied once more on average, and a log takes three times the states' size
 at most, while it is being copied."""
-
-FOREIGN = "torch.save"
-"""Stands for a tensor that is not dense, in the format of torch."""
 
 SLACK = 2**20
 """Bytes that a log may have in any case."""
@@ -50,7 +44,7 @@ class ClientStateStore(Mapping[int, Tree]):
         generation: Which file: its number grows when the log is written anew.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> store = ClientStateStore(Path(tempfile.mkdtemp()))
         >>> store.append({7: {"turns": 1, "own": torch.ones(2)}, 3: {"turns": 2}})
         >>> store.append({7: {"turns": 5}})
@@ -72,13 +66,13 @@ class ClientStateStore(Mapping[int, Tree]):
             commit: What :attr:`commit` was.
 
         Raises:
-            ValueError: If the file is shorter than it was, or has been altered.
+            DamagedError: If the file is shorter than it was, or has been altered.
         """
         store = cls(folder, commit["generation"])
         if commit["size"]:
             store._read_heads(commit["size"])
         if store.checksum != commit["checksum"]:
-            raise ValueError(damaged(store.file))
+            raise DamagedError(store.file)
         if commit["size"]:
             os.truncate(store.file, commit["size"])
         store.tidy()
@@ -102,8 +96,8 @@ class ClientStateStore(Mapping[int, Tree]):
         with self.file.open("rb") as file:
             record = _read_record(file, *place)
         if record is None or HEAD.unpack_from(record)[1] != client_id:
-            raise ValueError(damaged(self.file))
-        return decode(record[HEAD.size :])
+            raise DamagedError(self.file)
+        return tree_from_bytes(record[HEAD.size :])
 
     @override
     def __iter__(self) -> Iterator[int]:
@@ -162,7 +156,7 @@ class ClientStateStore(Mapping[int, Tree]):
                 start, length = places.at(client_id)
                 record = _read_record(source, start, length)
                 if record is None:
-                    raise ValueError(damaged(old))
+                    raise DamagedError(old)
                 self._add(client_id, record)
                 file.write(record)
             self._write(file, records)
@@ -182,8 +176,7 @@ class ClientStateStore(Mapping[int, Tree]):
     def _read_heads(self, size: int) -> None:
         """Find every client's last record among the first ``size`` bytes, and check them all."""
         if not self.file.exists() or self.file.stat().st_size < size:
-            there = self.file.stat().st_size if self.file.exists() else 0
-            raise ValueError(shorter(self.file, there, size))
+            raise DamagedError.of_size(self.file, size)
         with self.file.open("rb", buffering=2**20) as file:
             while self.size < size:
                 head = file.read(HEAD.size)
@@ -191,7 +184,7 @@ class ClientStateStore(Mapping[int, Tree]):
                 whole = self.size + HEAD.size + length <= size
                 record = head + file.read(length) if whole else b""
                 if not _is_whole(record):
-                    raise ValueError(damaged(self.file))
+                    raise DamagedError(self.file)
                 self._add(HEAD.unpack_from(record)[1], record)
 
 
@@ -286,7 +279,7 @@ class _Places:
 
 
 def _record(client_id: int, state: Tree) -> bytes:
-    body = encode(state)
+    body = tree_to_bytes(state)
     rest = HEAD.pack(0, client_id, len(body))[4:] + body
     return struct.pack("<I", zlib.crc32(rest)) + rest
 
@@ -302,80 +295,6 @@ def _read_record(file: BinaryIO, start: int, length: int) -> bytes | None:
     return record if _is_whole(record) else None
 
 
-def encode(state: Tree) -> bytes:
-    """A state as bytes, to the last bit: a length, JSON, and the tensors' bytes.
-
-    Raises:
-        ValueError: If it holds something else than tensors, numbers and strings.
-    """
-    buffers: list[bytes] = []
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            buffer, form = _written(value)
-            buffers.append(buffer)
-            return form
-        if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-            return {name: plain(branch) for name, branch in value.items()}
-        if isinstance(value, str | int | float):
-            return value
-        raise ValueError(
-            "client state holds tensors, numbers and strings by names that are strings, and this "
-            f"one a {type(value).__name__}: {value!r:.80}"
-        )
-
-    text = json.dumps(plain(state)).encode()
-    return b"".join([struct.pack("<I", len(text)), text, *buffers])
-
-
-def decode(body: bytes) -> Tree:
-    """The state that :func:`encode` made these bytes of.
-
-    Example:
-        >>> decode(encode({"a": {"n": 2**70}, "x": torch.zeros(2, dtype=torch.bool)}))
-        {'a': {'n': 1180591620717411303424}, 'x': tensor([False, False])}
-    """
-    (length,) = struct.unpack_from("<I", body)
-    data, position = bytearray(body), 4 + length
-
-    def tree(value: Any) -> Any:
-        nonlocal position
-        if isinstance(value, dict):
-            return {name: tree(branch) for name, branch in value.items()}
-        if not isinstance(value, list):
-            return value
-        start = position
-        if value[0] == FOREIGN:
-            position += value[1]
-            return torch.load(io.BytesIO(data[start:position]), weights_only=True)
-        name, shape, stride, device = value
-        dtype = getattr(torch, name)
-        num_bytes = math.prod(shape) * dtype.itemsize
-        position += num_bytes
-        flat = torch.empty(num_bytes, dtype=torch.uint8)  # aligned as any other tensor
-        if num_bytes:
-            flat.copy_(torch.frombuffer(data, dtype=torch.uint8, count=num_bytes, offset=start))
-        return flat.view(dtype).as_strided(shape, stride).to(device)
-
-    return tree(json.loads(body[4 : 4 + length]))
-
-
-def _written(value: Tensor) -> tuple[bytes, list[Any]]:
-    """The bytes of a tensor in the order of its strides, which stay: others may round differently.
-
-    With them its form: dtype, shape, strides and device.
-    """
-    if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-        file = io.BytesIO()  # rare, so that a kilobyte more is no matter
-        torch.save(value, file)
-        return file.getvalue(), [FOREIGN, len(file.getvalue())]
-    dense = value.detach().clone(memory_format=torch.preserve_format).cpu()
-    flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
-    name = str(value.dtype).removeprefix("torch.")
-    form = [name, list(dense.shape), list(dense.stride()), str(value.device)]
-    return flat.numpy().tobytes(), form
-
-
 def _sync(folder: Path) -> None:
     """See to it that the names in a folder outlast a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -383,19 +302,3 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def damaged(file: Path) -> str:
-    """What is said of a file that is not what was written."""
-    return (
-        f"{file} is damaged: it is not what was written there; put back a copy, or begin anew with "
-        "--overwrite"
-    )
-
-
-def shorter(file: Path, size: int, before: int) -> str:
-    """What is said of a file that has lost bytes."""
-    return (
-        f"{file} has {size} bytes and had {before} when the run was saved: put back what was "
-        "there, or begin anew with --overwrite"
-    )

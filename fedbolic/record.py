@@ -2,16 +2,12 @@
 
 import contextlib
 import csv
-import hashlib
 import io
 import json
 import os
-import pickle
 import platform
 import shutil
-import struct
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -22,15 +18,12 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedbolic import figure
-from fedbolic.client_states import ClientStates, ClientStateStore, damaged, shorter
+from fedbolic.checksums import Grown, load_sealed, save_sealed
+from fedbolic.client_states import ClientStates, ClientStateStore
 from fedbolic.figure import Figure
 
 HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
 """The files that grow, by name, and their first lines."""
-
-SEAL = b"fedbolic SHA-256 "
-"""Begins the comment of a checkpoint, a zip archive; the digest of all before the comment follows.
-"""
 
 PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
@@ -60,7 +53,7 @@ class RunFolder:
     """
 
     path: Path
-    _grown: dict[str, "_Grown"] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _grown: dict[str, "Grown"] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def create(cls, path: Path, *, config: str, environment: dict[str, Any]) -> "RunFolder":
@@ -167,7 +160,7 @@ class RunFolder:
             "sizes": {name: grown.size for name, grown in self._grown.items()},
             "checksums": {name: grown.checksum for name, grown in self._grown.items()},
         }
-        self._replace("state.pt", lambda file: _save_sealed(whole, file))
+        self._replace("state.pt", lambda file: save_sealed(whole, file))
         states.store.tidy()
 
     def _append(self, name: str, text: str) -> None:
@@ -175,7 +168,7 @@ class RunFolder:
         path = self.path / name
         grown = self._grown.get(name)
         if grown is None or grown.size != path.stat().st_size:
-            grown = _Grown.of(path)
+            grown = Grown.of(path)
         _append(path, text)
         self._grown[name] = grown.after(text.encode())
 
@@ -193,14 +186,14 @@ class RunFolder:
         Client state is read when it is asked for; all files are checked now.
 
         Raises:
-            ValueError: If a file is not what was written, or has lost something.
+            DamagedError: If a file is not what was written, or has lost something.
         """
         file = self.path / "state.pt"
-        checkpoint = _load_sealed(file) if file.exists() else None
-        first = {name: _Grown().after(header.encode()) for name, header in HEADERS.items()}
+        checkpoint = load_sealed(file) if file.exists() else None
+        first = {name: Grown().after(header.encode()) for name, header in HEADERS.items()}
         if checkpoint is not None:
             sizes, checksums = checkpoint.pop("sizes"), checkpoint.pop("checksums")
-            first = {name: _Grown(sizes[name], checksums[name]) for name in HEADERS}
+            first = {name: Grown(sizes[name], checksums[name]) for name in HEADERS}
         for name, grown in first.items():
             grown.cut(self.path / name)
         self._grown.update(first)
@@ -270,92 +263,6 @@ def environment(**settings: Any) -> dict[str, Any]:
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "packages": {name: metadata.version(name) for name in PACKAGES},
     }
-
-
-@dataclass(frozen=True)
-class _Grown:
-    """The length of a file that grows, and the CRC-32 of all that it holds."""
-
-    size: int = 0
-    checksum: int = 0
-
-    @classmethod
-    def of(cls, path: Path, size: int | None = None) -> "_Grown":
-        """Of the first ``size`` bytes of a file; none: of all."""
-        found = cls()
-        with path.open("rb") as file:
-            for chunk in _chunks(file, path.stat().st_size if size is None else size):
-                found = found.after(chunk)
-        return found
-
-    def after(self, text: bytes) -> "_Grown":
-        """With ``text`` at its end."""
-        return _Grown(self.size + len(text), zlib.crc32(text, self.checksum))
-
-    def cut(self, path: Path) -> None:
-        """Cut a file back to this.
-
-        Raises:
-            ValueError: If it does not begin so.
-        """
-        size = path.stat().st_size if path.exists() else 0
-        if size < self.size:
-            raise ValueError(shorter(path, size, self.size))
-        if _Grown.of(path, self.size) != self:
-            raise ValueError(damaged(path))
-        os.truncate(path, self.size)
-
-
-class _Hashed:
-    """A file whose digest is taken while it is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest = file, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-def _save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
-    """Save as torch does, with a checksum in the comment that a zip archive may have at its end."""
-    hashed = _Hashed(file)
-    torch.save(value, hashed)  # type: ignore[arg-type]  # it asks for no more than these two
-    comment = SEAL + hashed.digest.hexdigest().encode()
-    file.seek(-2, os.SEEK_END)  # the length of the comment, 0
-    file.write(struct.pack("<H", len(comment)) + comment)
-
-
-def _load_sealed(path: Path) -> dict[str, Any]:
-    length = len(SEAL) + 64
-    with path.open("rb") as file:
-        body = path.stat().st_size - length - 2
-        digest = hashlib.sha256()
-        for chunk in _chunks(file, max(body, 0)):
-            digest.update(chunk)
-        digest.update(bytes(2))
-        size, comment = file.read(2), file.read()
-    if not comment.startswith(SEAL):
-        raise ValueError(
-            f"{path} has no checksum: it is damaged, or an earlier version of fedbolic wrote it; "
-            "put back a copy, end the run with that version, or begin anew with --overwrite"
-        )
-    if (size, comment) != (struct.pack("<H", length), SEAL + digest.hexdigest().encode()):
-        raise ValueError(damaged(path))
-    try:
-        return torch.load(path, weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} holds what no checkpoint does: {error}") from error
-
-
-def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The first ``size`` bytes of a file, a mebibyte at a time."""
-    while size and (chunk := file.read(min(size, 2**20))):
-        size -= len(chunk)
-        yield chunk
 
 
 def _append(file: Path, text: str) -> None:

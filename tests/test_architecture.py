@@ -13,6 +13,7 @@ COMMANDS = "the command layer"
 
 FLOORS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
+    ("fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states",),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),

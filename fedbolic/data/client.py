@@ -138,6 +138,10 @@ class Client:
         return Client(self.id, *splits, meta=self.meta)
 
 
+HELD = 1024
+"""Clients that a :class:`ClientSlices` keeps alive: all of a federation of usual size."""
+
+
 class ClientSlices(Sequence[Client]):
     """Clients whose examples lie one after another in one storage, each made when it is asked for.
 
@@ -225,10 +229,6 @@ class ClientSlices(Sequence[Client]):
         """The same clients with their examples on ``device``."""
         train, validation, test = (split.to(device, dtype) for split in self.splits)
         return ClientSlices((train, validation, test), self.lengths, self.meta)
-
-
-HELD = 1024
-"""Clients that a :class:`ClientSlices` keeps alive: all of a federation of usual size."""
 
 
 @dataclass(frozen=True, eq=False)

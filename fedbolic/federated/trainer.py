@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedbolic import tree
+from fedbolic.checksums import DamagedError
 from fedbolic.client_states import ClientStates
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.aggregate import Additive
@@ -144,7 +145,10 @@ class Trainer:
         with settled.engine.open(data.clients) as engine:
             trainer = dataclasses.replace(self, engine=engine)
             while position.round < method.rounds:
-                position, rows = trainer._exchange(method, data, rng, position)
+                try:
+                    position, rows = trainer._exchange(method, data, rng, position)
+                except DamagedError as error:
+                    raise RunStoppedError(f"client state cannot be read: {error}") from error
                 yield position, rows
 
     def _check(self, phase: Method) -> None:
@@ -213,10 +217,7 @@ class Trainer:
 
 def _states_of(cohort: Sequence[Client], states: Mapping[int, Tree]) -> dict[int, Tree]:
     """The states of a cohort, each read once."""
-    try:
-        return {client.id: states[client.id] for client in cohort if client.id in states}
-    except ValueError as error:
-        raise RunStoppedError(f"client state cannot be read: {error}") from error
+    return {client.id: states[client.id] for client in cohort if client.id in states}
 
 
 def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]]) -> Total:
