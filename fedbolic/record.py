@@ -53,21 +53,31 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def create(cls, path: Path, *, config: str, environment: dict[str, Any]) -> "RunFolder":
+    def create(
+        cls, path: Path, *, config: str, environment: dict[str, Any], overwrite: bool = False
+    ) -> "RunFolder":
         """A new folder that appears under its name only when it is complete.
 
         Raises:
-            FileExistsError: If there is something at ``path``.
+            FileExistsError: If there is something at ``path`` that is not to be replaced.
+            BlockingIOError: If another process is writing there.
         """
-        refuse_existing(path)
+        if not overwrite:
+            refuse_existing(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        draft.chmod(0o755)
-        (draft / "config.yaml").write_text(config)
-        (draft / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
-        for name, header in HEADERS.items():
-            (draft / name).write_text(header)
-        draft.rename(path)
+        try:
+            draft.chmod(0o755)
+            (draft / "config.yaml").write_text(config)
+            (draft / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
+            for name, header in HEADERS.items():
+                (draft / name).write_text(header)
+            if path.exists():
+                cls(path).remove()
+            draft.rename(path)
+        except BaseException:  # an interrupt must not leave it behind either
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         return cls(path)
 
     @classmethod
@@ -113,14 +123,27 @@ class RunFolder:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Versions and machine of the process that began the run."""
-        return json.loads((self.path / "environment.json").read_text())
+        """Versions and machine of the process that began the run.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        return _read_table(self.path / "environment.json")
 
     @property
     def engine(self) -> str | None:
-        """The engine that was chosen for the run, if one was."""
+        """The engine that was chosen for the run, if one was.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
         file = self.path / "engine.json"
-        return json.loads(file.read_text())["engine"] if file.exists() else None
+        if not file.exists():
+            return None
+        engine = _read_table(file).get("engine")
+        if not isinstance(engine, str):
+            raise _damaged(file, "it names no engine")
+        return engine
 
     def save_engine(self, engine: str, seconds: Mapping[str, float]) -> None:
         """Keep which engine was chosen, and the seconds of an exchange with each."""
@@ -196,13 +219,23 @@ class RunFolder:
         return sorted((self.path / "figures").glob("*.npz"))
 
     def rows(self) -> list[Row]:
-        """All that was measured, in order."""
-        with (self.path / "metrics.csv").open(newline="") as file:
+        """All that was measured, in order; a last line that is not whole is left out.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        file = self.path / "metrics.csv"
+        try:
+            whole, end, _ = file.read_bytes().rpartition(b"\n")
+            lines = io.StringIO((whole + end).decode(), newline="")
+            if lines.readline() != HEADERS["metrics.csv"]:
+                raise ValueError("its first line is not that of metrics")
             return [
-                Row(int(r["round"]), int(r["client"]) if r["client"] else None, r["name"],
-                    float(r["value"]))
-                for r in csv.DictReader(file)
-            ]  # fmt: skip
+                Row(int(round), int(client) if client else None, name, float(value))
+                for round, client, name, value in csv.reader(lines)
+            ]
+        except (ValueError, csv.Error) as error:
+            raise _damaged(file, error) from error
 
 
 def refuse_existing(path: Path) -> None:
@@ -229,12 +262,35 @@ def environment(**settings: Any) -> dict[str, Any]:
     }
 
 
+def _read_table(file: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise _damaged(file, error) from error
+    if not isinstance(table, dict):
+        raise _damaged(file, "it holds no table")
+    return table
+
+
+def _damaged(file: Path, what: object) -> ValueError:
+    return ValueError(
+        f"{file} is damaged ({what}): put back what was there, or begin anew with --overwrite"
+    )
+
+
 def _cut(file: Path, size: int) -> None:
+    """Cut a file that grows back to the lines that belong to the last checkpoint."""
+    with file.open("rb") as stream:
+        first = stream.readline()
+        stream.seek(max(size - 1, 0))
+        last = stream.read(1)
     if file.stat().st_size < size:
         raise ValueError(
             f"{file} has {file.stat().st_size} bytes and had {size} when the run was saved: put "
             "back what was there, or begin anew with --overwrite"
         )
+    if first.decode(errors="replace") != HEADERS[file.name] or last != b"\n":
+        raise _damaged(file, "its lines are not those that the run wrote")
     os.truncate(file, size)
 
 
