@@ -153,7 +153,8 @@ def _serve(told: Connection, work: Work) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     teller = _Teller(told)
-    logging.basicConfig(level=logging.WARNING, handlers=[_Forward(teller)])
+    handlers = [_Forward(teller)]
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=handlers)
     logging.captureWarnings(True)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the other end was closed
         while True:

@@ -2,11 +2,13 @@
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     Progress,
@@ -139,15 +141,28 @@ class _Left(ProgressColumn):
         return Text(f"left {said}", style="progress.remaining", no_wrap=True)
 
 
-class _Name(ProgressColumn):
-    """The name, cut short where a terminal has no room for it."""
+@dataclass(frozen=True)
+class _Name:
+    """A name that loses its middle where there is no room: its end tells seeds apart."""
 
-    def __init__(self) -> None:
-        super().__init__(Column())
+    name: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        kept = options.max_width - 1
+        fits = len(self.name) <= options.max_width
+        cut = f"{self.name[: kept - kept // 2]}…{self.name[len(self.name) - kept // 2 :]}"
+        yield Text(self.name if fits else cut, no_wrap=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, len(self.name))
+
+
+class _NameColumn(ProgressColumn):
+    """The name, the only column that gives room."""
 
     @override
-    def render(self, task: Task) -> Text:
-        return Text(task.description, no_wrap=True, overflow="ellipsis")
+    def render(self, task: Task) -> _Name:
+        return _Name(task.description)
 
 
 def _seconds_left(task: Task) -> float | None:
@@ -163,12 +178,13 @@ def _bars(console: Console | None) -> Progress:
     console = console or terminal()
     width = console.width
     columns: list[ProgressColumn] = [
-        _Name(),
+        _NameColumn(Column()),
         BarColumn(bar_width=max(6, min(40, width - 74)), table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[unit]} {task.completed:.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[scores]}", markup=False),
         *([TimeElapsedColumn(table_column=Column(no_wrap=True))] if width >= 100 else []),
         _Left(Column(no_wrap=True)),
+        TextColumn(" "),  # where the terminal writes ^C, which else would begin another line
     ]
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
@@ -185,7 +201,7 @@ def _advance(bars: Progress, task: TaskID, completed: int, **fields: object) -> 
 
 def _fitting(scores: Mapping[str, str], width: int) -> str:
     """The scores that a line of ``width`` has room for, the most important first."""
-    room, kept = width - 50, set()
+    room, kept = width - 52, set()
     for label in IMPORTANCE:
         if label in scores and len(scores[label]) <= room:
             kept.add(label)

@@ -75,8 +75,10 @@ class RunFolder:
             if path.exists():
                 cls(path).remove()
             draft.rename(path)
-        except BaseException:  # an interrupt must not leave it behind either
+        except BaseException as error:  # an interrupt must not leave it behind either
             shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(error, OSError) and not isinstance(error, BlockingIOError):
+                raise OSError(f"{path} cannot be made: {error}") from error
             raise
         return cls(path)
 
@@ -170,10 +172,14 @@ class RunFolder:
 
     def _replace(self, name: str, write: Callable[[BinaryIO], object]) -> None:
         draft = self.path / f"{name}.draft"
-        with draft.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with draft.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            draft.unlink(missing_ok=True)  # a full disk has no room for half a file
+            raise
         draft.replace(self.path / name)  # atomic: the old one or the new one, never half
 
     def load(self) -> dict[str, Any] | None:

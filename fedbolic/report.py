@@ -107,10 +107,13 @@ def keep(composed: Report) -> None:
     Raises:
         OSError: If a folder cannot be written.
     """
-    for folder, rows in composed.groups.items():
-        measured = {row.name: [run.rows() for run in row.folders] for row in rows}
-        plot(measured, folder / "accuracy.png")
-    (composed.folder / "report.md").write_text(composed.text)
+    try:
+        for folder, rows in composed.groups.items():
+            measured = {row.name: [run.rows() for run in row.folders] for row in rows}
+            plot(measured, folder / "accuracy.png")
+        (composed.folder / "report.md").write_text(composed.text)
+    except OSError as error:
+        raise OSError(f"the report cannot be kept in {composed.folder}: {error}") from error
     rows = [row for group in composed.groups.values() for row in group]
     draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
 
