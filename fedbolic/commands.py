@@ -13,7 +13,15 @@ from jsonargparse import ArgumentParser
 from rich.logging import RichHandler
 
 from fedbolic import __version__
-from fedbolic.configuration import SetupError, given, one_line, parse, parser_of, setting_up
+from fedbolic.configuration import (
+    SetupError,
+    given,
+    new_parser,
+    one_line,
+    parse,
+    parser_of,
+    setting_up,
+)
 from fedbolic.deploy import loopback
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
@@ -179,9 +187,7 @@ def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
 
 def command_line() -> ArgumentParser:
     """The parser of the whole command line."""
-    parser = ArgumentParser(
-        prog="fedbolic", exit_on_error=False, version=__version__, description=__doc__
-    )
+    parser = new_parser(prog="fedbolic", version=__version__, description=__doc__)
     commands = parser.add_subcommands(dest="command")
     for function in (run, sweep):
         command = parser_of(function)
@@ -194,10 +200,10 @@ def command_line() -> ArgumentParser:
     )
     command.add_argument("--overwrite", action="store_true", help="replace what is there")
     commands.add_subcommand("flower", command, help=_first_line(loopback.flower))
-    command = ArgumentParser(exit_on_error=False)
+    command = new_parser()
     command.add_argument("run", type=Path, help="the folder of the run")
     commands.add_subcommand("resume", command, help=_first_line(resume))
-    command = ArgumentParser(exit_on_error=False)
+    command = new_parser()
     command.add_argument("runs", type=Path, nargs="+", help="folders of runs, or holding some")
     commands.add_subcommand("report", command, help=_first_line(report))
     return parser

@@ -49,6 +49,15 @@ MODE = "clear yaml"
 set_loader(MODE, _load_yaml, exceptions=(yaml.YAMLError,))
 
 
+def new_parser(**settings: Any) -> ArgumentParser:
+    """A parser of words and YAML that raises an error where it refuses something.
+
+    Args:
+        **settings: Passed on to jsonargparse.
+    """
+    return ArgumentParser(exit_on_error=False, parser_mode=MODE, **settings)
+
+
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
     """A parser whose options are the parameters of ``function``, and ``--config`` for a YAML file.
 
@@ -56,7 +65,7 @@ def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
         function: Its signature is the schema, its docstring the help.
         **settings: Passed on to the parser.
     """
-    parser = ArgumentParser(exit_on_error=False, parser_mode=MODE, **settings)
+    parser = new_parser(**settings)
     parser.add_argument("--config", action="config", help="a YAML file of the options below")
     parser.add_function_arguments(function, as_positional=False, skip=set(INVISIBLE))
     # A class named in place of a default would inherit the default's settings of the same name.

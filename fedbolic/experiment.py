@@ -103,7 +103,7 @@ def run(
             job = _prepare(settings, path, callbacks, nodes)
             config = describe(run, settings)
             position = job.trainer.begin(job.method, job.data, job.stream)
-            made = {**job.environment(), "config": digest(config)}
+            made = {**job.environment(), "config": _digest(config.encode())}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
             held.enter_context(folder.alone())
         job = _settle(job, folder, position)
@@ -251,13 +251,13 @@ def refuse_unclear_name(name: str | None, runs: Path) -> None:
         raise SetupError(f"name must stay inside {runs} and name a folder there, got {name!r}")
 
 
-def digest(config: str) -> str:
+def _digest(config: bytes) -> str:
     """The digest by which an edited configuration is known."""
-    return hashlib.sha256(config.encode()).hexdigest()
+    return hashlib.sha256(config).hexdigest()
 
 
 def _refuse_edited(folder: RunFolder, made: dict[str, Any]) -> None:
-    found = digest(folder.config.read_text())
+    found = _digest(folder.config.read_bytes())
     if made.get("config", found) != found:
         raise SetupError(
             f"{folder.config} was edited after the run had begun: undo that, or train with the new "
