@@ -10,7 +10,7 @@ import typing
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader, set_loader
@@ -156,10 +156,15 @@ def _refuse_null_in(value: Any, kind: Any, key: str) -> None:
     if "class_path" in value:
         owner, value = import_class(value.class_path), value.get("init_args") or Namespace()
     else:
-        owner = next(filter(dataclasses.is_dataclass, kinds), None)
+        owner = next((one for one in kinds if is_record(one)), None)
     for name, (inner, _) in parameters(owner).items() if owner else ():
         if name in value:
             _refuse_null_in(value[name], inner, f"{key}.{name}")
+
+
+def is_record(kind: Any) -> TypeGuard[type]:
+    """True for a dataclass, whose fields are options."""
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def kinds_of(kind: Any) -> tuple[Any, ...]:

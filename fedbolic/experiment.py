@@ -72,10 +72,10 @@ def run(
         evaluation: When and how the run is scored.
         device: Where to compute; auto takes a GPU if there is one.
         precision: Lightning's names; in 64-true every number has double precision.
-        threads: Threads of one operation on the CPU; more than one rarely helps small models.
+        threads: Threads of one operation on the CPU, at least 1; more rarely help small models.
         loggers: Import paths of Lightning loggers, each made with the run's folder as its first
             argument, such as lightning.fabric.loggers.TensorBoardLogger.
-        seed: Of every random number in the run; runs of one seed are equal.
+        seed: Of every random number in the run, any integer; runs of one seed are equal.
         name: Of the run; its folder is RUNS/NAME/seedSEED. By default the stem of the configuration
             file, or "run".
         runs: The folder of all runs.

@@ -10,7 +10,14 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from fedbolic.configuration import import_class, kinds_of, parameters, plain, read_words
+from fedbolic.configuration import (
+    import_class,
+    is_record,
+    kinds_of,
+    parameters,
+    plain,
+    read_words,
+)
 
 
 def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[str]) -> str:
@@ -54,7 +61,7 @@ def _classes_in(value: Any, kind: Any, key: str) -> Iterator[tuple[str, type]]:
         yield from _classes(owner, value.get("init_args", {}), f"{key}.")
     else:
         kinds = kinds_of(kind)
-        for owner in filter(dataclasses.is_dataclass, kinds):
+        for owner in filter(is_record, kinds):
             if types.NoneType in kinds:  # else the options stand in the help of what holds it
                 yield key, owner
             yield from _classes(owner, value if isinstance(value, dict) else {}, f"{key}.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from logging.handlers import QueueHandler
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import override
 
@@ -105,12 +105,7 @@ class _Process:
         """Take in one message, or the end of the process; True if its job has ended."""
         job = self.job
         assert job is not None
-        try:
-            kind, value = self.connection.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            kind, value = "ended", f"{job.name}: its process {_fate(self.process.exitcode or 0)}"
-            self._start()
+        kind, value = self._message()
         if kind == "logged":
             logging.getLogger(value.name).handle(value)
         elif kind == "called":
@@ -121,6 +116,17 @@ class _Process:
             self.job = None
             self.bar.close()
         return self.job is None
+
+    def _message(self) -> tuple[str, Any]:
+        """What the process has sent; if it has died, that its job has ended, and why."""
+        assert self.job is not None
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            fate = _fate(self.process.exitcode or 0)
+            self._start()
+            return "ended", f"{self.job.name}: its process {fate}"
 
 
 def _fate(code: int) -> str:
@@ -209,6 +215,9 @@ class _Teller:
 class _Forward(QueueHandler):
     """Sends what is logged to the process that shows it."""
 
+    def __init__(self, teller: _Teller) -> None:
+        super().__init__(cast(Any, teller))  # which is no queue, but has what enqueue needs
+
     @override
     def enqueue(self, record: logging.LogRecord) -> None:
-        self.queue.tell("logged", record)  # type: ignore[union-attr]
+        cast(_Teller, self.queue).tell("logged", record)

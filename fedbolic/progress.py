@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
@@ -194,7 +195,7 @@ def _add(bars: Progress, name: str, *, unit: str, completed: int, total: int) ->
     return bars.add_task(name, total=total, completed=completed, **fields)
 
 
-def _advance(bars: Progress, task: TaskID, completed: int, **fields: object) -> None:
+def _advance(bars: Progress, task: TaskID, completed: int, **fields: Any) -> None:
     elapsed = bars.tasks[bars.task_ids.index(task)].elapsed or 0.0
     bars.update(task, completed=completed, ended=elapsed, **fields)
 

@@ -30,7 +30,7 @@ def reproducible(device: torch.device) -> Iterator[None]:
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32),
         torch.get_float32_matmul_precision(),
     )
@@ -65,6 +65,6 @@ def _set(
     deterministic: bool, warn_only: bool, fill: bool, of_cudnn: tuple[bool, ...], matmul: str
 ) -> None:
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-    torch.utils.deterministic.fill_uninitialized_memory = fill
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
     cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = of_cudnn
     torch.set_float32_matmul_precision(matmul)
