@@ -2,17 +2,28 @@
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import re
+import types
+import typing
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import (
+    ArgumentError,
+    ArgumentParser,
+    Namespace,
+    get_loader,
+    set_loader,
+    set_parsing_settings,
+)
 
 from fedbolic.imports import STANDARD
+from fedbolic.yaml_text import refuse_unclear
 
 INVISIBLE = ("overwrite", "callbacks", "nodes")
 """Parameters that say how to call, not what to run: they stand in no configuration."""
@@ -38,6 +49,26 @@ def setting_up() -> Iterator[None]:
         raise SetupError(one_line(error)) from error
 
 
+def _load_yaml(text: str) -> Any:
+    refuse_unclear(text)
+    return get_loader("yaml")(text)
+
+
+MODE = "clear yaml"
+"""What jsonargparse calls YAML of which nothing is left to guess."""
+
+set_loader(MODE, _load_yaml, exceptions=(yaml.YAMLError,))
+
+
+def new_parser(**settings: Any) -> ArgumentParser:
+    """A parser of words and YAML that raises an error where it refuses something.
+
+    Args:
+        **settings: Passed on to jsonargparse.
+    """
+    return ArgumentParser(exit_on_error=False, parser_mode=MODE, **settings)
+
+
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
     """A parser whose options are the parameters of ``function``, and ``--config`` for a YAML file.
 
@@ -45,7 +76,7 @@ def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
         function: Its signature is the schema, its docstring the help.
         **settings: Passed on to the parser.
     """
-    parser = ArgumentParser(exit_on_error=False, **settings)
+    parser = new_parser(**settings)
     parser.add_argument("--config", action="config", help="a YAML file of the options below")
     parser.add_function_arguments(function, as_positional=False, skip=set(INVISIBLE))
     # A class named in place of a default would inherit the default's settings of the same name.
@@ -70,14 +101,26 @@ def given(function: Callable, settings: dict[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in settings.items() if n != "config" and not (n in own and v is None)}
 
 
-def parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+def parse(
+    parser: ArgumentParser,
+    arguments: Sequence[str],
+    functions: Mapping[str, Callable] = types.MappingProxyType({}),
+) -> Namespace:
     """The objects that command-line words ask for.
+
+    Args:
+        parser: Of the words.
+        arguments: The words.
+        functions: By the name of a subcommand, whose parameters its options are.
 
     Raises:
         SetupError: In one line, if a key or class is unknown or a value is refused.
     """
     with setting_up():
-        return parser.instantiate(parser.parse_args(list(arguments)))
+        asked = parser.parse_args(list(arguments))
+        if function := functions.get(asked.get("command", "")):
+            _refuse_null(function, asked[asked.command])
+        return parser.instantiate(asked)
 
 
 def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
@@ -86,7 +129,85 @@ def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         SetupError: As :func:`parse`.
     """
-    return given(function, vars(parse(parser_of(function), arguments)))
+    with setting_up():
+        parser = parser_of(function)
+        asked = parser.parse_args(list(arguments))
+        _refuse_null(function, asked)
+        return given(function, vars(parser.instantiate(asked)))
+
+
+def read_words(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
+    """The settings of ``function`` that words ask for; classes by their paths, nothing is made.
+
+    Raises:
+        SetupError: As :func:`parse`, as far as it can be seen without making anything.
+    """
+    with setting_up():
+        return parser_of(function).parse_args(list(arguments)).as_dict()
+
+
+def _refuse_null(function: Callable, asked: Namespace) -> None:
+    """Refuse the null that jsonargparse takes for a value of any type."""
+    chosen = _replaceable(function)  # null stands for what they are by default
+    for name, (kind, _) in parameters(function).items():
+        if name in asked and not (name in chosen and asked[name] is None):
+            _refuse_null_in(asked[name], kind, name)
+
+
+def _refuse_null_in(value: Any, kind: Any, key: str) -> None:
+    kinds = kinds_of(kind)
+    if value is None and not {types.NoneType, Any, object} & set(kinds):
+        raise SetupError(f"{key} is null: give it a value, or leave it out for its default")
+    if isinstance(value, list | tuple):
+        item = (*typing.get_args(kinds[0]), Any)[0]
+        for number, one in enumerate(value):
+            _refuse_null_in(one, item, f"{key}[{number}]")
+    if not isinstance(value, Namespace):
+        return
+    if "class_path" in value:
+        owner, value = import_class(value.class_path), value.get("init_args") or Namespace()
+    else:
+        owner = next((one for one in kinds if is_record(one)), None)
+    for name, (inner, _) in parameters(owner).items() if owner else ():
+        if name in value:
+            _refuse_null_in(value[name], inner, f"{key}.{name}")
+
+
+def is_record(kind: Any) -> TypeGuard[type]:
+    """True for a dataclass, whose fields are options."""
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def kinds_of(kind: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def parameters(function: Callable) -> dict[str, tuple[Any, Any]]:
+    """The types and defaults of the parameters of a function or class, as far as they are known.
+
+    Example:
+        >>> def call(times: int, name: str | None = None): ...
+        >>> parameters(call)["name"]
+        (str | None, None)
+    """
+    try:
+        kinds = typing.get_type_hints(function.__init__ if isinstance(function, type) else function)
+    except (NameError, TypeError):  # a name that only a type checker sees
+        kinds = {}
+    given = inspect.signature(function).parameters
+    return {name: (kinds.get(name, Any), given[name].default) for name in given}
+
+
+def import_class(path: str) -> type:
+    """The class of a dotted path, which has been checked to be one.
+
+    Args:
+        path: Such as ``fedbolic.federated.FedAvg``.
+    """
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def one_line(error: Exception | str) -> str:

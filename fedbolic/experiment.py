@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,12 +24,14 @@ from fedbolic.federated import (
     FedAvg,
     Method,
     Position,
+    RunStoppedError,
     Sequential,
     Trainer,
 )
 from fedbolic.federated.engine import Remote
 from fedbolic.imports import load_class
 from fedbolic.record import RunFolder, environment, refuse_existing
+from fedbolic.reproducible import arithmetic_of, reproducible
 from fedbolic.rng import Rng
 
 if TYPE_CHECKING:
@@ -69,10 +72,10 @@ def run(
         evaluation: When and how the run is scored.
         device: Where to compute; auto takes a GPU if there is one.
         precision: Lightning's names; in 64-true every number has double precision.
-        threads: Threads of one operation on the CPU; more than one rarely helps small models.
+        threads: Threads of one operation on the CPU, at least 1; more rarely help small models.
         loggers: Import paths of subclasses of Lightning's Logger, each made with the run's folder
             as its first argument, such as lightning.fabric.loggers.TensorBoardLogger.
-        seed: Of every random number in the run; runs of one seed are equal.
+        seed: Of every random number in the run, any integer; runs of one seed are equal.
         name: Of the run; its folder is RUNS/NAME/seedSEED. By default the stem of the configuration
             file, or "run".
         runs: The folder of all runs.
@@ -91,19 +94,19 @@ def run(
     """
     settings = {k: v for k, v in locals().items() if k not in INVISIBLE}
     path = runs / (name or "run") / f"seed{seed}"
-    with setting_up():
-        if Path(name or "").is_absolute() or ".." in Path(name or "").parts:
-            raise SetupError(f"name must stay inside {runs}, got {name!r}")
-        if not overwrite:
-            refuse_existing(path)
-        job = _prepare(settings, path, callbacks, nodes)
-        config = describe(run, settings)
-        position = job.trainer.begin(job.method, job.data, job.stream)
-        if path.exists():
-            RunFolder(path).remove()
-        folder = RunFolder.create(path, config=config, environment=job.environment())
-        position = dataclasses.replace(position, memories=folder.client_states())
-    with folder.alone():
+    with contextlib.ExitStack() as held:
+        with setting_up():
+            refuse_unclear_name(name, runs)
+            if not overwrite:
+                refuse_existing(path)
+            held.enter_context(reproducible(place(settings)))
+            job = _prepare(settings, path, callbacks, nodes)
+            config = describe(run, settings)
+            position = job.trainer.begin(job.method, job.data, job.stream)
+            made = {**job.environment(), "config": _digest(config.encode())}
+            folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
+            held.enter_context(folder.alone())
+            position = dataclasses.replace(position, memories=folder.client_states())
         job = _settle(job, folder, position)
         position = _train(job, folder, position)
         _save_figures(job, folder, position)
@@ -129,9 +132,12 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
         with setting_up():
             folder = RunFolder.open(path)
             held.enter_context(folder.alone())
+            made = folder.environment
+            _refuse_edited(folder, made)
             settings = build(run, ["--config", str(folder.config)])
+            held.enter_context(reproducible(place(settings)))
             job = _prepare(settings, path, callbacks, nodes)
-            _refuse_other_arithmetic(folder.environment, job.environment())
+            _refuse_other_arithmetic(made, job.environment())
             position = job.trainer.begin(job.method, job.data, job.stream)
             checkpoint = folder.load()
             position = dataclasses.replace(position, memories=folder.client_states())
@@ -166,8 +172,8 @@ class _Job:
         remote = isinstance(self.trainer.engine, Remote)
         engine = self.trainer.engine if remote else self.settings["engine"]
         threads, precision = self.settings["threads"], self.settings["precision"]
-        device = self.fabric.device.type
-        same = {"threads": threads, "precision": precision, "device": device}
+        device = self.fabric.device
+        same = {"threads": threads, "precision": precision, **arithmetic_of(device)}
         terms = {"terms": engine.terms} if isinstance(engine, Remote) else {}
         return environment(engine=type(engine).__name__, **same, **terms)
 
@@ -175,7 +181,6 @@ class _Job:
 def _prepare(
     settings: dict[str, Any], path: Path, callbacks: Sequence[object], nodes: Remote | None
 ) -> _Job:
-    place(settings)
     fabric = _fabric(settings, path, callbacks)
     data = load(settings, nodes)
     engine = settings["engine"] if nodes is None else nodes
@@ -233,11 +238,40 @@ def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData
     return nodes.federation(holdout)
 
 
+def refuse_unclear_name(name: str | None, runs: Path) -> None:
+    """Refuse a name whose folder would not be one below that of all runs.
+
+    Args:
+        name: Of a run or a sweep.
+        runs: The folder of all runs.
+
+    Raises:
+        SetupError: Naming it.
+    """
+    parts = Path(name or "run").parts
+    if not parts or ".." in parts or Path(parts[0]).is_absolute():
+        raise SetupError(f"name must stay inside {runs} and name a folder there, got {name!r}")
+
+
+def _digest(config: bytes) -> str:
+    """The digest by which an edited configuration is known."""
+    return hashlib.sha256(config).hexdigest()
+
+
+def _refuse_edited(folder: RunFolder, made: dict[str, Any]) -> None:
+    found = _digest(folder.config.read_bytes())
+    if made.get("config", found) != found:
+        raise SetupError(
+            f"{folder.config} was edited after the run had begun: undo that, or train with the new "
+            f"settings under another name: `fedbolic run --config {folder.config} --name NAME`"
+        )
+
+
 def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> None:
     changed = {
-        name: (before.get(name), now[name])
-        for name in ("engine", "threads", "precision", "device", "packages")
-        if before.get(name) != now[name]
+        name: (before.get(name), now.get(name))
+        for name in ("engine", "threads", "precision", "device", "gpu", "cuda_flags", "packages")
+        if before.get(name) != now.get(name)
     }
     if changed:
         raise SetupError(
@@ -260,13 +294,15 @@ def _settle(job: _Job, folder: RunFolder, position: Position) -> _Job:
     trainer = job.trainer
     if not isinstance(trainer.engine, Auto):
         return job
-    if folder.engine is None:
+    with setting_up():
+        chosen = folder.engine
+        if chosen is not None:
+            trainer = dataclasses.replace(trainer, engine=trainer.engine.named(chosen))
+    if chosen is None:
         with job.fabric.autocast():
             trainer, seconds = trainer.settle(job.method, job.data, job.stream, position)
-        folder.save_engine(repr(trainer.engine), seconds)
-    else:
-        with setting_up():
-            trainer = dataclasses.replace(trainer, engine=trainer.engine.named(folder.engine))
+        with _disk_errors_stop(folder):
+            folder.save_engine(repr(trainer.engine), seconds)
     return dataclasses.replace(job, trainer=trainer)
 
 
@@ -280,7 +316,8 @@ def _train(job: _Job, folder: RunFolder, position: Position) -> Position:
         began = time.perf_counter()
         with fabric.autocast(), contextlib.closing(exchanges):
             for position, rows in exchanges:
-                folder.save(position.checkpoint(), rows, time.perf_counter() - began)
+                with _disk_errors_stop(folder):
+                    folder.save(position.checkpoint(), rows, time.perf_counter() - began)
                 began = time.perf_counter()
                 if position.exchange == 0:  # a round has ended
                     common = {row.name: row.value for row in rows if row.client is None}
@@ -294,10 +331,24 @@ def _train(job: _Job, folder: RunFolder, position: Position) -> Position:
     return position
 
 
+@contextlib.contextmanager
+def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
+    """Say how a run goes on that can be saved no more."""
+    try:
+        yield
+    except OSError as error:
+        raise RunStoppedError(
+            f"{folder.path} cannot be written ({one_line(error)}): make room, then go on from the "
+            f"last whole state with `fedbolic resume {folder.path}`"
+        ) from error
+
+
 def _save_figures(job: _Job, folder: RunFolder, position: Position) -> None:
     """Keep what the method gives to be drawn; a failure is a warning, for the run has ended."""
     try:
         with torch.no_grad():
             folder.save_figures(job.method.figures(position.state, job.data))
+    except OSError as error:
+        logger.warning("the figures of %s cannot be saved: %s", folder.path, one_line(error))
     except Exception:
         logger.warning("the figures of %s cannot be saved", folder.path, exc_info=True)

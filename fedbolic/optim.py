@@ -91,7 +91,8 @@ class SGD(Optimizer):
 
     Args:
         momentum: The share :math:`\mu` of the past that is kept, in [0, 1).
-        weight_decay: :math:`\lambda`, added to the Euclidean gradient before it is raised.
+        weight_decay: :math:`\lambda`, at least 0, added to the Euclidean gradient before it is
+            raised.
         nesterov: Whether to step along :math:`g + \mu m'` instead of :math:`m'`.
 
     References:

@@ -27,11 +27,15 @@ def read(file: Path, setting: str | None = None) -> list[Published]:
         ValueError: If columns are missing, or the file has no such setting.
     """
     with file.open(newline="") as stream:
-        reader = csv.DictReader(stream)
-        missing = set(Published._fields) - set(reader.fieldnames or ())
-        if missing:
-            raise ValueError(f"{file} lacks the columns {sorted(missing)}")
-        numbers = [Published(**{name: row[name] for name in Published._fields}) for row in reader]
+        try:
+            reader = csv.DictReader(stream)
+            missing = set(Published._fields) - set(reader.fieldnames or ())
+            lines = list(reader)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"{file} is no table of published numbers ({error})") from error
+    if missing:
+        raise ValueError(f"{file} lacks the columns {sorted(missing)}")
+    numbers = [Published(**{name: row[name] or "" for name in Published._fields}) for row in lines]
     settings = {number.setting for number in numbers}
     if setting is not None and setting not in settings:
         raise ValueError(f"{file} has no setting {setting!r}, but {sorted(settings)}")

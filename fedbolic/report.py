@@ -43,6 +43,21 @@ class TableRow:
     folders: tuple[RunFolder, ...]
 
 
+@dataclass(frozen=True)
+class Report:
+    """Tables of runs, and what is drawn beside them.
+
+    Args:
+        folder: Where the text is kept.
+        text: The tables in Markdown, with their legend.
+        groups: The rows of each table, by the folder where its plot is kept.
+    """
+
+    folder: Path
+    text: str
+    groups: dict[Path, list[TableRow]]
+
+
 def report(paths: Sequence[Path]) -> str:
     """A table of runs in Markdown; a plot of accuracy by round is written beside it.
 
@@ -55,19 +70,52 @@ def report(paths: Sequence[Path]) -> str:
 
     Raises:
         FileNotFoundError: If a folder holds no run.
+        ValueError: If a file of a run is damaged.
+        OSError: If a folder cannot be written.
+    """
+    composed = compose(paths)
+    keep(composed)
+    return composed.text
+
+
+def compose(paths: Sequence[Path]) -> Report:
+    """The report of runs, of which nothing is written.
+
+    Args:
+        paths: As for :func:`report`.
+
+    Raises:
+        FileNotFoundError: If a folder holds no run.
+        ValueError: If a file of a run is damaged.
     """
     rows = [row for path in paths for row in find(path)]
     groups = {paths[0]: rows} if len(paths) > 1 else _by_folder(paths[0], rows)
+    groups = {folder: _distinct(group) for folder, group in groups.items()}
     text = "\n\n".join(
         (f"## {folder.relative_to(paths[0])}\n\n" if len(groups) > 1 else "")
-        + _table_beside_plot(folder, _distinct(group))
+        + table(group, read(folder / PUBLISHED) if (folder / PUBLISHED).exists() else ())
         for folder, group in groups.items()
     )
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
     text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
-    (paths[0] / "report.md").write_text(text)
+    return Report(paths[0], text, groups)
+
+
+def keep(composed: Report) -> None:
+    """Write a report and draw what belongs to it.
+
+    Raises:
+        OSError: If a folder cannot be written.
+    """
+    try:
+        for folder, rows in composed.groups.items():
+            measured = {row.name: [run.rows() for run in row.folders] for row in rows}
+            plot(measured, folder / "accuracy.png")
+        (composed.folder / "report.md").write_text(composed.text)
+    except OSError as error:
+        raise OSError(f"the report cannot be kept in {composed.folder}: {error}") from error
+    rows = [row for group in composed.groups.values() for row in group]
     draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
-    return text
 
 
 def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow]]:
@@ -76,12 +124,6 @@ def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow
     for row in rows:
         groups.setdefault(row.folders[0].path.parent.parent, []).append(row)
     return groups if len(groups) > 1 else {path: list(rows)}
-
-
-def _table_beside_plot(folder: Path, rows: Sequence[TableRow]) -> str:
-    file = folder / PUBLISHED
-    plot({row.name: [run.rows() for run in row.folders] for row in rows}, folder / "accuracy.png")
-    return table(rows, read(file) if file.exists() else ())
 
 
 def find(path: Path) -> list[TableRow]:
@@ -113,7 +155,10 @@ def _place(name: Path) -> tuple[str, int, str, int, str]:
 
 def _rank(folder: Path) -> int:
     place = folder / "place"  # a sweep writes there which of its settings or rows this is
-    return int(place.read_text()) if place.exists() else 0
+    try:
+        return int(place.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a number nothing is lost
+        return 0
 
 
 def _distinct(rows: Sequence[TableRow]) -> list[TableRow]:

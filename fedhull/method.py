@@ -48,7 +48,7 @@ class FedHull(Method):
         grouping: How hulls are put together.
         boundary: What is trained on them.
         min_count: Points that a bin must hold to be revealed, at least 1.
-        bits: Least size of the field, in bits; by default as small as is right.
+        bits: Least size of the field, in bits, at least 2; by default as small as is right.
 
     Raises:
         ValueError: If a value is out of range.

@@ -24,7 +24,8 @@ class PolarGrid:
 
     Args:
         epsilon: Largest distance within a bin, above 0.
-        radius: Of the disc, in coordinates, with ``c R^2 < 1``; public, and not from the data.
+        radius: Of the disc, in coordinates, above 0, with ``c R^2 < 1``; public, and not from the
+            data.
         c: Minus the curvature, above 0.
         rings: Equal in hyperbolic ``width``, or in ``area``.
         outside: What is done with points beyond the radius: ``clip`` puts them into the last ring,

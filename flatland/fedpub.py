@@ -136,7 +136,7 @@ class FedPub(GraphMethod):
 
     Args:
         network: With masks.
-        rounds: Communication rounds.
+        rounds: Communication rounds, at least 1.
         schedule: Local epochs; a step sees the whole graph whatever the batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, without a weight decay of its own; a client's goes on where

@@ -57,7 +57,7 @@ class FlatLand(GraphMethod):
 
     Args:
         network: From a graph to logits.
-        rounds: Communication rounds.
+        rounds: Communication rounds, at least 1.
         schedule: Local epochs; a step sees the whole graph whatever the batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, without a weight decay of its own; a client's goes on where

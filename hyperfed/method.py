@@ -61,7 +61,7 @@ class HyperFed(Stepped):
 
     Args:
         backbone: The network from inputs to features; their width is the ball's dimension.
-        rounds: Communication rounds.
+        rounds: Communication rounds, at least 1.
         schedule: Local epochs and batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, started afresh each round.

@@ -20,10 +20,14 @@ FLOORS = (
     ("fedbolic.federated", "fedbolic.report"),
     ("fedbolic.baselines", COMMANDS, "flatland", "hyperfed", "fedhull", "flynn"),
     ("fedbolic.deploy",),
-    ("fedbolic.__main__", "benchmarks"),
+    ("fedbolic.commands", "benchmarks"),
+    ("fedbolic.__main__",),
     ("tests",),  # of the same floor in the design, and yet they call the command line
 )
-LAYER = ("experiment", "configuration", "imports", "progress", "sweep")
+LAYER = (
+    *("experiment", "configuration", "imports", "progress", "sweep"),
+    *("jobs", "help", "reproducible", "yaml_text"),
+)
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (
     *("geoopt", "torch_geometric", "lightning", "jsonargparse", "flwr", "opendp", "flint"),

@@ -1,5 +1,6 @@
 """Objects to YAML and back; what is asked wrongly is refused in one line."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import yaml
 
 from fedbolic import configuration
 from fedbolic.baselines import Ditto, Scaffold
+from fedbolic.commands import command_line
 from fedbolic.configuration import (
     INVISIBLE,
     SetupError,
@@ -20,6 +22,7 @@ from fedbolic.configuration import (
 from fedbolic.data import Images, Source
 from fedbolic.experiment import run
 from fedbolic.federated import Cohort, Evaluation, FedAvg, Method, Sequential
+from fedbolic.help import options_in_full
 
 DEFAULTS = {
     "engine": Sequential(),
@@ -146,6 +149,23 @@ def test_errors_setting_up_become_one_line_and_others_pass():
     with pytest.raises(ZeroDivisionError), setting_up():
         raise ZeroDivisionError
     assert one_line(ValueError(" a \n b ")) == "a b"
+
+
+ROOT = Path(__file__).parents[1]
+RANGE = re.compile(r"above|below|[Aa]t (least|most)|or more|positive|any integer|[\[(]-?\d|\d \.\.")
+
+
+@pytest.mark.parametrize(
+    "config", sorted(ROOT.glob("configs/*/quick.yaml")), ids=lambda file: file.parent.name
+)
+def test_every_number_that_may_be_asked_for_has_its_range_in_the_help(config, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    parser = command_line()
+    text = options_in_full(parser, run, ["run", "--config", str(config)])
+    options = [" ".join(option.split()) for option in re.split(r"\n(?=  --)", text)]
+    numbers = [option for option in options if re.search(r"type: (int|float)\b", option)]
+    assert len(numbers) > 3
+    assert [option for option in numbers if not RANGE.search(option.partition("(type")[0])] == []
 
 
 def test_the_help_is_the_docstring():

@@ -1,12 +1,13 @@
 """What a run shows while it goes on."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 from fedbolic import progress
-from fedbolic.progress import ProgressBar
+from fedbolic.progress import ProgressBar, SweepBars
 from fedbolic.record import Row
 
 
@@ -81,3 +82,69 @@ def test_a_run_that_stops_at_once_leaves_the_terminal_in_order(terminal):
     bar.on_run_start(round=0, rounds=5)
     bar.on_run_end()
     assert not bar.bar.live.is_started
+
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def drawn(text):
+    """The lines that were drawn, one after another, without what moves the cursor."""
+    return [line.rstrip() for line in re.split(r"[\r\n]", CONTROL.sub("", text)) if line.strip()]
+
+
+@pytest.mark.parametrize("name", ["ours", "a name that is far too long for any line seed3"])
+@pytest.mark.parametrize("width", [80, 60, 120])
+def test_the_time_left_is_seen_whatever_the_width(name, width):
+    """After one round of 30 s in four: 90 s, at any length of a round."""
+    text, now = io.StringIO(), [0.0]
+    bar = ProgressBar(name, Console(file=text, force_terminal=True, width=width))
+    bar.bar.get_time = lambda: now[0]
+    bar.on_run_start(round=0, rounds=4)
+    now[0] = 30.0
+    bar.on_round_end(round=1, rounds=4, rows=rows(1, 0.1))
+    bar.bar.refresh()
+    bar.on_run_end()
+    lines = drawn(text.getvalue())
+    assert all(len(line) <= width for line in lines)
+    assert "left -:--:--" in lines[0]
+    assert lines[-1].endswith("left 0:01:30")
+    assert "round 1/4" in lines[-1]
+    assert "accuracy 0.1000" in lines[-1] or width < 80
+    assert lines[-1].startswith(name) or lines[-1].split("…")[0] in name
+    assert name.endswith(lines[-1].partition("…")[2].partition(" ━")[0].rstrip()[-5:])
+
+
+def test_bars_of_runs_at_the_same_time_have_a_line_each():
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=80)
+    with SweepBars(3, console) as bars:
+        one, other = bars.new("one"), bars.new("other")
+        one.on_run_start(round=0, rounds=2)
+        other.on_run_start(round=1, rounds=2)
+        one.on_round_end(round=1, rounds=2, rows=rows(1, 0.1))
+        bars.bars.refresh()
+        frame = drawn(text.getvalue())[-3:]
+        other.on_run_end()
+        other.close()
+        bars.on_sweep_step()
+        bars.bars.refresh()
+        after = drawn(text.getvalue())[-3:]
+    assert [line.split()[0] for line in frame] == ["all", "one", "other"]
+    assert "runs 0/3" in frame[0]
+    assert "round 1/2" in frame[1]
+    assert [line.split()[0] for line in after] == ["other", "all", "one"]
+    assert after[0] == "other"  # a line above the bars, which is not drawn again
+    assert "runs 1/3" in after[1]
+
+
+def test_a_log_of_runs_at_the_same_time_holds_lines_of_both():
+    text = io.StringIO()
+    with SweepBars(2, Console(file=text, force_terminal=False, width=80)) as bars:
+        both = [bars.new("one"), bars.new("other")]
+        for bar in both:
+            bar.on_run_start(round=0, rounds=1)
+        for bar in both:
+            bar.on_round_end(round=1, rounds=1, rows=rows(1, 0.1))
+            bar.close()
+    scores = "round 1/1  loss 1.2500  accuracy 0.1000"
+    assert text.getvalue().splitlines() == [f"one  {scores}", f"other  {scores}"]

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from fedbolic import sweep as module
+from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.configuration import SetupError, build
 from fedbolic.data import Shards
 from fedbolic.experiment import run
+from fedbolic.federated import Schedule
+from fedbolic.nn.backbone import MLP
 from fedbolic.record import RunFolder
 from fedbolic.report import find
 from fedbolic.sweep import sweep
@@ -127,6 +130,53 @@ def test_overwrite_begins_again(base, tmp_path):
     assert [file for file in before if before[file] != after[file]] == [
         (folder / "slow" / "seed0" / "metrics.csv").relative_to(folder)
     ]
+
+
+def test_an_interrupted_overwrite_goes_on_without_it(base, tmp_path, monkeypatch):
+    """The rows that it had not reached are begun again, as they would have been."""
+    changed = {"plain": {"method.proximal": 0.5}, "slow": {"method.lr": 0.02}}
+    whole, _ = sweep(base, changed, runs=tmp_path / "whole", name="s")
+    sweep(base, ROWS, runs=tmp_path / "runs", name="s")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "ProgressBar", lambda name: Cut())
+        with pytest.raises(KeyboardInterrupt):
+            sweep(base, changed, runs=tmp_path / "runs", name="s", overwrite=True)
+    sweep(base, changed, runs=tmp_path / "runs", name="s")
+    assert files(tmp_path / "runs" / "s", "metrics.csv") == files(whole, "metrics.csv")
+    assert not list(tmp_path.rglob(module.OUTDATED))
+
+
+def test_what_is_common_is_filtered_for_a_row_of_another_class_as_the_base_is(base, tmp_path):
+    common = {"method.proximal": 0.5, "method.pull": 0.25, "method.rounds": 1}
+    rows = {
+        "other": {"method": "fedbolic.baselines.Ditto"},  # has no proximal
+        "third": {"method": "fedbolic.baselines.Scaffold"},  # has neither
+    }
+    folder, stopped = sweep(base, rows, common=common, runs=tmp_path / "runs")
+    built = {
+        row: build(run, ["--config", str(folder / row / "seed0" / "config.yaml")])["method"]
+        for row in rows
+    }
+    assert stopped == []
+    assert built == {
+        "other": Ditto(backbone=MLP((4,)), rounds=1, schedule=Schedule(1, 16), pull=0.25),
+        "third": Scaffold(backbone=MLP((4,)), rounds=1, schedule=Schedule(1, 16)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "common"),
+    [
+        ({"other": {"method": "fedbolic.baselines.Ditto"}}, {"method.proximel": 0.5}),
+        ({"same": None, "other": {"method": "fedbolic.baselines.Ditto"}}, {"method.pull": 0.5}),
+        ({"other": {"method": "fedbolic.baselines.Ditto"}}, {"evaluation.evry": 2}),
+    ],
+)
+def test_what_is_common_and_no_class_of_the_row_has_is_refused(rows, common, base, tmp_path):
+    (option,) = common
+    with pytest.raises(SetupError, match=option.rpartition(".")[2]):
+        sweep(base, rows, common=common, runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_grid_gives_every_row_every_combination(base, tmp_path):

@@ -34,7 +34,7 @@ class Ditto(Stepped):
 
     Args:
         backbone: The network from inputs to features; a linear head follows.
-        rounds: Communication rounds.
+        rounds: Communication rounds, at least 1.
         schedule: Local epochs and batch size, for both models.
         lr: Local step size, above 0.
         optimizer: The local optimiser, started afresh each round.

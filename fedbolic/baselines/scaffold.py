@@ -36,7 +36,7 @@ class Scaffold(Stepped):
 
     Args:
         backbone: The network from inputs to features; a linear head follows.
-        rounds: Communication rounds.
+        rounds: Communication rounds, at least 1.
         schedule: Local epochs and batch size.
         lr: Local step size eta, above 0; local steps are plain gradient descent.
         server_lr: The server's step size eta_g, above 0.

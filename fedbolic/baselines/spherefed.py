@@ -37,7 +37,7 @@ class SphereFed(Stepped):
 
     Args:
         backbone: The network from inputs to features.
-        rounds: Communication rounds, the calibration included.
+        rounds: Communication rounds, the calibration included; at least 1, with it 2.
         schedule: Local epochs and batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, started afresh each round.

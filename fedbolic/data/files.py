@@ -62,18 +62,32 @@ def locate(
         if download:
             known = published.checksum
             checksum = None if known is None else f"{algorithm(known)}:{known}"
-            return (fetch(published.urls, checksum, name=published.path),)
+            try:
+                return (fetch(published.urls, checksum, name=published.path),)
+            except ConnectionError as error:
+                if not folders:
+                    raise
+                raise FileNotFoundError(
+                    f"{_missing(published, unpacked, folders)}, where FEDBOLIC_DATA sends for "
+                    "it, and a download failed, too: place it there"
+                ) from error
         kept = cache() / published.path
         if kept.is_file():
             verify(kept, published.checksum)
             return (kept,)
         folders = (*folders, cache())
-    others = "".join(f", nor {', '.join(names)}" for names in unpacked)
     raise FileNotFoundError(
-        f"{published.path} is not in {' or '.join(map(str, folders))}{others}: "
+        f"{_missing(published, unpacked, folders)}: "
         + ("drop root to download it" if root else "set download to fetch it")
         + ", or place it there"
     )
+
+
+def _missing(
+    published: Published, unpacked: Sequence[Sequence[str]], folders: Sequence[Path]
+) -> str:
+    others = "".join(f", nor {', '.join(names)}" for names in unpacked)
+    return f"{published.path} is not in {' or '.join(map(str, folders))}{others}"
 
 
 def search_path(root: Path | None) -> tuple[Path, ...]:

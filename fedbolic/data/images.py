@@ -33,9 +33,11 @@ class Images(Source):
         test_rate: Share of a client's examples that it is tested on, in [0, 1), rounded up; not
             stratified.
         validation_rate: Share of what is left that choices are made on, in [0, 1), rounded up.
-        num_train: Keep only the first so many examples of the official training part.
-        num_test: Keep only the first so many examples of the official test part; 0: no holdout.
-        pool: Side of the square blocks of pixels that are averaged; 2 makes 28 x 28 images 14 x 14.
+        num_train: Keep only the first so many examples of the official training part, at least 1.
+        num_test: Keep only the first so many examples of the official test part, at least 0, which
+            leaves no holdout.
+        pool: Side of the square blocks of pixels that are averaged, at least 1; 2 makes 28 x 28
+            images 14 x 14.
         root: Folder to read from, laid out as torchvision's; nothing is downloaded then. Without
             it, the folder named by the environment variable FEDBOLIC_DATA is tried, then the
             user's cache.

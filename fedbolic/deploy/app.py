@@ -27,6 +27,7 @@ from fedbolic.federated.node import Node, introduction
 from fedbolic.federated.nodes import Nodes
 from fedbolic.federated.shelf import Shelf
 from fedbolic.progress import ProgressBar
+from fedbolic.reproducible import reproducible
 
 server = ServerApp()
 client = ClientApp()
@@ -101,7 +102,7 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
     torch.set_default_dtype(DTYPES[precision])
     mixed = precision == "bf16-mixed"
     try:
-        with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
+        with reproducible(device), torch.autocast(device.type, torch.bfloat16, enabled=mixed):
             yield
     finally:
         torch.set_default_dtype(before)

@@ -25,8 +25,8 @@ class Tune:
     """Fine-tuning of every client's copy of the model before it is scored and dropped.
 
     Args:
-        epochs: Passes over the local training data.
-        lr: Step size; none for the method's own.
+        epochs: Passes over the local training data, at least 1.
+        lr: Step size, above 0; none for the method's own.
 
     Raises:
         ValueError: If a value is out of range.
@@ -77,7 +77,7 @@ class Evaluation:
     """Scores of the server's model (G-FL) and at the clients (P-FL).
 
     Args:
-        every: Rounds between two evaluations; the last round is always evaluated.
+        every: Rounds between two evaluations, at least 1; the last round is always evaluated.
         tune: Fine-tuning for the personalised scores, done after the last round only; none: the
             clients are scored with what they receive.
         calibrate: A closed-form head for the method's features, found after the last round only and

@@ -40,7 +40,7 @@ class FedAvg(Stepped):
 
     Args:
         backbone: The network from inputs to features; a linear head follows.
-        rounds: Communication rounds.
+        rounds: Communication rounds, at least 1.
         schedule: Local epochs and batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, started afresh each round.

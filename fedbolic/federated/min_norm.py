@@ -47,7 +47,7 @@ class MinNorm(Aggregator):
             p then weighs the raw ones (the authors' code: clients may disagree with that step);
             ``l2_direction``, unit changes and a step along their least-norm point.
         rescale: Length of the step: its own (``none``) or that of the mean by weight (``average``).
-        max_steps: Most iterations of ``cu``.
+        max_steps: Most iterations of ``cu``, at least 1.
 
     Raises:
         ValueError: If ``max_steps`` is below 1.

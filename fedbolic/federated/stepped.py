@@ -27,9 +27,9 @@ class Schedule:
     """How often a client goes over its data in one round.
 
     Args:
-        epochs: Passes over the training data.
-        batch_size: Examples of a step; none for the whole client at once.
-        repeats: Steps on each batch before the next.
+        epochs: Passes over the training data, at least 1.
+        batch_size: Examples of a step, at least 1; none for the whole client at once.
+        repeats: Steps on each batch before the next, at least 1.
 
     Raises:
         ValueError: If a count is below 1.

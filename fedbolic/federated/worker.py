@@ -67,6 +67,19 @@ class Task:
     autocast: torch.dtype | None
 
 
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """A block in which processes are started that never hear Ctrl-C, not even while they import.
+
+    Ctrl-C reaches the whole group of processes, and one is to answer it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def tasks(
     kind: Kind,
     method: bytes,
@@ -150,7 +163,8 @@ class Worker:
         arguments = (other, inner, data, clients, down, self.up)
         self.process = SPAWN.Process(target=serve, args=arguments, daemon=True)
         try:
-            self.process.start()
+            with deaf():
+                self.process.start()
         finally:
             other.close()  # so that the end of the process ends the pipe
 
@@ -221,7 +235,6 @@ def serve(
     It says ``(None, None)`` once, when it is ready. A task is answered by one ``(client id, extent
     in up)`` per client, each sent when the other end has said that ``up`` may be written.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: one answers it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     held = by_id(data.read(clients)[0])

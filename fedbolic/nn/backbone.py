@@ -103,7 +103,7 @@ class ConvNet(Backbone):
     authors train on EMNIST and Fashion-MNIST.
 
     Args:
-        dim: Width of the features.
+        dim: Width of the features, at least 1.
 
     Raises:
         ValueError: If ``dim`` is below 1.

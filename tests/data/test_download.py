@@ -129,6 +129,21 @@ def test_local_files_come_first_then_the_download(server, folder, tmp_path, monk
     assert server.asked == ["/good/f"]
 
 
+def test_a_data_folder_of_another_layout_is_named_and_not_the_network(
+    server, tmp_path, monkeypatch
+):
+    local = tmp_path / "local"
+    (local / "elsewhere" / "A").mkdir(parents=True)
+    (local / "elsewhere" / "A" / "f").write_bytes(GOOD)
+    monkeypatch.setenv("FEDBOLIC_DATA", str(local))
+    published = Published("A/f", MD5, (f"{server.url}/none/f",))
+    with pytest.raises(FileNotFoundError, match="FEDBOLIC_DATA") as caught:
+        locate(published, [["A/g", "A/h"]], root=None, download=True)
+    told = str(caught.value)
+    assert f"A/f is not in {local} or {local / 'torchvision'}, nor A/g, A/h" in told
+    assert server.url not in told
+
+
 def test_a_root_is_the_only_place_to_look(tmp_path, monkeypatch):
     (tmp_path / "f").write_bytes(GOOD)
     monkeypatch.setenv("FEDBOLIC_DATA", str(tmp_path))

@@ -66,11 +66,12 @@ def fedbolic(capsys):
 def process():
     """Starts the command line in a process of its own, as a user would, with this code."""
 
-    def start(*words, cwd=ROOT, path=()):
+    def start(*words, cwd=ROOT, path=(), first=False):
+        folders = (*path, ROOT) if first else (ROOT, *path)
         return subprocess.Popen(
             [sys.executable, "-m", "fedbolic", *map(str, words)],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *path)))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

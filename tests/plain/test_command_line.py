@@ -1,6 +1,7 @@
 """The command line: what a run leaves, how it goes on, and how it stops."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from fedbolic.experiment import run
 from fedbolic.federated import FedAvg, RunStoppedError, Sequential
 from fedbolic.federated.engine import Failure
 from fedbolic.figure import Disc
-from tests.plain.conftest import refused
+from tests.plain.conftest import ROOT, refused
 
 FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
 
@@ -300,5 +301,117 @@ def test_an_interrupt_says_how_to_go_on(fedbolic, config, runs, monkeypatch):
     monkeypatch.setattr("fedbolic.federated.trainer.Trainer.run", interrupt)
     code, out, err = fedbolic("run", "--config", config, "--runs", runs)
     assert (code, out) == (130, "")
-    assert "fedbolic resume" in err
-    assert len(err.splitlines()) == 1
+    folder = runs / "tiny" / "seed0"
+    assert err == f"fedbolic: interrupted; `fedbolic resume {folder}` goes on where it was\n"
+    code, _, err = fedbolic("resume", folder)
+    assert code == 130
+    assert err == f"fedbolic: interrupted; `fedbolic resume {folder}` goes on where it was\n"
+    sweep = config.with_name("sweep.yaml")
+    sweep.write_text("base: tiny.yaml\nrows: {a: null, b: null}")
+    words = ["sweep", "--config", str(sweep), "--runs", str(runs)]
+    code, _, err = fedbolic(*words, "--overwrite")
+    assert code == 130
+    assert err == f"fedbolic: interrupted; `fedbolic {' '.join(words)}` goes on where it was\n"
+    assert not (runs / "sweep" / "b" / "seed0").exists()
+
+
+def test_an_interrupt_before_anything_began_says_so(fedbolic, config, runs, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    fedbolic("run", "--config", config, "--runs", runs, "--method.rounds=1")
+    monkeypatch.setattr("fedbolic.data.Images.load", interrupt)
+    words = ("run", "--config", config, "--runs", runs)
+    for more in (["--name=new"], ["--overwrite"]):  # the old run is none to go on with
+        code, _, err = fedbolic(*words, *more)
+        assert (code, err) == (130, "fedbolic: interrupted; nothing had begun\n")
+
+
+INTERRUPTED = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(10**7):
+        pass
+except BaseException as error:
+    raise ImportError("a package that was halfway through its import") from error
+"""
+
+
+def test_an_interrupt_while_importing_is_one_line(process, tmp_path):
+    (tmp_path / "jsonargparse.py").write_text(INTERRUPTED)
+    started = process("report", "runs", path=[tmp_path], first=True)
+    assert started.communicate(timeout=60) == (
+        "",
+        "fedbolic: interrupted before anything began\n",
+    )
+    assert started.returncode == 130
+
+
+OWN = """
+from dataclasses import dataclass
+
+from fedbolic.data import IID
+
+
+@dataclass(frozen=True)
+class Own(IID):
+    pass
+"""
+
+
+def test_classes_of_the_folder_one_stands_in_are_found_after_all_others(
+    fedbolic, config, tmp_path, monkeypatch
+):
+    """As the installed command has it: Python puts that folder on the path for ``-m`` alone."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "mine_alone.py").write_text(OWN)
+    monkeypatch.chdir(here)
+    installed = [folder for folder in sys.path if folder not in ("", str(here))]
+    monkeypatch.setattr(sys, "path", list(installed))
+    words = ["--data.partition=mine_alone.Own", "--data.partition.num_clients=2", "--print_config"]
+    code, out, _ = fedbolic("run", "--config", config, *words)
+    assert code == 0
+    assert yaml.safe_load(out)["data"]["init_args"]["partition"]["class_path"] == "mine_alone.Own"
+    assert sys.path == [*installed, str(here)]
+    fedbolic("run", "--config", config, *words)
+    assert sys.path == [*installed, str(here)]
+
+
+def flat(settings, prefix=""):
+    """The flags of a printed configuration."""
+    for name, value in settings.items():
+        inner = (
+            value.get("init_args", {} if "class_path" in value else value)
+            if isinstance(value, dict)
+            else {}
+        )
+        yield f"--{prefix}{name}"
+        if name != "sharing":
+            yield from flat(inner, f"{prefix}{name}.")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "hyperfed", "fedhull", "flatland", "flynn"])
+def test_help_names_every_option_of_a_configuration(name, fedbolic, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = ["--config", f"configs/{name}/quick.yaml"]
+    _, printed, _ = fedbolic("run", *words, "--print_config")
+    code, out, err = fedbolic("run", *words, "--help")
+    assert (code, err) == (0, "")
+    told = set(out.replace("[", " ").split())
+    assert [flag for flag in flat(yaml.safe_load(printed)) if flag not in told] == []
+
+
+def test_help_is_that_of_the_class_named_by_a_flag(fedbolic):
+    ditto = "--method=fedbolic.baselines.Ditto"
+    for order in (["--help", ditto], [ditto, "-h"]):
+        code, out, _ = fedbolic("run", *order)
+        assert code == 0
+        assert out.startswith("usage: fedbolic")
+        assert "--method.pull PULL" in out
+        assert "--data.partition.alpha ALPHA" in out  # of the default
+        assert "--evaluation.tune.epochs EPOCHS" in out
+    assert "--method.pull" not in fedbolic("run", "--help")[1]
+    assert "--terms.timeout" in fedbolic("flower", "--help")[1]
+    assert refused(fedbolic("run", "--help", "--config=no.yaml"), names=["no.yaml"])

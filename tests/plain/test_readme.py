@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic.__main__ import command_line
+from fedbolic.commands import command_line
 from fedbolic.configuration import parse
 
 ROOT = Path(__file__).parents[2]

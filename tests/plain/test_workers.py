@@ -1,5 +1,7 @@
 """Workers from the command line: killed, interrupted, in a sweep; nothing is left behind."""
 
+import hashlib
+import json
 import os
 import signal
 import time
@@ -115,5 +117,10 @@ def test_a_run_may_not_go_on_with_another_engine(fedbolic, config, runs):
     file = folder / "config.yaml"
     text = file.read_text()
     assert text.count("fedbolic.federated.sequential.Sequential") == 1
-    file.write_text(text.replace("sequential.Sequential", "workers.Workers"))
+    edited = text.replace("sequential.Sequential", "workers.Workers")
+    file.write_text(edited)
+    assert refused(fedbolic("resume", folder), names=["config.yaml was edited"])
+    made = json.loads((folder / "environment.json").read_text())
+    made["config"] = hashlib.sha256(edited.encode()).hexdigest()  # as if it had begun so
+    (folder / "environment.json").write_text(json.dumps(made))
     assert refused(fedbolic("resume", folder), names=["engine", "Sequential", "Workers"])

@@ -1,0 +1,213 @@
+"""The command line: ``fedbolic run | resume | sweep | report | flower``."""
+
+import contextlib
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+from rich.logging import RichHandler
+
+from fedbolic import __version__
+from fedbolic.configuration import (
+    SetupError,
+    given,
+    new_parser,
+    one_line,
+    parse,
+    parser_of,
+    setting_up,
+)
+from fedbolic.deploy import loopback
+from fedbolic.experiment import resume, run
+from fedbolic.federated import RunStoppedError
+from fedbolic.help import options_in_full
+from fedbolic.progress import ProgressBar, terminal
+from fedbolic.report import compose, keep, report
+from fedbolic.sweep import sweep
+
+INTERRUPTED, STOPPED, REFUSED = 130, 1, 2
+"""Exit codes: by Ctrl-C; on the way; before anything began."""
+
+
+def execute(words: Sequence[str]) -> int:
+    """Run one command, in place of any traceback one line that says what is wrong.
+
+    Args:
+        words: Of the command line, without the name of the program.
+
+    Returns:
+        The exit code, as :func:`fedbolic.__main__.main`.
+    """
+    handler = RichHandler(console=terminal(), show_path=False, show_time=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    _find_classes_here()
+    try:
+        code = _execute(words)
+        sys.stdout.flush()  # here, where a disk that is full can still be told of
+        return code
+    except (SetupError, FileNotFoundError) as error:
+        return _say(REFUSED, one_line(error))
+    except KeyboardInterrupt as error:
+        return _say(INTERRUPTED, "; ".join(["interrupted", *map(str, error.args)]))
+    except RunStoppedError as error:
+        return _say(STOPPED, f"stopped: {one_line(error)}")
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return STOPPED
+    except OSError as error:
+        return _say(STOPPED, f"stopped: {one_line(error)}")
+
+
+def _execute(words: Sequence[str]) -> int:
+    if words[:1] in (["run"], ["flower"]) and {"-h", "--help"} & set(words):
+        sys.stdout.write(options_in_full(command_line(), run, words))
+        return 0
+    functions = {"run": run, "sweep": sweep, "flower": run}
+    settings = parse(command_line(), words, functions)
+    with _saying_how_to_go_on(settings["command"], words):
+        return COMMANDS[settings["command"]](vars(settings[settings["command"]]))
+
+
+def _say(code: int, line: str) -> int:
+    sys.stderr.write(f"fedbolic: {line}\n")
+    return code
+
+
+def _find_classes_here() -> None:
+    """Let classes be named that stand in the current folder, after all that is installed."""
+    here = str(Path.cwd())
+    if not {"", here} & set(sys.path):
+        sys.path.append(here)
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(command: str, words: Sequence[str]) -> Iterator[None]:
+    """The command that goes on, beside an interrupt of which nothing else says so."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if error.args or command not in ("sweep", "resume"):
+            raise
+        again = shlex.join(["fedbolic", *(word for word in words if word != "--overwrite")])
+        raise KeyboardInterrupt(f"`{again}` goes on where it was") from error
+
+
+@contextlib.contextmanager
+def _naming_the_run(settings: dict[str, Any], bar: ProgressBar | None = None) -> Iterator[None]:
+    """The command that goes on with one run, beside an interrupt."""
+    path = settings["runs"] / (settings["name"] or "run") / f"seed{settings['seed']}"
+    mine = not (path.exists() and settings["overwrite"])
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        began = path.exists() and (mine or (bar is not None and bar.task is not None))
+        way = f"`fedbolic resume {shlex.quote(str(path))}` goes on where it was"
+        raise KeyboardInterrupt(way if began else "nothing had begun") from error
+
+
+def _run(settings: dict[str, Any]) -> int:
+    settings = {**settings, "name": _name(settings)}
+    bar = ProgressBar(settings["name"] or "run")
+    with _naming_the_run(settings, bar):
+        path = run(**given(run, settings), callbacks=[bar])
+    return _report([path], path)
+
+
+def _resume(settings: dict[str, Any]) -> int:
+    path = settings["run"]
+    with setting_up():
+        deployed = loopback.is_deployed(path)
+    if deployed:
+        loopback.go_on(path)
+    elif not resume(path, callbacks=[ProgressBar(str(path))]):
+        sys.stdout.write(f"{path} is finished: nothing is left to do\n")
+    return _report([path], path)
+
+
+def _flower(settings: dict[str, Any]) -> int:
+    settings = {**settings, "name": _name(settings)}
+    terms, app, overwrite = (settings[name] for name in ("terms", "app", "overwrite"))
+    asked = {n: v for n, v in settings.items() if n not in ("terms", "app", "overwrite")}
+    asked = given(run, asked)
+    if app is not None:
+        loopback.prepare(app, asked, terms)
+        sys.stdout.write(f"{app}\n")
+        return 0
+    with _naming_the_run(settings):
+        path = loopback.flower(asked, terms, overwrite=overwrite)
+    return _report([path], path)
+
+
+def _sweep(settings: dict[str, Any]) -> int:
+    configs = settings["config"]
+    files = {
+        "base": _seen_from(configs, settings["base"]),
+        "published": tuple(_seen_from(configs, file) for file in settings["published"]),
+    }
+    path, stopped = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
+    _report([path], path)
+    for reason in stopped:
+        _say(STOPPED, f"stopped: {one_line(reason)}")
+    return STOPPED if stopped else 0
+
+
+def _report(paths: Sequence[Path], path: Path | None = None) -> int:
+    """Print the table first: it can be read even where its files cannot be written."""
+    with setting_up():
+        composed = compose(paths)
+    sys.stdout.write(composed.text + (f"\n{path}\n" if path else ""))
+    keep(composed)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "run": _run,
+    "resume": _resume,
+    "sweep": _sweep,
+    "flower": _flower,
+    "report": lambda settings: _report(settings["runs"]),
+}
+
+
+def _name(settings: dict[str, Any]) -> str | None:
+    configs = settings["config"]
+    return settings["name"] or (Path(str(configs[-1])).stem if configs else None)
+
+
+def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
+    """A path as a configuration names it: from the file's own folder, or from the current one."""
+    beside = Path(str(configs[-1])).parent / path if configs else path
+    return beside if beside.exists() else path
+
+
+def command_line() -> ArgumentParser:
+    """The parser of the whole command line."""
+    parser = new_parser(prog="fedbolic", version=__version__, description=__doc__)
+    commands = parser.add_subcommands(dest="command")
+    for function in (run, sweep):
+        command = parser_of(function)
+        command.add_argument("--overwrite", action="store_true", help="replace what is there")
+        commands.add_subcommand(function.__name__, command, help=_first_line(function))
+    command = parser_of(run)
+    command.add_class_arguments(loopback.Terms, "terms")
+    command.add_argument(
+        "--app", type=Path, help="only write the app for `flwr run` to this folder"
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace what is there")
+    commands.add_subcommand("flower", command, help=_first_line(loopback.flower))
+    command = new_parser()
+    command.add_argument("run", type=Path, help="the folder of the run")
+    commands.add_subcommand("resume", command, help=_first_line(resume))
+    command = new_parser()
+    command.add_argument("runs", type=Path, nargs="+", help="folders of runs, or holding some")
+    commands.add_subcommand("report", command, help=_first_line(report))
+    return parser
+
+
+def _first_line(function: Callable) -> str:
+    return (function.__doc__ or "").partition("\n")[0]

@@ -1,0 +1,70 @@
+"""Arithmetic on a GPU that a second run repeats: the one place where its flags are set."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.backends import cudnn
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+"""The variable without which cuBLAS may sum in another order from call to call."""
+
+
+@contextlib.contextmanager
+def reproducible(device: torch.device) -> Iterator[None]:
+    """A block in which operations on a CUDA device give the same bits every time.
+
+    Deterministic algorithms, where PyTorch has them; an operation without one is a warning, not the
+    end of a run. cuDNN does not choose its algorithms by their time. Matrix products and
+    convolutions have the 24 bits of single precision, not the 11 of TF32. On a CPU nothing is set.
+
+    Args:
+        device: Where the block computes.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault(WORKSPACE, ":4096:8")
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        (cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32),
+        torch.get_float32_matmul_precision(),
+    )
+    _set(True, True, False, (True, False, False), "highest")  # filling memory only costs time
+    try:
+        yield
+    finally:
+        _set(*before)
+
+
+def arithmetic_of(device: torch.device) -> dict[str, Any]:
+    """A device as ``environment.json`` names it; of a GPU with its name and the flags in force.
+
+    Args:
+        device: Where a run computes.
+    """
+    if device.type != "cuda":
+        return {"device": device.type}
+    flags = {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_deterministic": cudnn.deterministic,
+        "cudnn_benchmark": cudnn.benchmark,
+        "cudnn_tf32": cudnn.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cublas_workspace": os.environ.get(WORKSPACE),
+        "cudnn": cudnn.version(),
+    }
+    return {"device": "cuda", "gpu": torch.cuda.get_device_name(device), "cuda_flags": flags}
+
+
+def _set(
+    deterministic: bool, warn_only: bool, fill: bool, of_cudnn: tuple[bool, ...], matmul: str
+) -> None:
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+    cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = of_cudnn
+    torch.set_float32_matmul_precision(matmul)

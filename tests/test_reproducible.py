@@ -1,0 +1,117 @@
+"""What decides on the bits of a GPU's results is set on purpose, written down and compared."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from fedbolic.configuration import SetupError
+from fedbolic.data import IID, Images
+from fedbolic.experiment import resume, run
+from fedbolic.federated import FedAvg, Schedule
+from fedbolic.nn.backbone import MLP, ConvNet
+from fedbolic.record import RunFolder
+from fedbolic.reproducible import arithmetic_of, reproducible
+
+DATA = Images(partition=IID(3), num_train=60, num_test=20)
+METHOD = FedAvg(backbone=MLP((4,)), rounds=2, schedule=Schedule(epochs=1, batch_size=16))
+
+IN_FORCE = {
+    "deterministic_algorithms": True,
+    "cudnn_deterministic": True,
+    "cudnn_benchmark": False,
+    "cudnn_tf32": False,
+    "matmul_precision": "highest",
+}
+
+
+def flags():
+    """The flags as torch has them."""
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU as far as its name goes; nothing computes on it."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Tested 9000")
+    return torch.device("cuda")
+
+
+def test_on_a_gpu_flags_are_those_of_a_second_run_and_afterwards_those_of_before(gpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    before = flags()
+    with reproducible(gpu):
+        assert flags() == IN_FORCE
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")  # NVIDIA's two
+    assert flags() == before
+    with pytest.raises(ZeroDivisionError), reproducible(gpu):
+        raise ZeroDivisionError
+    assert flags() == before
+
+
+def test_on_a_cpu_nothing_is_set(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    before = flags()
+    with reproducible(torch.device("cpu")):
+        assert flags() == before
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    assert arithmetic_of(torch.device("cpu")) == {"device": "cpu"}
+
+
+def test_a_gpu_is_written_down_by_its_name_with_the_flags_in_force(gpu):
+    with reproducible(gpu):
+        told = arithmetic_of(gpu)
+        assert told["cuda_flags"].items() >= flags().items()
+    assert (told["device"], told["gpu"]) == ("cuda", "Tested 9000")
+    assert told["cuda_flags"]["cublas_workspace"] == os.environ["CUBLAS_WORKSPACE_CONFIG"]
+    assert told["cuda_flags"]["cudnn"] == torch.backends.cudnn.version()
+    assert json.loads(json.dumps(told)) == told
+
+
+class CutError(RuntimeError):
+    """What ends a run of these tests."""
+
+
+class Cut:
+    """Ends a run after its first round."""
+
+    def on_round_end(self, round, rounds, rows):
+        raise CutError
+
+
+@pytest.mark.parametrize("changed", [{"gpu": "Tested 9000"}, {"cuda_flags": IN_FORCE}])
+def test_resume_refuses_another_gpu_and_other_flags(changed, tmp_path):
+    with pytest.raises(CutError):
+        run(METHOD, DATA, device="cpu", runs=tmp_path, callbacks=[Cut()])
+    folder = tmp_path / "run" / "seed0"
+    file = folder / "environment.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+    with pytest.raises(SetupError, match="another arithmetic") as caught:
+        resume(folder)
+    ((name, value),) = changed.items()
+    assert f"{name!r}: ({value!r}, None)" in str(caught.value)
+
+
+@pytest.mark.gpu
+def test_two_runs_on_a_gpu_are_equal_byte_for_byte(tmp_path):
+    method = FedAvg(backbone=ConvNet(), rounds=2, schedule=Schedule(epochs=2, batch_size=16))
+    paths = [run(method, DATA, device="cuda", runs=tmp_path, name=name) for name in "ab"]
+    assert len({(path / "metrics.csv").read_bytes() for path in paths}) == 1
+    made = RunFolder(paths[0]).environment
+    assert made["gpu"] == torch.cuda.get_device_name()
+    assert made["cuda_flags"].items() >= IN_FORCE.items()
+    assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(CutError):
+        run(method, DATA, device="cuda", runs=tmp_path, name="cut", callbacks=[Cut()])
+    assert resume(tmp_path / "cut" / "seed0") is True
+    cut = (tmp_path / "cut" / "seed0" / "metrics.csv").read_bytes()
+    assert cut == (paths[0] / "metrics.csv").read_bytes()
