@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedbolic import figure
-from fedbolic.checksums import Grown, load_sealed, save_sealed
+from fedbolic.checksums import DamagedError, Grown, load_sealed, save_sealed
 from fedbolic.client_states import ClientStates, ClientStateStore
 from fedbolic.figure import Figure
 
@@ -312,138 +312,6 @@ def _read_table(file: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise DamagedError(file, "is damaged: it holds no table")
     return table
-
-
-def _append(self, name: str, text: str) -> None:
-        """Add lines to a file that grows, after what its checksum is known of."""
-        path = self.path / name
-        grown = self._grown.get(name)
-        if grown is None or grown.size != path.stat().st_size:
-            grown = Grown.of(path)
-        _append(path, text)
-        self._grown[name] = grown.after(text.encode())
-
-    def _replace(self, name: str, write: Callable[[BinaryIO], object]) -> None:
-        draft = self.path / f"{name}.draft"
-        try:
-            with draft.open("wb+") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            draft.unlink(missing_ok=True)  # a full disk has no room for half a file
-            raise
-        draft.replace(self.path / name)  # atomic: the old one or the new one, never half
-
-    def load(self) -> dict[str, Any] | None:
-        """The last checkpoint, with the files that grow cut back to it; none if there is not one.
-
-        Client state is read when it is asked for; all files are checked now.
-
-        Raises:
-            DamagedError: If a file is not what was written, or has lost something.
-        """
-        file = self.path / "state.pt"
-        checkpoint = load_sealed(file) if file.exists() else None
-        first = {name: Grown().after(header.encode()) for name, header in HEADERS.items()}
-        if checkpoint is not None:
-            sizes, checksums = checkpoint.pop("sizes"), checkpoint.pop("checksums")
-            first = {name: Grown(sizes[name], checksums[name]) for name in HEADERS}
-        for name, grown in first.items():
-            grown.cut(self.path / name)
-        self._grown.update(first)
-        if checkpoint is None:
-            ClientStateStore(self.path).tidy()
-            return None
-        store = ClientStateStore.open(self.path, checkpoint["memories"])
-        return {**checkpoint, "memories": ClientStates(store)}
-
-    def save_figures(self, figures: Mapping[str, Figure]) -> None:
-        """Keep figures as ``figures/NAME.npz``; the folder appears only when it is complete.
-
-        Nothing is written if there is none. Figures of before are replaced, with what was drawn of
-        them.
-
-        Raises:
-            ValueError: If a name cannot name a file.
-        """
-        if not figures:
-            return
-        if unclear := [n for n in figures if n in ("", "..") or Path(n).name != n]:
-            raise ValueError(f"figures must have names that can name a file, got {unclear}")
-        draft = self.path / "figures.draft"
-        shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left one
-        draft.mkdir()
-        for name, value in figures.items():
-            with (draft / f"{name}.npz").open("wb") as file:
-                figure.write(value, file)
-                file.flush()
-                os.fsync(file.fileno())
-        shutil.rmtree(self.path / "figures", ignore_errors=True)
-        draft.rename(self.path / "figures")
-
-    def figures(self) -> list[Path]:
-        """The files of the figures that were saved, by name; empty if there are none."""
-        return sorted((self.path / "figures").glob("*.npz"))
-
-    def rows(self) -> list[Row]:
-        """All that was measured, in order; a last line that is not whole is left out.
-
-        Raises:
-            DamagedError: If the file is damaged.
-        """
-        file = self.path / "metrics.csv"
-        try:
-            whole, end, _ = file.read_bytes().rpartition(b"\n")
-            lines = io.StringIO((whole + end).decode(), newline="")
-            if lines.readline() != HEADERS["metrics.csv"]:
-                raise ValueError("its first line is not that of metrics")
-            return [
-                Row(int(round), int(client) if client else None, name, float(value))
-                for round, client, name, value in csv.reader(lines)
-            ]
-        except (ValueError, csv.Error) as error:
-            raise DamagedError(file, f"is damaged: {error}") from error
-
-
-def refuse_existing(path: Path) -> None:
-    """Refuse a folder that is there already.
-
-    Raises:
-        FileExistsError: Naming it and the two ways out.
-    """
-    if path.exists():
-        raise FileExistsError(
-            f"{path} exists: continue it with `fedbolic resume {path}`, or replace it with "
-            "--overwrite"
-        )
-
-
-def environment(**settings: Any) -> dict[str, Any]:
-    """Versions and machine of this process, beside ``settings`` that a resumed run must repeat."""
-    return {
-        **settings,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        "packages": {name: metadata.version(name) for name in PACKAGES},
-    }
-
-
-def _read_table(file: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(file, f"is damaged: {error}") from error
-    if not isinstance(table, dict):
-        raise DamagedError(file, "is damaged: it holds no table")
-    return table
-
-
-def _damaged(file: Path, what: object) -> ValueError:
-    return ValueError(
-        f"{file} is damaged ({what}): put back what was there, or begin anew with --overwrite"
-    )
 
 
 def _append(file: Path, text: str) -> None:
