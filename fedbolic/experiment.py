@@ -320,7 +320,8 @@ def _train(job: _Job, folder: RunFolder, position: Position) -> Position:
 def _save_figures(job: _Job, folder: RunFolder, position: Position) -> None:
     """Keep what the method gives to be drawn; a failure is a warning, for the run has ended."""
     try:
-        with torch.no_grad():
+        stream = job.stream.at("figures")
+        with torch.no_grad(), stream.as_torch_global(job.fabric.device):
             folder.save_figures(job.method.figures(position.state, job.data))
     except Exception:
         logger.warning("the figures of %s cannot be saved", folder.path, exc_info=True)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.engine import Engine, Failure, Result
+from fedbolic.federated.engine import Engine, Failure, Result, torch_stream
 from fedbolic.federated.footprint import LIBRARIES, Footprint
 from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
@@ -40,8 +40,9 @@ class Batched(Engine):
     Clients go together if what they hold has the same names and shapes. Short batches are filled up
     and masked, by at most a quarter of all work; where a model mixes the examples of a batch, only
     batches of one length go together.
-    What is not :class:`~fedbolic.federated.stepped.Stepped`, has a ``local_update`` of its own or
-    cannot be vectorised is run one by one, and the log says so once. Where a client raises an
+    What is not :class:`~fedbolic.federated.stepped.Stepped`, has a ``local_update`` of its own,
+    cannot be vectorised or draws from torch's global random stream, which is each client's own in
+    ``Sequential`` alone, is run one by one, and the log says so once. Where a client raises an
     error, those who went together with it are run again one by one.
 
     Args:
@@ -99,8 +100,9 @@ class Batched(Engine):
             message, memory = messages[client.id], memories.get(client.id, {})
             stream = rng.at("client", client.id)
             try:
-                task = Task.begin(method, message, client, memory, stream)
-                needed = footprint.megabytes(task)
+                with torch_stream(client, stream):
+                    task = Task.begin(method, message, client, memory, stream)
+                    needed = footprint.megabytes(task)
             except Exception:  # one by one it will be raised again, and be this client's failure
                 task, needed = client, 0.0
             if tasks and taken + needed > self.memory:
@@ -134,9 +136,7 @@ class Batched(Engine):
         if repr(method) in self._refused:
             return one_by_one(clients)
         try:
-            with warnings.catch_warnings():  # vmap would go through the clients one operation long
-                warnings.filterwarnings("error", message="There is a performance drop")
-                ended = advance(method, tasks)
+            ended = _advance_undrawn(method, tasks)
             concluded = [
                 method.conclude(local, task.client, task.context, task.plan, loss)
                 for task, (local, loss) in zip(tasks, ended, strict=True)
@@ -158,3 +158,18 @@ class Batched(Engine):
             name = type(method).__name__
             logger.info("the clients of %s are run one by one: %s", name, reason)
             self._refused[repr(method)] = reason
+
+
+def _advance_undrawn(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
+    """What :func:`~fedbolic.federated.stacked.advance` gives.
+
+    Raises:
+        RuntimeError: If it would go through the clients one operation long, or if anything was
+            drawn for all of them together.
+    """
+    with warnings.catch_warnings(), torch_stream(tasks[0].client, Rng()) as drawn:
+        warnings.filterwarnings("error", message="There is a performance drop")
+        ended = advance(method, tasks)
+        if drawn():
+            raise RuntimeError("its network draws from torch's global random stream")
+    return ended
