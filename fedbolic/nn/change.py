@@ -40,6 +40,11 @@ class ChangeCurvature(Curved[Lorentz | Poincare]):
             if c == 0:
                 raise ValueError(f"{name} must be above 0, got 0: flat space has no unit of length")
 
+    @property
+    @override
+    def curvatures(self) -> dict[str, Curvature | float]:
+        return {"old": self.old, **super().curvatures}
+
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x)

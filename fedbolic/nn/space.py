@@ -4,21 +4,23 @@ import functools
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.curvature import Recorded
 from fedbolic.manifolds.numerics import HALVES, narrow
 
 Space = TypeVar("Space", bound=Lorentz | Poincare)
 
 
-class Curved(nn.Module, Generic[Space]):
+class Curved(Recorded, Generic[Space]):
     """A layer of a space whose curvature may be learnt and shared with other layers.
 
     ``c`` is read when the layer is called, so a step of an optimiser on a shared ``Curvature`` is
     seen by every layer that has it, and ``deepcopy`` of a network keeps the sharing. A number is a
-    fixed curvature: it is no parameter and not in the ``state_dict``.
+    fixed curvature: it is no parameter and no buffer, and the ``state_dict`` is loaded only where
+    it is the same.
 
     Args:
         kind: The model that the layer computes in.
@@ -40,6 +42,29 @@ class Curved(nn.Module, Generic[Space]):
     def c(self) -> Tensor | float:
         """Minus the sectional curvature, now."""
         return value_of(self.curvature)
+
+    @property
+    def curvatures(self) -> dict[str, Curvature | float]:
+        """All curvatures of the layer, by name."""
+        return {"curvature": self.curvature}
+
+    @property
+    @override
+    def recorded(self) -> tuple[float, ...]:
+        return tuple(c for c in self.curvatures.values() if not isinstance(c, Curvature))
+
+    @override
+    def refusal(self, other: tuple[float, ...]) -> str:
+        values = ", ".join(map(str, other))
+        theirs = f"the fixed curvature {values}" if other else "a learnt curvature"
+        own = ", ".join(
+            f"{name} {'learnt' if isinstance(c, Curvature) else c}"
+            for name, c in self.curvatures.items()
+        )
+        return (
+            f"the state dict is of a layer with {theirs}, and {type(self).__name__} has {own}: its "
+            "parameters would mean other points, so make the layer with the state dict's"
+        )
 
     @property
     def manifold(self) -> Space:
