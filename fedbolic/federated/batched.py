@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
@@ -138,8 +139,8 @@ class Batched(Engine):
         try:
             ended = _advance_undrawn(method, tasks)
             concluded = [
-                method.conclude(local, task.client, task.context, task.plan, loss)
-                for task, (local, loss) in zip(tasks, ended, strict=True)
+                method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
+                for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
             ]
             updates = [
                 (dataclasses.replace(update, payload=compact(update.payload)), compact(memory))
@@ -160,7 +161,7 @@ class Batched(Engine):
             self._refused[repr(method)] = reason
 
 
-def _advance_undrawn(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
+def _advance_undrawn(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float, Tensor]]:
     """What :func:`~fedbolic.federated.stacked.advance` gives.
 
     Raises:

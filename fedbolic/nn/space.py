@@ -10,6 +10,7 @@ from typing_extensions import override
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.curvature import Recorded
 from fedbolic.manifolds.numerics import HALVES, narrow
+from fedbolic.nn.clamped import look
 
 Space = TypeVar("Space", bound=Lorentz | Poincare)
 
@@ -37,6 +38,7 @@ class Curved(Recorded, Generic[Space]):
             raise ValueError(f"kind must be Lorentz or Poincare, got {kind!r}")
         self.kind = kind
         self.curvature = checked(kind, curvature)
+        self._warned = False
 
     @property
     def c(self) -> Tensor | float:
@@ -67,6 +69,11 @@ class Curved(Recorded, Generic[Space]):
         )
 
     @property
+    def input_c(self) -> Tensor | float:
+        """Minus the sectional curvature of the inputs, now; by default that of the layer."""
+        return self.c
+
+    @property
     def manifold(self) -> Space:
         """The space of the curvature that the layer has now."""
         return self.kind(self.c)
@@ -79,7 +86,7 @@ class Curved(Recorded, Generic[Space]):
         *,
         name: str = "x",
     ) -> None:
-        """Refuse what cannot be points, for this layer.
+        """Refuse what cannot be points, for this layer; points outside the ball are warned of once.
 
         Args:
             x: What came.
@@ -101,6 +108,8 @@ class Curved(Recorded, Generic[Space]):
                 f"got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
             )
         check_dtype(x, weight, name=name)
+        if not timed and x.numel():
+            self._warned = look(x, self.input_c, warned=self._warned, layer=self)
 
     def rounded(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """Points in the type of what they were computed from: half only if all of that is.
