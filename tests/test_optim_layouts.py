@@ -174,3 +174,14 @@ def test_local_training_is_torch_s_own_loop(optimizer, inner, order, engine, dty
         for name, x in by_torch(method, data, client, state, rng).items():
             found = start[name] + update.payload["change"][name]
             torch.testing.assert_close(found, x, rtol=near, atol=near, msg=name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("method", OPTIMIZERS, ids=str)
+def test_a_step_on_a_gpu_does_not_see_how_tensors_lie(method, layout):
+    start, gradients = draw(0, torch.float64), [draw(seed, torch.float64) for seed in (1, 2)]
+    given = [{n: g.cuda() for n, g in laid(one, layout).items()} for one in gradients]
+    found = stepped(method, {name: x.cuda() for name, x in start.items()}, given)
+    for name, x in expected(method, start, gradients).items():
+        torch.testing.assert_close(found[name].cpu(), x, rtol=1e-12, atol=1e-12, msg=name)
