@@ -167,6 +167,10 @@ class _Job:
         """The random stream of all rounds."""
         return Rng(self.settings["seed"]).at("run")
 
+    def arithmetic(self) -> contextlib.AbstractContextManager[None]:
+        """The context in which clients work and are scored."""
+        return arithmetic(self.settings["precision"], self.fabric.device)
+
     def environment(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be equal bit for bit."""
         remote = isinstance(self.trainer.engine, Remote)
@@ -218,6 +222,28 @@ def place(settings: dict[str, Any]) -> torch.device:
     if device == "cuda" and not cuda:
         raise SetupError("device is cuda, and torch sees no CUDA device: use --device=cpu")
     return torch.device("cuda" if cuda and device != "cpu" else "cpu")
+
+
+@contextlib.contextmanager
+def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
+    """The arithmetic of Lightning's Fabric for a precision, in constant memory.
+
+    Autocast keeps the cast copy of every weight until its context ends, here that of a whole run,
+    and every step has new weights. Without its cache a weight that a network uses twice is cast
+    twice, and its gradients are added in float32; all else is the same to the last bit.
+
+    Args:
+        precision: Lightning's name.
+        device: Where to compute.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[precision])
+    mixed = {"enabled": precision == "bf16-mixed", "cache_enabled": False}
+    try:
+        with torch.autocast(device.type, torch.bfloat16, **mixed):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
@@ -299,7 +325,7 @@ def _settle(job: _Job, folder: RunFolder, position: Position) -> _Job:
         if chosen is not None:
             trainer = dataclasses.replace(trainer, engine=trainer.engine.named(chosen))
     if chosen is None:
-        with job.fabric.autocast():
+        with job.arithmetic():
             trainer, seconds = trainer.settle(job.method, job.data, job.stream, position)
         with _disk_errors_stop(folder):
             folder.save_engine(repr(trainer.engine), seconds)
@@ -314,7 +340,7 @@ def _train(job: _Job, folder: RunFolder, position: Position) -> Position:
     status = "failed"
     try:
         began = time.perf_counter()
-        with fabric.autocast(), contextlib.closing(exchanges):
+        with job.arithmetic(), contextlib.closing(exchanges):
             for position, rows in exchanges:
                 with _disk_errors_stop(folder):
                     folder.save(position.checkpoint(), rows, time.perf_counter() - began)
@@ -346,7 +372,8 @@ def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
 def _save_figures(job: _Job, folder: RunFolder, position: Position) -> None:
     """Keep what the method gives to be drawn; a failure is a warning, for the run has ended."""
     try:
-        with torch.no_grad():
+        stream = job.stream.at("figures")
+        with torch.no_grad(), stream.as_torch_global(job.fabric.device):
             folder.save_figures(job.method.figures(position.state, job.data))
     except OSError as error:
         logger.warning("the figures of %s cannot be saved: %s", folder.path, one_line(error))

@@ -245,7 +245,8 @@ class Adam(Optimizer):
     ) -> tuple[Params, Tree]:
         """A step in flat space by torch's kernel: one pass over everything instead of twelve.
 
-        Clients side by side have a count each, so the kernel is given their rows singly.
+        Clients side by side have a count each, so the kernel is given their rows singly. It reads
+        gradients in the order of memory, not of places: a convolution's may lie channels last.
         """
         step = state["step"] + 1
 
@@ -256,9 +257,10 @@ class Adam(Optimizer):
         if not donate:
             given = [[x.clone() for x in tensors] for tensors in given]
         points, mean, square = given
+        lined_up = [_lying_as(x, g) for x, g in zip(points, _of(gradients, names), strict=True)]
         torch._fused_adam_(  # type: ignore[attr-defined]  # the public call counts for every row
             rows(points),
-            rows(_of(gradients, names)),
+            rows(lined_up),
             rows(mean),
             rows(square),
             [],
@@ -296,6 +298,11 @@ def _fusible(names: list[str], *values: Params) -> bool:
         for of in values
         for x in _of(of, names)
     )
+
+
+def _lying_as(like: Tensor, x: Tensor) -> Tensor:
+    """``x`` with the strides of ``like``: itself if it has them."""
+    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
 def _names(

@@ -1,6 +1,8 @@
 """One seed, many named random streams."""
 
+import contextlib
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +45,37 @@ class Rng:
     def generator(self) -> torch.Generator:
         """A fresh torch generator on the CPU, at the beginning of the stream."""
         return torch.Generator().manual_seed(self.number())
+
+    @contextlib.contextmanager
+    def as_torch_global(self, device: torch.device) -> Iterator[Callable[[], bool]]:
+        """Torch's global random stream within the block: seeded at its begin, restored at its end.
+
+        Networks draw from it by ``torch.nn.functional.dropout`` and the like.
+
+        Args:
+            device: Whose stream it is; that of the CPU is seeded and restored, too.
+
+        Yields:
+            A function that tells if anything has been drawn so far.
+
+        Example:
+            >>> with Rng(0).as_torch_global(torch.device("cpu")) as drawn:
+            ...     before, _ = drawn(), torch.rand(3)
+            ...     print(before, drawn())
+            False True
+        """
+        cuda = [device] if device.type == "cuda" else []
+
+        def states() -> list[torch.Tensor]:
+            return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, cuda)]
+
+        with torch.random.fork_rng(devices=cuda):
+            torch.default_generator.manual_seed(self.number())
+            for each in cuda:
+                with torch.cuda.device(each):
+                    torch.cuda.manual_seed(self.number())
+            begin = states()
+            yield lambda: not all(map(torch.equal, states(), begin))
 
     def numpy(self) -> np.random.Generator:
         """A fresh numpy generator, at the beginning of the stream."""

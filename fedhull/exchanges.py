@@ -275,5 +275,5 @@ class Names(Exchange):
             raise RunStoppedError(
                 f"no client has classes {absent}: they cannot be learned, so leave them out"
             )
-        names = match_labels(votes.double().numpy())
+        names = match_labels(votes.double().cpu().numpy())
         return state | {"exchange": "done", "names": torch.from_numpy(names)}

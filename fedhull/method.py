@@ -139,7 +139,8 @@ class FedHull(Method):
         def labels(examples: Params) -> Tensor:
             points = points_of(examples)
             odds = self.boundary.log_odds(message["model"], points, c=self.grid.c)
-            return names[torch.from_numpy(odds.argmax(axis=1)).to(names.device)]
+            found = torch.from_numpy(odds.argmax(axis=1)).to(names.device)
+            return names[found].to(examples["y"].device)
 
         return score_labels(labels, client)
 

@@ -24,7 +24,10 @@ from flatland.model import (
 )
 
 FRAMES: Sharing = {"head.frame": "personal", "curvature.*": "personal", "*": "shared"}
-"""What is a client's own with these networks: where it stands, and how curved its space is."""
+"""What is a client's own with ``Frame``: where it stands, and how curved its space is."""
+
+FLAT_FRAMES: Sharing = {"head.frame": "personal", "*": "shared"}
+"""The same for ``Twin``, which has no curvature."""
 
 
 @dataclass(frozen=True)

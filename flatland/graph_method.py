@@ -15,7 +15,7 @@ from fedbolic import check
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split
 from fedbolic.federated.ragged import Ragged
 from fedbolic.federated.score import score_values
-from fedbolic.federated.sharing import Sharing, assemble, check_sharing, kinds, pick
+from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, kinds, pick
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Adam
@@ -78,8 +78,9 @@ class GraphMethod(Stepped):
         if self.proximal and steps == 1 and self.schedule.batch_size is None:
             logger.warning("proximal has no effect: a round is one step, from where it pulls to")
         seed = rng.at("model").number()
-        parameters, _ = self.model(meta).init(seed)
+        parameters, buffers = self.model(meta).init(seed)
         shared = pick(parameters, self.sharing, "shared")
+        check_patterns(self.sharing, parameters | buffers)
         return {"parameters": shared, "buffers": {}, "seed": seed}
 
     @abstractmethod

@@ -163,7 +163,7 @@ class Flat(_Network):
         neighbours: Mixing = "symmetric",
     ) -> None:
         super().__init__(layer or SpaceLinear, widths, head, dropout, activation)
-        self.neighbours = neighbours
+        self.neighbours: Mixing = neighbours
 
     def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""

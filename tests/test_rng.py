@@ -67,3 +67,32 @@ def test_the_number_is_the_same_on_every_machine_and_day():
     printf "(0, ('round', 1))" | sha256sum
     """
     assert Rng(0).at("round", 1).number() == 0x59BD0EEA7D774CD8 >> 1
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_torch_s_global_stream_is_a_named_one_within_a_block_and_nowhere_else(device):
+    place = torch.device(device, 0) if device == "cuda" else torch.device(device)
+
+    def draws():
+        return torch.rand(3).tolist(), torch.rand(3, device=place).tolist()
+
+    torch.manual_seed(5)
+    expected = draws(), draws()
+    torch.manual_seed(5)
+    before = draws()
+    found = []
+    for name in ("a", "b", "a"):
+        with Rng(0).at(name).as_torch_global(place) as drawn:
+            assert not drawn()
+            found.append(draws())
+            assert drawn()
+    with pytest.raises(ValueError, match="gone"), Rng(0).as_torch_global(place):
+        torch.rand(len(draws()) + int("gone"))
+    assert (before, draws()) == expected
+    assert found[0] == found[2] != found[1]
+    generator = torch.Generator(place).manual_seed(Rng(0).at("a").number())
+    if device == "cpu":
+        assert found[0][0] == torch.rand(3, generator=generator).tolist()

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedbolic.configuration import SetupError, build, one_line, setting_up
 from fedbolic.data import Client
-from fedbolic.experiment import DTYPES, load, place, resume, run
+from fedbolic.experiment import DTYPES, arithmetic, load, place, resume, run
 from fedbolic.federated.flower import FlowerPost, from_records, to_records
 from fedbolic.federated.node import Node, introduction
 from fedbolic.federated.nodes import Nodes
@@ -77,7 +76,8 @@ def answer(message: Message, context: Context) -> Message:
         return Message(to_records(introduction(own)), reply_to=message)
     evaluation, shelf = settings["evaluation"], Shelf(_file(context))
     node = Node(settings["method"], own, settings["channels"], evaluation, shelf)
-    with arithmetic(settings["precision"], own.no_inputs.device):
+    device = own.no_inputs.device
+    with reproducible(device), arithmetic(settings["precision"], device):
         told = node.answer(asked)
     return Message(to_records(told), reply_to=message)
 
@@ -88,24 +88,6 @@ def _settings(context: Context) -> dict[str, Any]:
     if "config" in context.node_config:
         files += ["--config", str(context.node_config["config"])]
     return build(run, files)
-
-
-@contextlib.contextmanager
-def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
-    """What Lightning's Fabric does for a precision, without its import for every message.
-
-    Args:
-        precision: Lightning's name.
-        device: Where to compute.
-    """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[precision])
-    mixed = precision == "bf16-mixed"
-    try:
-        with reproducible(device), torch.autocast(device.type, torch.bfloat16, enabled=mixed):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _client(settings: dict[str, Any], context: Context) -> Client:

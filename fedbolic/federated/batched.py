@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.engine import Engine, Failure, Result
+from fedbolic.federated.engine import Engine, Failure, Result, torch_stream
 from fedbolic.federated.footprint import LIBRARIES, Footprint
 from fedbolic.federated.method import Method
 from fedbolic.federated.sequential import Sequential
@@ -47,8 +47,9 @@ class Batched(Engine):
     Clients go together if what they hold has the same names and shapes. Short batches are filled up
     and masked, by at most a quarter of all work; where a model mixes the examples of a batch, only
     batches of one length go together.
-    What is not :class:`~fedbolic.federated.stepped.Stepped`, has a ``local_update`` of its own or
-    cannot be vectorised is run one by one, and the log says so once. Where a client raises an
+    What is not :class:`~fedbolic.federated.stepped.Stepped`, has a ``local_update`` of its own,
+    cannot be vectorised or draws from torch's global random stream, which is each client's own in
+    ``Sequential`` alone, is run one by one, and the log says so once. Where a client raises an
     error, those who went together with it are run again one by one. Clients are scored together,
     too, unless the method has an ``evaluate`` of its own.
 
@@ -109,7 +110,7 @@ class Batched(Engine):
         given = messages, clients, memories
         for held in held_together(method, *given, megabytes=self.memory):
             try:
-                with _slow_vmap_refused():
+                with _vectorised(clients[0]):
                     found |= stacked_scores(method, held)
             except Exception as error:
                 found = super().scores(method, messages, clients, memories, rng)
@@ -133,8 +134,9 @@ class Batched(Engine):
             message, memory = messages[client.id], memories.get(client.id, {})
             stream = rng.at("client", client.id)
             try:
-                task = Task.begin(method, message, client, memory, stream)
-                needed = footprint.megabytes(task)
+                with torch_stream(client, stream):
+                    task = Task.begin(method, message, client, memory, stream)
+                    needed = footprint.megabytes(task)
             except Exception:  # one by one it will be raised again, and be this client's failure
                 task, needed = client, 0.0
             if tasks and taken + needed > self.memory:
@@ -168,11 +170,11 @@ class Batched(Engine):
         if repr(method) in self._refused:
             return one_by_one(clients)
         try:
-            with _slow_vmap_refused():
+            with _vectorised(clients[0]):
                 ended = advance(method, tasks)
             concluded = [
-                method.conclude(local, task.client, task.context, task.plan, loss)
-                for task, (local, loss) in zip(tasks, ended, strict=True)
+                method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
+                for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
             ]
             updates = [
                 (dataclasses.replace(update, payload=compact(update.payload)), compact(memory))
@@ -194,11 +196,21 @@ class Batched(Engine):
 
 
 @contextlib.contextmanager
-def _slow_vmap_refused() -> Iterator[None]:
-    """Make an error of what vmap would do for one client after another, one operation long."""
-    with warnings.catch_warnings():
+def _vectorised(client: Client) -> Iterator[None]:
+    """Refuse work that would not be that of each client by itself, done at once for all.
+
+    Args:
+        client: Any of them.
+
+    Raises:
+        UserWarning: If vmap goes through the clients one operation long.
+        RuntimeError: If anything was drawn for all of them together.
+    """
+    with warnings.catch_warnings(), torch_stream(client, Rng()) as drawn:
         warnings.filterwarnings("error", message="There is a performance drop")
         yield
+        if drawn():
+            raise RuntimeError("its network draws from torch's global random stream")
 
 
 def _scored(method: Method) -> str:

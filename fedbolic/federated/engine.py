@@ -1,7 +1,7 @@
 """How the clients of an exchange are looped."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,6 +10,16 @@ from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.method import Method, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
+
+
+def torch_stream(client: Client, rng: Rng) -> AbstractContextManager[Callable[[], bool]]:
+    """Torch's global random stream as the client's own, for networks that draw from it.
+
+    Args:
+        client: Who works or is scored.
+        rng: The client's stream of this exchange or evaluation.
+    """
+    return rng.at("torch").as_torch_global(client.no_inputs.device)
 
 
 class RunStoppedError(RuntimeError):
@@ -74,7 +84,8 @@ class Engine(ABC):
         found = {}
         for client in clients:
             memory, stream = memories.get(client.id, {}), rng.at("client", client.id)
-            found[client.id] = method.evaluate(messages[client.id], client, memory, stream)
+            with torch_stream(client, stream):
+                found[client.id] = method.evaluate(messages[client.id], client, memory, stream)
         return found
 
     def check(self, clients: Sequence[Client]) -> None:

@@ -10,7 +10,7 @@ from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.calibrated import Calibrated
 from fedbolic.federated.delivery import Delivery
-from fedbolic.federated.engine import Engine, Failure
+from fedbolic.federated.engine import Engine, Failure, torch_stream
 from fedbolic.federated.method import Method
 from fedbolic.federated.tuning import Tuned
 from fedbolic.record import Row
@@ -178,7 +178,9 @@ class Evaluation:
         rows = self.client_rows(round, engine.scores(method, messages, clients, memories, rng))
         if holdout is not None:
             message = method.broadcast(state, HOLDOUT)
-            found = method.evaluate(message, holdout, {}, rng.at("holdout"))
+            stream = rng.at("holdout")
+            with torch_stream(holdout, stream):
+                found = method.evaluate(message, holdout, {}, stream)
             rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in found.items()]
         return rows
 

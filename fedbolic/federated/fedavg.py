@@ -16,7 +16,7 @@ from fedbolic import check, tree
 from fedbolic.data.client import HOLDOUT, Client
 from fedbolic.federated.aggregate import Aggregator, Mean
 from fedbolic.federated.method import Total, Update
-from fedbolic.federated.sharing import Sharing, assemble, check_sharing, pick
+from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, pick
 from fedbolic.federated.stepped import Schedule, Stepped
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.nn.classifier import classifier
@@ -44,7 +44,8 @@ class FedAvg(Stepped):
         schedule: Local epochs and batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, started afresh each round.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins, and
+            a pattern that decides nothing is refused.
         proximal: FedProx's mu, at least 0; 0 is FedAvg.
         momentum: The server's beta in [0, 1); 0 is FedAvg.
         weights: Clients count by ``size`` (training examples) or ``uniform``.
@@ -92,9 +93,11 @@ class FedAvg(Stepped):
         seed = rng.at("model").number()
         parameters, buffers = self.model(meta).init(seed)
         shared = pick(parameters, self.sharing, "shared")
+        shared_buffers = pick(buffers, self.sharing, "shared")
+        check_patterns(self.sharing, parameters | buffers)
         return {
             "parameters": shared,
-            "buffers": pick(buffers, self.sharing, "shared"),
+            "buffers": shared_buffers,
             "velocity": tree.zeros_like(shared) if self.momentum else {},
             "seed": seed,
         }

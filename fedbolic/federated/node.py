@@ -11,6 +11,7 @@ from fedbolic.data.client import Client
 from fedbolic.federated.calibrated import Calibrated
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.delivery import find_fault
+from fedbolic.federated.engine import torch_stream
 from fedbolic.federated.evaluation import Evaluation
 from fedbolic.federated.method import Method
 from fedbolic.federated.shelf import Shelf
@@ -135,7 +136,8 @@ class Node:
             return known
         client, rng, memory = self._place(asked)
         phase = self._phase(asked)
-        update, kept = phase.local_update(asked["message"], client, memory, rng)
+        with torch_stream(client, rng):
+            update, kept = phase.local_update(asked["message"], client, memory, rng)
         template = phase.template(asked["message"])
         expected = None if template is None else tree.signature(template)
         if (fault := find_fault(update, kept, expected)) is not None:
@@ -153,7 +155,8 @@ class Node:
 
     def _scores(self, asked: Tree) -> Tree:
         client, rng, memory = self._place(asked)
-        scores = self._phase(asked).evaluate(asked["message"], client, memory, rng)
+        with torch_stream(client, rng):
+            scores = self._phase(asked).evaluate(asked["message"], client, memory, rng)
         return {"scores": {name: float(value) for name, value in scores.items()}}
 
     def _place(self, asked: Tree) -> tuple[Client, Rng, Tree]:

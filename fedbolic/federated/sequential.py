@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from fedbolic.data.client import Client
-from fedbolic.federated.engine import Engine, Failure, Result
+from fedbolic.federated.engine import Engine, Failure, Result, torch_stream
 from fedbolic.federated.method import Method
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -14,7 +14,11 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class Sequential(Engine):
-    """Every client's own ``local_update``, in turn: the definition of the result."""
+    """Every client's own ``local_update``, in turn: the definition of the result.
+
+    What a network draws from torch's global random stream is the client's own, too: the stream is
+    seeded for each client and exchange, and is afterwards where it was.
+    """
 
     @override
     def run(
@@ -29,7 +33,8 @@ class Sequential(Engine):
             memory = memories.get(client.id, {})
             stream = rng.at("client", client.id)
             try:
-                update, new = method.local_update(messages[client.id], client, memory, stream)
+                with torch_stream(client, stream):
+                    update, new = method.local_update(messages[client.id], client, memory, stream)
             except Exception as error:  # one client's failure must not end the round
                 yield client, Failure(error), memory
             else:

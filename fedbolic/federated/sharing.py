@@ -1,7 +1,8 @@
 """Which parameters a client shares: a table over their names, and what follows from it."""
 
+import difflib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -19,6 +20,9 @@ Kind = Literal["shared", "personal", "fixed"]
 Sharing = dict[str, Kind]
 """From shell patterns over parameter and buffer names to a kind; the first match decides."""
 
+MOST_NAMED = 12
+"""Names that an error lists at most."""
+
 
 def check_sharing(sharing: Mapping[str, str]) -> None:
     """Refuse an empty table, an unknown kind, or a table by which nothing is trained.
@@ -35,6 +39,49 @@ def check_sharing(sharing: Mapping[str, str]) -> None:
             )
     if set(sharing.values()) == {"fixed"}:
         raise ValueError("sharing fixes every parameter: one must be shared or personal")
+
+
+def check_patterns(sharing: Mapping[str, Kind], names: Iterable[str]) -> None:
+    """Refuse a row that decides nothing: without it the same method is trained.
+
+    The row ``"*"`` may find all names taken: it catches what a larger network would have.
+
+    Args:
+        sharing: The table.
+        names: Of all parameters and buffers.
+
+    Raises:
+        ValueError: Naming the pattern, and names that are near it or the row that takes its names.
+
+    Example:
+        >>> check_patterns({"head.*": "personal", "*": "shared"}, ["body.weight", "head.weight"])
+    """
+    deciding: dict[str, str] = {}  # from a name to the pattern that matches it first
+    names = list(names)
+    for pattern in sharing:
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            near = _near(pattern, names)
+            raise ValueError(f"sharing of {pattern!r} matches no parameter and no buffer: {near}")
+        free = [name for name in matched if name not in deciding]
+        if not free and pattern != "*":
+            before = deciding[matched[0]]
+            raise ValueError(
+                f"sharing of {pattern!r} decides nothing, as {before!r} stands above it and takes "
+                f"{matched[0]!r}: put the narrower pattern first"
+            )
+        deciding |= dict.fromkeys(free, pattern)
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
+    """The names, and patterns over them, that may have been meant."""
+    parts = [name.split(".") for name in names]
+    groups = {".".join(path[:i]) + ".*" for path in parts for i in range(1, len(path))}
+    ends = {"*." + path[-1] for path in parts}
+    near = difflib.get_close_matches(pattern, sorted({*groups, *ends, *names}), n=3)
+    meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    return f"{meant}the names are {', '.join(sorted(names)[:MOST_NAMED])}{more}"
 
 
 def kinds(sharing: Mapping[str, Kind], names: Iterable[str]) -> dict[str, Kind]:

@@ -12,12 +12,15 @@ from fedbolic.federated.padding import MOST_PADDED, parts
 from fedbolic.federated.ragged import Ragged, sizes
 from fedbolic.federated.stepped import Stepped, check_losses
 from fedbolic.federated.task import Task
+from fedbolic.nn.clamped import COUNTS
 from fedbolic.nn.model import Model
 from fedbolic.types import Params, Tree
 
 
-def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
-    """``local`` of every client after its last step, and the sum of the losses of its examples.
+def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float, Tensor]]:
+    """``local`` of every client after its last step, the sum of the losses of its examples, counts.
+
+    The counts are those of a :class:`~fedbolic.nn.clamped.Counter`, 0 where no layer has a ball.
 
     Those who have the most steps stand first, so that those who still work are always the first
     few: who is done is cut off and not touched again.
@@ -31,13 +34,19 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
     feed = Feed(tasks, method.schedule.repeats)
     context, dims = joined([task.context for task in tasks])
     state = _stack([task.local for task in tasks])
-    state = {"local": state, "loss": torch.zeros(len(tasks), device=feed.device)}
+    state = {
+        "local": state,
+        "loss": torch.zeros(len(tasks), device=feed.device),
+        "clamped": torch.zeros(len(tasks), 2, dtype=torch.int64, device=feed.device),
+    }
     ended: list[Tree] = []
     losses: list[Tensor] = []
+    counts: list[Tensor] = []
     for step, num_active in enumerate([*feed.num_active, 0]):
         if num_active < len(state["loss"]):
             ended = _unstack(_at(state["local"], slice(num_active, None))) + ended
             losses = [state["loss"][num_active:], *losses]
+            counts = [state["clamped"][num_active:], *counts]
             state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
         moved, rows = [], []
         for row, batch, batch_dims in feed.batches(step):
@@ -49,7 +58,8 @@ def advance(method: Stepped, tasks: Sequence[Task]) -> list[tuple[Tree, float]]:
         elif moved:
             back = torch.cat(rows).argsort()
             state = tree.map(lambda *x, back=back: torch.cat(x)[back], *moved)
-    of_client = dict(zip(order, zip(ended, torch.cat(losses).tolist(), strict=True), strict=True))
+    results = zip(ended, torch.cat(losses).tolist(), torch.cat(counts).cpu(), strict=True)
+    of_client = dict(zip(order, results, strict=True))
     return [of_client[i] for i in range(len(tasks))]
 
 
@@ -73,6 +83,7 @@ def _step(
 
     given = model, parameters, local["buffers"], batch, context
     losses, buffers = method.stacked_loss(*given, axes=dims)
+    clamped = state["clamped"] + buffers.pop(COUNTS, 0)
     mask = batch["mask"]
     check_losses(losses, mask)
     sums = torch.where(mask, losses, 0.0).sum(dim=1)
@@ -83,7 +94,7 @@ def _step(
         local = {**local, "buffers": tree.map(torch.Tensor.detach, buffers)}
         named = dict(zip(parameters, gradients, strict=True))
         local = method.stacked_step(local, named, context, axes=dims[1])
-        return {"local": local, "loss": state["loss"] + sums.detach()}
+        return {"local": local, "loss": state["loss"] + sums.detach(), "clamped": clamped}
 
 
 def _stack(trees: Sequence[Tree]) -> Tree:

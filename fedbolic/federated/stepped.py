@@ -16,6 +16,7 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.method import Method, Update
 from fedbolic.federated.score import score
+from fedbolic.nn.clamped import COUNTS, counting
 from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
@@ -139,7 +140,8 @@ class Stepped(Method):
         """:meth:`loss` of many clients at once: everything has a leading axis of clients.
 
         By default ``vmap`` finds it; a method that knows a better joint form gives its own. Losses
-        and buffers of a client may depend on this client alone.
+        and buffers of a client may depend on this client alone. Beside the buffers may stand the
+        counts of a :class:`~fedbolic.nn.clamped.Counter`.
 
         Args:
             model: Of all.
@@ -154,9 +156,7 @@ class Stepped(Method):
         def forward(
             parameters: Params, buffers: Params, batch: Params, context: Tree
         ) -> tuple[Tensor, Params]:
-            losses, buffers = self.loss(model, parameters, buffers, batch, context)
-            check_losses(losses, batch["mask"])
-            return losses, buffers
+            return counted_loss(self, model, parameters, buffers, batch, context)
 
         return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
 
@@ -219,15 +219,17 @@ class Stepped(Method):
     ) -> tuple[Update, Tree]:
         model, local, context, plan = self.begin(message, client, memory, rng)
         local = tree.clone(local)
-        losses = []
+        losses, counts = [], []
         for batch in self.batches(client, plan):
             of_batch, gradients, buffers = differentiate(self, model, local, batch, context)
+            counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
             with torch.no_grad():
                 local = self.step({**local, "buffers": buffers}, gradients, context)
             losses.append(of_batch)
         local = tree.map_tensors(torch.Tensor.detach, local)
         loss = torch.cat(losses).sum() if losses else 0.0
-        return self.conclude(local, client, context, plan, loss)
+        clamped = torch.stack(counts).sum(0) if counts else None
+        return self.conclude(local, client, context, plan, loss, clamped=clamped)
 
     def begin(
         self, message: Tree, client: Client, memory: Tree, rng: Rng
@@ -268,9 +270,18 @@ class Stepped(Method):
             }
 
     def conclude(
-        self, local: Tree, client: Client, context: Tree, plan: Plan, loss: Tensor | float
+        self,
+        local: Tree,
+        client: Client,
+        context: Tree,
+        plan: Plan,
+        loss: Tensor | float,
+        *,
+        clamped: Tensor | None = None,
     ) -> tuple[Update, Tree]:
         """What ``finish`` gives, with the training loss among the metrics if there was a step.
+
+        And with the share of points that ball layers clamped, if the model has such layers.
 
         Args:
             local: After the last step.
@@ -278,12 +289,15 @@ class Stepped(Method):
             context: What ``start`` gave.
             plan: What was gone over.
             loss: The sum over all visits of an example.
+            clamped: Points that were clamped, and all points that ball layers took.
         """
         local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # stay here
         update, memory = self.finish(local, client, context)
         if len(plan.lengths):
             mean_loss = float(loss) / int(plan.lengths.sum())
             metrics = {"train/loss": mean_loss, "train/examples": client.size}
+            outside, points = (0, 0) if clamped is None else clamped.tolist()
+            metrics |= {"train/clamped_fraction": outside / points} if points else {}
             update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
         return update, memory
 
@@ -313,6 +327,25 @@ def check_losses(losses: Tensor, mask: Tensor) -> None:
         )
 
 
+def counted_loss(
+    method: Stepped,
+    model: Model,
+    parameters: Params,
+    buffers: Params,
+    batch: Params,
+    context: Tree,
+) -> tuple[Tensor, Params]:
+    """What :meth:`Stepped.loss` gives, with the counts of clamped points beside the buffers.
+
+    Raises:
+        ValueError: If there is not one loss per example.
+    """
+    with counting(batch["mask"]) as counter:
+        losses, buffers = method.loss(model, parameters, buffers, batch, context)
+    check_losses(losses, batch["mask"])
+    return losses, {**buffers, **counter.total()}
+
+
 def differentiate(
     method: Stepped, model: Model, local: Tree, batch: Params, context: Tree
 ) -> tuple[Tensor, Params, Params]:
@@ -321,8 +354,7 @@ def differentiate(
         name: value if value.requires_grad else value.detach().requires_grad_()
         for name, value in local["parameters"].items()
     }
-    losses, buffers = method.loss(model, parameters, local["buffers"], batch, context)
-    check_losses(losses, batch["mask"])
+    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
     shares = torch.full_like(losses, 1 / len(losses))
     values = list(parameters.values())
     gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)

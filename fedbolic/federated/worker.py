@@ -255,7 +255,8 @@ def results(inner: Engine, clients: ById, task: Task) -> Iterator[Reply]:
     left = dict.fromkeys(task.messages)
     fault: Exception = RuntimeError(f"{type(inner).__name__} gave no result for this client")
     torch.set_default_dtype(task.dtype)
-    cast = torch.autocast("cpu", task.autocast, enabled=task.autocast is not None)
+    casts = {"enabled": task.autocast is not None, "cache_enabled": False}  # it would keep all
+    cast = torch.autocast("cpu", task.autocast, **casts)
     try:
         method, share = _method(task.method), [clients[i] for i in task.messages]
         with cast:

@@ -40,10 +40,20 @@ class ChangeCurvature(Curved[Lorentz | Poincare]):
             if c == 0:
                 raise ValueError(f"{name} must be above 0, got 0: flat space has no unit of length")
 
+    @property
+    @override
+    def curvatures(self) -> dict[str, Curvature | float]:
+        return {"old": self.old, **super().curvatures}
+
+    @property
+    @override
+    def input_c(self) -> Tensor | float:
+        return value_of(self.old)
+
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x)
-        return change_curvature(x, self.kind(value_of(self.old)), self.manifold)
+        return change_curvature(x, self.kind(self.input_c), self.manifold)
 
     @override
     def extra_repr(self) -> str:

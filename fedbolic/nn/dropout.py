@@ -1,7 +1,10 @@
 """Dropout whose coins are a function of a number that the module carries."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedbolic import check
 
@@ -9,7 +12,35 @@ SEED = "dropout_seed"
 """The name of the buffer, by which a federated engine finds it in any network."""
 
 
-class Dropout(nn.Module):
+class _Coins(nn.Module):
+    """The rate and the seed of a dropout, and the coins that follow from the seed."""
+
+    dropout_seed: Tensor
+
+    def __init__(self, p: float, *, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        check.rate(below_one=True, p=p)
+        self.p = p
+        if p:
+            self.register_buffer(SEED, torch.randint(2**63 - 1, (), device=device))
+
+    def _kept(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """1 with probability ``1 - p``, else 0, for every place of a shape; moves the seed on."""
+        seed = self.dropout_seed
+        own = torch.Size(shape[seed.ndim :])
+        words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(STEP)
+        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two of each word
+        self.dropout_seed = seed + 1
+        least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
+        kept = coins.bitwise_xor_(-(2**31)) >= least  # as if compared without a sign
+        return kept[..., : own.numel()].reshape(shape).to(dtype)
+
+    @override
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class Dropout(_Coins):
     """``torch.nn.Dropout`` without the global random stream.
 
     Which elements are dropped is computed from a seed, a buffer of the module, and from the places
@@ -39,33 +70,94 @@ class Dropout(nn.Module):
         tensor([1., 1., 1.])
     """
 
-    dropout_seed: Tensor
-
     def __init__(self, p: float = 0.5, *, device: torch.device | str | None = None) -> None:
-        super().__init__()
-        check.rate(below_one=True, p=p)
-        self.p = p
-        if p:
-            self.register_buffer(SEED, torch.randint(2**63 - 1, (), device=device))
+        super().__init__(p, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` with some elements dropped in training, and as it is in evaluation."""
         if not self.training or self.p == 0:
             return x
-        seed = self.dropout_seed
-        own = x.shape[seed.ndim :]
-        words = torch.arange(1, own.numel() // 2 + 2, device=x.device).mul_(STEP)
-        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two of each word
-        self.dropout_seed = seed + 1
-        least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
-        kept = coins.bitwise_xor_(-(2**31)) >= least  # as if compared without a sign
-        kept = kept[..., : own.numel()].reshape(x.shape)
-        return x * kept.to(x.dtype).div_(1 - self.p)
+        return x * self._kept(x.shape, x.dtype, x.device).div_(1 - self.p)
 
+
+class ChannelDropout(_Coins):
+    """``torch.nn.Dropout1d``, ``2d`` or ``3d`` with the coins of :class:`Dropout`.
+
+    Args:
+        p: The share of channels that become 0, in [0, 1); the others are multiplied by
+            ``1 / (1 - p)``. With 0 there is no seed.
+        num_axes: Trailing axes that a channel has: 1, 2 or 3. Of two, three axes of an input are
+            examples, channels and one more, as torch reads them.
+        device: Where the seed is made.
+
+    Raises:
+        ValueError: If ``p`` is out of range or ``num_axes`` is below 1.
+
+    References:
+        Tompson et al. (2015), arXiv:1411.4280.
+
+    Example:
+        >>> ChannelDropout(p=0.5, num_axes=2)(torch.ones(1, 99, 4, 4)).sum((2, 3)).unique()
+        tensor([ 0., 32.])
+    """
+
+    def __init__(
+        self, p: float = 0.5, *, num_axes: int, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__(p, device=device)
+        check.at_least(1, num_axes=num_axes)
+        self.num_axes = num_axes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` with some channels dropped in training, and as it is in evaluation."""
+        if not self.training or self.p == 0:
+            return x
+        num_axes = 1 if (self.num_axes, x.ndim) == (2, 3) else self.num_axes
+        channels = (*x.shape[:-num_axes], *[1] * num_axes)
+        return x * self._kept(channels, x.dtype, x.device).div_(1 - self.p)
+
+    @override
     def extra_repr(self) -> str:
-        """The rate, for ``print``."""
-        return f"p={self.p}"
+        return f"{super().extra_repr()}, num_axes={self.num_axes}"
 
+
+class AlphaDropout(_Coins):
+    r"""``torch.nn.AlphaDropout`` with the coins of :class:`Dropout`.
+
+    .. math:: y = a \, (m \odot x + (1 - m) \, s) + b, \quad a = ((1 - p)(1 + p s^2))^{-1/2},
+        \quad b = -a p s
+
+    with :math:`s` the value of SELU far below 0: mean 0 and variance 1 stay.
+
+    Args:
+        p: The share of elements that become :math:`s`, in [0, 1). With 0 there is no seed.
+        device: Where the seed is made.
+
+    Raises:
+        ValueError: If ``p`` is out of range.
+
+    References:
+        Klambauer et al. (2017), arXiv:1706.02515.
+
+    Example:
+        >>> AlphaDropout(p=0.5)(torch.zeros(1000)).unique()
+        tensor([-0.7792,  0.7792])
+    """
+
+    def __init__(self, p: float = 0.5, *, device: torch.device | str | None = None) -> None:
+        super().__init__(p, device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` with some elements saturated in training, and as it is in evaluation."""
+        if not self.training or self.p == 0:
+            return x
+        a = ((1 - self.p) * (1 + self.p * SATURATED**2)) ** -0.5
+        kept = self._kept(x.shape, x.dtype, x.device)
+        return a * (x * kept + SATURATED * (1 - kept)) - a * self.p * SATURATED
+
+
+SATURATED = -1.0507009873554805 * 1.6732632423543772
+"""Where SELU ends: minus its scale times its alpha."""
 
 # The constants of SplitMix64, as the signed integers of the same bits.
 STEP = 0x9E3779B97F4A7C15 - 2**64

@@ -1,19 +1,25 @@
 """An architecture as a pure function of its parameters and buffers."""
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fedbolic.nn.repeatable import with_own_dropout
 from fedbolic.types import Params
+
+logger = logging.getLogger("fedbolic")
 
 
 class Model:
     """A network without values of its own: these go in with the inputs, and come out.
 
-    Any ``nn.Module`` becomes one; clients then share the architecture and nothing else.
+    Any ``nn.Module`` becomes one; clients then share the architecture and nothing else. Torch's
+    dropouts are replaced by those of :mod:`fedbolic.nn.dropout`, and the log says so: their coins
+    would come from torch's global random stream, and no run could be repeated.
 
     Args:
         build: Makes the module; called once for the architecture and once per :meth:`init`.
@@ -28,14 +34,22 @@ class Model:
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
-        self._module = self._make(seed=0)
+        self._module, replaced = self._repeatable(seed=0)
         self._places = _places(self._module)
         self._parts: dict[str, Model] = {}
+        if replaced:
+            logger.info(
+                "dropouts of torch are replaced by fedbolic's, whose coins can be repeated: %s",
+                ", ".join(name or type(self._module).__name__ for name in replaced),
+            )
 
-    def _make(self, seed: int) -> nn.Module:
+    def _repeatable(self, seed: int) -> tuple[nn.Module, tuple[str, ...]]:
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream where it was
             torch.default_generator.manual_seed(seed)
-            return self._build()
+            return with_own_dropout(self._build())
+
+    def _make(self, seed: int) -> nn.Module:
+        return self._repeatable(seed)[0]
 
     @functools.cached_property
     def mixes_examples(self) -> bool:
@@ -59,7 +73,9 @@ class Model:
     def part(self, name: str) -> "Model":
         """The submodule ``name`` as a model of its own; it ignores the values of other parts."""
         if name not in self._parts:
-            self._parts[name] = Model(lambda: self._build().get_submodule(name))
+            self._parts[name] = Model(
+                lambda: with_own_dropout(self._build())[0].get_submodule(name)
+            )
         return self._parts[name]
 
     def __call__(

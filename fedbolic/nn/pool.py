@@ -1,11 +1,12 @@
 """One point of many."""
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.space import Curved
+from fedbolic.nn.space import Curved, wide
 
 
 class CentroidPool(Curved[Lorentz | Poincare]):
@@ -14,7 +15,8 @@ class CentroidPool(Curved[Lorentz | Poincare]):
     .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad
         m = \sum_i w_i x_i
 
-    on the sheet, and the same point in the ball.
+    on the sheet, and the same point in the ball. With PyG's batch vector, one centroid of the nodes
+    of every graph, as ``global_mean_pool`` gives means.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
@@ -29,8 +31,12 @@ class CentroidPool(Curved[Lorentz | Poincare]):
 
     Example:
         >>> import torch
-        >>> CentroidPool(Poincare)(torch.tensor([[0.5, 0.0], [-0.5, 0.0]]))
+        >>> x = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5]])
+        >>> CentroidPool(Poincare)(x[:2])
         tensor([0., 0.])
+        >>> CentroidPool(Poincare)(x, batch=torch.tensor([0, 0, 1]))
+        tensor([[0.0000, 0.0000],
+                [0.0000, 0.5000]])
     """
 
     def __init__(
@@ -50,31 +56,71 @@ class CentroidPool(Curved[Lorentz | Poincare]):
         self,
         x: Float[Tensor, "*batch ambient"],
         weights: Float[Tensor, "*#points"] | None = None,
+        *,
+        batch: Int[Tensor, " n"] | None = None,
+        size: int | None = None,
     ) -> Float[Tensor, "*pooled ambient"]:
         """The centroids.
 
         Args:
             x: Points.
             weights: 0 or more, with the axes of ``x`` but the last; all equal if not given.
+            batch: The graph of each point, in any order, for points of the shape (nodes,
+                coordinates): PyG's batch vector. The axis of points becomes one of graphs.
+            size: Graphs that there are, at least one more than the largest in ``batch``, which is
+                the default. A graph without points has the origin.
 
         Raises:
-            ValueError: If there is no axis of points, or ``weights`` has other axes.
+            ValueError: If there is no axis of points, ``weights`` has other axes or is of integers,
+                or ``batch`` has not one graph below ``size`` for each node.
         """
         self.check(x)
+        if weights is not None and not weights.is_floating_point():
+            raise ValueError(
+                f"weights must be floating, got {weights.dtype}: a batch vector goes to batch=, "
+                "and weights.float() makes numbers of counts"
+            )
+        if size is not None and batch is None:
+            raise ValueError(f"size goes with batch, got size {size} alone: give batch, too")
         axis = self.dim % x.ndim
         if not -x.ndim <= self.dim < x.ndim - 1:
             raise ValueError(
                 f"x must have an axis {self.dim} before that of coordinates, got shape "
                 f"{tuple(x.shape)}: choose dim between {-x.ndim} and {x.ndim - 2}"
             )
-        if weights is None:
-            return self.manifold.centroid(x.movedim(axis, -2))
-        if weights.shape != x.shape[:-1]:
+        if weights is not None and weights.shape != x.shape[:-1]:
             raise ValueError(
                 f"weights must have the shape {tuple(x.shape[:-1])} of the points, got "
                 f"{tuple(weights.shape)}: use expand"
             )
-        return self.manifold.centroid(x.movedim(axis, -2), weights.movedim(axis, -1))
+        if batch is not None:
+            return self._of_graphs(x, weights, batch, size)
+        moved = None if weights is None else weights.movedim(axis, -1)
+        return self.manifold.centroid(x.movedim(axis, -2), moved)
+
+    def _of_graphs(
+        self, x: Tensor, weights: Tensor | None, batch: Tensor, size: int | None
+    ) -> Tensor:
+        """A row for every graph with its points, filled up with origins of weight 0."""
+        if x.ndim != 2 or batch.shape != x.shape[:1] or batch.dtype != torch.int64:
+            raise ValueError(
+                f"batch must be int64 with the graph of each of the points {tuple(x.shape)}, got "
+                f"{batch.dtype} of shape {tuple(batch.shape)}"
+            )
+        counts = batch.bincount(minlength=size or 0)
+        if size is not None and len(counts) > size:
+            raise ValueError(f"size must be above {len(counts) - 1}, the largest of batch: {size}")
+        order = batch.argsort(stable=True)
+        graph = batch[order]
+        place = torch.arange(len(x), device=x.device) - (counts.cumsum(0) - counts)[graph]
+        shape = len(counts), max(1, *counts.tolist())
+        space, points = self.manifold, wide(x)
+        rows = space.origin(*shape, x.shape[1], dtype=points.dtype, device=x.device)
+        rows = rows.index_put((graph, place), points[order])
+        given = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
+        shares = points.new_zeros(shape).index_put((graph, place), given[order])
+        shares = shares.masked_fill((counts == 0).unsqueeze(1), 1.0)  # all are origins there
+        return self.rounded(space.centroid(rows, shares), x)
 
     @override
     def extra_repr(self) -> str:

@@ -4,21 +4,24 @@ import functools
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.curvature import Recorded
 from fedbolic.manifolds.numerics import HALVES, narrow
+from fedbolic.nn.clamped import look
 
 Space = TypeVar("Space", bound=Lorentz | Poincare)
 
 
-class Curved(nn.Module, Generic[Space]):
+class Curved(Recorded, Generic[Space]):
     """A layer of a space whose curvature may be learnt and shared with other layers.
 
     ``c`` is read when the layer is called, so a step of an optimiser on a shared ``Curvature`` is
     seen by every layer that has it, and ``deepcopy`` of a network keeps the sharing. A number is a
-    fixed curvature: it is no parameter and not in the ``state_dict``.
+    fixed curvature: it is no parameter and no buffer, and the ``state_dict`` is loaded only where
+    it is the same.
 
     Args:
         kind: The model that the layer computes in.
@@ -35,11 +38,40 @@ class Curved(nn.Module, Generic[Space]):
             raise ValueError(f"kind must be Lorentz or Poincare, got {kind!r}")
         self.kind = kind
         self.curvature = checked(kind, curvature)
+        self._warned = False
 
     @property
     def c(self) -> Tensor | float:
         """Minus the sectional curvature, now."""
         return value_of(self.curvature)
+
+    @property
+    def curvatures(self) -> dict[str, Curvature | float]:
+        """All curvatures of the layer, by name."""
+        return {"curvature": self.curvature}
+
+    @property
+    @override
+    def recorded(self) -> tuple[float, ...]:
+        return tuple(c for c in self.curvatures.values() if not isinstance(c, Curvature))
+
+    @override
+    def refusal(self, other: tuple[float, ...]) -> str:
+        values = ", ".join(map(str, other))
+        theirs = f"the fixed curvature {values}" if other else "a learnt curvature"
+        own = ", ".join(
+            f"{name} {'learnt' if isinstance(c, Curvature) else c}"
+            for name, c in self.curvatures.items()
+        )
+        return (
+            f"the state dict is of a layer with {theirs}, and {type(self).__name__} has {own}: its "
+            "parameters would mean other points, so make the layer with the state dict's"
+        )
+
+    @property
+    def input_c(self) -> Tensor | float:
+        """Minus the sectional curvature of the inputs, now; by default that of the layer."""
+        return self.c
 
     @property
     def manifold(self) -> Space:
@@ -54,7 +86,7 @@ class Curved(nn.Module, Generic[Space]):
         *,
         name: str = "x",
     ) -> None:
-        """Refuse what cannot be points, for this layer.
+        """Refuse what cannot be points, for this layer; points outside the ball are warned of once.
 
         Args:
             x: What came.
@@ -76,6 +108,8 @@ class Curved(nn.Module, Generic[Space]):
                 f"got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
             )
         check_dtype(x, weight, name=name)
+        if not timed and x.numel():
+            self._warned = look(x, self.input_c, warned=self._warned, layer=self)
 
     def rounded(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """Points in the type of what they were computed from: half only if all of that is.

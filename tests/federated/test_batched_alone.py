@@ -171,16 +171,13 @@ class Histogram(nn.Module):
         return x * torch.histc(x.detach(), 3)[0]
 
 
-@pytest.mark.parametrize("part", [Branching, Histogram, nn.Dropout])
+@pytest.mark.parametrize("part", [Branching, Histogram, nn.RReLU])
 def test_what_vmap_refuses_is_run_one_by_one_and_said_once(part, together, caplog):
     caplog.set_level(logging.INFO, "fedbolic")
     method = with_(backbone=Unbatchable(part), rounds=2)
-    torch.manual_seed(0)
     (*_, plain), _ = train(method, federation(SIZES))
-    torch.manual_seed(0)
     (*_, fast), _ = train(method, federation(SIZES), engine=Batched())
-    if part is not nn.Dropout:  # that draws from the global stream: no engine can repeat it
-        assert_same(fast.state, plain.state)
+    assert_same(fast.state, plain.state)
     (record,) = caplog.records
     assert record.message.startswith("the clients of FedAvg are run one by one: ")
     assert together == [4]

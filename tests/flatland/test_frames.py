@@ -11,7 +11,7 @@ from fedbolic.manifolds import Lorentz
 from fedbolic.rng import Rng
 from flatland import FlatLand, Frame, LorentzGCN, Twin
 from flatland.blocks import block
-from flatland.frames import FRAMES, FlatPrototypes, LorentzPrototypes, boosted
+from flatland.frames import FLAT_FRAMES, FRAMES, FlatPrototypes, LorentzPrototypes, boosted
 from flatland.method import CURVATURE
 from flatland.model import time_of
 from tests.flatland.cases import federation, graph_of, path, star
@@ -115,7 +115,8 @@ def test_a_centred_layer_gets_nothing_from_time_in_nearly_flat_space():
 @pytest.mark.parametrize("network", [Frame((6, 4)), Twin((6, 4))])
 def test_a_clients_own_are_its_frame_and_its_curvature(network):
     data = federation()
-    method = FlatLand(network, sharing=FRAMES)
+    sharing = FRAMES if isinstance(network, Frame) else FLAT_FRAMES
+    method = FlatLand(network, sharing=sharing)
     for update, memory in work(method, data.clients, begin(method, data)).values():
         curved = {CURVATURE} if isinstance(network, Frame) else set()
         assert set(memory["parameters"]) == {"head.frame"} | curved

@@ -22,6 +22,7 @@ from fedbolic.federated import (
 from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, LorentzGCN
 from flatland.blocks import Sparse, block
+from flatland.method import SHARING
 from tests.federated.boring import assert_near
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.test_method import ROWS, VARIANTS
@@ -60,9 +61,15 @@ def test_a_block_of_clients_is_each_of_them_alone(method, graphs, sparse, caplog
     agree(method, federation(graphs, sparse=sparse), caplog)
 
 
+def on(network, **settings):
+    """FlatLand, and FedAvg of a network without time coordinates."""
+    sharing = {"*": "shared"} if isinstance(network, GCN) else SHARING
+    return FlatLand(network, sharing=sharing, **settings)
+
+
 @pytest.mark.parametrize("network", [GCN((6,)), LorentzGCN((6,))])
 def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
-    method = FlatLand(network, rounds=4, proximal=0.1, schedule=Schedule(2, batch_size=2))
+    method = on(network, rounds=4, proximal=0.1, schedule=Schedule(2, batch_size=2))
     settings = {"cohort": Cohort(0.5), "evaluation": Evaluation(tune=Tune(1))}
     agree(method, federation(ALIKE), caplog, **settings)
 
@@ -70,7 +77,7 @@ def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
 @pytest.mark.parametrize("network", [GCN((4,)), LorentzGCN((4,))])
 def test_worker_processes_give_the_same(network):
     data = federation(ALIKE, sparse=True)
-    method = FlatLand(network, rounds=2, proximal=0.1)
+    method = on(network, rounds=2, proximal=0.1)
     ends = [list(Trainer(e).run(method, data, Rng(3)))[-1] for e in (Sequential(), Workers(2))]
     (plain, rows), (spread, new) = ends
     assert_near(spread.state, plain.state, TOLERANCE)
@@ -172,7 +179,7 @@ def test_nothing_is_left_of_an_exchange(network):
         gc.collect()
         return sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects())
 
-    data, method = federation(ALIKE), FlatLand(network, rounds=1)
+    data, method = federation(ALIKE), on(network, rounds=1)
     state = method.init(data.meta, Rng(0))
     messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
     counts = []

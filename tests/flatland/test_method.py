@@ -17,7 +17,7 @@ from fedbolic.manifolds import Curvature
 from fedbolic.optim import Adam
 from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, Frame, LorentzGCN, Twin
-from flatland.frames import FRAMES
+from flatland.frames import FLAT_FRAMES, FRAMES
 from flatland.method import CURVATURE, SHARING
 from flatland.ricci import BOUNDS, mean_ricci
 from tests.federated.boring import assert_same
@@ -41,7 +41,7 @@ ROWS = {
 }
 VARIANTS = {
     "Frame": FlatLand(Frame((6,)), sharing=FRAMES),
-    "Twin": FlatLand(Twin((6,)), sharing=FRAMES),
+    "Twin": FlatLand(Twin((6,)), sharing=FLAT_FRAMES),
     "Shrink": FlatLand(NET, shrink=0.5),
     "LorShare": FlatLand(NET, sharing={"curvature.*": "personal", "*": "shared"}),
 }

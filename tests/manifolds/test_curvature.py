@@ -85,7 +85,8 @@ def test_a_curvature_learns():
 
 def test_a_curvature_travels_as_one_tensor():
     curvature = Curvature(0.7, bounds=(0.1, 5.0))
-    assert list(curvature.state_dict()) == ["raw"]
+    assert list(dict(curvature.named_parameters())) == ["raw"]
+    assert not dict(curvature.named_buffers())
     other = Curvature(1.0, bounds=(0.1, 5.0))
     other.load_state_dict(curvature.state_dict())
     assert other.c == curvature.c

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedbolic.manifolds import Curvature
+from fedbolic.nn import PoincareLinear
 from tests.nn.cases import CASES
 
 LONG = ("without", "in training", "Lorentz HyperbolicBatchNorm", "Poincare ", "HGCN", "Tangent")
@@ -57,3 +58,10 @@ def test_g13_autocast_does_not_break_the_graph(case):
     x = x.float() if x.is_floating_point() else x
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         torch.testing.assert_close(compiled(layer)(x), layer(x), rtol=2e-2, atol=2e-2)
+
+
+def test_a_compiler_does_not_look_for_points_outside_the_ball():
+    layer, x = PoincareLinear(2, 3), torch.full((4, 2), 3.0)
+    torch.compile(layer, backend="eager", fullgraph=True)(x)
+    torch.export.export(layer, (x,))
+    assert not layer._warned

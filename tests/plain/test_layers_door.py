@@ -145,6 +145,22 @@ def test_a_set_without_points_axis_is_refused():
         LorentzAttention(2, 1)(Lorentz().origin(3))
 
 
+def test_a_batch_vector_is_no_weight_and_must_fit():
+    pool, x, batch = CentroidPool(Lorentz), Lorentz().origin(3, 3), torch.tensor([0, 0, 1])
+    with pytest.raises(ValueError, match=r"weights must be floating, got torch.int64: .*batch="):
+        pool(x, batch)
+    with pytest.raises(ValueError, match=r"batch must be int64 .*got torch\.float32"):
+        pool(x, batch=batch.float())
+    with pytest.raises(ValueError, match=r"batch must be int64 .*\(3, 3\), got .*\(2,\)"):
+        pool(x, batch=batch[:2])
+    with pytest.raises(ValueError, match="batch must be int64"):
+        pool(Lorentz().origin(2, 3, 3), batch=batch)
+    with pytest.raises(ValueError, match="size must be above 1"):
+        pool(x, batch=batch, size=1)
+    with pytest.raises(ValueError, match="size goes with batch"):
+        pool(x, size=1)
+
+
 def test_attention_names_the_argument_that_is_wrong():
     layer, x = LorentzAttention(2, 1), Lorentz().origin(4, 3)
     with pytest.raises(ValueError, match=r"context must have 3 coordinates .*got shape \(4, 5\)"):

@@ -1,0 +1,53 @@
+"""Somebody's network with dropouts that can be repeated in the place of torch's."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from fedbolic.nn.dropout import AlphaDropout, ChannelDropout, Dropout
+
+REPLACED: dict[type[nn.Module], Callable[[float], nn.Module]] = {
+    nn.Dropout: Dropout,
+    nn.Dropout1d: lambda p: ChannelDropout(p, num_axes=1),
+    nn.Dropout2d: lambda p: ChannelDropout(p, num_axes=2),
+    nn.Dropout3d: lambda p: ChannelDropout(p, num_axes=3),
+    nn.AlphaDropout: AlphaDropout,
+}
+"""By torch's class: its subclasses may do something else, and stay."""
+
+
+def with_own_dropout(network: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """The network with dropouts whose coins do not come from torch's global random stream.
+
+    A module that stands in several places is replaced by one that does. A rate of 0 or 1 tosses no
+    coin: such modules stay.
+
+    Args:
+        network: Whose modules are replaced.
+
+    Returns:
+        The network, which is another one only if it was a dropout itself, and the names of what was
+        replaced.
+
+    Example:
+        >>> with_own_dropout(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)))[1]
+        ('1',)
+    """
+    replaced: dict[nn.Module, nn.Module] = {}
+
+    def own(module: nn.Module) -> nn.Module:
+        make, p = REPLACED.get(type(module)), getattr(module, "p", 0.0)
+        if make is None or p in (0, 1):
+            return module
+        if module not in replaced:
+            replaced[module] = make(p).train(module.training)
+        return replaced[module]
+
+    names = []
+    for path, parent in list(network.named_modules()):
+        for name, child in list(parent._modules.items()):
+            if child is not None and own(child) is not child:
+                setattr(parent, name, own(child))
+                names.append(f"{path}.{name}" if path else name)
+    new = own(network)
+    return new, ("",) if new is not network else tuple(names)
