@@ -42,6 +42,7 @@ def compare(
     lifts: int = 5,
     channels: tuple[Channels, ...] = ("plain",),
     features: Literal["unit rows", "z-scores"] = "unit rows",
+    planes: bool = True,
     gradients: bool = False,
     published: Path | None = None,
     results: Path = Path("nearest.csv"),
@@ -57,6 +58,7 @@ def compare(
         channels: Those of FlyNN, each with a search of its own.
         features: What is done to published tables: every example has length one, or every feature
             mean 0 and standard deviation 1, over all examples and without their labels.
+        planes: Whether there is a row of SimHash.
         gradients: Whether there are rows of one epoch of gradient descent, too.
         published: A file of published figures to stand beside ours.
         results: Figures of data sets that are done, and where those of others are added.
@@ -64,7 +66,8 @@ def compare(
     torch.set_num_threads(1)
     done = _read(results)
     theirs = [] if published is None else _lines(published)
-    settings = {"most": most, "lifts": lifts, "channels": channels, "gradients": gradients}
+    tuning = {"most": most, "lifts": lifts, "channels": channels}
+    settings = {**tuning, "planes": planes, "gradients": gradients}
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
     for name in made:
         found = []

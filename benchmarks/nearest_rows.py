@@ -177,6 +177,7 @@ def row(
     most: int,
     lifts: int,
     channels: Sequence[Channels],
+    planes: bool,
     gradients: bool,
 ) -> dict[str, float]:
     """The tuned accuracy of every method on one data set.
@@ -187,12 +188,15 @@ def row(
         most: The largest m over d of FlyNN.
         lifts: Others that the best setting of FlyNN is tried with, at least 2.
         channels: Those of FlyNN; each has a search of its own.
+        planes: Whether SimHash has a row.
         gradients: Whether the one-epoch rows are run, too.
     """
     torch.set_num_threads(1)
     start = time.process_time()
     nearest, first = neighbours(task)
-    found = {"kNN": nearest, "1NN": first, "SBFC": sbfc(task, seed)}
+    found = {"kNN": nearest, "1NN": first}
+    if planes:
+        found["SBFC"] = sbfc(task, seed)
     for kind in channels:
         name = ROW_OF[kind]
         best, others = flynn(task, seed, most=most, lifts=lifts, channels=kind)

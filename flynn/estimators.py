@@ -1,27 +1,20 @@
 """FlyNN for scikit-learn: the hash as a transformer, the classifier with all that counts give."""
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils import ClassifierTags, Tags
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from fedbolic import check
 from flynn import bloom
-from flynn.channels import Channels, channel_signs, check_channels, width
-from flynn.fly_hash import check_active, connections, fly_hash
-
-Scaling: TypeAlias = Literal["standard", "range"] | None
-
-ROWS_PER_FEATURE = 256
-"""Where ``dim`` is not given: the middle of the paper's range, from 2 to 2048."""
+from flynn.channels import Channels
+from flynn.fitted import Fitted, Rescaling, draw, hashes
 
 
 class FlyHash(TransformerMixin, BaseEstimator):
@@ -65,12 +58,12 @@ class FlyHash(TransformerMixin, BaseEstimator):
         active: int | None = None,
         *,
         channels: Channels = "plain",
-        scaling: Scaling = None,
+        scaling: Rescaling = None,
         seed: int = 0,
     ) -> None:
         self.dim, self.fan_in, self.active, self.seed = dim, fan_in, active, seed
         self.channels: Channels = channels
-        self.scaling: Scaling = scaling
+        self.scaling: Rescaling = scaling
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "FlyHash":
         """Draw the lift, and learn how to scale; else only the number of features matters.
@@ -83,7 +76,8 @@ class FlyHash(TransformerMixin, BaseEstimator):
             ValueError: If a size does not fit the features.
         """
         del y
-        draw(self, _examples(self, X, reset=True))
+        fitted = draw(self, _examples(self, X, reset=True))
+        self.rows_, self.num_winners_, self.signs_, self.scaler_ = fitted
         self.num_bits_ = len(self.rows_)
         return self
 
@@ -98,7 +92,8 @@ class FlyHash(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X = _examples(self, X, reset=False)
-        winners = hashes(self, X).numpy()
+        fitted = Fitted(self.rows_, self.num_winners_, self.signs_, self.scaler_)
+        winners = hashes(X, fitted).numpy()
         starts = np.arange(len(X) + 1) * self.num_winners_
         shape = (len(X), self.num_bits_)
         return csr_array((np.ones(winners.size), winners.ravel(), starts), shape=shape)
@@ -115,8 +110,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
             twice as many with ``on-off``).
         active: Ones of a hash, rho; none: 32, or half of ``dim`` if that is fewer.
         decay: Gamma, in [0, 1): how much of a filter's weight one more example leaves.
-        channels: ``plain`` hashes the features, and is blind to what is added to all alike;
-            ``signed`` gives each a random sign; ``on-off`` hashes them next to their negatives.
+        channels: ``on-off`` hashes the features next to their negatives; ``signed`` gives each a
+            random sign; ``plain``, the paper's, is blind to what is added to all alike.
         scaling: What the first call of :meth:`fit` or :meth:`partial_fit` learns from its examples
             to do to features: ``standard`` for z-scores, ``range`` to map least and largest to -1
             and 1; `None` for nothing. It stays as it was learned: :meth:`unlearn` takes counts
@@ -152,14 +147,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         active: int | None = None,
         *,
         decay: float = 0.5,
-        channels: Channels = "plain",
-        scaling: Scaling = None,
+        channels: Channels = "on-off",
+        scaling: Rescaling = None,
         seed: int = 0,
     ) -> None:
         self.dim, self.fan_in, self.active = dim, fan_in, active
         self.decay, self.seed = decay, seed
         self.channels: Channels = channels
-        self.scaling: Scaling = scaling
+        self.scaling: Rescaling = scaling
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -266,7 +261,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X, y = _labelled(self, X, y, reset=False)
-        winners = hashes(self, X)
+        winners = self._hashes(X)
         counts = torch.from_numpy(self.counts_)
         labels = torch.from_numpy(self._codes(y))
         scores = bloom.log_scores(counts, winners, self.decay, left_out=labels)
@@ -275,7 +270,11 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
     def _begin(self, classes: NDArray[Any], X: NDArray[Any], sample_weight: Any) -> None:
         bloom.check_decay(self.decay)
         self.classes_ = classes
-        draw(self, X, _weights(X, sample_weight))
+        fitted = draw(self, X, _weights(X, sample_weight))
+        self.rows_, self.num_winners_, self.signs_, self.scaler_ = fitted
+
+    def _hashes(self, X: NDArray[Any]) -> Tensor:
+        return hashes(X, Fitted(self.rows_, self.num_winners_, self.signs_, self.scaler_))
 
     def _codes(self, y: NDArray[Any]) -> NDArray[np.int64]:
         unknown = np.setdiff1d(y, self.classes_)
@@ -284,7 +283,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         return np.searchsorted(self.classes_, y).astype(np.int64)
 
     def _counts(self, X: NDArray[Any], y: NDArray[Any], sample_weight: Any) -> NDArray[Any]:
-        winners = hashes(self, X)
+        winners = self._hashes(X)
         weights = _weights(X, sample_weight)
         counts = bloom.count(
             winners,
@@ -299,7 +298,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
     def _scores(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
         X = _examples(self, X, reset=False)
-        winners = hashes(self, X)
+        winners = self._hashes(X)
         return bloom.log_scores(torch.from_numpy(self.counts_), winners, self.decay)
 
     def __sklearn_tags__(self) -> Tags:
@@ -326,60 +325,3 @@ def _weights(X: NDArray[Any], sample_weight: Any) -> NDArray[np.float64] | None:
     if sample_weight is None:
         return None
     return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-
-
-def draw(
-    model: FlyHash | FlyNNClassifier, X: NDArray[Any], weights: NDArray[np.float64] | None = None
-) -> None:
-    """Give an estimator its lift and its number of winners, its signs, and its scaler.
-
-    Args:
-        model: With ``n_features_in_``.
-        X: Examples that a scaler learns from, (n, d).
-        weights: How often each of them counts; `None`: once.
-
-    Raises:
-        ValueError: If a size does not fit the features, or a name is not known.
-    """
-    check.at_least(0, seed=model.seed)
-    check_channels(model.channels)
-    num_inputs = model.n_features_in_
-    num_values = width(model.channels, num_inputs)
-    dim = ROWS_PER_FEATURE * num_inputs if model.dim is None else model.dim
-    fan_in = -(-num_values // 10) if model.fan_in is None else model.fan_in
-    active = max(1, min(32, dim // 2)) if model.active is None else model.active
-    rows = connections(dim, num_values, fan_in, model.seed)
-    check_active(active, dim)
-    model.rows_, model.num_winners_ = rows.numpy().copy(), active
-    signs = channel_signs(model.channels, num_inputs, model.seed)
-    model.signs_ = None if signs is None else signs.numpy()
-    model.scaler_ = _scaler(model.scaling, X, weights)
-
-
-def _scaler(
-    scaling: Scaling, X: NDArray[Any], weights: NDArray[np.float64] | None
-) -> StandardScaler | MinMaxScaler | None:
-    """What learned from examples how to scale features."""
-    if scaling is None:
-        return None
-    check.one_of([name for of in get_args(Scaling) for name in get_args(of)], scaling=scaling)
-    X = X.astype(np.float64)
-    if scaling == "standard":
-        return StandardScaler().fit(X, sample_weight=weights)
-    return MinMaxScaler((-1, 1)).fit(X if weights is None else X[weights > 0])
-
-
-def hashes(model: FlyHash | FlyNNClassifier, X: NDArray[Any]) -> Tensor:
-    """Where the hashes of examples are one.
-
-    Args:
-        model: Fitted.
-        X: Examples, (n, d), of any numeric type.
-    """
-    if model.scaler_ is not None:
-        X = model.scaler_.transform(X.astype(np.float64))
-    x = np.ascontiguousarray(X if X.dtype.kind in "iuf" else X.astype(np.float64))
-    known = x if x.dtype.kind != "u" or x.dtype == np.uint8 else x.astype(np.float64)
-    signs = None if model.signs_ is None else torch.from_numpy(model.signs_)
-    rows = torch.from_numpy(model.rows_)
-    return fly_hash(torch.from_numpy(known), rows, model.num_winners_, signs=signs)

@@ -7,7 +7,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from flynn import FlyHash, FlyNNClassifier
 
 
-@parametrize_with_checks([FlyHash(), FlyNNClassifier(), FlyNNClassifier(decay=0.0)])
+@parametrize_with_checks(
+    [
+        FlyHash(),
+        FlyHash(channels="signed", scaling="range"),
+        FlyNNClassifier(),
+        FlyNNClassifier(decay=0.0, channels="plain"),
+        FlyNNClassifier(scaling="standard"),
+    ]
+)
 def test_estimators_keep_the_contract_of_sklearn(estimator, check):
     check(estimator)
 
