@@ -87,7 +87,8 @@ def fly_hash(
     do not depend on the order of summation: they are those of any device, batch and thread count.
 
     Args:
-        x: Examples, finite. ``h(a x + b) = h(x)`` for ``a > 0``, up to rounding of ``a x + b``.
+        x: Examples, finite. ``h(a x + b) = h(x)`` for ``a > 0``, up to rounding of ``a x + b``, and
+            ``b = 0`` with ``signs``.
         rows: The lift, from :func:`connections`.
         active: Ones of the hash, rho, from 1 to ``dim``.
         signs: 1 or -1 for every feature in each channel, from

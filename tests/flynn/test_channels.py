@@ -24,7 +24,7 @@ def spread(x, kind, seed):
     return x * channel_signs("signed", x.shape[1], seed).numpy()
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(sizes, seeds, kinds, st.booleans(), st.data())
 def test_bits_are_those_of_the_definition_by_every_path(size, seed, kind, compiled, data):
     n, d, dim = size
