@@ -20,6 +20,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from fedbolic.data import MNIST
 from fedbolic.data.tables import Table
 from flynn import bloom
+from flynn.channels import channel_signs
 from flynn.fly_hash import connections, fixed_point, fly_hash, two_phases
 from flynn.validation import fold_accuracies
 
@@ -114,6 +115,18 @@ def ours(case: Case, rows: NDArray[np.int32], *, compiled: bool) -> torch.Tensor
     return bloom.count(winners, labels, dim=case.dim, num_classes=int(case.y.max()) + 1)
 
 
+def on_off(case: Case, rows: NDArray[np.int32]) -> torch.Tensor:
+    """The hashes of the same examples next to their negatives.
+
+    Args:
+        case: What is hashed, its first ``timed`` examples.
+        rows: A lift of twice the features.
+    """
+    signs = channel_signs("on-off", case.x.shape[1], seed=0)
+    x = torch.from_numpy(case.x[: case.timed])
+    return fly_hash(x, torch.from_numpy(rows), case.active, signs=signs)
+
+
 def differing(case: Case, rows: NDArray[np.int32], num: int = 300) -> int:
     """Of some examples those whose bits are not those of sorted int64 sums.
 
@@ -176,6 +189,12 @@ def ratios(found: dict[str, Case], repeats: int) -> None:
             f"{slow / fast:.0f}x (paired {spread[0]:.0f} to {spread[-1]:.0f}), torch "
             f"{slow / plain:.1f}x; goal {case.goal:.0f}x {verdict}; {wrong} of 300 differ"
         )
+        twice = connections(case.dim, 2 * case.x.shape[1], case.fan_in, seed=0).numpy()
+        seconds = min(cpu_seconds(lambda c=case, r=twice: on_off(c, r)) for _ in range(repeats))
+        again = min(
+            cpu_seconds(lambda c=case, r=rows: ours(c, r, compiled=True)) for _ in range(repeats)
+        )
+        print(f"{'':<11}on-off {seconds:.3f}, plain again {again:.3f}")
 
 
 def folds(repeats: int) -> None:

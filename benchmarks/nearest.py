@@ -14,16 +14,18 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from scipy import stats
 from sklearn.datasets import load_digits
-from sklearn.preprocessing import normalize
+from sklearn.preprocessing import normalize, scale
 
-from benchmarks.nearest_rows import Task, row
+from benchmarks.nearest_rows import ROW_OF, Task, row
 from fedbolic.configuration import build
 from fedbolic.data import Synthetic, Table
+from flynn.channels import Channels
 from flynn.fly_hash import connections, fly_hash
 
 SYNTHETIC = re.compile(r"(binary|real) (\d+) x (\d+)")
@@ -38,6 +40,9 @@ def compare(
     draws: int = 1,
     most: int = 2048,
     lifts: int = 5,
+    channels: tuple[Channels, ...] = ("plain",),
+    features: Literal["unit rows", "z-scores"] = "unit rows",
+    planes: bool = True,
     gradients: bool = False,
     published: Path | None = None,
     results: Path = Path("nearest.csv"),
@@ -50,6 +55,10 @@ def compare(
         draws: Data sets of each made kind.
         most: The largest m over d of FlyNN.
         lifts: Others that FlyNN's best setting is tried with.
+        channels: Those of FlyNN, each with a search of its own.
+        features: What is done to published tables: every example has length one, or every feature
+            mean 0 and standard deviation 1, over all examples and without their labels.
+        planes: Whether there is a row of SimHash.
         gradients: Whether there are rows of one epoch of gradient descent, too.
         published: A file of published figures to stand beside ours.
         results: Figures of data sets that are done, and where those of others are added.
@@ -57,14 +66,14 @@ def compare(
     torch.set_num_threads(1)
     done = _read(results)
     theirs = [] if published is None else _lines(published)
+    tuning = {"most": most, "lifts": lifts, "channels": channels}
+    settings = {**tuning, "planes": planes, "gradients": gradients}
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
     for name in made:
         found = []
         for draw in range(draws):
             if (name, draw) not in done:
-                figures = row(
-                    synthetic(name, draw), seed=0, most=most, lifts=lifts, gradients=gradients
-                )
+                figures = row(synthetic(name, draw), seed=0, **settings)
                 _add(results, name, draw, figures)
                 done[name, draw] = figures
             found.append(done[name, draw])
@@ -72,7 +81,7 @@ def compare(
     others = [name for name in sets if name not in made]
     for name in others:
         if (name, 0) not in done:
-            figures = row(task(name), seed=0, most=most, lifts=lifts, gradients=gradients)
+            figures = row(task(name, features), seed=0, **settings)
             _add(results, name, 0, figures)
             done[name, 0] = figures
         print(line(name, done[name, 0]), flush=True)
@@ -104,18 +113,30 @@ def synthetic(name: str, draw: int) -> Task:
     return Task(x.numpy(), parts.y_train.numpy())
 
 
-def task(name: str) -> Task:
-    """A published table, or scikit-learn's digits, every example of length one.
+def task(name: str, features: str = "unit rows") -> Task:
+    """A published table, or scikit-learn's digits, every example of length one, or z-scores.
+
+    Args:
+        name: "digits", or a number of OpenML.
+        features: As for :func:`compare`.
+    """
+    raw = raw_task(name)
+    change = normalize if features == "unit rows" else scale
+    return Task(np.asarray(change(raw.x)), raw.y)
+
+
+def raw_task(name: str) -> Task:
+    """A published table, or scikit-learn's digits, its features as they are.
 
     Args:
         name: "digits", or a number of OpenML.
     """
     if name == "digits":
         x, y = load_digits(return_X_y=True)
-        return Task(np.asarray(normalize(np.asarray(x))), np.asarray(y))
+        return Task(np.asarray(x), np.asarray(y))
     root = os.environ.get("FEDBOLIC_DATA")
     whole = Table(int(name)).read_all(Path(root) if root else None, download=True)
-    return Task(np.asarray(normalize(whole.x.numpy())), whole.y.numpy())
+    return Task(whole.x.numpy(), whole.y.numpy())
 
 
 def summarise(name: str, found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
@@ -168,9 +189,21 @@ def line(name: str, one: Figures) -> str:
         name: Of the set.
         one: Its figures.
     """
-    cells = "".join(f"  {key} {one[key]:.4f}" for key in ("FlyNN", *baselines(one)))
-    others = f"{one['FlyNN others']:.4f} ± {one['spread']:.4f}"
-    return f"{name:<8}{cells}  other lifts {others}  {one['seconds']:.0f} s"
+    cells = "".join(f"  {key} {one[key]:.4f}" for key in (*ours(one), *baselines(one)))
+    others = "".join(
+        f"  {key} other lifts {one[f'{key} others']:.4f} ± {one[f'{key} spread']:.4f}"
+        for key in ours(one)
+    )
+    return f"{name:<8}{cells}{others}  {one['seconds']:.0f} s"
+
+
+def ours(one: Figures) -> list[str]:
+    """The rows of FlyNN, by their channels.
+
+    Args:
+        one: Figures of a data set.
+    """
+    return [name for name in ROW_OF.values() if name in one]
 
 
 def baselines(one: Figures) -> list[str]:
@@ -189,14 +222,18 @@ def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> No
         found: Figures of each.
         theirs: Published ones.
     """
-    print(f"\n{'over':<6}{'fraction':>9}{'W/T/L':>10}{'median %':>10}   t-test, Wilcoxon")
-    for ours, name in itertools.product(("FlyNN", "FlyNN others"), baselines(found[0])):
-        gains = [(one[ours] - one[name]) / one["kNN"] for one in found]
+    print(f"\n{'over':<13}{'fraction':>9}{'W/T/L':>10}{'median %':>10}   t-test, Wilcoxon")
+    endings, rows = ("", " others"), ours(found[0])
+    tried = [name + end for name in rows for end in endings]
+    pairs = list(itertools.product(tried, baselines(found[0])))
+    pairs += [(name + end, f"FlyNN{end}") for name in rows if name != "FlyNN" for end in endings]
+    for mine, name in pairs:
+        gains = [(one[mine] - one[name]) / one["kNN"] for one in found]
         wins, ties = sum(g > 0 for g in gains), sum(g == 0 for g in gains)
         record = f"{wins}/{ties}/{len(gains) - wins - ties}"
         median = 100 * statistics.median(gains)
         cells = f"{wins / len(gains):>9.2f}{record:>10}{median:>10.2f}   {paired(gains):<18}"
-        print(f"{name:<6}{cells} {ours}")
+        print(f"{name:<13}{cells} {mine}")
     for name in dict.fromkeys(one["row"] for one in theirs):
         cells = [f"{one['column']} {one['value']}" for one in theirs if one["row"] == name]
         print(f"published, FlyNN over {name}: {', '.join(cells)}")

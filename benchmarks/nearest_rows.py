@@ -4,6 +4,7 @@ import itertools
 import statistics
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.neural_network import MLPClassifier
 
 from flynn import simhash
+from flynn.channels import Channels, channel_signs, width
 from flynn.fly_hash import connections, fly_hash
 from flynn.validation import fold_accuracies
 
@@ -22,6 +24,7 @@ NUM_SETTINGS = 60  # of FlyNN, the paper's number
 NUM_FIRST = 20  # of them drawn over all ranges; the others around the best so far
 LARGEST_K = 64
 MOST_BITS = 2**16  # of SimHash; the paper goes to 2048 d
+ROW_OF: dict[Channels, str] = {"plain": "FlyNN", "signed": "signed", "on-off": "on-off"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,22 +71,30 @@ def neighbours(task: Task) -> tuple[float, float]:
     return float(means.max()), float(means[0])
 
 
-def setting(point: np.ndarray, d: int, most: int) -> tuple[int, int, int, float]:
+def setting(
+    point: np.ndarray, d: int, most: int, channels: Channels = "plain"
+) -> tuple[int, int, int, float]:
     """m, s, rho and gamma at a point of the unit cube: the first three by ratio.
+
+    Hashes of all channels are equally long; rows add up the same shares of what there is to add.
 
     Args:
         point: Four numbers in [0, 1].
         d: Number of features.
         most: The largest m over d.
+        channels: Of the hash.
     """
+    values = width(channels, d)
     m = round(2 * d * (most / 2) ** point[0])
-    s = round(2 * max(d / 4, 1) ** point[1])
+    s = round(2 * max(values / 4, 1) ** point[1])
     rho = round(8 * 32 ** point[2])
     gamma = 0.0 if point[3] < 0.1 else 0.8 * (point[3] - 0.1) / 0.9
-    return m, min(s, d), min(rho, m // 2), gamma
+    return m, min(s, values), min(rho, m // 2), gamma
 
 
-def flynn(task: Task, seed: int, *, most: int, lifts: int) -> tuple[float, list[float]]:
+def flynn(
+    task: Task, seed: int, *, most: int, lifts: int, channels: Channels = "plain"
+) -> tuple[float, list[float]]:
     """The best of 60 settings, and that setting with other lifts.
 
     Args:
@@ -91,13 +102,15 @@ def flynn(task: Task, seed: int, *, most: int, lifts: int) -> tuple[float, list[
         seed: Of the search and its lift.
         most: The largest m over d.
         lifts: How many others.
+        channels: Of the hash.
     """
     x, labels, folds = torch.from_numpy(task.x), torch.from_numpy(task.y), task.folds()
-    rng = np.random.default_rng(seed)
+    rng, d = np.random.default_rng(seed), task.x.shape[1]
 
     def accuracy(point: np.ndarray, lift: int) -> float:
-        m, s, rho, gamma = setting(point, x.shape[1], most)
-        winners = fly_hash(x, connections(m, x.shape[1], s, lift), rho)
+        m, s, rho, gamma = setting(point, d, most, channels)
+        rows = connections(m, width(channels, d), s, lift)
+        winners = fly_hash(x, rows, rho, signs=channel_signs(channels, d, lift))
         sizes = {"dim": m, "num_classes": task.num_classes}
         return float(fold_accuracies(winners, labels, folds, **sizes, decays=[gamma]).mean())
 
@@ -157,7 +170,16 @@ def one_epoch(task: Task, seed: int) -> tuple[float, float]:
     return best[0], best[1]
 
 
-def row(task: Task, *, seed: int, most: int, lifts: int, gradients: bool) -> dict[str, float]:
+def row(
+    task: Task,
+    *,
+    seed: int,
+    most: int,
+    lifts: int,
+    channels: Sequence[Channels],
+    planes: bool,
+    gradients: bool,
+) -> dict[str, float]:
     """The tuned accuracy of every method on one data set.
 
     Args:
@@ -165,15 +187,21 @@ def row(task: Task, *, seed: int, most: int, lifts: int, gradients: bool) -> dic
         seed: Of all searches.
         most: The largest m over d of FlyNN.
         lifts: Others that the best setting of FlyNN is tried with, at least 2.
+        channels: Those of FlyNN; each has a search of its own.
+        planes: Whether SimHash has a row.
         gradients: Whether the one-epoch rows are run, too.
     """
     torch.set_num_threads(1)
     start = time.process_time()
     nearest, first = neighbours(task)
-    best, others = flynn(task, seed, most=most, lifts=lifts)
-    found = {"kNN": nearest, "1NN": first, "FlyNN": best, "FlyNN others": statistics.fmean(others)}
-    found["spread"] = statistics.stdev(others)
-    found["SBFC"] = sbfc(task, seed)
+    found = {"kNN": nearest, "1NN": first}
+    if planes:
+        found["SBFC"] = sbfc(task, seed)
+    for kind in channels:
+        name = ROW_OF[kind]
+        best, others = flynn(task, seed, most=most, lifts=lifts, channels=kind)
+        found[name], found[f"{name} others"] = best, statistics.fmean(others)
+        found[f"{name} spread"] = statistics.stdev(others)
     if gradients:
         found["LR"], found["MLP"] = one_epoch(task, seed)
     return {**found, "seconds": time.process_time() - start}

@@ -3,5 +3,16 @@
 from flynn.estimators import FlyHash, FlyNNClassifier
 from flynn.method import FlyNN
 from flynn.private import Histogram, Paper, Parallel, Peel
+from flynn.scaling import PublicBounds, ZScores
 
-__all__ = ["FlyHash", "FlyNN", "FlyNNClassifier", "Histogram", "Paper", "Parallel", "Peel"]
+__all__ = [
+    "FlyHash",
+    "FlyNN",
+    "FlyNNClassifier",
+    "Histogram",
+    "Paper",
+    "Parallel",
+    "Peel",
+    "PublicBounds",
+    "ZScores",
+]

@@ -12,12 +12,9 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from fedbolic import check
 from flynn import bloom
-from flynn.fly_hash import check_active, connections, fly_hash
-
-ROWS_PER_FEATURE = 256
-"""Where ``dim`` is not given: the middle of the paper's range, from 2 to 2048."""
+from flynn.channels import Channels
+from flynn.fitted import Fitted, Rescaling, draw, hashes
 
 
 class FlyHash(TransformerMixin, BaseEstimator):
@@ -25,15 +22,23 @@ class FlyHash(TransformerMixin, BaseEstimator):
 
     Args:
         dim: Length of the hash, m; none: 256 for each feature.
-        fan_in: Features that a row of the lift adds up, s; none: a tenth of them, rounded up.
+        fan_in: Values that a row of the lift adds up, s; none: a tenth of them, rounded up (of
+            twice as many with ``on-off``).
         active: Ones of a hash, rho; none: 32, or half of ``dim`` if that is fewer.
+        channels: ``plain`` hashes the features, and is blind to what is added to all alike;
+            ``signed`` gives each a random sign; ``on-off`` hashes them next to their negatives.
+        scaling: What :meth:`fit` learns to do to features first: ``standard`` for z-scores,
+            ``range`` to map least and largest to -1 and 1; `None` for nothing.
         seed: Of the lift, at least 0.
 
     Attributes:
         n_features_in_: Number of features.
         num_bits_: Length of the hash.
         num_winners_: Ones of a hash.
-        rows_: The features of every row of the lift, (num_bits_, fan_in).
+        rows_: The values that every row of the lift adds up, (num_bits_, fan_in); with ``on-off``
+            ``d + j`` is minus feature ``j``.
+        signs_: Of every feature in each channel, or `None`.
+        scaler_: The scikit-learn transformer of features, or `None`.
 
     References:
         Ram and Sinha (2022), Eq. (2), arXiv:2112.07157.
@@ -52,12 +57,16 @@ class FlyHash(TransformerMixin, BaseEstimator):
         fan_in: int | None = None,
         active: int | None = None,
         *,
+        channels: Channels = "plain",
+        scaling: Rescaling = None,
         seed: int = 0,
     ) -> None:
         self.dim, self.fan_in, self.active, self.seed = dim, fan_in, active, seed
+        self.channels: Channels = channels
+        self.scaling: Rescaling = scaling
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "FlyHash":
-        """Draw the lift; of the examples only the number of features matters.
+        """Draw the lift, and learn how to scale; else only the number of features matters.
 
         Args:
             X: Examples, (n, d).
@@ -67,8 +76,8 @@ class FlyHash(TransformerMixin, BaseEstimator):
             ValueError: If a size does not fit the features.
         """
         del y
-        _examples(self, X, reset=True)
-        self.rows_, self.num_winners_ = lift(self)
+        fitted = draw(self, _examples(self, X, reset=True))
+        self.rows_, self.num_winners_, self.signs_, self.scaler_ = fitted
         self.num_bits_ = len(self.rows_)
         return self
 
@@ -83,7 +92,8 @@ class FlyHash(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X = _examples(self, X, reset=False)
-        winners = hashes(X, self.rows_, self.num_winners_).numpy()
+        fitted = Fitted(self.rows_, self.num_winners_, self.signs_, self.scaler_)
+        winners = hashes(X, fitted).numpy()
         starts = np.arange(len(X) + 1) * self.num_winners_
         shape = (len(X), self.num_bits_)
         return csr_array((np.ones(winners.size), winners.ravel(), starts), shape=shape)
@@ -96,17 +106,27 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         dim: Length of the hash, m; none: 256 for each feature.
-        fan_in: Features that a row of the lift adds up, s; none: a tenth of them, rounded up.
+        fan_in: Values that a row of the lift adds up, s; none: a tenth of them, rounded up (of
+            twice as many with ``on-off``).
         active: Ones of a hash, rho; none: 32, or half of ``dim`` if that is fewer.
         decay: Gamma, in [0, 1): how much of a filter's weight one more example leaves.
+        channels: ``on-off`` hashes the features next to their negatives; ``signed`` gives each a
+            random sign; ``plain``, the paper's, is blind to what is added to all alike.
+        scaling: What the first call of :meth:`fit` or :meth:`partial_fit` learns from its examples
+            to do to features: ``standard`` for z-scores, ``range`` to map least and largest to -1
+            and 1; `None` for nothing. It stays as it was learned: :meth:`unlearn` takes counts
+            back, but not what an example did to it.
         seed: Of the lift, at least 0.
 
     Attributes:
         classes_: The labels.
         n_features_in_: Number of features.
         counts_: Of each class's examples those with a one, by place, (num_classes, dim).
-        rows_: The features of every row of the lift, (dim, fan_in).
+        rows_: The values that every row of the lift adds up, (dim, fan_in); with ``on-off``
+            ``d + j`` is minus feature ``j``.
         num_winners_: Ones of a hash.
+        signs_: Of every feature in each channel, or `None`.
+        scaler_: The scikit-learn transformer of features, or `None`.
 
     References:
         Ram and Sinha (2022), Algorithm 1, arXiv:2112.07157.
@@ -127,10 +147,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         active: int | None = None,
         *,
         decay: float = 0.5,
+        channels: Channels = "on-off",
+        scaling: Rescaling = None,
         seed: int = 0,
     ) -> None:
         self.dim, self.fan_in, self.active = dim, fan_in, active
         self.decay, self.seed = decay, seed
+        self.channels: Channels = channels
+        self.scaling: Rescaling = scaling
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -146,7 +170,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
             ValueError: If a value is not finite, or a size does not fit the features.
         """
         X, y = _labelled(self, X, y, reset=True)
-        self._begin(unique_labels(y))
+        self._begin(unique_labels(y), X, sample_weight)
         self.counts_ = self._counts(X, y, sample_weight)
         return self
 
@@ -173,7 +197,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         if first:
             if classes is None:
                 raise ValueError("the first call of partial_fit needs classes: all labels to come")
-            self._begin(unique_labels(classes))
+            self._begin(unique_labels(classes), X, sample_weight)
         counts = self._counts(X, y, sample_weight)
         self.counts_ = counts if first else self.counts_ + counts
         return self
@@ -237,16 +261,20 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X, y = _labelled(self, X, y, reset=False)
-        winners = hashes(X, self.rows_, self.num_winners_)
+        winners = self._hashes(X)
         counts = torch.from_numpy(self.counts_)
         labels = torch.from_numpy(self._codes(y))
         scores = bloom.log_scores(counts, winners, self.decay, left_out=labels)
         return self.classes_[bloom.predictions(scores).numpy()]
 
-    def _begin(self, classes: NDArray[Any]) -> None:
+    def _begin(self, classes: NDArray[Any], X: NDArray[Any], sample_weight: Any) -> None:
         bloom.check_decay(self.decay)
         self.classes_ = classes
-        self.rows_, self.num_winners_ = lift(self)
+        fitted = draw(self, X, _weights(X, sample_weight))
+        self.rows_, self.num_winners_, self.signs_, self.scaler_ = fitted
+
+    def _hashes(self, X: NDArray[Any]) -> Tensor:
+        return hashes(X, Fitted(self.rows_, self.num_winners_, self.signs_, self.scaler_))
 
     def _codes(self, y: NDArray[Any]) -> NDArray[np.int64]:
         unknown = np.setdiff1d(y, self.classes_)
@@ -255,19 +283,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         return np.searchsorted(self.classes_, y).astype(np.int64)
 
     def _counts(self, X: NDArray[Any], y: NDArray[Any], sample_weight: Any) -> NDArray[Any]:
-        winners = hashes(X, self.rows_, self.num_winners_)
-        weights = None
-        if sample_weight is not None:
-            given = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-            weights = torch.from_numpy(given)
+        winners = self._hashes(X)
+        weights = _weights(X, sample_weight)
         counts = bloom.count(
             winners,
             torch.from_numpy(self._codes(y)),
             dim=len(self.rows_),
             num_classes=len(self.classes_),
-            weights=weights,
+            weights=None if weights is None else torch.from_numpy(weights),
         ).numpy()
         whole = weights is not None and bool((weights == weights.round()).all())
         return counts.astype(np.int64) if whole else counts
@@ -275,7 +298,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
     def _scores(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
         X = _examples(self, X, reset=False)
-        winners = hashes(X, self.rows_, self.num_winners_)
+        winners = self._hashes(X)
         return bloom.log_scores(torch.from_numpy(self.counts_), winners, self.decay)
 
     def __sklearn_tags__(self) -> Tags:
@@ -297,33 +320,8 @@ def _labelled(model: Any, X: Any, y: Any, *, reset: bool) -> tuple[NDArray[Any],
     return found  # type: ignore[return-value]  # arrays came
 
 
-def lift(model: FlyHash | FlyNNClassifier) -> tuple[NDArray[np.int32], int]:
-    """The table of connections of an estimator that knows its features, and its number of winners.
-
-    Args:
-        model: With ``n_features_in_``.
-
-    Raises:
-        ValueError: If a size does not fit the features.
-    """
-    check.at_least(0, seed=model.seed)
-    num_inputs = model.n_features_in_
-    dim = ROWS_PER_FEATURE * num_inputs if model.dim is None else model.dim
-    fan_in = -(-num_inputs // 10) if model.fan_in is None else model.fan_in
-    active = max(1, min(32, dim // 2)) if model.active is None else model.active
-    rows = connections(dim, num_inputs, fan_in, model.seed)
-    check_active(active, dim)
-    return rows.numpy().copy(), active
-
-
-def hashes(X: NDArray[Any], rows: NDArray[np.int32], active: int) -> Tensor:
-    """Where the hashes of examples are one.
-
-    Args:
-        X: Examples, (n, d), of any numeric type.
-        rows: The lift.
-        active: Ones of a hash.
-    """
-    x = np.ascontiguousarray(X if X.dtype.kind in "iuf" else X.astype(np.float64))
-    known = x if x.dtype.kind != "u" or x.dtype == np.uint8 else x.astype(np.float64)
-    return fly_hash(torch.from_numpy(known), torch.from_numpy(rows), active)
+def _weights(X: NDArray[Any], sample_weight: Any) -> NDArray[np.float64] | None:
+    """How often each example counts; `None`: once."""
+    if sample_weight is None:
+        return None
+    return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

@@ -73,7 +73,11 @@ def _pick(drawn: NDArray[np.int32], num_inputs: int) -> None:
 
 
 def fly_hash(
-    x: Real[Tensor, "n d"], rows: Int32[Tensor, "dim fan_in"], active: int
+    x: Real[Tensor, "n d"],
+    rows: Int32[Tensor, "dim fan_in"],
+    active: int,
+    *,
+    signs: Int32[Tensor, "num_channels d"] | None = None,
 ) -> Int32[Tensor, "n active"]:
     r"""Where the hash of every example is one: its ``active`` largest sums, ascending by index.
 
@@ -83,9 +87,14 @@ def fly_hash(
     do not depend on the order of summation: they are those of any device, batch and thread count.
 
     Args:
-        x: Examples, finite. ``h(a x + b) = h(x)`` for ``a > 0``, up to rounding of ``a x + b``.
+        x: Examples, finite. ``h(a x + b) = h(x)`` for ``a > 0``, up to rounding of ``a x + b``, and
+            ``b = 0`` with ``signs``.
         rows: The lift, from :func:`connections`.
         active: Ones of the hash, rho, from 1 to ``dim``.
+        signs: 1 or -1 for every feature in each channel, from
+            :func:`~flynn.channels.channel_signs`. The hash is that of all channels side by side,
+            ``[signs[0] * x, signs[1] * x, ...]``, which are never stored for all examples; rows
+            count through the features of all. `None`: of ``x``.
 
     Raises:
         ValueError: If a value is not finite, ``active`` is out of range, or the rows add up
@@ -101,15 +110,17 @@ def fly_hash(
         tensor([[1, 3]], dtype=torch.int32)
     """
     check_active(active, len(rows))
+    num_channels = 1 if signs is None else len(signs)
     for feature in (int(rows.min()), int(rows.max())):
-        if not 0 <= feature < x.shape[1]:
+        if not 0 <= feature < num_channels * x.shape[1]:
+            times = f" in {num_channels} channels" if num_channels > 1 else ""
             raise ValueError(
-                f"rows add up feature {feature}, but the examples have {x.shape[1]} features"
+                f"rows add up feature {feature}, but the examples have {x.shape[1]} features{times}"
             )
     # filled in place: small results between large temporaries would keep the heap from shrinking
     found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
     search = _compiled if kernel.FOUND and x.device.type == "cpu" else _by_torch
-    search(x, rows.to(x.device), found)
+    search(x, rows.to(x.device), None if signs is None else signs.to(x.device), found)
     return found
 
 
@@ -162,16 +173,20 @@ def _power(exponent: Tensor) -> Tensor:
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
-def _compiled(x: Tensor, rows: Tensor, found: Tensor) -> None:
-    fan_in = rows.shape[1]
-    lines = kernel.aligned(rows.numpy(), x.shape[1])
+def _compiled(x: Tensor, rows: Tensor, signs: Tensor | None, found: Tensor) -> None:
+    fan_in, num_channels = rows.shape[1], 1 if signs is None else len(signs)
+    lines = kernel.aligned(rows.numpy(), num_channels * x.shape[1])
+    of = None if signs is None else signs.numpy()
     for part, into in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
-        kernel.winners(fixed_point(part, fan_in).numpy(), lines, fan_in, into.numpy())
+        kernel.winners(fixed_point(part, fan_in).numpy(), lines, fan_in, into.numpy(), of)
 
 
-def _by_torch(x: Tensor, rows: Tensor, found: Tensor) -> None:
+def _by_torch(x: Tensor, rows: Tensor, signs: Tensor | None, found: Tensor) -> None:
     for part, into in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
-        into.copy_(two_phases(fixed_point(part, rows.shape[1]), rows, into.shape[1]))
+        whole = fixed_point(part, rows.shape[1])
+        if signs is not None:
+            whole = (whole[:, None] * signs).flatten(1)
+        into.copy_(two_phases(whole, rows, into.shape[1]))
 
 
 def block_size(dim: int, fan_in: int, active: int) -> int:

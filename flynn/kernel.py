@@ -56,6 +56,7 @@ def winners(
     rows: NDArray[Any],
     fan_in: int,
     found: NDArray[np.int32],
+    signs: NDArray[np.int32] | None = None,
 ) -> None:
     """Write where the hashes are one, ascending by index.
 
@@ -64,14 +65,19 @@ def winners(
         rows: The lift, of :func:`aligned`.
         fan_in: Features of a row.
         found: Where they go, (n, active).
+        signs: 1 or -1 for every feature in each channel, (num_channels, d); rows count through the
+            features of all channels. `None`: one channel, of ``x`` itself.
     """
+    if signs is None:
+        signs = np.ones((1, x.shape[1]), np.int32)
     if fan_in <= MOST_ROUNDED:
         dtype, cut = np.int16, _excess(x, (2**15 - MOST_ROUNDED) // fan_in)
     else:
         dtype, cut = np.int32, np.zeros(len(x), np.int32)
-    fit = TILE_BYTES // (x.shape[1] * np.dtype(dtype).itemsize)
+    fit = TILE_BYTES // (signs.size * np.dtype(dtype).itemsize)
     tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64  # wider is hardly faster
-    _winners(x, (x >> cut[:, None]).astype(dtype), cut, rows, fan_in, tile, found)
+    columns = np.zeros((signs.size + 1, tile), dtype)
+    _winners(x, signs, cut, rows, fan_in, columns, found)
 
 
 def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
@@ -86,19 +92,23 @@ def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
 
 @njit
 @no_type_check
-def _winners(x, rounded, cut, rows, fan_in, tile, found):
-    num_inputs, active = x.shape[1], found.shape[1]
+def _winners(x, signs, cut, rows, fan_in, columns, found):
+    num_channels, num_inputs = signs.shape
+    active, tile = found.shape[1], columns.shape[1]
     room = min(2 * active + SPARE, len(rows) + 1)
-    columns = np.zeros((num_inputs + 1, tile), rounded.dtype)
-    least, slack = np.empty(tile, rounded.dtype), np.empty(tile, rounded.dtype)
-    values, places = np.empty((tile, room), rounded.dtype), np.empty((tile, room), np.int32)
+    least, slack = np.empty(tile, columns.dtype), np.empty(tile, columns.dtype)
+    values, places = np.empty((tile, room), columns.dtype), np.empty((tile, room), np.int32)
     sums, lines = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
-    limits = np.iinfo(rounded.dtype)
+    example = np.empty(signs.size, np.int32)
+    limits = np.iinfo(columns.dtype)
     for start in range(0, len(x), tile):
         width = min(tile, len(x) - start)
-        for j in range(num_inputs):
-            for b in range(width):
-                columns[j, b] = rounded[start + b, j]
+        for c in range(num_channels):
+            for j in range(num_inputs):
+                for b in range(width):
+                    # rounded down after the sign, so that the error of a sum goes one way
+                    signed = signs[c, j] * x[start + b, j]
+                    columns[c * num_inputs + j, b] = signed >> cut[start + b]
         for b in range(tile):
             slack[b] = fan_in - 1 if b < width and cut[start + b] else 0
             least[b] = limits.min if b < width else limits.max
@@ -115,7 +125,10 @@ def _winners(x, rounded, cut, rows, fan_in, tile, found):
                 kept = len(rows)
             for k in range(kept):
                 lines[k] = places[b, k] if sound else k
-            _sum_up(x[start + b], rows, fan_in, lines[:kept], sums)
+            for c in range(num_channels):
+                for j in range(num_inputs):
+                    example[c * num_inputs + j] = signs[c, j] * x[start + b, j]
+            _sum_up(example, rows, fan_in, lines[:kept], sums)
             _keep(sums, lines, kept, active, 0)
             found[start + b] = lines[:active]
 

@@ -1,5 +1,6 @@
 """FlyNNFL: every party counts its hashes, the server adds the counts, and that is the model."""
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregate import Aggregator, Sum
-from fedbolic.federated.method import Method, Total, Update
+from fedbolic.federated.method import Cohort, Method, Total, Update
 from fedbolic.federated.score import score_labels
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flynn import bloom
+from flynn.channels import Channels, channel_signs, check_channels, width
 from flynn.fly_hash import check_active, connections, fly_hash
 from flynn.noise import Noise
 from flynn.private import Mechanism, is_hopeless, release
+from flynn.scaling import Moments, Scaling, ZScores
 
 logger = logging.getLogger("fedbolic")
 
@@ -36,15 +39,21 @@ class FlyNN(Method):
 
     Args:
         dim: Length of the hash, m, at least 1.
-        fan_in: Features that a row of the lift adds up, s, at least 1 and at most all of them.
+        fan_in: Values that a row of the lift adds up, s, at least 1 and at most all of them: all
+            features, and with ``on-off`` twice as many.
         active: Ones of a hash, rho, in 1 .. ``dim``.
         decay: Gamma, in [0, 1).
         privacy: How parties make their counts private, each before they leave it; none: not at all.
             Its ledger is logged when a run begins.
         noise: Whose draws hide the counts; only ``seeded`` repeats, and it is not private.
+        channels: ``plain`` as in the paper, blind to what is added to all features alike;
+            ``signed`` with a random sign for each feature; ``on-off`` with the features next to
+            their negatives.
+        scaling: What is done to features first, at every party alike; `None`: nothing.
 
     Raises:
-        ValueError: If a value is outside its range.
+        ValueError: If a value is outside its range, or features would be scaled by private records
+            under ``privacy``.
 
     References:
         Ram and Sinha (2022), Algorithm 2 and Theorem 4, arXiv:2112.07157.
@@ -60,11 +69,19 @@ class FlyNN(Method):
     decay: float = 0.5
     privacy: Mechanism | None = None
     noise: Literal["own", "opendp", "seeded"] = "own"
+    channels: Channels = "plain"
+    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, fan_in=self.fan_in)
         check_active(self.active, self.dim)
+        check_channels(self.channels)
         bloom.check_decay(self.decay)
+        if self.privacy is not None and isinstance(self.scaling, ZScores):
+            raise ValueError(
+                "scaling by ZScores sends sums of the records that no privacy here pays for: take "
+                "PublicBounds, which do not come from the records"
+            )
 
     @property
     @override
@@ -82,17 +99,39 @@ class FlyNN(Method):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         num_inputs = _num_inputs(meta)
-        if self.fan_in > num_inputs:
-            raise ValueError(f"fan_in is {self.fan_in}, but inputs have {num_inputs} features")
+        if self.fan_in > width(self.channels, num_inputs):
+            times = ", twice with on-off" if self.channels == "on-off" else ""
+            raise ValueError(
+                f"fan_in is {self.fan_in}, but inputs have {num_inputs} features{times}"
+            )
+        if self.scaling is not None:
+            self.scaling.check_width(num_inputs)
         if self.privacy is not None:
-            seeded = self.noise == "seeded"
-            logger.warning("%s", self.privacy.ledger(self.active, meta.num_clients, seeded=seeded))
-        return {
+            ledger = self.privacy.ledger(
+                self.active, meta.num_clients, seeded=self.noise == "seeded"
+            )
+            features = "as they are" if self.scaling is None else f"scaled by {self.scaling}"
+            logger.warning("%s", dataclasses.replace(ledger, features=features))
+        state = {
             "counts": torch.zeros(meta.num_classes, self.dim, dtype=torch.int64),
             "largest": torch.iinfo(torch.int64).max if self.privacy is None else 0,
             "parties": 0,
             "seed": rng.at("hash").number(),
         }
+        if isinstance(self.scaling, ZScores):
+            return {**state, "exchange": "moments", "num_inputs": num_inputs}
+        return state
+
+    @override
+    def phase(self, state: Tree) -> Method:
+        if isinstance(self.scaling, ZScores) and state["exchange"] == "moments":
+            return Moments(self.scaling, state["num_inputs"])
+        return self
+
+    @property
+    @override
+    def cohort(self) -> Cohort:
+        return "same" if isinstance(self.scaling, ZScores) else "sample"
 
     @override
     def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
@@ -113,7 +152,7 @@ class FlyNN(Method):
         if state["parties"]:
             return state
         # the counts to begin with are zeros, which nobody needs to be sent
-        return {name: state[name] for name in ("largest", "seed")}
+        return {name: leaf for name, leaf in state.items() if name not in ("counts", "parties")}
 
     @override
     def local_update(
@@ -121,7 +160,7 @@ class FlyNN(Method):
     ) -> tuple[Update, Tree]:
         examples = client.train.all()
         counts = bloom.count(
-            self._hash(examples["x"], message["seed"], client.meta),
+            self._hash(examples["x"], message, client.meta),
             examples["y"],
             dim=self.dim,
             num_classes=client.meta.num_classes,
@@ -151,7 +190,7 @@ class FlyNN(Method):
             return {}  # nobody has counted yet
 
         def labels(examples: Params) -> Tensor:
-            winners = self._hash(examples["x"], message["seed"], client.meta)
+            winners = self._hash(examples["x"], message, client.meta)
             return bloom.predictions(bloom.log_scores(message["counts"], winners, self.decay))
 
         return score_labels(labels, client)
@@ -163,11 +202,15 @@ class FlyNN(Method):
         released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
         return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)
 
-    def _hash(self, x: Tensor, seed: int, meta: Meta) -> Tensor:
-        flat, num_inputs = x.flatten(1), _num_inputs(meta)
+    def _hash(self, x: Tensor, message: Tree, meta: Meta) -> Tensor:
+        flat, num_inputs, seed = x.flatten(1), _num_inputs(meta), message["seed"]
         if flat.shape[1] != num_inputs:  # it would draw another lift, and add what nobody shares
             raise ValueError(f"examples have {flat.shape[1]} features, those of all {num_inputs}")
-        return fly_hash(flat, connections(self.dim, num_inputs, self.fan_in, seed), self.active)
+        if self.scaling is not None:
+            flat = self.scaling.affine(message, num_inputs)(flat)
+        rows = connections(self.dim, width(self.channels, num_inputs), self.fan_in, seed)
+        signs = channel_signs(self.channels, num_inputs, seed)
+        return fly_hash(flat, rows, self.active, signs=signs)
 
 
 def _num_inputs(meta: Meta) -> int:

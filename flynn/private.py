@@ -64,6 +64,8 @@ class Ledger:
         active: Ones of a hash.
         parties: How many there are.
         seeded: Whether the noise follows from a seed.
+        features: What is done to them before they are hashed. It costs nothing as long as it does
+            not come from the records, which nobody here can check.
     """
 
     mechanism: str
@@ -73,6 +75,7 @@ class Ledger:
     active: int
     parties: int
     seeded: bool = False
+    features: str = "as they are"
 
     def total(self, relation: Relation) -> float:
         """The epsilon that is proved for one record.
@@ -95,6 +98,7 @@ class Ledger:
             total = selecting + noise
             moved = f"{2 * self.total('add/remove'):.4g}" if relation == "replace" else ""
             lines.append(f"{relation:<14}{selecting:>10.4g}{noise:>10.4g}{total:>12.4g}{moved:>10}")
+        lines.append(f"features: {self.features}; free if that does not come from the records")
         if self.seeded:
             lines.append("NOT PRIVATE: the noise follows from a seed")
         return "\n".join(lines)

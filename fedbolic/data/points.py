@@ -4,6 +4,7 @@ import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from fedbolic.data.source import Source
 from fedbolic.manifolds import Poincare
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
+
+Holdout: TypeAlias = Literal["drawn", "official"]
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -69,21 +72,29 @@ class ClassRuns(Partition):
 
 @dataclass(frozen=True)
 class Points(Source):
-    """Labelled points of the Poincare ball, read from a file, split anew and dealt to clients.
+    """Labelled points of the Poincare ball, read from a file, split and dealt to clients.
 
-    The file is an ``.npz`` of ``x_train, y_train, x_test, y_test``, whose parts are joined in this
-    order; labels are integers from 0, of any type. Points stay float64: they lie near a boundary.
+    The file is an ``.npz`` of ``x_train, y_train, x_test, y_test``; labels are integers from 0, of
+    any type. Points stay float64: they lie near a boundary. The two parts of an embedding need not
+    be alike: where labels helped to place the training points and not the test points, a test set
+    that is drawn from both is easier than the file's own.
 
     Args:
         path: The file; a relative path is taken from the data folder if there is one, else from
             the working folder.
         partition: How the training points are dealt.
-        test_rate: Share of all points that the server is tested on, in (0, 1), rounded up.
+        test_rate: Share of all points that the server is tested on, in (0, 1), rounded up; of no
+            effect with ``official``.
         split: If given, the seed of scikit-learn's ``train_test_split``, whatever the run's; else
             the split follows the run.
         client_test_rate: Share of its points that a client is tested on, in [0, 1).
         c: Minus the curvature, above 0.
         root: Folder to read from; without it, that of the variable FEDBOLIC_DATA.
+        holdout: The server's test set: ``drawn`` from both parts of the file, joined in this order,
+            as FedHull's authors do, or the file's own test part (``official``).
+
+    Raises:
+        ValueError: If a value is out of range, or there is a seed of a split that is not drawn.
     """
 
     path: Path
@@ -93,17 +104,30 @@ class Points(Source):
     client_test_rate: float = 0.0
     c: float = 1.0
     root: Path | None = None
+    holdout: Holdout = "drawn"
 
     def __post_init__(self) -> None:
         check.positive(c=self.c)
+        check.one_of(get_args(Holdout), holdout=self.holdout)
         _check_rates(self.test_rate, self.client_test_rate)
+        if self.holdout == "official" and self.split is not None:
+            raise ValueError(
+                f"split is {self.split}, but the official holdout is not drawn: leave split out, "
+                "or take holdout='drawn'"
+            )
 
     @override
     def load(self, rng: Rng) -> FederatedData:
-        x, y = _read(_find(self.path, self.root))
+        path = _find(self.path, self.root)
+        x, y, num_train = _read(path)
         Poincare(self.c).require(x)
-        seed = rng.at("holdout").number() % 2**32 if self.split is None else self.split
-        split = (x, y, self.test_rate, seed)
+        if self.holdout == "official":
+            if num_train in (0, len(y)):
+                raise ValueError(f"{path} has an empty part: take holdout='drawn'")
+            split = _Split(x, y, *torch.arange(len(y)).tensor_split([num_train]))
+        else:
+            seed = rng.at("holdout").number() % 2**32 if self.split is None else self.split
+            split = _drawn(x, y, self.test_rate, seed)
         return _federate(split, self.partition, self.client_test_rate, rng)
 
 
@@ -160,7 +184,7 @@ class HalfPlanes(Source):
     def load(self, rng: Rng) -> FederatedData:
         x = uniform_points(self.num_points, radius=self.radius, c=self.c, rng=rng.at("points"))
         x, y = self._label(x, rng.at("geodesic").generator())
-        split = (x, y, self.test_rate, rng.at("holdout").number() % 2**32)
+        split = _drawn(x, y, self.test_rate, rng.at("holdout").number() % 2**32)
         return _federate(split, self.partition, self.client_test_rate, rng)
 
     def _label(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -221,8 +245,8 @@ def _find(path: Path, root: Path | None) -> Path:
     )
 
 
-def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"]]:
-    """Both parts of a file, joined."""
+def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"], int]:
+    """Both parts of a file, joined, and the size of the first."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             x_train, y_train, x_test, y_test = (file[name] for name in PARTS)
@@ -234,24 +258,33 @@ def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"]]:
             f"{path} must hold rows of points and one integer label from 0 for each, got points "
             f"{x.shape} and labels {y.dtype} {y.shape}"
         )
-    return torch.from_numpy(x.astype(np.float64)), torch.from_numpy(y.astype(np.int64))
+    points, labels = torch.from_numpy(x.astype(np.float64)), torch.from_numpy(y.astype(np.int64))
+    return points, labels, len(x_train)
 
 
-def _federate(
-    split: tuple[Tensor, Tensor, float, int],
-    partition: Partition,
-    client_test_rate: float,
-    rng: Rng,
-) -> FederatedData:
-    """The points with the server's share held out and the rest dealt."""
+class _Split(NamedTuple):
+    """Points and labels, and the indices of those to deal and of those to hold out."""
+
+    x: Float64[Tensor, "n dim"]
+    y: Int64[Tensor, " n"]
+    train: Int64[Tensor, " num_train"]
+    held: Int64[Tensor, " num_held"]
+
+
+def _drawn(x: Tensor, y: Tensor, test_rate: float, seed: int) -> _Split:
+    """A random share held out."""
     # only here: it takes a second, and whoever reads other data need not wait for it
     from sklearn.model_selection import train_test_split
 
-    x, y, test_rate, seed = split
-    train, held = (
-        torch.from_numpy(index)
-        for index in train_test_split(np.arange(len(y)), test_size=test_rate, random_state=seed)
-    )
+    train, held = train_test_split(np.arange(len(y)), test_size=test_rate, random_state=seed)
+    return _Split(x, y, torch.from_numpy(train), torch.from_numpy(held))
+
+
+def _federate(
+    split: _Split, partition: Partition, client_test_rate: float, rng: Rng
+) -> FederatedData:
+    """The points with the server's share held out and the rest dealt."""
+    x, y, train, held = split
     shares = [train[part] for part in partition.split(y[train], rng.at("partition"))]
     splits = []
     for i, share in enumerate(shares):

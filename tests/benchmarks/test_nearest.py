@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -32,6 +33,8 @@ def test_the_best_k_and_one_neighbour_are_those_of_sklearn(data):
 def test_settings_fill_the_ranges_of_the_paper():
     corners = [nearest_rows.setting(np.full(4, corner), 50, 2048) for corner in (0.0, 1.0)]
     assert corners == [(100, 2, 8, 0.0), (2048 * 50, 25, 256, 0.8)]
+    # with twice the values rows are longer, and hashes are not
+    assert nearest_rows.setting(np.ones(4), 50, 2048, "on-off") == (2048 * 50, 50, 256, 0.8)
     # no hash has more than half of its bits one
     assert nearest_rows.setting(np.array([0.0, 0.0, 1.0, 0.5]), 50, 2048)[2] == 50
 
@@ -42,9 +45,29 @@ def test_a_curve_is_that_of_the_classifier(data, monkeypatch):
     (curve,) = curves.curves(data, "rho", lifts=2).values()
     assert list(curve) == [4, 7]  # of 54 bits 40 are too many
     for active, found in curve.items():
-        models = [FlyNNClassifier(54, 3, active, decay=0.5, seed=seed) for seed in range(2)]
+        plain = FlyNNClassifier(54, 3, active, decay=0.5, channels="plain")
+        models = [clone(plain).set_params(seed=seed) for seed in range(2)]
         expected = [cross_val_score(m, data.x, data.y, cv=data.splits()).mean() for m in models]
         assert found == pytest.approx(expected)
+
+
+def test_channels_are_compared_with_one_another_too(capsys):
+    rows = {"kNN": 0.5, "1NN": 0.4, "FlyNN": 0.6, "on-off": 0.7}
+    others = {f"{name} others": 0.3 for name in ("FlyNN", "on-off")}
+    nearest.comparison([{**rows, **others}] * 2, [])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {(line[0], line[-1]): line[2] for line in lines if line and "/" in line[2]}
+    assert found["FlyNN", "on-off"] == "2/0/0"
+    assert found["kNN", "on-off"] == "2/0/0"
+    assert found["kNN", "others"] == "0/0/2"
+
+
+def test_features_are_rows_of_length_one_or_z_scores():
+    unit, scores = (nearest.task("digits", of).x for of in ("unit rows", "z-scores"))
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1)
+    spread = scores.std(axis=0)
+    np.testing.assert_allclose(scores.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(spread[spread > 0], 1)
 
 
 def test_a_data_set_that_is_done_is_not_computed_again(tmp_path, capsys, monkeypatch):
@@ -55,7 +78,7 @@ def test_a_data_set_that_is_done_is_not_computed_again(tmp_path, capsys, monkeyp
     def row(data, **settings):
         seen.append((len(data.x), settings["lifts"]))
         # the second draw gains less
-        return {**figures, "FlyNN": 0.65 - len(seen) / 20, "spread": 0.01, "seconds": 2.0}
+        return {**figures, "FlyNN": 0.65 - len(seen) / 20, "FlyNN spread": 0.01, "seconds": 2.0}
 
     monkeypatch.setattr(nearest, "row", row)
     nearest.compare(**sets, draws=2, lifts=3)
@@ -64,7 +87,7 @@ def test_a_data_set_that_is_done_is_not_computed_again(tmp_path, capsys, monkeyp
     assert capsys.readouterr().out == first
     assert seen == [(40, 3), (40, 3), (1797, 3)]
     assert "FlyNN         -0.150 ± 0.050" in first
-    assert "kNN        0.00     0/1/0      0.00" in first
+    assert "kNN               0.00     0/1/0      0.00" in first
 
 
 def published(name):

@@ -54,6 +54,30 @@ def test_a_split_that_is_given_does_not_follow_the_run(file):
     assert not torch.equal(*held)
 
 
+def test_an_official_holdout_is_the_files_own_test_part_in_every_run(file):
+    path, x, y = file
+    for seed in (0, 1):
+        data = Points(path, ClassRuns(3), holdout="official").load(Rng(seed))
+        held = data.holdout.test.all()
+        assert (held["x"].numpy() == x[30:]).all()
+        assert (held["y"].numpy() == y[30:]).all()
+        dealt = np.concatenate(
+            [np.column_stack([*client.train.all().values()]) for client in data.clients]
+        )
+        expected = np.column_stack([x[:30], y[:30]])
+        assert sorted(map(tuple, dealt)) == sorted(map(tuple, expected))
+
+
+def test_a_part_that_is_empty_and_a_split_that_is_not_drawn_are_refused(file):
+    path, x, y = file
+    with pytest.raises(ValueError, match="split is 3, but the official holdout is not drawn"):
+        Points(path, split=3, holdout="official")
+    np.savez(path, x_train=x, y_train=y, x_test=x[:0], y_test=y[:0])
+    with pytest.raises(ValueError, match="has an empty part: take holdout='drawn'"):
+        Points(path, holdout="official").load(Rng(0))
+    assert len(Points(path).load(Rng(0)).holdout.test) == 6
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 7), st.integers(0, 99))
 def test_runs_of_classes_cover_everything_once_in_equal_lengths(labels, num_clients, seed):
     y = torch.tensor(labels)

@@ -20,7 +20,8 @@ decays = st.sampled_from([0.0, 0.1, 0.5, 0.9])
 
 def direct(model, X, y, tested):
     """Algorithm 1, lines 3 to 12, in rational powers: one weight at a time."""
-    hashes = FlyHash(model.dim, model.fan_in, model.active, seed=model.seed).fit(X)
+    sizes = model.dim, model.fan_in, model.active
+    hashes = FlyHash(*sizes, channels=model.channels, seed=model.seed).fit(X)
     learned, asked = hashes.transform(X).toarray() > 0, hashes.transform(tested).toarray() > 0
     classes = np.unique(y)
     w = np.ones((len(classes), learned.shape[1]), dtype=np.longdouble)
@@ -136,7 +137,8 @@ def test_what_was_not_learned_cannot_be_unlearned():
         ({"decay": 1.0}, r"decay must lie in \[0, 1\), got 1: every class"),
         ({"decay": -0.1}, r"decay must lie in \[0, 1\]"),
         ({"active": 201}, r"active must lie in 1 .. dim = 200, got 201"),
-        ({"fan_in": 9}, "fan_in is 9, but there are 8 features"),
+        ({"fan_in": 9, "channels": "plain"}, "fan_in is 9, but there are 8 features"),
+        ({"fan_in": 17}, "fan_in is 17, but there are 8 features, twice with on-off"),
         ({"dim": 0}, "dim must be at least 1"),
         ({"seed": -1}, "seed must be at least 0"),
     ],

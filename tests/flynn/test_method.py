@@ -26,7 +26,8 @@ def pooled(clients, name):
 
 def in_one_place(clients, classes, method=METHOD):
     """The classifier of scikit-learn's kind, on the examples of all clients."""
-    model = FlyNNClassifier(method.dim, method.fan_in, method.active, decay=method.decay, seed=SEED)
+    sizes = method.dim, method.fan_in, method.active
+    model = FlyNNClassifier(*sizes, decay=method.decay, channels=method.channels, seed=SEED)
     return model.partial_fit(*pooled(clients, "train"), classes=np.arange(classes))
 
 

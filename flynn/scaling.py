@@ -1,0 +1,218 @@
+"""Features on one scale before they are hashed: by public bounds, or by the parties' z-scores."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Real
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregate import Aggregator, Sum
+from fedbolic.federated.engine import RunStoppedError
+from fedbolic.federated.method import Phase, Total, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+MOMENT_BITS = 30
+"""A feature is this many bits of its bound where moments are added up: its square fits 64 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """``(x - center) / spread``, by feature.
+
+    Args:
+        center: What becomes 0.
+        spread: What becomes 1, above 0.
+    """
+
+    center: Float64[Tensor, " d"]
+    spread: Float64[Tensor, " d"]
+
+    def __call__(self, x: Real[Tensor, "n d"]) -> Float64[Tensor, "n d"]:
+        """The features on their scale, in double precision: the same bits on every device.
+
+        Args:
+            x: Examples.
+        """
+        return (x.double() - self.center.to(x.device)) / self.spread.to(x.device)
+
+
+class Scaling(ABC):
+    """A map of features, the same at every party, before the hash. A frozen record."""
+
+    @abstractmethod
+    def check_width(self, num_inputs: int) -> None:
+        """Refuse another number of features than there are bounds.
+
+        Args:
+            num_inputs: Number of features.
+
+        Raises:
+            ValueError: If it is another.
+        """
+
+    @abstractmethod
+    def affine(self, message: Tree, num_inputs: int) -> Affine:
+        """The map.
+
+        Args:
+            message: What the server sent.
+            num_inputs: Number of features.
+        """
+
+
+@dataclass(frozen=True)
+class PublicBounds(Scaling):
+    """Maps ``low`` to -1 and ``high`` to 1, by bounds that everybody may know.
+
+    They come from what features mean (0 and 255 of pixels, years of a life), never from records:
+    then they cost no privacy. Nothing is clamped.
+
+    Args:
+        low: Of every feature, or one number for all.
+        high: Likewise, above ``low``.
+
+    Raises:
+        ValueError: If a bound is not finite, or ``high`` is not above ``low``.
+
+    Example:
+        >>> PublicBounds(0.0, 255.0).affine({}, 2)(torch.tensor([[0, 255]])).tolist()
+        [[-1.0, 1.0]]
+    """
+
+    low: float | tuple[float, ...]
+    high: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        low, high = (torch.tensor(of, dtype=torch.float64) for of in (self.low, self.high))
+        if low.ndim and high.ndim and len(low) != len(high):
+            raise ValueError(f"low has {len(low)} features and high has {len(high)}: give as many")
+        if not ((high - low).isfinite() & (high > low)).all():
+            raise ValueError(
+                f"high must be above low, and both finite, got {self.low} and {self.high}"
+            )
+
+    @override
+    def check_width(self, num_inputs: int) -> None:
+        for bounds in (self.low, self.high):
+            _each(bounds, num_inputs)
+
+    @override
+    def affine(self, message: Tree, num_inputs: int) -> Affine:
+        low, high = (_each(of, num_inputs) for of in (self.low, self.high))
+        return Affine(low / 2 + high / 2, high / 2 - low / 2)
+
+
+@dataclass(frozen=True)
+class ZScores(Scaling):
+    """Mean 0 and standard deviation 1 over the examples of all parties, by sums of whole numbers.
+
+    One more exchange comes before the counts. Sums are exact, so the scale, like the counts, is to
+    the last bit that of all examples in one place. A feature that never changes is only centred.
+    No mechanism here makes these sums private: under ``privacy`` take :class:`PublicBounds`.
+
+    Args:
+        bound: Above the size of every feature, or of each; public. Moments are of features rounded
+            to a ``2 ** -30`` of it, and of larger ones as if they were there.
+
+    Raises:
+        ValueError: If a bound is not positive and finite.
+    """
+
+    bound: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        bounds = self.bound if isinstance(self.bound, tuple) else (self.bound,)
+        for bound in bounds:
+            check.positive(bound=bound)
+
+    @override
+    def check_width(self, num_inputs: int) -> None:
+        _each(self.bound, num_inputs)
+
+    @override
+    def affine(self, message: Tree, num_inputs: int) -> Affine:
+        return Affine(message["center"], message["spread"])
+
+
+def _each(value: float | tuple[float, ...], num_inputs: int) -> Float64[Tensor, " d"]:
+    """A number for every feature."""
+    found = torch.tensor(value, dtype=torch.float64)
+    if found.ndim and len(found) != num_inputs:
+        raise ValueError(f"there are bounds of {len(found)} features, but inputs have {num_inputs}")
+    return found.expand(num_inputs)
+
+
+@dataclass(frozen=True)
+class Moments(Phase):
+    """Every party's number of examples and the sums of their features and squares.
+
+    Args:
+        scaling: With the bounds.
+        num_inputs: Number of features.
+    """
+
+    scaling: ZScores
+    num_inputs: int
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sum()
+
+    @property
+    @override
+    def evaluates(self) -> bool:
+        return False
+
+    @override
+    def broadcast(self, state: Tree, client_id: int) -> Tree:
+        return {"exchange": "moments", "num_inputs": self.num_inputs}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, memory: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        x = client.train.all()["x"].flatten(1).double()
+        if not x.isfinite().all():
+            raise ValueError("features must be finite, got NaN or infinity")
+        units = _each(self.scaling.bound, self.num_inputs).to(x.device) / 2.0**MOMENT_BITS
+        top = 2**MOMENT_BITS
+        whole = (x / units).round().clamp(-top, top).long()
+        squares = whole**2  # in two halves: the sum of 2 ** 31 of either fits into 62 bits
+        sums = {
+            "count": torch.tensor(len(x)),
+            "sum": whole.sum(dim=0),
+            "high": (squares >> MOMENT_BITS).sum(dim=0),
+            "low": (squares & (top - 1)).sum(dim=0),
+        }
+        return Update(sums, weight=float(client.size)), memory
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        features = torch.zeros(self.num_inputs, dtype=torch.int64)
+        count = torch.zeros((), dtype=torch.int64)
+        return {"count": count, "sum": features, "high": features, "low": features}
+
+    @override
+    def server_update(self, state: Tree, total: Total) -> Tree:
+        count = int(total.payload["count"])
+        if count < 1:
+            raise RunStoppedError("no party has an example: there is no mean to scale by")
+        units = _each(self.scaling.bound, self.num_inputs) / 2.0**MOMENT_BITS
+        sums = (total.payload[name].tolist() for name in ("sum", "high", "low"))
+        center, spread = [], []
+        for first, high, low, unit in zip(*sums, units.tolist(), strict=True):
+            second = (high << MOMENT_BITS) + low
+            # exact in whole numbers until the root
+            deviation = math.sqrt(max(count * second - first**2, 0)) / count * unit
+            center.append(first / count * unit)
+            spread.append(deviation or 1.0)
+        scale = {"center": center, "spread": spread}
+        tensors = {name: torch.tensor(of, dtype=torch.float64) for name, of in scale.items()}
+        return {**state, "exchange": "counts", **tensors}
