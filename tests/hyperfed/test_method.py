@@ -369,10 +369,10 @@ def nearest_is_largest_cosine(method, data):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("clip", [None, 3.1, 0.1])
-def test_both_predictions_agree_on_every_real_test_image(clip, data_root):
+def test_both_predictions_agree_on_every_real_test_image(data_root):
     data = Images(FashionMNIST(), IID(4), num_train=100, root=data_root / "torchvision").load(RNG)
-    assert nearest_is_largest_cosine(HyperFed(clip=clip), data)
+    for clip in (None, 3.1, 0.1):
+        assert nearest_is_largest_cosine(HyperFed(clip=clip), data)
 
 
 @pytest.mark.parametrize("length", [1e-3, 1.0, 3.0, 30.0])
