@@ -26,8 +26,7 @@ QUIET = 1e-8
 """A change shorter than this share of the median of those above 0 would freeze training."""
 
 FIRM = 1e8
-"""How much more an equation counts than what is minimised under it: one over the root of rounding.
-"""
+"""Weight of an equation against the form minimised under it: one over the root of rounding."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,10 @@ class MinNorm(Aggregator):
     Set aside are clients of weight 0 and those whose change is 0 or below 1e-8 of the median length
     of the others; one that is not finite leaves its client out of everything, with a warning.
 
-    The point is unique, its weights are not where changes depend on each other, as any do that are
-    more than their dimensions by two. For ``exact``, a step that depends on the weights (``l2``,
-    ``l2_direction``) is then the shortest that they give: neither the clients' order nor one that
-    is silent or sent twice moves it. That of ``cu`` is where it stops.
+    The point is unique; its weights are not where changes are affinely dependent, as any n + 2 of n
+    parameters are. Of the steps that such weights give (``l2``, ``l2_direction``), ``exact`` takes
+    the shortest: neither the clients' order nor a silent or repeated client moves it, except that
+    ``average`` follows the mean. The step of ``cu`` depends on where it stops.
 
     Departs from the paper: the toughest client is mixed with the combination of all clients, not of
     all others, because the printed update does not converge; ``exact`` solves without iterating.
