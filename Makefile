@@ -1,11 +1,17 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and runs/demo
+# make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
 PYTHON ?= python3
 BIN := .venv/bin
 # a process per core, up to 4: each takes most of a gigabyte
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test check install clean
+TYPED := --ignore=tests/plain \
+	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
+SEED := $(or $(SEED),$(shell date +%s))
+FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
+
+.PHONY: demo test fuzz check install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -14,9 +20,13 @@ demo: install
 test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(PYTEST) --ignore=tests/plain \
-		--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
+	$(PYTEST) $(TYPED)
 	$(PYTEST) tests/plain
+
+fuzz: install
+	@echo "to repeat: make fuzz SEED=$(SEED)"
+	$(PYTEST) $(TYPED) $(FUZZ) tests
+	$(PYTEST) $(FUZZ) tests/plain
 
 check: install
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""One torch thread, a calm hypothesis, and what is left out unless asked for."""
+"""One torch thread, the same properties on every machine, and what is left out unless asked for."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,14 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
-settings.register_profile("fedbolic", deadline=None, derandomize="CI" in os.environ)
-settings.load_profile("fedbolic")
+settings.register_profile("fedbolic", deadline=None, derandomize=True)
+settings.register_profile("fuzz", deadline=None, max_examples=300, print_blob=True)
+settings.load_profile("fedbolic")  # --hypothesis-profile comes later and wins
 
 OPTIONS = {"slow": "--slow", "network": "--network", "flower": "--flower"}
+
+
+REAL = ("real data", True)
 
 
 def pytest_addoption(parser):
@@ -20,15 +24,36 @@ def pytest_addoption(parser):
         parser.addoption(option, action="store_true", help=f"run the tests marked {marker}")
 
 
-def pytest_collection_modifyitems(config, items):
+def pytest_report_header(config):
+    root = _data_root(config)
+    return (
+        f"real data: {root or 'none, tests marked data are skipped (--data-root or FEDBOLIC_DATA)'}"
+    )
+
+
+def pytest_terminal_summary(terminalreporter):
+    ran = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
+    count = sum(r.when == "call" and REAL in r.user_properties for r in ran)
+    terminalreporter.write_line(f"{count} of these tests ran on real data")
+
+
+def _data_root(config) -> Path | None:
+    """The folder of real data, if one is given and there."""
     root = config.getoption("--data-root")
+    return Path(root) if root and Path(root).is_dir() else None
+
+
+def pytest_collection_modifyitems(config, items):
+    root = _data_root(config)
     for item in items:
         for marker, option in OPTIONS.items():
             if item.get_closest_marker(marker) and not config.getoption(option):
                 item.add_marker(pytest.mark.skip(reason=f"needs {option}"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-        if item.get_closest_marker("data") and not (root and Path(root).is_dir()):
+        if item.get_closest_marker("data"):
+            item.user_properties.append(REAL)
+        if item.get_closest_marker("data") and not root:
             item.add_marker(pytest.mark.skip(reason="needs --data-root or FEDBOLIC_DATA"))
 
 

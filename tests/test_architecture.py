@@ -1,10 +1,12 @@
 """Imports go down only: the floors of the house, read from every file without running it."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -221,3 +223,14 @@ def test_a_planted_circle_is_found(tmp_path):
 def test_a_planted_fourth_user_is_found(tmp_path):
     files = {f"fedbolic/nn/{name}.py": "def f():\n    import geoopt.manifolds" for name in "abcd"}
     assert len(users(plant(tmp_path, files), "geoopt")) == 4
+
+
+def test_properties_are_drawn_alike_on_every_machine():
+    assert settings.get_profile("fedbolic").derandomize
+    assert not settings.get_profile("fuzz").derandomize
+
+
+def test_no_test_reads_a_stopwatch():
+    stopwatch = re.compile(r"\btime\.(perf_counter|process_time|time)(_ns)?\(")
+    found = [str(f) for f in (ROOT / "tests").rglob("*.py") if stopwatch.search(f.read_text())]
+    assert found == [str(ROOT / "tests/federated/test_engines.py")]  # CPU time is its subject

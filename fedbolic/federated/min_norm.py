@@ -25,6 +25,9 @@ BLOCK = 2**21
 QUIET = 1e-8
 """A change shorter than this share of the median of those above 0 would freeze training."""
 
+FIRM = 1e8
+"""Weight of an equation against the form minimised under it: one over the root of rounding."""
+
 
 @dataclass(frozen=True)
 class MinNorm(Aggregator):
@@ -37,6 +40,11 @@ class MinNorm(Aggregator):
     It acts on ``payload["change"]``; every other part is the mean by weight, integers the largest.
     Set aside are clients of weight 0 and those whose change is 0 or below 1e-8 of the median length
     of the others; one that is not finite leaves its client out of everything, with a warning.
+
+    The point is unique; its weights are not where changes are affinely dependent, as any n + 2 of n
+    parameters are. Of the steps that such weights give (``l2``, ``l2_direction``), ``exact`` takes
+    the shortest: neither the clients' order nor a silent or repeated client moves it, except that
+    ``average`` follows the mean. The step of ``cu`` depends on where it stops.
 
     Departs from the paper: the toughest client is mixed with the combination of all clients, not of
     all others, because the printed update does not converge; ``exact`` solves without iterating.
@@ -115,7 +123,7 @@ class MinNorm(Aggregator):
         hull = gram[heard][:, heard] / units.outer(units)
         start = prior[heard] / prior[heard].sum()
         if self.solver == "exact":
-            q, gap = min_norm_point(hull, start)
+            q, gap = min_norm_point(hull, start, self._step_form(gram[heard][:, heard]))
         else:
             q, gap = frank_wolfe(hull, start, self.max_steps)
         if self.normalize == "l2_direction":
@@ -124,9 +132,22 @@ class MinNorm(Aggregator):
         p[heard] = q / q.sum()
         return p, gap
 
+    def _step_form(self, gram: Float[Tensor, "k k"]) -> Float[Tensor, "k k"] | None:
+        """A form of the weights that is least where the step is shortest, if they decide on it."""
+        lengths = gram.diagonal().sqrt()
+        if self.normalize == "l2":
+            return gram / gram.max()
+        if self.normalize == "l2_direction":  # the step is the point over the mean of 1 / length
+            late = 1 - lengths.min() / lengths
+            late[late < 1e-12] = 0  # equal lengths, to rounding
+            return late.outer(late) / (late.max().square() if late.any() else 1)
+        return None
+
 
 def min_norm_point(
-    gram: Float[Tensor, "k k"], start: Float[Tensor, " k"]
+    gram: Float[Tensor, "k k"],
+    start: Float[Tensor, " k"],
+    ties: Float[Tensor, "k k"] | None = None,
 ) -> tuple[Float[Tensor, " k"], float]:
     r"""Weights of the least-norm point of a hull, exact to rounding, and their duality gap.
 
@@ -140,14 +161,15 @@ def min_norm_point(
     Args:
         gram: Inner products ``V`` of the vectors, float64.
         start: Weights summing to one; given back if they are already optimal to rounding.
+        ties: A form ``W`` of the weights: of all that give the point, those of least ``p'Wp``.
 
     Returns:
         Weights, and the gap ``(p'Vp - min_k (Vp)_k) / max_k V_kk``: 0 at the optimum, and twice
         it bounds how far the square norm is above the least, in the same unit.
 
     References:
-        Lawson and Hanson (1974), Solving Least Squares Problems, Ch. 23; Wolfe (1976),
-        Mathematical Programming 11, for the equivalence.
+        Lawson and Hanson (1974), Solving Least Squares Problems, Ch. 22 (equations by weight) and
+        23; Wolfe (1976), Mathematical Programming 11, for the equivalence.
 
     Example:
         >>> gram = torch.tensor([[16.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
@@ -155,8 +177,8 @@ def min_norm_point(
         >>> [round(w, 12) for w in p.tolist()]
         [0.2, 0.8]
     """
-    norm = float(start @ gram @ start)
-    if duality_gap(gram, start) * float(gram.max()) <= len(start) * np.finfo(float).eps * norm:
+    forms = [gram] if ties is None else [gram, ties]
+    if all(_is_optimal(form, start) for form in forms):
         return start, duality_gap(gram, start)
     v = gram.cpu().numpy()
     lengths = np.sqrt(v.diagonal())
@@ -164,11 +186,40 @@ def min_norm_point(
     values, vectors = np.linalg.eigh(v / np.outer(lengths, lengths))
     factor = np.sqrt(values.clip(0))[:, None] * vectors.T
     matrix = np.vstack([factor, lengths.min() / lengths])
-    target = np.append(np.zeros(len(v)), 1.0)
-    # the active set changes a few times per vector; scipy's own limit of 3 per vector can be tight
-    u = nnls(matrix, target, maxiter=50 * len(v))[0] / lengths
+    u = _solve(matrix, np.append(np.zeros(len(v)), 1.0)) / lengths
+    resolved = _above_rounding(values)
+    if ties is not None and not resolved.all():
+        equations = np.vstack([vectors.T[resolved] * lengths, np.ones(len(v))])
+        u = _least_of_solutions(equations, u / u.sum(), ties.cpu().numpy())
     p = torch.from_numpy(u / u.sum()).to(gram)
     return p, duality_gap(gram, p)
+
+
+def _least_of_solutions(equations: np.ndarray, u: np.ndarray, form: np.ndarray) -> np.ndarray:
+    """The weights of least form of those, not negative, that solve the same equations as ``u``."""
+    values, vectors = np.linalg.eigh(form)
+    resolved = _above_rounding(values)
+    factor = np.sqrt(values[resolved])[:, None] * vectors.T[resolved]
+    matrix = np.vstack([FIRM * equations, factor])
+    goal = aim = equations @ u
+    for _ in range(2):  # the second corrects what the form took from the equations in the first
+        u = _solve(matrix, np.append(FIRM * aim, np.zeros(len(factor))))
+        aim = aim + goal - equations @ u
+    return u
+
+
+def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+    # the active set changes a few times per vector; scipy's own limit of 3 per vector can be tight
+    return nnls(matrix, target, maxiter=50 * matrix.shape[1])[0]
+
+
+def _above_rounding(values: np.ndarray) -> np.ndarray:
+    return values > len(values) * np.finfo(float).eps * values[-1]
+
+
+def _is_optimal(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> bool:
+    rounding = len(p) * torch.finfo(gram.dtype).eps * float(p @ gram @ p)
+    return duality_gap(gram, p) * float(gram.max()) <= rounding
 
 
 def frank_wolfe(

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch.testing import assert_close
@@ -22,6 +22,13 @@ recipes = st.builds(
     normalize=st.sampled_from(["none", "l2", "l2_direction"]),
     rescale=st.sampled_from(["none", "average"]),
 )
+
+
+NINE = torch.tensor([[-2.0, 1.0, -1.0], [1.0, -2.0, 0.0], [0.0, 1.0, -2.0]], dtype=torch.float64)
+NINE = torch.cat([NINE, NINE + 1, NINE + 2])
+"""Directions around zero: many weights of them give it."""
+SIDES = torch.tensor([[2.0, 2.0], [-1.0, -2.0], [1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+"""Of directions that repeat, any share may fall to the shorter one."""
 
 
 @st.composite
@@ -53,6 +60,11 @@ def updates(x, weights=None, dtype=torch.float64):
         )
         for i, (row, weight) in enumerate(zip(x, weights, strict=True))
     }
+
+
+def rounding(x):
+    """How well a step is known: products are, to 1e-16, and a length is the root of one."""
+    return 1e-7 * float(x.norm(dim=1).max())
 
 
 def step(recipe, x, weights=None, dtype=torch.float64):
@@ -177,13 +189,64 @@ def test_total_has_the_form_of_a_payload_and_arguments_stay_untouched(recipe, x,
 
 
 @given(st.sampled_from(["none", "l2", "l2_direction"]), hulls(), seeds)
+@example("l2", NINE, 0)
+@example("l2", SIDES, 0)
+@example("l2_direction", SIDES, 0)
 def test_order_of_the_clients_does_not_change_the_step(normalize, x, seed):
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     recipe = MinNorm(normalize=normalize)
     first, second = step(recipe, x)[0], step(recipe, x[order])[0]
-    lengths = x.norm(dim=1)
-    if normalize != "l2":  # p is not unique, and l2 gives it to other vectors than the solved ones
-        assert_close(first, second, rtol=0, atol=1e-6 * float(lengths.max()))
+    assert_close(first, second, rtol=0, atol=rounding(x))
+
+
+@given(st.sampled_from(["none", "l2", "l2_direction"]), hulls(), seeds)
+def test_a_client_that_comes_twice_does_not_move_the_step(normalize, x, seed):
+    again = torch.from_numpy(np.random.default_rng(seed).integers(0, len(x), 3))
+    recipe = MinNorm(normalize=normalize)
+    first, second = step(recipe, x)[0], step(recipe, torch.cat([x, x[again]]))[0]
+    assert_close(first, second, rtol=0, atol=rounding(x))
+
+
+def least_norm_weights(unit):
+    """The corners of all weights that give the least-norm point, by trying every support."""
+    rows = np.vstack([unit.numpy().T, np.ones(len(unit))])
+    target = np.append(nearest_by_faces(unit).numpy(), 1)
+    for size in range(1, min(rows.shape) + 1):
+        for support in map(list, itertools.combinations(range(len(unit)), size)):
+            if np.linalg.matrix_rank(rows[:, support], tol=1e-7) == size:
+                w = np.linalg.lstsq(rows[:, support], target, rcond=None)[0]
+                if np.allclose(rows[:, support] @ w, target, atol=1e-7) and (w >= -1e-9).all():
+                    weights = np.zeros(len(unit))
+                    weights[support] = w
+                    yield weights
+
+
+@st.composite
+def dependent(draw):
+    """A few vectors whose directions often repeat or surround zero, of different lengths."""
+    rng = np.random.default_rng(draw(seeds))
+    x = rng.integers(-2, 3, (draw(st.integers(1, 5)), draw(st.integers(1, 3)))).astype(float)
+    x[~x.any(axis=1)] = 1.0
+    return torch.from_numpy(x * draw(st.sampled_from([1.0, rng.uniform(0.01, 3, (len(x), 1))])))
+
+
+@given(dependent())
+def test_of_all_steps_of_least_norm_weights_the_shortest_is_taken(x):
+    lengths = x.norm(dim=1, keepdim=True)
+    corners = np.array(list(least_norm_weights(x / lengths)))
+    steps = corners @ x.numpy()
+    _, different = np.unique(steps.round(9), axis=0, return_index=True)
+    found, total = step(MinNorm(normalize="l2"), x)
+    assert_close(
+        found, nearest_by_faces(torch.from_numpy(steps[different])), rtol=0, atol=rounding(x)
+    )
+    assert total.metrics["ca/gap"] <= 1e-12
+    along = corners @ (x / lengths).numpy()
+    along = along / (corners / lengths.T.numpy()).sum(axis=1, keepdims=True)
+    found, total = step(MinNorm(normalize="l2_direction"), x)
+    shortest = along[np.linalg.norm(along, axis=1).argmin()]
+    assert_close(found.numpy(), shortest, rtol=0, atol=rounding(x))
+    assert total.metrics["ca/gap"] <= 1e-12
 
 
 @given(hulls(), st.sampled_from(["none", "l2_direction"]))
@@ -227,6 +290,7 @@ def test_changes_of_length_zero_give_no_step_and_keep_the_weights(recipe):
 
 
 @given(recipes, hulls(), st.sampled_from([0.0, 1e-12]))
+@example(MinNorm(normalize="l2"), NINE[:3], 0.0)
 def test_a_silent_client_does_not_freeze_training(recipe, x, length):
     # the mean does shrink with it; Frank-Wolfe may choose the other way at a tie, far from its end
     recipe = dataclasses.replace(recipe, rescale="none", solver="exact")
@@ -234,8 +298,7 @@ def test_a_silent_client_does_not_freeze_training(recipe, x, length):
     silent = torch.cat([x, torch.full_like(x[:1], length)])
     if x.norm(dim=1).median() < 1e-3:
         return
-    rounding = 1e-12 * max(1, float(x.norm(dim=1).max()))
-    assert_close(step(recipe, silent)[0], step(recipe, x)[0], rtol=0, atol=rounding)
+    assert_close(step(recipe, silent)[0], step(recipe, x)[0], rtol=0, atol=rounding(x))
 
 
 @pytest.mark.parametrize("solver", ["exact", "cu"])

@@ -223,7 +223,7 @@ def test_a_process_with_somebody_elses_failing_method_stops(process, config, run
         if not any(word in line for word in ("backbone", "schedule"))
     ))  # fmt: skip
     started = process("run", "--config", config, "--runs", runs, path=[tmp_path])
-    out, err = started.communicate(timeout=120)
+    out, err = started.communicate(timeout=600)
     assert (started.returncode, out) == (1, "")
     assert "Traceback" not in err
     assert "client 2 is left out of this exchange: ValueError: no power" in " ".join(err.split())

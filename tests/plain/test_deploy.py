@@ -115,7 +115,7 @@ def test_no_process_outlives_its_federation(stubborn, monkeypatch, tmp_path):
         life.write_text(f"{stubborn}echo $$ >> {told}\nsleep 99\n")
         # one that is started, and one in a session of its own whose parent has ended
         federation._launch("one", ["bash", "-c", f"(setsid bash {life} &); exec bash {life}"])
-        end = time.monotonic() + 20
+        end = time.monotonic() + 600
         while not told.exists() or len(told.read_text().split()) < 2:
             assert time.monotonic() < end
             time.sleep(0.05)

@@ -218,7 +218,7 @@ def test_a_process_says_it_in_one_line_too(process, config, runs, tmp_path):
     sweep.write_text("base: tiny.yaml\nrows: {good: null, wrong: {method.lr: -1}}")
     words = [("run", "--config", config, "--method.lr=-1"), ("sweep", "--config", sweep)]
     for started in [process(*word, "--runs", runs) for word in words]:
-        out, err = started.communicate(timeout=120)
+        out, err = started.communicate(timeout=600)
         assert refused((started.returncode, out, err), names=["lr must be a positive number"])
     assert not runs.exists()
 

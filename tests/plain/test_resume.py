@@ -258,7 +258,7 @@ def test_a_killed_process_ends_as_if_it_had_not_been(method, process, config, ru
     words_cut = [*words, "--name=cut"]
     started = start(process, words_cut, folder)
     whole = result(run(**build(run, [*words, "--name=whole"])))
-    rounds = draw.randrange(1, 9)
+    rounds = draw.randrange(1, 5)  # far from the last: whoever looks on may be late
     moment = []
 
     def when():
@@ -268,7 +268,7 @@ def test_a_killed_process_ends_as_if_it_had_not_been(method, process, config, ru
 
     assert kill(started, when=when)
     done = start(process, words_cut, folder)
-    out, err = done.communicate(timeout=120)
+    out, err = done.communicate(timeout=600)
     assert done.returncode == 0, err
     assert "nothing is left to do" not in out
     assert result(folder) == whole
