@@ -17,8 +17,8 @@ from fedbolic.types import Tree
 DEEPEST = 64
 """A tree has no more levels."""
 
-WIDEST = 1_000_000
-"""A tree has no more parts: one that holds itself several times over would have no end."""
+MOST_PARTS = 100_000
+"""A tree has no more: one that holds the same branches again and again would hardly end."""
 
 LARGEST = 2**1024
 """An integer is below it in absolute value, as every float is."""
@@ -52,8 +52,12 @@ def find_fault(x: object) -> str | None:
         (None, "a name in a tree is a text without '/', got 'a/b'")
     """
     pending: list[tuple[object, int]] = [(x, 0)]
+    left = MOST_PARTS
     while pending:
         value, depth = pending.pop()
+        left -= 1
+        if left < 0:
+            return f"it has more than {MOST_PARTS} parts"
         if not isinstance(value, dict) or type(value) not in (dict, OrderedDict):
             if (fault := _find_leaf_fault(value)) is not None:
                 return fault
@@ -64,8 +68,6 @@ def find_fault(x: object) -> str | None:
             if not is_text(name) or "/" in name:
                 return f"a name in a tree is a text without '/', got {name!r:.80}"
         pending += [(branch, depth + 1) for branch in value.values()]
-        if len(pending) > WIDEST:
-            return f"it has more than {WIDEST} parts"
     return None if isinstance(x, dict) else f"it is no dict but {type(x).__name__}"
 
 

@@ -62,7 +62,7 @@ class Nodes(Remote):
     side, from where its last checkpoint was. A client whose node is gone, answers too late or
     cannot be understood is a failure of that exchange. What a node says is read within the bounds
     of :mod:`~fedbolic.federated.replies`; one whose introduction is out of them has no place in
-    the run, which begins without it.
+    the run, which begins without it when the time to wait is over.
 
     Args:
         post: The way to the nodes.
@@ -97,8 +97,10 @@ class Nodes(Remote):
         end = time.monotonic() + self.timeout
         if holdout is not None:
             self.num_classes = holdout.meta.num_classes
-        while len(places := self._places()) + len(self.refused) < self.num_clients:
+        while len(places := self._places()) < self.num_clients:
             if time.monotonic() > end:
+                if len(places) + len(self.refused) >= self.num_clients:
+                    break  # who is missing came, and cannot be taken for a client
                 raise RunStoppedError(
                     f"{len(places)} of {self.num_clients} clients came within {self.timeout:g} "
                     f"seconds: {sorted(places)}"

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 
+import numpy as np
 import pytest
 import torch
 from typing_extensions import override
@@ -23,6 +24,7 @@ from fedbolic.federated import (
 )
 from fedbolic.federated.node import acquainted, introduction
 from fedbolic.federated.nodes import Nodes
+from fedbolic.federated.shelf import Shelf
 from tests.federated.boring import (
     RNG,
     SIZES,
@@ -179,6 +181,16 @@ def test_with_fewer_than_the_least_a_run_stops_where_it_was_and_goes_on_later(tm
     (*_, last), new = train(PERSONAL, seen, engine=nodes, position=position)
     assert_same(last.state, whole.state)
     assert new == [row for row in rows if row.round > 1]
+
+
+def test_what_could_not_be_loaded_again_is_not_kept(tmp_path):
+    shelf = Shelf(tmp_path / "memory.pt")
+    shelf.keep("one", {"n": 1}, {"x": 1.0}, beside="")
+    with pytest.raises(ValueError, match="cannot be loaded again"):
+        shelf.keep("two", {"n": 2}, {"x": np.float64(2)}, beside="one")
+    assert shelf.last() == {"x": 1.0}
+    assert shelf.answer("two") is None
+    assert [file.name for file in tmp_path.iterdir()] == ["memory.pt"]
 
 
 def secure_sum():

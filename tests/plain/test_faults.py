@@ -21,6 +21,9 @@ for _ in range(5000):
     DEEP = {"d": DEEP}
 ENDLESS: dict[str, Any] = {}
 ENDLESS |= {"a": ENDLESS, "b": ENDLESS}
+WIDE: dict[str, Any] = {}
+for _ in range(40):
+    WIDE = {"a": WIDE, "b": WIDE}
 
 
 class Own:
@@ -95,6 +98,7 @@ RETURNED = {
     "a memory with a number for a name": kept(1.0, name=3),
     "a memory without end": kept(ENDLESS),
     "a deep memory": kept(DEEP),
+    "a memory of 2 ** 40 parts": kept(WIDE),
     "a memory that counts": kept(collections.Counter("aa")),
 }
 

@@ -164,6 +164,14 @@ def test_a_node_may_have_data_and_a_folder_of_its_own(settings, config, runs, tm
     assert weights["1,2,train/loss"] != weights["1,1,train/loss"]
 
 
+def test_a_node_takes_the_number_of_clients_from_its_own_configuration(settings, runs, tmp_path):
+    configs = [{"partition-id": 0, "clients": 10}, {"partition-id": 1}, {"partition-id": 2}]
+    assert serve(settings, tmp_path, configs=configs, least=2)["code"] == 0
+    names, values = rows(runs / "far" / "seed0")
+    failed = [v for n, v in zip(names, values, strict=True) if n.endswith(",clients/failed")]
+    assert failed == [1, 1]  # to client 0 the server speaks of another federation
+
+
 def test_what_is_no_letter_is_refused():
     records = flwr.RecordDict({"text": flwr.ConfigRecord({"text": "{}"})})
     with pytest.raises(ValueError, match="a message has other records than a tree has"):
