@@ -118,7 +118,7 @@ class _Process:
         return self.job is None
 
     def _message(self) -> tuple[str, Any]:
-        """What the process has sent; if it has died, that its job has ended, and why."""
+        """The next message of the process; if it has died, the end of its job, and why."""
         assert self.job is not None
         try:
             return self.connection.recv()
