@@ -156,6 +156,7 @@ def _end(processes: Sequence[_Process]) -> None:
 
 def _serve(told: Connection, work: Work) -> None:
     """The life of a process: job after job, until the other end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this process
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     teller = _Teller(told)
