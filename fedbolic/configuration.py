@@ -55,7 +55,7 @@ def _load_yaml(text: str) -> Any:
 
 
 MODE = "clear yaml"
-"""What jsonargparse calls YAML of which nothing is left to guess."""
+"""The name under which jsonargparse knows YAML that leaves nothing to guess."""
 
 set_loader(MODE, _load_yaml, exceptions=(yaml.YAMLError,))
 

@@ -118,7 +118,7 @@ class _Process:
         return self.job is None
 
     def _message(self) -> tuple[str, Any]:
-        """What the process has sent; if it has died, that its job has ended, and why."""
+        """The next message of the process; if it has died, the end of its job, and why."""
         assert self.job is not None
         try:
             return self.connection.recv()
@@ -156,6 +156,7 @@ def _end(processes: Sequence[_Process]) -> None:
 
 def _serve(told: Connection, work: Work) -> None:
     """The life of a process: job after job, until the other end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this process
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     teller = _Teller(told)

@@ -1,4 +1,4 @@
-"""What decides on the bits of a GPU's results is set on purpose, written down and compared."""
+"""The flags that decide on a GPU's bits are set on purpose, written down and compared."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_gpu_is_written_down_by_its_name_with_the_flags_in_force(gpu):
 
 
 class CutError(RuntimeError):
-    """What ends a run of these tests."""
+    """Ends a run of these tests."""
 
 
 class Cut:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -69,10 +70,8 @@ class Task:
 
 @contextlib.contextmanager
 def deaf() -> Iterator[None]:
-    """A block in which processes are started that never hear Ctrl-C, not even while they import.
-
-    Ctrl-C reaches the whole group of processes, and one is to answer it.
-    """
+    """A block in which processes are started that never hear Ctrl-C, not even while they import."""
+    resource_tracker.ensure_running()  # its start, which the first process brings, would unblock
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -235,6 +234,7 @@ def serve(
     It says ``(None, None)`` once, when it is ready. A task is answered by one ``(client id, extent
     in up)`` per client, each sent when the other end has said that ``up`` may be written.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: one answers it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     held = by_id(data.read(clients)[0])

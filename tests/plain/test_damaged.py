@@ -20,7 +20,7 @@ from tests.plain.conftest import TINY, refused
 FILES = ("config.yaml", "environment.json", "engine.json", "metrics.csv", "times.csv")
 
 PREFIXES = {"half": lambda text: text[: len(text) // 2], "two bytes short": lambda text: text[:-2]}
-"""What a crash or a full disk leaves of a file."""
+"""The part of a file that a crash or a full disk leaves."""
 
 DAMAGES = PREFIXES | {
     "empty": lambda text: b"",
@@ -50,7 +50,7 @@ class Cut:
 
 
 def settle_at_once(self, *_):
-    """What Auto finds out by measuring."""
+    """The choice of Auto, without measuring."""
     return replace(self, engine=Sequential()), {"Sequential()": 0.1}
 
 

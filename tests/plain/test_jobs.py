@@ -38,7 +38,7 @@ def test_two_jobs_give_what_one_gives(config, runs):
 
 
 class Screen:
-    """What a terminal of 80 columns shows of the bytes that a program writes to it."""
+    """A terminal of 80 columns: the lines it shows after the bytes that a program wrote."""
 
     PIECE = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])|([\r\n])|([^\x1b\r\n])")
 
@@ -163,7 +163,7 @@ def test_ctrl_c_stops_all_of_a_sweep_and_says_how_to_go_on(config, runs, fedboli
 
 
 def work(what, *, callbacks):
-    """What the processes of these tests do."""
+    """The work of the processes of these tests."""
     if what == "die":
         os.kill(os.getpid(), 9)
     if what == "raise":
