@@ -152,18 +152,15 @@ def verdict(found: Sequence[Figures]) -> None:
     Args:
         found: Figures of every data set.
     """
-    for title, end in (
-        ("by the rule", ""),
-        *((f"scaling {name}", f" {name}") for name in SCALINGS),
-    ):
+    for end in ("", *(f" {name}" for name in SCALINGS)):
+        title = f"scaling{end}" if end else "by the rule"
         names = [kind + end for kind in KINDS]
         ranks = mean_ranks(found, names)
         cells = ", ".join(
             f"{kind} {rank:.2f} ({statistics.fmean(one[name] for one in found):.3f})"
             for kind, name, rank in zip(KINDS, names, ranks, strict=True)
         )
-        kinds = f"scaling {title}" if end else title
-        print(f"{kinds}: mean rank (mean accuracy): {cells}")
+        print(f"{title}: mean rank (mean accuracy): {cells}")
         for kind, name in zip(KINDS[1:], names[1:], strict=True):
             gains = [one[name] - one[names[0]] for one in found]
             wins, ties = sum(g > 0 for g in gains), sum(g == 0 for g in gains)
