@@ -258,18 +258,13 @@ class Adam(Optimizer):
             given = [[x.clone() for x in tensors] for tensors in given]
         points, mean, square = given
         lined_up = [_lying_as(x, g) for x, g in zip(points, _of(gradients, names), strict=True)]
+        numbers = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
         torch._fused_adam_(  # type: ignore[attr-defined]  # the public call counts for every row
-            rows(points),
-            rows(lined_up),
-            rows(mean),
-            rows(square),
+            *map(rows, (points, lined_up, mean, square)),
             [],
             list(step.float().reshape(-1).unbind()) * len(names),
-            lr=lr,
-            beta1=self.beta1,
-            beta2=self.beta2,
+            **numbers,
             weight_decay=self.weight_decay,
-            eps=self.eps,
             amsgrad=False,
             maximize=False,
         )
