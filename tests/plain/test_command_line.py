@@ -13,7 +13,7 @@ from fedbolic.experiment import run
 from fedbolic.federated import FedAvg, RunStoppedError, Sequential
 from fedbolic.federated.engine import Failure
 from fedbolic.figure import Disc
-from tests.plain.conftest import ROOT, refused
+from tests.plain.conftest import refused
 
 FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
 
@@ -137,19 +137,6 @@ def test_the_printed_configuration_is_complete_and_gives_the_same_run(fedbolic, 
     assert build(run, ["--config", str(file)]) == build(
         run, ["--config", str(config), "--runs", str(runs)]
     )
-
-
-@pytest.mark.parametrize("command", [[], ["run"], ["sweep"], ["resume"], ["report"]])
-def test_help_names_what_may_be_asked(command, fedbolic):
-    code, out, err = fedbolic(*command, "--help")
-    assert (code, err) == (0, "")
-    assert out.startswith("usage: fedbolic")
-
-
-def test_the_help_of_a_class_is_its_docstring(fedbolic):
-    code, out, _ = fedbolic("run", "--method.help=fedbolic.federated.FedAvg")
-    assert code == 0
-    assert "Local step size, above 0." in " ".join(out.split())
 
 
 class PowerError(RuntimeError):
@@ -377,41 +364,3 @@ def test_classes_of_the_folder_one_stands_in_are_found_after_all_others(
     assert sys.path == [*installed, str(here)]
     fedbolic("run", "--config", config, *words)
     assert sys.path == [*installed, str(here)]
-
-
-def flat(settings, prefix=""):
-    """The flags of a printed configuration."""
-    for name, value in settings.items():
-        inner = (
-            value.get("init_args", {} if "class_path" in value else value)
-            if isinstance(value, dict)
-            else {}
-        )
-        yield f"--{prefix}{name}"
-        if name != "sharing":
-            yield from flat(inner, f"{prefix}{name}.")
-
-
-@pytest.mark.parametrize("name", ["fedavg", "hyperfed", "fedhull", "flatland", "flynn"])
-def test_help_names_every_option_of_a_configuration(name, fedbolic, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    words = ["--config", f"configs/{name}/quick.yaml"]
-    _, printed, _ = fedbolic("run", *words, "--print_config")
-    code, out, err = fedbolic("run", *words, "--help")
-    assert (code, err) == (0, "")
-    told = set(out.replace("[", " ").split())
-    assert [flag for flag in flat(yaml.safe_load(printed)) if flag not in told] == []
-
-
-def test_help_is_that_of_the_class_named_by_a_flag(fedbolic):
-    ditto = "--method=fedbolic.baselines.Ditto"
-    for order in (["--help", ditto], [ditto, "-h"]):
-        code, out, _ = fedbolic("run", *order)
-        assert code == 0
-        assert out.startswith("usage: fedbolic")
-        assert "--method.pull PULL" in out
-        assert "--data.partition.alpha ALPHA" in out  # of the default
-        assert "--evaluation.tune.epochs EPOCHS" in out
-    assert "--method.pull" not in fedbolic("run", "--help")[1]
-    assert "--terms.timeout" in fedbolic("flower", "--help")[1]
-    assert refused(fedbolic("run", "--help", "--config=no.yaml"), names=["no.yaml"])
