@@ -17,6 +17,9 @@ from fedbolic.types import Tree
 DEEPEST = 64
 """A tree has no more levels."""
 
+TENSORS: tuple[type[Tensor], ...] = (Tensor, Parameter)
+"""Kinds of tensors that can be loaded again without running the code of others."""
+
 MOST_PARTS = 100_000
 """A tree has no more: one that holds the same branches again and again would hardly end."""
 
@@ -72,7 +75,7 @@ def find_fault(x: object) -> str | None:
 
 
 def _find_leaf_fault(leaf: object) -> str | None:
-    if type(leaf) in (Tensor, Parameter, bool, float):
+    if type(leaf) in (*TENSORS, bool, float):
         return None
     if type(leaf) is int and abs(leaf) < LARGEST:
         return None

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fedbolic import tree
+
 DEVICE = torch.device("meta")
 
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
@@ -94,5 +96,6 @@ def device(monkeypatch):
         return x if device is None else x.to(device)
 
     monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(tree, "TENSORS", (*tree.TENSORS, Elsewhere))  # as a GPU's would be
     with Dispatch():
         yield DEVICE

@@ -89,7 +89,7 @@ def test_a_worker_keeps_no_cast_copy():
     state = method.init(data.meta, Rng(0))
     messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
     with torch.autocast("cpu", torch.bfloat16):
-        (task,) = tasks(pickled(method), messages, [data.clients], {}, Rng(1))
+        (task,) = tasks("updates", pickled(method), messages, [data.clients], {}, Rng(1))
     before = torch.get_default_dtype()
     with Casts() as casts:
         alive = [casts.alive() for _ in results(Sequential(), dict(enumerate(data.clients)), task)]

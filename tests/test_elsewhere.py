@@ -29,7 +29,7 @@ def measured(method, data, device="cpu", channels=()):
 
 def few(data):
     """The first two clients and the test set."""
-    meta = dataclasses.replace(data.meta, sizes=data.meta.sizes[:2])
+    meta = dataclasses.replace(data.meta, num_clients=2)
     clients = [dataclasses.replace(client, meta=meta) for client in data.clients[:2]]
     return FederatedData(tuple(clients), meta, data.holdout)
 

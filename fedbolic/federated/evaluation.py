@@ -83,7 +83,7 @@ class Evaluation:
         calibrate: A closed-form head for the method's features, found after the last round only and
             scored under ``calibrated/...``; none: no such scores. A method without a global model,
             or whose model takes no gradient steps, has none either.
-        clients: Clients that are scored, a uniform sample that is the same throughout a run;
+        clients: Clients that are scored, at least 1: a uniform sample, the same throughout a run;
             ``None``: all of them.
         per_client: Record every client's own numbers, too, besides those of the federation. A table
             of results needs them for its mean and its worst client.

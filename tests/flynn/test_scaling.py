@@ -101,8 +101,7 @@ def one_party(data):
         key: torch.cat([client.train.tensors[key] for client in data.clients])
         for key in first.train.tensors
     }
-    size = len(tensors["y"])
-    meta = dataclasses.replace(data.meta, sizes=(size,))
+    meta = dataclasses.replace(data.meta, num_clients=1)
     return dataclasses.replace(first, train=type(first.train)(tensors), meta=meta)
 
 
