@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
-settings.register_profile("fedbolic", deadline=None, derandomize=True)
-settings.register_profile("fuzz", deadline=None, max_examples=300, print_blob=True)
+# all that hypothesis would otherwise choose by where it runs, or by how fast the machine is
+PROFILE = {"deadline": None, "database": None, "suppress_health_check": (HealthCheck.too_slow,)}
+settings.register_profile("fedbolic", **PROFILE, derandomize=True)
+settings.register_profile("fuzz", **PROFILE, derandomize=False, max_examples=300, print_blob=True)
 settings.load_profile("fedbolic")  # --hypothesis-profile comes later and wins
 
 OPTIONS = {"slow": "--slow", "network": "--network", "flower": "--flower"}
