@@ -150,6 +150,10 @@ def test_ctrl_c_stops_all_of_a_sweep_and_says_how_to_go_on(config, runs, fedboli
     assert "Traceback" not in screen.text
     said = re.search(r"fedbolic: interrupted; `(.*)` goes on where it was", screen.text)
     assert shlex.split(said[1]) == ["fedbolic", *map(str, words)]
+    for _ in range(600):  # the tracker of shared resources ends when it sees that all others have
+        if not session(leader):
+            break
+        time.sleep(0.1)
     assert session(leader) == []
     folder = runs / "my table"
     assert {path.parent.parent.name for path in folder.rglob("state.pt")} == {"one", "two"}
