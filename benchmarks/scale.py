@@ -1,4 +1,4 @@
-"""What a run costs as its clients grow: to load, exchange, score, save and resume.
+"""Cost of a run as its clients grow: loading, exchange, scoring, saving, resuming.
 
 Each size has a process of its own. All clients have taken part once before anything is measured,
 so that a method with client state has the states of all of them on disk.
@@ -148,7 +148,7 @@ def filled(method: Method, data: FederatedData, position: Position, folder: RunF
 
 
 def measured(num_clients: int, name: str, engine: str, root: Path) -> dict[str, float]:
-    """What :func:`cost` finds in a process of its own."""
+    """Result of :func:`cost` in a separate process."""
     with tempfile.TemporaryDirectory(dir=root) as folder:
         words = [
             str(num_clients),

@@ -30,7 +30,7 @@ Examples = tuple[np.ndarray, np.ndarray]
 
 
 def tables() -> dict[str, Examples]:
-    """Those of scikit-learn, and Breiman's twonorm, by name."""
+    """Small tables of scikit-learn, and Breiman's twonorm, by name."""
     loaders = {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits}
     found = {}
     for name, load in loaders.items():

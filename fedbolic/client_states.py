@@ -243,7 +243,7 @@ class ClientStates(Mapping[int, Tree]):
 
 
 class _Places:
-    """Where the last record of every client lies: two numbers a client, not objects."""
+    """Positions of the last record of every client: two numbers a client, not objects."""
 
     def __init__(self) -> None:
         self.table = np.zeros((0, 2), dtype=np.int64)
@@ -270,7 +270,7 @@ class _Places:
         self.table[client_id] = start, length
 
     def ids(self) -> list[int]:
-        """Who has a record, ascending."""
+        """Ids of clients with a record, ascending."""
         return np.flatnonzero(self.table[:, 1]).tolist()
 
     def bytes_of(self, client_ids: Mapping[int, Any]) -> int:

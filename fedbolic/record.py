@@ -156,7 +156,7 @@ class RunFolder:
         self._replace("engine.json", lambda file: file.write(f"{text}\n".encode()))
 
     def client_states(self) -> ClientStates:
-        """Where a run that begins here keeps client state: on disk, and none yet."""
+        """Empty client state on disk, for a run that begins here."""
         return ClientStates(ClientStateStore(self.path))
 
     def save(self, checkpoint: dict[str, Any], rows: Iterable[Row], seconds: float) -> None:

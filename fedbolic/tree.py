@@ -89,7 +89,7 @@ def _find_leaf_fault(leaf: object) -> str | None:
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a text that can be written: half of a surrogate pair is no character."""
+    """True for a text that can be encoded: half of a surrogate pair is no character."""
     if type(value) is not str:
         return False
     try:

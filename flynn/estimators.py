@@ -321,7 +321,7 @@ def _labelled(model: Any, X: Any, y: Any, *, reset: bool) -> tuple[NDArray[Any],
 
 
 def _weights(X: NDArray[Any], sample_weight: Any) -> NDArray[np.float64] | None:
-    """How often each example counts; `None`: once."""
+    """Weight of each example; ``None``: one."""
     if sample_weight is None:
         return None
     return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

@@ -1,4 +1,4 @@
-"""What an estimator's hash needs once it is fitted: connections, signs, and a scale of features."""
+"""Fitted parts of an estimator's hash: connections, signs, and a scale of features."""
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -73,7 +73,7 @@ def draw(model: Settings, X: NDArray[Any], weights: NDArray[np.float64] | None =
 def _scaler(
     scaling: Rescaling, X: NDArray[Any], weights: NDArray[np.float64] | None
 ) -> StandardScaler | MinMaxScaler | None:
-    """What learned from examples how to scale features."""
+    """Scaler that was fitted to examples."""
     if scaling is None:
         return None
     check.one_of(("standard", "range"), scaling=scaling)

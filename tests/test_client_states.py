@@ -102,7 +102,7 @@ def states_of(store):
 @settings(max_examples=30)
 @given(changes=CHANGES, slack=st.sampled_from([0, 10**6]))
 def test_a_store_is_a_dict_that_is_updated(changes, slack, tmp_path_factory):
-    """Whether the log is written anew on the way or not, and whether it is closed between."""
+    """Cases: with and without compaction on the way, and with and without closing in between."""
     folder = tmp_path_factory.mktemp("store")
     model, store = {}, ClientStateStore(folder)
     with pytest.MonkeyPatch.context() as patch:

@@ -145,7 +145,7 @@ def images(dtype):
 
 
 def by_torch(method, data, client, state, rng):
-    """What torch's own loop over a module makes of a client's parameters."""
+    """Parameters of a client after torch's own loop over a module."""
     network = method.model(data.meta)._make(seed=state["seed"]).to(client.no_inputs.dtype).train()
     optimizer = theirs(method.optimizer, list(network.parameters()))
     for x, y in batches(rng, 1, client, epochs=1, batch_size=4):

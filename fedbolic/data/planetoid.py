@@ -120,7 +120,7 @@ def unpickle(path: Path) -> Any:
 
 @dataclass(eq=False)
 class _Type:
-    """What a pickle says of the type of an array's numbers."""
+    """Stand-in for the dtype of a pickled array."""
 
     kind: str
 
@@ -131,7 +131,7 @@ class _Type:
 
 @dataclass(eq=False)
 class _Array:
-    """What a pickle says of an array."""
+    """Stand-in for a pickled array."""
 
     state: tuple = ()
 
@@ -149,7 +149,7 @@ class _Array:
 
 @dataclass(eq=False)
 class _Rows:
-    """What a pickle says of a matrix in compressed sparse rows."""
+    """Stand-in for a pickled matrix in compressed sparse rows."""
 
     state: Mapping[str, Any] = field(default_factory=dict)
 

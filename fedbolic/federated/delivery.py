@@ -121,7 +121,7 @@ def _is_metric(metric: tuple[object, object]) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number that fits a float; NaN and infinity do, and 10 ** 400 does not."""
+    """True for a number that fits a float; NaN and infinity do, and 10 ** 400 does not."""
     if not isinstance(value, Real):
         return False
     try:

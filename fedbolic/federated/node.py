@@ -58,7 +58,7 @@ def question(
 
 
 def introduction(client: Client) -> Tree:
-    """What a client tells of itself before the first round.
+    """Description that a client sends before the first round.
 
     Args:
         client: With its data.
@@ -74,7 +74,7 @@ def introduction(client: Client) -> Tree:
 
 
 def acquainted(introductions: Mapping[int, Tree]) -> tuple[Meta, tuple[int, ...]]:
-    """What every party knows of a federation of these clients, and the sizes that the server keeps.
+    """Common knowledge of a federation of these clients, and the server's record of sizes.
 
     Args:
         introductions: By client id.
@@ -169,7 +169,7 @@ class Node:
         return client, rng, tree.to(memory, client.no_inputs.device)
 
     def _meta(self, told: str) -> Meta:
-        """What every party knows of the federation, where the server says it as it is known here.
+        """Common knowledge of the federation, once the server's words agree with it.
 
         Secrets depend on it, such as the threshold of a sum and the scale of private noise.
 

@@ -16,7 +16,7 @@ A call more costs a tiny model as much as the whole step; below this bound that 
 
 
 def most_padding(lengths: Int[Tensor, "clients steps"], *, mixes_examples: bool) -> float:
-    """How much the batches of one step may grow by padding, as for :func:`parts`.
+    """Largest growth by padding that :func:`parts` may allow.
 
     Args:
         lengths: Of every client's batches; 0 where it is done.

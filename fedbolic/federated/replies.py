@@ -136,7 +136,7 @@ def read_update(
 
 
 def _is_bounded(leaf: object) -> bool:
-    """Whether a number may be added to others; NaN and infinity are found out elsewhere."""
+    """True for a number that may be added to others; NaN and infinity are checked elsewhere."""
     if isinstance(leaf, Tensor):
         return not leaf.is_floating_point() or not bool((leaf.abs() > LARGEST).any())
     return isinstance(leaf, str) or not abs(leaf) > LARGEST  # type: ignore[arg-type]  # a number

@@ -335,7 +335,7 @@ def counted_loss(
     batch: Params,
     context: Tree,
 ) -> tuple[Tensor, Params]:
-    """What :meth:`Stepped.loss` gives, with the counts of clamped points beside the buffers.
+    """Result of :meth:`Stepped.loss`, with counts of clamped points among the buffers.
 
     Raises:
         ValueError: If there is not one loss per example.

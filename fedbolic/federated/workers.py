@@ -172,7 +172,7 @@ class Pool(Engine):
         memories: Mapping[int, Tree],
         rng: Rng,
     ) -> Generator[Result, None, None]:
-        """What the workers give for each client, in order."""
+        """Results of the workers for each client, in order."""
         if unknown := [c.id for c in clients if not self._holds(c)]:
             raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
         if any(worker.pending for worker in self.workers.values()):

@@ -35,7 +35,7 @@ class Adversary:
         self.errors = set()
 
     def asked(self, phase, message, client_id, memory):
-        """What a node answers, or the client that is played."""
+        """Reply of a node, or of the client that is played."""
         if client_id not in self.memories:
             said = question(phase, message, {"name": memory}, self.meta, RNG, task="update")
             node = 1000 - client_id

@@ -128,7 +128,7 @@ def test_nodes_give_what_sequential_gives(tmp_path):
 
 def test_draws_differ_from_client_to_client_and_from_round_to_round():
     class Keeping(FedAvg):
-        """What the stream gives at each client, sent as a metric."""
+        """Draws of the global stream at each client, sent as a metric."""
 
         def local_update(self, message, client, memory, rng):
             update, memory = super().local_update(message, client, memory, rng)

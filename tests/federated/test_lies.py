@@ -28,7 +28,7 @@ NAMED = (
 
 
 def tree_of(text, *buffers):
-    """What a transport makes of a letter that the node wrote itself."""
+    """Reply that a transport delivers for a message of the node's own making."""
     try:
         return decode(Letter(text, buffers))
     except ValueError as error:

@@ -63,7 +63,7 @@ def updates(x, weights=None, dtype=torch.float64):
 
 
 def rounding(x):
-    """How well a step is known: products are, to 1e-16, and a length is the root of one."""
+    """Accuracy of a step: products are exact to 1e-16, and a length is the root of one."""
     return 1e-7 * float(x.norm(dim=1).max())
 
 

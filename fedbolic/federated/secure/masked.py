@@ -57,7 +57,7 @@ class MaskedSum(Aggregator):
         return Total({**payload, "form": form[0]}, float(len(usual.clients)), tuple(usual.clients))
 
     def _form(self, client_id: int, payload: Tree) -> tuple[object, ...] | None:
-        """What vectors that are added have in common; ``None`` if this one is none of this sum."""
+        """Common form of the vectors of a sum; ``None`` if this vector does not belong to it."""
         form, signature = payload.get("form"), tree.signature(payload)
         names = [name for name, _ in self.moduli]
         if payload.keys() != {"form", "signature", *names} or not isinstance(form, str):

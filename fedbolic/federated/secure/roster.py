@@ -257,7 +257,7 @@ def is_genuine(card: bytes, session: int, client_id: int) -> bool:
 
 
 def has_keys(card: bytes) -> bool:
-    """Whether the two public keys of a card are different, and others can agree on secrets with it.
+    """True if the two public keys of a card differ and others can agree on secrets with it.
 
     With a card of others every client refuses the roster.
 
