@@ -46,7 +46,7 @@ class Elsewhere(Tensor):
 
 
 class Dispatch(TorchDispatchMode):
-    """Dispatch of factory functions to the device; operations on its tensors dispatch themselves."""
+    """Makes tensors on the device; operations on those tensors dispatch themselves."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return handled(function, args, kwargs or {})
