@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from fedbolic import tree
 from fedbolic.federated import Mean, MinNorm, Update
 from fedbolic.federated.min_norm import QUIET
-from tests.federated.hulls import hulls, seeds
+from tests.federated.hulls import hulls, nearest_by_faces, seeds, updates
 
 recipes = st.builds(
     MinNorm,
