@@ -2,6 +2,6 @@
 
 from importlib.util import find_spec
 
-FLOWER = ["fedbolic/deploy/app.py", "fedbolic/federated/flower.py"]
+FLOWER = ["fedbolic/remote/app.py", "fedbolic/remote/flower.py"]
 
 collect_ignore = [] if find_spec("flwr") else FLOWER

@@ -1,4 +1,4 @@
-"""What each size of a FlyHash does: the curves of Appendix D.6 of the FlyNN paper.
+"""Accuracy curves over the sizes of a FlyHash: Appendix D.6 of the FlyNN paper.
 
 FEDBOLIC_DATA=FOLDER python -m benchmarks.curves --sets digits 36 --plot flynn/curves.png
 """

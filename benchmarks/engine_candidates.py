@@ -1,4 +1,4 @@
-"""Who trains by federated averaging in ``benchmarks.engines``, and on what.
+"""Candidates and workloads of ``benchmarks.engines``.
 
 Every candidate starts from the same parameters and takes the batches of every round in the same
 order.
@@ -31,12 +31,12 @@ from fedbolic.federated import (
     Batched,
     Engine,
     Evaluation,
-    FedAvg,
-    Schedule,
+    LocalTraining,
     Sequential,
     Trainer,
     Workers,
 )
+from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import Backbone
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params
@@ -84,9 +84,9 @@ class Body(Backbone):
 
 
 def method(work: Workload) -> FedAvg:
-    """What the engines run."""
-    schedule = Schedule(epochs=1, batch_size=work.batch_size)
-    return FedAvg(Body(work), rounds=sys.maxsize, schedule=schedule, lr=work.lr)
+    """Method that the engines run."""
+    local = LocalTraining(epochs=1, batch_size=work.batch_size)
+    return FedAvg(Body(work), rounds=sys.maxsize, local=local, lr=work.lr)
 
 
 def federation(work: Workload, data: Sequence[tuple[Tensor, Tensor]]) -> FederatedData:
@@ -163,8 +163,8 @@ class Trained(Candidate):
     @override
     def round(self, orders: list[int]) -> None:
         del orders  # the trainer draws the same ones from its own streams
-        position, _ = next(self.rounds)
-        self.now = position.state["parameters"]
+        state, _ = next(self.rounds)
+        self.now = state.server_state["parameters"]
 
     @override
     def values(self) -> Params:

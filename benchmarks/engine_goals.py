@@ -1,4 +1,4 @@
-"""What the engines are meant to reach, and whether a run of ``benchmarks.engines`` reached it."""
+"""Goals of the engines, and checks of a run of ``benchmarks.engines`` against them."""
 
 import io
 import itertools
@@ -9,21 +9,14 @@ from typing import Literal
 import torch
 
 from benchmarks import plain_loop
-from benchmarks.engine_candidates import (
-    ENGINES,
-    PLAIN,
-    RNG,
-    WORKLOADS,
-    Body,
-    federation,
-    method,
-)
+from benchmarks.engine_candidates import ENGINES, PLAIN, RNG, WORKLOADS, Body, federation, method
 from benchmarks.engine_rounds import Found, ask_peak, difference
 from benchmarks.plain_loop import Workload
 from fedbolic.data import Dirichlet
-from fedbolic.federated import Auto, Engine, Evaluation, FedAvg, Position, Trainer
-from fedbolic.federated.feed import Feed
-from fedbolic.federated.task import Task
+from fedbolic.federated import Auto, Engine, Evaluation, Trainer, TrainerState
+from fedbolic.federated.engines.batch_loader import BatchLoader
+from fedbolic.federated.engines.client_task import ClientTask
+from fedbolic.methods import FedAvg
 from fedbolic.rng import Rng
 
 CROWD = Workload("1000 x CNN-S", 1000, 32, channels=(6, 16), widths=(64,))
@@ -42,7 +35,7 @@ class Goal:
         what: The quantity.
         sense: Whether the figure must be at least or at most the bound.
         bound: What it is held against.
-        figure: As measured; none if it was not.
+        figure: As measured; ``None`` if it was not.
     """
 
     id: str
@@ -110,7 +103,7 @@ def speed_goals(found: Mapping[str, Found]) -> list[Goal]:
 
 
 def auto_speed(found: Mapping[str, Found]) -> float | None:
-    """How many times as fast as the best of the others ``Auto`` is, where that is least."""
+    """Speed of ``Auto`` over the best of the others, on its worst workload."""
     speeds = [
         min(speed for name in ENGINES if (speed := f.speed("Auto", name, kind="wall")) is not None)
         for f in found.values()
@@ -159,8 +152,12 @@ def padded_work(alpha: float, rng: Rng) -> float:
     data = federation(work, [(torch.zeros(len(part), 1), labels[part]) for part in split])
     trained = FedAvg(Body(work))  # its default schedule: 5 epochs in batches of 128
     message = trained.broadcast(trained.init(data.meta, rng), 0)
-    tasks = [Task.begin(trained, message, c, {}, rng.at("client", c.id)) for c in data.clients]
-    feed = Feed(sorted(tasks, key=lambda task: -len(task.plan.lengths)), trained.schedule.repeats)
+    tasks = [
+        ClientTask.begin(trained, message, c, {}, rng.at("client", c.id)) for c in data.clients
+    ]
+    feed = BatchLoader(
+        sorted(tasks, key=lambda task: -len(task.plan.lengths)), trained.local.repeats
+    )
     masks = [
         batch["mask"] for step in range(len(feed.num_active)) for _, batch, _ in feed.batches(step)
     ]
@@ -176,6 +173,6 @@ def resume_difference(engine: Engine) -> float:
     _, (second, _), (third, _) = itertools.islice(trainer.run(trained, data, RNG), 3)
     torch.save(second.checkpoint(), file)
     file.seek(0)
-    position = Position.restore(torch.load(file, weights_only=True))
-    again, _ = next(trainer.run(trained, data, RNG, position))
-    return difference(third.state["parameters"], again.state["parameters"])
+    state = TrainerState.restore(torch.load(file, weights_only=True))
+    again, _ = next(trainer.run(trained, data, RNG, state))
+    return difference(third.server_state["parameters"], again.server_state["parameters"])

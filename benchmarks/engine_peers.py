@@ -28,7 +28,7 @@ ENDLESS = 10**6
 
 @functools.cache
 def given() -> tuple[Workload, list[tuple[Tensor, Tensor]], dict[str, Tensor]]:
-    """What every client does, the clients' data and the first global parameters."""
+    """Work of every client, the clients' data and the first global parameters."""
     fields, data, values = torch.load(os.environ[GIVEN])
     return Workload(**fields), data, values
 

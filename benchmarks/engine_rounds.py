@@ -1,4 +1,4 @@
-"""What a round of each candidate costs in time and memory, and how far from the plain loop it is.
+"""Time, memory and numerical difference of a round of each candidate.
 
 The candidates' rounds take turns within one run, so that the ratios of two of them survive a
 machine that is busy with something else.
@@ -40,7 +40,7 @@ EXACT_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Cost:
-    """What one round took, in seconds.
+    """Cost of one round, in seconds.
 
     Args:
         wall: By the clock on the wall.
@@ -72,7 +72,7 @@ def difference(x: Params, y: Params) -> float:
 
 @dataclass(eq=False)
 class Found:
-    """What was measured on one workload, by candidate.
+    """Measurements of one workload, by candidate.
 
     Args:
         costs: Of every round after the first few.
@@ -89,7 +89,7 @@ class Found:
     failed: dict[str, str] = field(default_factory=dict)
 
     def speeds(self, name: str, other: str = PLAIN, *, kind: str = "cpu") -> list[float]:
-        """How many times as fast as another a candidate was, round by round.
+        """Speed of one candidate over another, round by round.
 
         Args:
             name: Of the candidate.
@@ -100,7 +100,7 @@ class Found:
         return [getattr(theirs, kind) / getattr(mine, kind) for theirs, mine in pairs]
 
     def speed(self, name: str, other: str = PLAIN, *, kind: str = "cpu") -> float | None:
-        """The median of :meth:`speeds`; none if one of the two did not run."""
+        """The median of :meth:`speeds`; ``None`` if one of the two did not run."""
         found = self.speeds(name, other, kind=kind)
         return statistics.median(found) if found else None
 

@@ -50,7 +50,7 @@ def row(name: str, found: Found) -> str:
 
 
 def title(work: Workload) -> str:
-    """What a workload is, in a line."""
+    """One-line description of a workload."""
     layers = [f"conv{n}" for n in work.channels] + [str(n) for n in work.widths]
     network = "-".join([*layers, str(work.num_classes)])
     shape = "x".join(map(str, work.input_shape))

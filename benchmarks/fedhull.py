@@ -21,7 +21,7 @@ from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points, uniform_
 from fedbolic.federated import Method, Trainer
 from fedbolic.federated.secure import SecureSum
 from fedbolic.rng import Rng
-from fedhull import FedHull, Hyperbolic, PolarGrid, exchanges
+from fedhull import FedHull, HyperbolicBoundary, PolarGrid, exchanges
 from fedhull.exchanges import Hulls, Names, Sizes
 from fedhull.hull import hull
 from fedhull.transmit import num_symbols
@@ -126,7 +126,7 @@ def trial(method: FedHull, data: FederatedData) -> dict[str, float]:
     stages = {
         "client hulls, report": (Sizes, "local_update"),
         "encode": (Hulls, "local_update"),
-        "decode": (exchanges, "decode"),
+        "decode": (exchanges, "decode_hulls"),
         "labels": (type(method.code), "decode"),
         "distances": (exchanges, "hull_distances"),
         "grouping": (type(method.grouping), "groups"),
@@ -165,9 +165,9 @@ def olsson(split: int | None, *, legacy: int | None, seed: int) -> FederatedData
 
 
 def cases() -> dict[str, tuple[FedHull, Callable[[int], FederatedData]]]:
-    """What is timed, by title."""
+    """Timed cases by title."""
     synthetic = HalfPlanes(num_points=20_000, offset=0.2, margin=0.01, least=1000)
-    boundary = Hyperbolic(20_000.0, pairs=1)
+    boundary = HyperbolicBoundary(20_000.0, pairs=1)
     return {
         "Olsson": (FedHull(GRID), lambda i: olsson(3, legacy=3, seed=i)),
         "20,000 points": (

@@ -9,7 +9,7 @@ import yaml
 
 from fedbolic import experiment
 from fedbolic.configuration import build
-from fedbolic.published import PUBLISHED, read
+from fedbolic.published import PUBLISHED, read_published
 from fedbolic.record import Row
 from fedbolic.report import TableRow, find
 from fedbolic.rng import Rng
@@ -29,7 +29,7 @@ def partition(
         config: A run's.
         seeds: Of the split and the partition.
         options: Settings of the run that are to be others.
-        plot: Where a picture of the first seed's clients goes; none: nowhere.
+        plot: Where a picture of the first seed's clients goes; ``None``: nowhere.
     """
     settings = build(experiment.run, ["--config", str(config), *options])
     reports = [partition_report(settings["data"].load(Rng(seed).at("data"))) for seed in seeds]
@@ -108,7 +108,7 @@ def table(path: Path, reference: str) -> None:
     """Print a sweep's table: every score at the round chosen on validation."""
     rows = find(path)
     file = path / PUBLISHED
-    numbers = read(file) if file.exists() else []
+    numbers = read_published(file) if file.exists() else []
     known = {
         n.row: n.value + COPIED * ("copied" in n.source) for n in numbers if n.column == COLUMN
     }

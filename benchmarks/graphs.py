@@ -20,8 +20,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from fedbolic import tree
 from fedbolic.data import Client, Graph, GraphSplit
 from fedbolic.data.graph import simple_edges
-from fedbolic.data.graph_sets import compact
-from fedbolic.federated import Batched, Engine, Schedule, Sequential
+from fedbolic.data.graph_sets import compact_features
+from fedbolic.federated import Batched, Engine, LocalTraining, Sequential
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
 from flatland import GCN, FlatLand
@@ -49,7 +49,7 @@ def clients(num_features: int, seed: int = 0) -> list[Client]:
         edges = torch.randint(n, (2, 2 * n), generator=generator)
         if num_features > 100:
             x = (torch.rand(n, num_features, generator=generator) < 0.013).float()
-            x = compact(x / x.sum(1, keepdim=True).clamp(min=1))
+            x = compact_features(x / x.sum(1, keepdim=True).clamp(min=1))
         else:
             x = torch.randn(n, num_features, generator=generator)
         labels = torch.randint(NUM_CLASSES, (n,), generator=generator)
@@ -79,7 +79,7 @@ class Plain(nn.Module):
 def plain_round(members: list[Client], epochs: int, rate: float) -> Callable[[], None]:
     """A round of the loop; every client's Adam goes on where its last round ended."""
     model = Plain(members[0].meta.input_shape[0], rate)
-    anchor = copy.deepcopy(model.state_dict())
+    global_parameters = copy.deepcopy(model.state_dict())
     adam = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=1e-5)
     states: list = [None] * len(members)
     listed = []
@@ -92,7 +92,7 @@ def plain_round(members: list[Client], epochs: int, rate: float) -> Callable[[],
 
     def run() -> None:
         for i, (x, edges, weights, nodes, labels) in enumerate(listed):
-            model.load_state_dict(anchor)
+            model.load_state_dict(global_parameters)
             adam.state.clear()
             if states[i] is not None:
                 adam.state.update(states[i])
@@ -101,7 +101,7 @@ def plain_round(members: list[Client], epochs: int, rate: float) -> Callable[[],
                 cross_entropy(model(x, edges, weights)[nodes], labels).backward()
                 adam.step()
             states[i] = dict(adam.state)
-            tree.subtract({n: p.detach() for n, p in model.named_parameters()}, anchor)
+            tree.subtract({n: p.detach() for n, p in model.named_parameters()}, global_parameters)
 
     return run
 
@@ -111,14 +111,14 @@ def our_round(
 ) -> Callable[[], None]:
     """A round of an engine; the same steps, and Adam's moments are kept."""
     network = GCN((WIDTH, WIDTH), dropout=rate)
-    method = FlatLand(network, sharing={"*": "shared"}, schedule=Schedule(epochs, None))
-    state = method.init(members[0].meta, Rng(0))
-    memories: dict[int, dict] = {}
+    method = FlatLand(network, sharing={"*": "shared"}, local=LocalTraining(epochs, None))
+    server_state = method.init(members[0].meta, Rng(0))
+    client_states: dict[int, dict] = {}
 
     def run() -> None:
-        messages = {client.id: method.broadcast(state, client.id) for client in members}
-        for client, _, memory in engine.run(method, messages, members, memories, Rng(1)):
-            memories[client.id] = memory
+        messages = {client.id: method.broadcast(server_state, client.id) for client in members}
+        for client, _, client_state in engine.run(method, messages, members, client_states, Rng(1)):
+            client_states[client.id] = client_state
 
     return run
 

@@ -57,7 +57,7 @@ def cases(root: Path | None) -> dict[str, Case]:
     """Digits and synthetic data, and with a data folder also Letters and MNIST.
 
     Args:
-        root: The data folder, or none.
+        root: The data folder, or ``None``.
     """
     digits, numbers = (np.asarray(a) for a in load_digits(return_X_y=True))
     x, y = make_classification(

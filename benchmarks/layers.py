@@ -50,7 +50,7 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """What it is called in tables."""
+        """Name of the candidate in tables."""
         return f"{self.group}: {self.library} {self.name}"
 
 
@@ -64,15 +64,15 @@ def ball(device: str) -> Tensor:
     return Poincare().expmap0(vectors(device) / 2)
 
 
-def sheet(device: str) -> Tensor:
-    """The same points on the sheet."""
+def lorentz(device: str) -> Tensor:
+    """The same points on the hyperboloid."""
     return Lorentz().expmap0(Lorentz().lift(vectors(device)))
 
 
 def module(
     kind: Callable[[int, int], nn.Module], outputs: int, points: Callable[[str], Tensor]
 ) -> Callable[[str], Built]:
-    """How a candidate that is a plain module is built."""
+    """Builder of a candidate that is a plain module."""
 
     def build(device: str) -> Built:
         layer = kind(DIM, outputs).to(device)
@@ -84,14 +84,14 @@ def module(
 def behind_column(device: str) -> Built:
     """A linear map of points whose outputs are put behind a coordinate that nobody computes.
 
-    What any layer of the sheet pays that leaves the matrix product to torch.
+    What any layer of the hyperboloid pays that leaves the matrix product to torch.
     """
-    plain, x = nn.Linear(DIM + 1, DIM).to(device), sheet(device)
+    plain, x = nn.Linear(DIM + 1, DIM).to(device), lorentz(device)
     return (lambda x: torch.cat((x[:, :1], plain(x)), -1)), list(plain.parameters()), x
 
 
 def geoopt_linear(device: str) -> Built:
-    """The Mobius linear layer of geoopt's examples, from its verbs."""
+    """The Mobius linear layer of geoopt's examples, from its operations."""
     space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
     plain = nn.Linear(DIM, DIM).to(device)
     weight, bias = plain.weight, nn.Parameter(space.expmap0(plain.bias.detach() * 1e-3))
@@ -154,7 +154,7 @@ def hypll_classifier(device: str) -> Built:
 def graph(
     kind: Callable[[int, int], nn.Module], points: Callable[[str], Tensor]
 ) -> Callable[[str], Built]:
-    """How a graph convolution is built: on a random graph of 8 edges to a node."""
+    """Builder of a graph convolution on a random graph of 8 edges per node."""
 
     def build(device: str) -> Built:
         layer = kind(DIM, DIM).to(device)
@@ -168,20 +168,20 @@ def graph(
 CANDIDATES = (
     Candidate("linear", "Linear", "torch", module(nn.Linear, DIM, vectors)),
     Candidate("linear", "Linear behind a column", "torch", behind_column),
-    Candidate("linear", "LorentzLinear", "fedbolic", module(LorentzLinear, DIM, sheet)),
-    Candidate("linear", "LorentzFC", "fedbolic", module(LorentzFC, DIM, sheet)),
+    Candidate("linear", "LorentzLinear", "fedbolic", module(LorentzLinear, DIM, lorentz)),
+    Candidate("linear", "LorentzFC", "fedbolic", module(LorentzFC, DIM, lorentz)),
     Candidate("linear", "PoincareLinear", "fedbolic", module(PoincareLinear, DIM, ball)),
     Candidate("linear", "Mobius linear", "geoopt", geoopt_linear),
     Candidate("linear", "HLinear", "hypll", hypll_linear),
     Candidate("classifier", "Linear", "torch", module(nn.Linear, CLASSES, vectors)),
-    Candidate("classifier", "LorentzMLR", "fedbolic", module(LorentzMLR, CLASSES, sheet)),
+    Candidate("classifier", "LorentzMLR", "fedbolic", module(LorentzMLR, CLASSES, lorentz)),
     Candidate("classifier", "PoincareMLR", "fedbolic", module(PoincareMLR, CLASSES, ball)),
     Candidate("classifier", "dist2plane", "geoopt", geoopt_classifier),
     Candidate("classifier", "hyperplane_dists", "hypll", hypll_classifier),
     Candidate("graph", "GCNConv", "torch_geometric", graph(GCNConv, vectors)),
-    Candidate("graph", "LorentzConv", "fedbolic", graph(LorentzConv, sheet)),
-    Candidate("graph", "HGCNConv", "fedbolic", graph(HGCNConv, sheet)),
-    Candidate("graph", "HGCNConv at the origin", "fedbolic", graph(at_origin, sheet)),
+    Candidate("graph", "LorentzConv", "fedbolic", graph(LorentzConv, lorentz)),
+    Candidate("graph", "HGCNConv", "fedbolic", graph(HGCNConv, lorentz)),
+    Candidate("graph", "HGCNConv at the origin", "fedbolic", graph(at_origin, lorentz)),
 )
 FLOORS = {c.group: c.key for c in reversed(CANDIDATES) if c.library.startswith("torch")}
 """The key of what the candidates of a group are divided by."""
@@ -231,7 +231,7 @@ def step(candidate: Candidate, device: str, *, compiled: bool = False) -> Case:
 
 
 def installed(library: str) -> bool:
-    """Whether a package is there."""
+    """True if a package is installed."""
     return importlib.util.find_spec(library) is not None
 
 

@@ -40,7 +40,7 @@ def tensors(lift: Callable[[Tensor], Tensor], device: str) -> dict[str, Tensor]:
 
 
 def cases(space: Any, cdists: dict[str, Callable], lift: Callable, device: str) -> dict[str, Case]:
-    """Each verb of a space on the same numbers, its gradient included."""
+    """Each operation of a space on the same numbers, its gradient included."""
     given = tensors(lift, device)
     with torch.no_grad():
         x, y, w = (space.expmap0(given[name]) for name in "uvw")
@@ -95,12 +95,15 @@ def _broadcast(space: Any) -> dict[str, Callable]:
 
 
 def library(name: str, device: str) -> dict[str, Case]:
-    """The cases of a library, ``model verb``."""
+    """The cases of a library, ``model operation``."""
     made: dict[str, dict[str, Case]] = {}
     if name == "fedbolic":
         from fedbolic.manifolds import Lorentz, Poincare
 
-        for label, space, lift in (("ball", Poincare(1.0), _same), ("sheet", Lorentz(1.0), _lift)):
+        for label, space, lift in (
+            ("ball", Poincare(1.0), _same),
+            ("hyperboloid", Lorentz(1.0), _lift),
+        ):
             cdists = {
                 mode: lambda x, w, space=space, mode=mode: space.cdist(x, w, mode=mode)
                 for mode in ("auto", "mm", "mm64", "broadcast")
@@ -111,7 +114,7 @@ def library(name: str, device: str) -> dict[str, Case]:
 
         for label, space, lift in (
             ("ball", geoopt.PoincareBall(1.0).to(device), _same),
-            ("sheet", geoopt.Lorentz(1.0).to(device), _lift),
+            ("hyperboloid", geoopt.Lorentz(1.0).to(device), _lift),
         ):
             made[label] = cases(space, _broadcast(space), lift, device)
     else:

@@ -1,4 +1,4 @@
-"""What one call costs: time, operators, bytes written, memory held."""
+"""Cost of one call: time, operators, bytes written, memory held."""
 
 import itertools
 import statistics

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic.federated.min_norm import frank_wolfe, min_norm_point
+from fedbolic.federated.aggregators.min_norm import frank_wolfe, min_norm_point
 
 SIZES = (2, 10, 50, 100)
 GOAL_GAP = 1e-12  # of the largest square norm

@@ -66,8 +66,8 @@ def compare(
     torch.set_num_threads(1)
     done = _read(results)
     theirs = [] if published is None else _lines(published)
-    tuning = {"most": most, "lifts": lifts, "channels": channels}
-    settings = {**tuning, "planes": planes, "gradients": gradients}
+    fine_tuning = {"most": most, "lifts": lifts, "channels": channels}
+    settings = {**fine_tuning, "planes": planes, "gradients": gradients}
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
     for name in made:
         found = []
@@ -121,8 +121,8 @@ def task(name: str, features: str = "unit rows") -> Task:
         features: As for :func:`compare`.
     """
     raw = raw_task(name)
-    change = normalize if features == "unit rows" else scale
-    return Task(np.asarray(change(raw.x)), raw.y)
+    delta = normalize if features == "unit rows" else scale
+    return Task(np.asarray(delta(raw.x)), raw.y)
 
 
 def raw_task(name: str) -> Task:
@@ -207,7 +207,7 @@ def ours(one: Figures) -> list[str]:
 
 
 def baselines(one: Figures) -> list[str]:
-    """What FlyNN is compared to.
+    """Baselines of FlyNN.
 
     Args:
         one: Figures of a data set.

@@ -137,7 +137,7 @@ def sbfc(task: Task, seed: int) -> float:
     lengths = sorted({min(max(1, round(share * d)), MOST_BITS) for share in shares})
     x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
     sizes = {"dims": lengths, "num_classes": task.num_classes}
-    found = simhash.fold_accuracies(x, y, task.folds(), **sizes, seed=seed)
+    found = simhash.simhash_accuracies(x, y, task.folds(), **sizes, seed=seed)
     return float(found.mean(dim=1).max())
 
 

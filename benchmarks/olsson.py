@@ -15,7 +15,7 @@ from benchmarks.fedhull import GRID, olsson
 from fedbolic.data import FederatedData
 from fedbolic.federated import Method, Trainer
 from fedbolic.rng import Rng
-from fedhull import Central, Euclidean, FedHull, Hyperbolic
+from fedhull import Central, EuclideanBoundary, FedHull, HyperbolicBoundary
 
 PARTITIONS = 3
 """Of each split, for the federated rows; the others do not depend on it."""
@@ -52,12 +52,12 @@ def splits(num: int, C: float) -> dict[str, list[float]]:
         C: The price of a violated margin: lambda.
     """
     rows: dict[str, Method] = {
-        "CP": Central(Hyperbolic(C)),
-        "CE": Central(Euclidean(C)),
-        "CH-CP": Central(Hyperbolic(C), hulls="once"),
-        "CH-CE": Central(Euclidean(C), hulls="once"),
-        "FLP": FedHull(GRID, boundary=Hyperbolic(C)),
-        "FLE": FedHull(GRID, boundary=Euclidean(C)),
+        "CP": Central(HyperbolicBoundary(C)),
+        "CE": Central(EuclideanBoundary(C)),
+        "CH-CP": Central(HyperbolicBoundary(C), hulls="once"),
+        "CH-CE": Central(EuclideanBoundary(C), hulls="once"),
+        "FLP": FedHull(GRID, boundary=HyperbolicBoundary(C)),
+        "FLE": FedHull(GRID, boundary=EuclideanBoundary(C)),
     }
     found: dict[str, list[float]] = {name: [] for name in ("majority", *rows)}
     for split in range(num):
@@ -101,8 +101,8 @@ def main() -> None:
     parser.add_argument("--price", type=float, default=0.1, help="lambda")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = splits(options.splits, options.price)
-    print(f"\n{options.splits} splits, lambda {options.price}: mean and 95 % interval, %")
+    found = splits(options.splits, options.penalty)
+    print(f"\n{options.splits} splits, lambda {options.penalty}: mean and 95 % interval, %")
     for name, values in found.items():
         print(f"  {name:<12}{interval(values)}")
     for one, other in (("FLP", "CP"), ("FLP", "FLE"), ("CP", "CE"), ("CH-CP", "CP")):

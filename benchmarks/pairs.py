@@ -16,7 +16,7 @@ from benchmarks.fedhull import GRID, olsson
 from benchmarks.olsson import accuracy, interval
 from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points
 from fedbolic.rng import Rng
-from fedhull import Central, FedHull, Hyperbolic, PolarGrid
+from fedhull import Central, FedHull, HyperbolicBoundary, PolarGrid
 
 PAIRS = (1, 2, 3, 5, 10)
 FASHION = Path("poincare_embeddings/fashion-mnist/fashion-mnist_poincare_embedding.npz")
@@ -39,7 +39,7 @@ def compare(
     for seed in range(num):
         data = load(seed)
         for pairs in PAIRS:
-            boundary = Hyperbolic(C, pairs=pairs)
+            boundary = HyperbolicBoundary(C, pairs=pairs)
             for name, method in (
                 ("CP", Central(boundary)),
                 ("FLP", FedHull(grid, boundary=boundary)),

@@ -1,4 +1,4 @@
-"""One set of verbs on the same numbers, by this library or a peer, in the peer's own environment.
+"""The same operations on the same numbers, by this library or a peer, in the peer's environment.
 
 Run as a script, ``peers.py IN.pt OUT.pt LIBRARY``, it needs torch and that library alone.
 """
@@ -24,7 +24,7 @@ def fedbolic(model: str, c: float, dtype: torch.dtype) -> Verbs:
 
 
 def geoopt(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """Geoopt, whose sheet takes the squared radius ``1 / c``."""
+    """Geoopt, whose hyperboloid takes the squared radius ``1 / c``."""
     import geoopt
 
     held: Any = torch.tensor(
@@ -34,7 +34,7 @@ def geoopt(model: str, c: float, dtype: torch.dtype) -> Verbs:
 
 
 def hypll(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """Hypll's formulas on plain tensors; it has no sheet."""
+    """Hypll's formulas on plain tensors; it has no hyperboloid."""
     if model != "ball":
         return {}
     diffgeom = importlib.import_module("hypll.manifolds.poincare_ball.math.diffgeom")
@@ -56,7 +56,7 @@ def _methods(space: Any, model: str) -> Verbs:
 
 
 def answers(verbs: Verbs, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a library makes of one cell of the grid, in float64."""
+    """Answers of a library to one cell of the grid, in float64."""
     if not verbs:
         return {}
     x, reached = given["x"], verbs["expmap"](given["x"], given["step"])

@@ -1,4 +1,4 @@
-"""Error of the verbs against 60 digits, by radius, curvature and type, ours beside its peers.
+"""Error of the operations against 60 digits, by radius, curvature and type, ours beside its peers.
 
 python -m benchmarks.precision [--peer geoopt=PYTHON] [--peer hypll=PYTHON] [--plot FILE]
 """
@@ -183,12 +183,12 @@ def ask(library: str, python: str, cells: list[tuple[Cell, dict]]) -> list[dict[
 
 def grid(dtypes: Sequence[str], curvatures: Sequence[float]) -> list[tuple[Cell, dict]]:
     """Every cell and what is given in it."""
-    cells = itertools.product(("ball", "sheet"), curvatures, dtypes, RADII)
+    cells = itertools.product(("ball", "hyperboloid"), curvatures, dtypes, RADII)
     return [(cell, inputs(cell)) for cell in cells]
 
 
 Found: TypeAlias = dict[tuple[str, Cell], dict[str, float]]
-"""Errors by verb, of a library in a cell."""
+"""Errors by operation, of a library in a cell."""
 
 
 def measure(cells: list[tuple[Cell, dict]], interpreters: dict[str, str]) -> Found:
@@ -218,7 +218,7 @@ def reach(row: dict[float, float]) -> str:
 
 
 def tables(found: Found) -> Iterator[str]:
-    """A Markdown table by type and curvature: how far every verb reaches."""
+    """A Markdown table by type and curvature: how far every operation reaches."""
     cells = sorted({cell for _, cell in found}, key=str)
     verbs = list(dict.fromkeys(name for row in found.values() for name in row))
     for dtype, c in dict.fromkeys((cell[2], cell[1]) for cell in cells):
@@ -243,7 +243,7 @@ def write_csv(found: Found, path: Path) -> None:
 
 
 def plot(found: Found, path: Path, c: float = 1.0) -> None:
-    """Error over radius, one panel by verb and type."""
+    """Error over radius, one panel by operation and type."""
     import matplotlib as mpl
 
     mpl.use("agg")

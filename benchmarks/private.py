@@ -1,4 +1,4 @@
-"""What privacy costs: Appendix D.8 of the FlyNN paper, the ledgers, and their audit."""
+"""Cost of privacy: Appendix D.8 of the FlyNN paper, the ledgers, and their audit."""
 
 import argparse
 import itertools
@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from fedbolic.data import MNIST, Rows, Synthetic
-from fedbolic.data.dataset import Parts
+from fedbolic.data.dataset import OfficialParts
 from flynn import bloom
 from flynn.audit import worst_loss
 from flynn.fly_hash import connections, fly_hash
@@ -90,7 +90,7 @@ def digits(root: Path, draw: int) -> Parties:
     return _halves(data, connections(DIGITS[0], 784, 4, seed=draw), DIGITS[1])
 
 
-def _halves(data: Parts, rows: torch.Tensor, active: int) -> Parties:
+def _halves(data: OfficialParts, rows: torch.Tensor, active: int) -> Parties:
     hashes, test = (fly_hash(x, rows, active) for x in (data.x_train, data.x_test))
     halves = zip(hashes.tensor_split(2), data.y_train.tensor_split(2), strict=True)
     counts = [
@@ -106,7 +106,7 @@ class Tried(NamedTuple):
     Args:
         mean: Over draws.
         spread: Its standard deviation over them.
-        selected: T; none without a choice.
+        selected: T; ``None`` without a choice.
     """
 
     mean: float
@@ -116,7 +116,7 @@ class Tried(NamedTuple):
 
 @dataclass
 class Curve:
-    """What one mechanism reaches.
+    """Accuracy curve of one mechanism.
 
     Args:
         name: Of the mechanism.

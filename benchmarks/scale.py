@@ -20,29 +20,28 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
-from fedbolic.baselines import Scaffold
-from fedbolic.data import IID, FederatedData, Images
-from fedbolic.data.dataset import Dataset, Parts
+from fedbolic.data import IID, FederatedData, Partitioned
+from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.federated import (
     Batched,
     Cohort,
     Engine,
     Evaluation,
-    FedAvg,
+    LocalTraining,
     Method,
-    Position,
-    Schedule,
     Sequential,
     Trainer,
+    TrainerState,
 )
+from fedbolic.methods import FedAvg, Scaffold
 from fedbolic.nn.backbone import MLP
 from fedbolic.record import RunFolder
 from fedbolic.rng import Rng
 
-NETWORK, STEPS = MLP((24,)), Schedule(epochs=1, batch_size=2)
+NETWORK, STEPS = MLP((24,)), LocalTraining(epochs=1, batch_size=2)
 METHODS: dict[str, Method] = {
-    "FedAvg": FedAvg(NETWORK, rounds=10**6, schedule=STEPS),
-    "Scaffold": Scaffold(NETWORK, rounds=10**6, schedule=STEPS),
+    "FedAvg": FedAvg(NETWORK, rounds=10**6, local=STEPS),
+    "Scaffold": Scaffold(NETWORK, rounds=10**6, local=STEPS),
 }
 """A network of 466 parameters; Scaffold keeps as many numbers, 1,864 bytes, for every client."""
 
@@ -68,12 +67,12 @@ class Plenty(Dataset):
     num_train: int
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         generator = RNG.at("examples").generator()
         x = torch.randn(self.num_train + SAMPLE, 8, generator=generator)
         y = torch.randint(10, (len(x),), generator=generator)
         parts = x[:-SAMPLE], y[:-SAMPLE], x[-SAMPLE:], y[-SAMPLE:]
-        return Parts("plenty", *parts, num_classes=10)
+        return OfficialParts("plenty", *parts, num_classes=10)
 
 
 class Clock:
@@ -99,22 +98,22 @@ def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, fl
     """
     found: dict[str, float] = {}
     clock = Clock()
-    data = Images(Plenty(4 * num_clients), IID(num_clients)).load(RNG.at("data"))
+    data = Partitioned(Plenty(4 * num_clients), IID(num_clients)).load(RNG.at("data"))
     data = data.to("cpu", torch.float32)
     found["load"] = clock.lap()
     method = METHODS[name]
     cohort = Cohort(min(1.0, COHORT / num_clients))
     trainer = Trainer(ENGINES[engine], cohort, evaluation=Evaluation(every=10**9))
-    position = trainer.begin(method, data, RNG)
+    state = trainer.begin(method, data, RNG)
     run_folder = RunFolder.create(folder, config="", environment={})
-    position = filled(method, data, position, run_folder)
+    state = filled(method, data, state, run_folder)
 
     clock.lap()
-    exchanges = trainer.run(method, data, RNG, position)
+    exchanges = trainer.run(method, data, RNG, state)
     exchange, save = [], []
-    for position, rows in itertools.islice(exchanges, EXCHANGES):
+    for state, rows in itertools.islice(exchanges, EXCHANGES):
         exchange.append(clock.lap())
-        run_folder.save(position.checkpoint(), rows, 0.0)
+        run_folder.save(state.checkpoint(), rows, 0.0)
         save.append(clock.lap())
     found["exchange"] = sum(exchange[1:]) / (EXCHANGES - 1)  # the first one warms up
     found["save"] = sum(save[1:]) / (EXCHANGES - 1)
@@ -122,12 +121,18 @@ def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, fl
     evaluation = Evaluation(clients=SAMPLE, per_client=False)
     clock.lap()
     evaluation.rows(
-        method, data, position.state, position.memories, round=1, engine=trainer.engine, rng=RNG
+        method,
+        data,
+        state.server_state,
+        state.client_states,
+        round=1,
+        engine=trainer.engine,
+        rng=RNG,
     )
     found["evaluation"] = clock.lap()
     checkpoint = RunFolder.open(folder).load()
     assert checkpoint is not None
-    again = Position.restore(checkpoint)
+    again = TrainerState.restore(checkpoint)
     next(trainer.run(method, data, RNG, again))
     found["resume"] = clock.lap()
     found["megabytes held"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
@@ -135,16 +140,18 @@ def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, fl
     return found
 
 
-def filled(method: Method, data: FederatedData, position: Position, folder: RunFolder) -> Position:
+def filled(
+    method: Method, data: FederatedData, state: TrainerState, folder: RunFolder
+) -> TrainerState:
     """Save a state of every client, as the method makes it of one: their work is not done here."""
-    message = method.broadcast(position.state, 0)
-    _, state = method.local_update(message, data.clients[0], {}, RNG.at("client", 0))
+    message = method.broadcast(state.server_state, 0)
+    _, server_state = method.local_update(message, data.clients[0], {}, RNG.at("client", 0))
     states = folder.client_states()
     for start in range(0, data.meta.num_clients, BLOCK):
         stop = min(start + BLOCK, data.meta.num_clients)
-        states = states | dict.fromkeys(range(start, stop), state)
-        folder.save({**position.checkpoint(), "memories": states}, [], 0.0)
-    return replace(position, memories=states)
+        states = states | dict.fromkeys(range(start, stop), server_state)
+        folder.save({**state.checkpoint(), "client_states": states}, [], 0.0)
+    return replace(state, client_states=states)
 
 
 def measured(num_clients: int, name: str, engine: str, root: Path) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a secure sum costs: a client by exchange and cohort size, and the methods of the house."""
+"""Cost of a secure sum by exchange and cohort size, and for the methods of this library."""
 
 import argparse
 import math
@@ -11,16 +11,17 @@ import torch
 from typing_extensions import override
 
 from fedbolic import tree
-from fedbolic.data import Client, Digits, Dirichlet, Examples, Images, Points, Source
+from fedbolic.data import Client, Digits, Dirichlet, Examples, Partitioned, Points, Source
 from fedbolic.data.points import ClassRuns
-from fedbolic.federated import Aggregator, FedAvg, Method, SumModulo, Total, Trainer, Update
-from fedbolic.federated.modular import from_limbs, to_limbs
+from fedbolic.federated import AggregatedUpdate, Aggregator, Method, SumModulo, Trainer, Update
+from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
 from fedbolic.federated.secure import SecureSum, keys
-from fedbolic.federated.secure.preparation import LETTER_BYTES, letter_key
+from fedbolic.federated.secure.preparation import CIPHERTEXT_BYTES, ciphertext_key
 from fedbolic.federated.secure.roster import Roster, make_card, to_bytes, to_tensor
+from fedbolic.methods import FedAvg
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
-from fedhull import FedHull, Hyperbolic, PolarGrid, Spectral
+from fedhull import FedHull, HyperbolicBoundary, PolarGrid, Spectral
 from flynn import FlyNN
 
 RNG = Rng(0)
@@ -50,7 +51,7 @@ class Row(Method):
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         return Update({"values": to_limbs(self.values(client.id), self.modulus)}), {}
 
@@ -63,17 +64,19 @@ class Row(Method):
         return [(client_id + 1) * (i + 1) ** 9 % self.modulus for i in range(self.length)]
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         return {"values": total.payload["values"]}
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
         return {}
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one exchange took at one client.
+    """Cost of one exchange at one client.
 
     Args:
         seconds: Of CPU.
@@ -107,17 +110,19 @@ class Party:
 
     def __init__(self, secure: SecureSum, client: Client) -> None:
         self.secure, self.client = secure, client
-        self.memory: Tree = {}
+        self.client_state: Tree = {}
         self.steps: dict[str, Step] = {}
 
     def answer(self, message: Tree) -> Update:
-        """What it sends, measured.
+        """The client's answer, measured.
 
         Args:
             message: Of this exchange.
         """
         start = time.process_time()
-        update, self.memory = self.secure.local_update(message, self.client, self.memory, RNG)
+        update, self.client_state = self.secure.local_update(
+            message, self.client, self.client_state, RNG
+        )
         spent = time.process_time() - start
         sizes = tree.num_bytes(update.payload), tree.num_bytes(message)
         self.steps[message["stage"]] = Step(spent, *sizes)
@@ -145,12 +150,12 @@ def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[
     )
     roster = Roster(1, everybody, cards)
     party.answer({"stage": "shares", "roster": roster.tree()})
-    letters = [bytes(LETTER_BYTES) if i == client_id else keys.seal(
-        letter_key(roster, ciphers[i], own=i, sender=i, receiver=client_id), bytes(66))
+    ciphertexts = [bytes(CIPHERTEXT_BYTES) if i == client_id else keys.seal(
+        ciphertext_key(roster, ciphers[i], own=i, sender=i, receiver=client_id), bytes(66))
         for i in everybody]  # fmt: skip
-    rows = to_tensor(b"".join(letters)).reshape(-1, LETTER_BYTES)
+    rows = to_tensor(b"".join(ciphertexts)).reshape(-1, CIPHERTEXT_BYTES)
     ids = torch.tensor(everybody)
-    party.answer({"stage": "sums", "sharers": ids, "letters": rows, "turn": 0, "inner": {}})
+    party.answer({"stage": "sums", "sharers": ids, "ciphertexts": rows, "turn": 0, "inner": {}})
     survivors = {"survivors": ids[: num_clients - lost]}
     mine = party.answer({"stage": "survivors", **survivors}).payload["signature"]
     signatures = [
@@ -174,20 +179,20 @@ def whole(num_clients: int, method: Row, lost: int) -> float:
     secure, spent = SecureSum(method), 0.0
     clients = federation(num_clients)
     parties = [Party(secure, client) for client in clients]
-    state = secure.init(clients[0].meta, RNG)
+    server_state = secure.init(clients[0].meta, RNG)
     for _ in range(5):
-        phase = secure.phase(state)
+        phase = secure.phase(server_state)
         if phase.stage == "sums":
             parties = parties[: num_clients - lost]
         updates = [
-            (party.client.id, party.answer(phase.broadcast(state, party.client.id)))
+            (party.client.id, party.answer(phase.broadcast(server_state, party.client.id)))
             for party in parties
         ]
         start = time.process_time()
-        state = phase.server_update(state, phase.aggregator.aggregate(updates))
+        server_state = phase.server_update(server_state, phase.aggregator.aggregate(updates))
         spent += time.process_time() - start
     columns = zip(*(method.values(party.client.id) for party in parties), strict=True)
-    if from_limbs(state["inner"]["values"]) != [sum(c) % method.modulus for c in columns]:
+    if from_limbs(server_state["inner"]["values"]) != [sum(c) % method.modulus for c in columns]:
         raise AssertionError("the secure sum is not the sum")
     return spent
 
@@ -224,16 +229,16 @@ def compare(name: str, method: Method, secure: SecureSum, source: Source) -> Non
     costs, states = [], []
     for run in (method, secure):
         start = time.process_time()
-        *_, (position, rows) = Trainer().run(run, data, RNG.at("run"))
+        *_, (state, rows) = Trainer().run(run, data, RNG.at("run"))
         spent = time.process_time() - start
         found = {row.name: row.value for row in rows if row.client is None}
         up, down = found["bytes/up"], found["bytes/down"]
         costs.append(f"{spent:.2f} | {up:,.0f} | {down:,.0f} | {found['holdout/accuracy']:.4f}")
-        states.append(position.state if run is method else position.state["inner"])
+        states.append(state.server_state if run is method else state.server_state["inner"])
     for kind, cost in zip(("in the clear", "in secret"), costs, strict=True):
         print(f"| {name} {kind} | {cost} |", flush=True)
     if method.order is None:  # an order is drawn anew, and labels and groups follow it
-        flat = [dict(tree.leaves(state)) for state in states]
+        flat = [dict(tree.leaves(server_state)) for server_state in states]
         largest = max(_difference(leaf, flat[1][path]) for path, leaf in flat[0].items())
         print(f"  largest difference in the server's state: {largest:g}", flush=True)
 
@@ -248,18 +253,18 @@ def methods(root: Path | None) -> None:
     """Print the methods of the house, FedHull only where its data are.
 
     Args:
-        root: The data folder, or none.
+        root: The data folder, or ``None``.
     """
     print("| method | CPU s of all | bytes up | bytes down | holdout accuracy |")
     print("|---|---|---|---|---|")
-    digits = Images(Digits(), Dirichlet(10, alpha=0.5, min_size=10))
+    digits = Partitioned(Digits(), Dirichlet(10, alpha=0.5, min_size=10))
     compare("FlyNN on digits", FlyNN(), SecureSum(FlyNN(), modulus=2**32), digits)
     average = FedAvg(rounds=3, lr=0.3)
     compare("FedAvg on digits", average, SecureSum(average), digits)
     if root is not None:
         file = root / "single_cell" / "olsson" / "olsson_poincare_embedding.npz"
         grid = PolarGrid(epsilon=0.01, radius=0.9772)
-        boundary = Hyperbolic(C=0.1, pairs=3)
+        boundary = HyperbolicBoundary(C=0.1, pairs=3)
         for bits in (None, 127):
             hulls = FedHull(grid, grouping=Spectral(), boundary=boundary, bits=bits)
             source = Points(file, ClassRuns(3, legacy=3), split=3)

@@ -1,7 +1,7 @@
 """The textbook formulas in 60 digits: what both tests and benchmarks hold against the floats.
 
 Nothing here is shared with ``fedbolic.manifolds``. Points and vectors are lists of ``mpf``; a point
-of the sheet is its space coordinates, as its time coordinate follows from them.
+of the hyperboloid is its space coordinates, as its time coordinate follows from them.
 """
 
 from collections.abc import Sequence
@@ -81,10 +81,10 @@ class Ball:
         return 2 * length(u) / (1 - self.c * dot(x, x))
 
     def transp(self, x: Vector, y: Vector, v: Vector) -> Vector:
-        """By the sheet, where transport is one formula."""
-        sheet = Sheet(self.c)
-        moved = sheet.transp(to_sheet(self, x), to_sheet(self, y), push_to_sheet(self, x, v))
-        return push_to_ball(sheet, to_sheet(self, y), moved)
+        """By the hyperboloid, where transport is one formula."""
+        lorentz = Sheet(self.c)
+        moved = lorentz.transp(to_sheet(self, x), to_sheet(self, y), push_to_sheet(self, x, v))
+        return push_to_ball(lorentz, to_sheet(self, y), moved)
 
 
 class Sheet:
@@ -144,9 +144,9 @@ def to_sheet(ball: Ball, x: Vector) -> Vector:
     return [2 * a / (1 - ball.c * dot(x, x)) for a in x]
 
 
-def to_ball(sheet: Sheet, x: Vector) -> Vector:
+def to_ball(lorentz: Sheet, x: Vector) -> Vector:
     """The isometry to the ball."""
-    return [a / (1 + sheet.root * sheet.time(x)) for a in x]
+    return [a / (1 + lorentz.root * lorentz.time(x)) for a in x]
 
 
 def push_to_sheet(ball: Ball, x: Vector, u: Vector) -> Vector:
@@ -155,7 +155,7 @@ def push_to_sheet(ball: Ball, x: Vector, u: Vector) -> Vector:
     return combine(2 / gap, u, 4 * ball.c * dot(x, u) / gap**2, x)
 
 
-def push_to_ball(sheet: Sheet, x: Vector, u: Vector) -> Vector:
-    """The differential of ``to_ball``, at a point of the sheet."""
-    time = 1 + sheet.root * sheet.time(x)
-    return combine(1 / time, u, -sheet.root * dot(x, u) / (sheet.time(x) * time**2), x)
+def push_to_ball(lorentz: Sheet, x: Vector, u: Vector) -> Vector:
+    """The differential of ``to_ball``, at a point of the hyperboloid."""
+    time = 1 + lorentz.root * lorentz.time(x)
+    return combine(1 / time, u, -lorentz.root * dot(x, u) / (lorentz.time(x) * time**2), x)

@@ -160,7 +160,7 @@ class Cora(Problem):
 
 
 class ToSheet(nn.Module):
-    """Vectors, read as tangents at the origin, as points of the sheet."""
+    """Vectors, read as tangents at the origin, as points of the hyperboloid."""
 
     @override
     def forward(self, v: Tensor) -> Tensor:

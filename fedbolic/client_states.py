@@ -20,7 +20,7 @@ from fedbolic.checksums import DamagedError
 from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
 from fedbolic.types import Tree
 
-HEAD = struct.Struct("<IqQ")
+RECORD_HEAD = struct.Struct("<IqQ")
 """Before every state: the CRC-32 of all that follows, the client's id, the bytes of the state."""
 
 WASTE = 2
@@ -32,12 +32,12 @@ SLACK = 2**20
 """Bytes that a log may have in any case."""
 
 
-class ClientStateStore(Mapping[int, Tree]):
+class ClientStateLog(Mapping[int, Tree]):
     """Client state by id, in one append-only file of a folder.
 
-    A record is a head, as :data:`HEAD` says, and a state; the last record of a client counts. What
-    a checkpoint does not know of is cut off when the store is opened, and every record is checked
-    when it is read.
+    A record is a head, as :data:`RECORD_HEAD` says, and a state; the last record of a client
+    counts. What a checkpoint does not know of is cut off when the store is opened, and every record
+    is checked when it is read.
 
     Args:
         folder: Where the file is.
@@ -45,7 +45,7 @@ class ClientStateStore(Mapping[int, Tree]):
 
     Example:
         >>> import tempfile, torch
-        >>> store = ClientStateStore(Path(tempfile.mkdtemp()))
+        >>> store = ClientStateLog(Path(tempfile.mkdtemp()))
         >>> store.append({7: {"turns": 1, "own": torch.ones(2)}, 3: {"turns": 2}})
         >>> store.append({7: {"turns": 5}})
         >>> list(store), store[7], store.file.name
@@ -58,7 +58,7 @@ class ClientStateStore(Mapping[int, Tree]):
         self._places = _Places()
 
     @classmethod
-    def open(cls, folder: Path, commit: Mapping[str, int]) -> "ClientStateStore":
+    def open(cls, folder: Path, commit: Mapping[str, int]) -> "ClientStateLog":
         """The store as it was when ``commit`` was taken; files of other generations are removed.
 
         Args:
@@ -95,9 +95,9 @@ class ClientStateStore(Mapping[int, Tree]):
             raise KeyError(client_id)
         with self.file.open("rb") as file:
             record = _read_record(file, *place)
-        if record is None or HEAD.unpack_from(record)[1] != client_id:
+        if record is None or RECORD_HEAD.unpack_from(record)[1] != client_id:
             raise DamagedError(self.file)
-        return tree_from_bytes(record[HEAD.size :])
+        return tree_from_bytes(record[RECORD_HEAD.size :])
 
     @override
     def __iter__(self) -> Iterator[int]:
@@ -121,7 +121,11 @@ class ClientStateStore(Mapping[int, Tree]):
             ValueError: If a state holds something else than tensors, numbers and strings.
         """
         self.appended += 1
-        records = {i: _record(i, state) for i, state in changed.items() if state or i in self}
+        records = {
+            i: _record(i, server_state)
+            for i, server_state in changed.items()
+            if server_state or i in self
+        }
         if not records:
             return
         added = sum(map(len, records.values()))
@@ -179,13 +183,13 @@ class ClientStateStore(Mapping[int, Tree]):
             raise DamagedError.of_size(self.file, size)
         with self.file.open("rb", buffering=2**20) as file:
             while self.size < size:
-                head = file.read(HEAD.size)
-                length = HEAD.unpack(head)[2] if len(head) == HEAD.size else size
-                whole = self.size + HEAD.size + length <= size
+                head = file.read(RECORD_HEAD.size)
+                length = RECORD_HEAD.unpack(head)[2] if len(head) == RECORD_HEAD.size else size
+                whole = self.size + RECORD_HEAD.size + length <= size
                 record = head + file.read(length) if whole else b""
                 if not _is_whole(record):
                     raise DamagedError(self.file)
-                self._add(HEAD.unpack_from(record)[1], record)
+                self._add(RECORD_HEAD.unpack_from(record)[1], record)
 
 
 class ClientStates(Mapping[int, Tree]):
@@ -198,7 +202,7 @@ class ClientStates(Mapping[int, Tree]):
         changed: What is newer than the store, by id.
     """
 
-    def __init__(self, store: ClientStateStore, changed: Mapping[int, Tree] | None = None) -> None:
+    def __init__(self, store: ClientStateLog, changed: Mapping[int, Tree] | None = None) -> None:
         self.store, self.changed = store, dict(changed or {})
         self._appended = store.appended
 
@@ -250,7 +254,7 @@ class _Places:
         self.num_bytes = 0
 
     def get(self, client_id: int) -> tuple[int, int] | None:
-        """The first byte and the length; none if there is no such record."""
+        """The first byte and the length; ``None`` if there is no such record."""
         if not 0 <= client_id < len(self.table) or not self.table[client_id, 1]:
             return None
         return self.at(client_id)
@@ -278,18 +282,20 @@ class _Places:
         return sum(place[1] for i in client_ids if (place := self.get(i)))
 
 
-def _record(client_id: int, state: Tree) -> bytes:
-    body = tree_to_bytes(state)
-    rest = HEAD.pack(0, client_id, len(body))[4:] + body
+def _record(client_id: int, server_state: Tree) -> bytes:
+    body = tree_to_bytes(server_state)
+    rest = RECORD_HEAD.pack(0, client_id, len(body))[4:] + body
     return struct.pack("<I", zlib.crc32(rest)) + rest
 
 
 def _is_whole(record: bytes) -> bool:
-    return len(record) >= HEAD.size and HEAD.unpack_from(record)[0] == zlib.crc32(record[4:])
+    return len(record) >= RECORD_HEAD.size and RECORD_HEAD.unpack_from(record)[0] == zlib.crc32(
+        record[4:]
+    )
 
 
 def _read_record(file: BinaryIO, start: int, length: int) -> bytes | None:
-    """The record there; none if it is not what was written."""
+    """The record there; ``None`` if it is not what was written."""
     file.seek(start)
     record = file.read(length)
     return record if _is_whole(record) else None

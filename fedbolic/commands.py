@@ -22,11 +22,11 @@ from fedbolic.configuration import (
     parser_of,
     setting_up,
 )
-from fedbolic.deploy import loopback
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.help import options_in_full
 from fedbolic.progress import ProgressBar, terminal
+from fedbolic.remote import loopback
 from fedbolic.report import compose, keep, report
 from fedbolic.sweep import sweep
 
@@ -131,15 +131,15 @@ def _resume(settings: dict[str, Any]) -> int:
 
 def _flower(settings: dict[str, Any]) -> int:
     settings = {**settings, "name": _name(settings)}
-    terms, app, overwrite = (settings[name] for name in ("terms", "app", "overwrite"))
-    asked = {n: v for n, v in settings.items() if n not in ("terms", "app", "overwrite")}
+    deployment, app, overwrite = (settings[name] for name in ("deployment", "app", "overwrite"))
+    asked = {n: v for n, v in settings.items() if n not in ("deployment", "app", "overwrite")}
     asked = given(run, asked)
     if app is not None:
-        loopback.prepare(app, asked, terms)
+        loopback.prepare(app, asked, deployment)
         sys.stdout.write(f"{app}\n")
         return 0
     with _naming_the_run(settings):
-        path = loopback.flower(asked, terms, overwrite=overwrite)
+        path = loopback.flower(asked, deployment, overwrite=overwrite)
     return _report([path], path)
 
 
@@ -194,7 +194,7 @@ def command_line() -> ArgumentParser:
         command.add_argument("--overwrite", action="store_true", help="replace what is there")
         commands.add_subcommand(function.__name__, command, help=_first_line(function))
     command = parser_of(run)
-    command.add_class_arguments(loopback.Terms, "terms")
+    command.add_class_arguments(loopback.DeploymentConfig, "deployment")
     command.add_argument(
         "--app", type=Path, help="only write the app for `flwr run` to this folder"
     )

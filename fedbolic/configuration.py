@@ -23,6 +23,7 @@ from jsonargparse import (
 )
 
 from fedbolic.imports import STANDARD
+from fedbolic.renamed import renamed
 from fedbolic.yaml_text import refuse_unclear
 
 INVISIBLE = ("overwrite", "callbacks", "nodes")
@@ -38,7 +39,7 @@ class SetupError(ValueError):
 
 @contextlib.contextmanager
 def setting_up() -> Iterator[None]:
-    """What is refused inside is the caller's to mend, and is said in one line.
+    """Report errors of values, files and arguments as one-line set-up errors.
 
     Raises:
         SetupError: In place of any error about values, files or arguments.
@@ -46,7 +47,8 @@ def setting_up() -> Iterator[None]:
     try:
         yield
     except (ArgumentError, ValueError, TypeError, OSError) as error:
-        raise SetupError(one_line(error)) from error
+        hint = renamed(text := one_line(error))
+        raise SetupError(f"{text} ({hint})" if hint else text) from error
 
 
 def _load_yaml(text: str) -> Any:
@@ -91,7 +93,7 @@ def _replaceable(function: Callable) -> list[str]:
 
 
 def _is_chosen(value: Any) -> bool:
-    """Whether a value is one implementation of an abstract class."""
+    """True if a value is one implementation of an abstract class."""
     return ABC in type(value).__mro__  # isinstance would take a number or a path for one as well
 
 
@@ -204,7 +206,7 @@ def import_class(path: str) -> type:
     """The class of a dotted path, which has been checked to be one.
 
     Args:
-        path: Such as ``fedbolic.federated.FedAvg``.
+        path: Such as ``fedbolic.methods.FedAvg``.
     """
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -226,7 +228,7 @@ def describe(function: Callable, settings: dict[str, Any]) -> str:
         >>> def call(aggregator: Aggregator = Median(), times: int = 1): ...
         >>> print(describe(call, {"times": 2}), end="")
         aggregator:
-          class_path: fedbolic.federated.aggregate.Median
+          class_path: fedbolic.federated.aggregators.median.Median
         times: 2
     """
     call = inspect.signature(function).bind(**settings)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,22 +13,23 @@ import torch
 
 from fedbolic import check
 from fedbolic.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
-from fedbolic.data import FederatedData, Images, Source
+from fedbolic.data import FederatedData, Partitioned, Source
 from fedbolic.federated import (
     Auto,
     Channel,
     Cohort,
     Engine,
     Evaluation,
-    FedAvg,
     Method,
-    Position,
     RunStoppedError,
     Sequential,
     Trainer,
+    TrainerState,
 )
-from fedbolic.federated.engine import Remote
+from fedbolic.federated.engines.engine import Remote
 from fedbolic.imports import load_class
+from fedbolic.log import logger
+from fedbolic.methods import FedAvg
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.reproducible import arithmetic_of, reproducible
 from fedbolic.rng import Rng
@@ -37,14 +37,12 @@ from fedbolic.rng import Rng
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-logger = logging.getLogger("fedbolic")
-
 DTYPES = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
 
 
 def run(
     method: Method = FedAvg(),
-    data: Source = Images(),
+    data: Source = Partitioned(),
     *,
     engine: Engine = Sequential(),
     cohort: Cohort = Cohort(),
@@ -67,7 +65,7 @@ def run(
         method: What is trained.
         data: Where the clients' data come from.
         engine: How the clients of a round are looped.
-        cohort: Who takes part in a round.
+        cohort: Sampling of the clients that take part in a round.
         channels: What happens to updates on the wire, in the order of sending.
         evaluation: When and how the run is scored.
         device: Where to compute; auto takes a GPU if there is one.
@@ -82,7 +80,7 @@ def run(
         overwrite: Replace a run of the same name and seed.
         callbacks: Objects with any of the methods ``on_run_start``, ``on_round_end`` and
             ``on_run_end``, as :class:`~fedbolic.progress.ProgressBar` has them.
-        nodes: Where the clients are, in place of ``engine``; none: in this process.
+        nodes: Where the clients are, in place of ``engine``; ``None``: in this process.
 
     Returns:
         The folder, with ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``, and
@@ -102,14 +100,14 @@ def run(
             held.enter_context(reproducible(place(settings)))
             job = _prepare(settings, path, callbacks, nodes)
             config = describe(run, settings)
-            position = job.trainer.begin(job.method, job.data, job.stream)
+            state = job.trainer.begin(job.method, job.data, job.stream)
             made = {**job.environment(), "config": _digest(config.encode())}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
             held.enter_context(folder.alone())
-            position = dataclasses.replace(position, memories=folder.client_states())
-        job = _settle(job, folder, position)
-        position = _train(job, folder, position)
-        _save_figures(job, folder, position)
+            state = dataclasses.replace(state, client_states=folder.client_states())
+        job = _settle(job, folder, state)
+        state = _train(job, folder, state)
+        _save_figures(job, folder, state)
     return path
 
 
@@ -138,17 +136,17 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
             held.enter_context(reproducible(place(settings)))
             job = _prepare(settings, path, callbacks, nodes)
             _refuse_other_arithmetic(made, job.environment())
-            position = job.trainer.begin(job.method, job.data, job.stream)
+            state = job.trainer.begin(job.method, job.data, job.stream)
             checkpoint = folder.load()
-            position = dataclasses.replace(position, memories=folder.client_states())
+            state = dataclasses.replace(state, client_states=folder.client_states())
             if checkpoint is not None:
-                position = Position.restore(checkpoint)
-        unfinished = position.round < job.method.rounds
+                state = TrainerState.restore(checkpoint)
+        unfinished = state.round < job.method.rounds
         if unfinished:
-            job = _settle(job, folder, position)
-            position = _train(job, folder, position)
+            job = _settle(job, folder, state)
+            state = _train(job, folder, state)
         if unfinished or not folder.figures():  # it may have been killed between its end and them
-            _save_figures(job, folder, position)
+            _save_figures(job, folder, state)
     return unfinished
 
 
@@ -172,14 +170,14 @@ class _Job:
         return arithmetic(self.settings["precision"], self.fabric.device)
 
     def environment(self) -> dict[str, Any]:
-        """What must be the same for a resumed run to be equal bit for bit."""
+        """Settings and versions that a resumed run must repeat to be equal bit for bit."""
         remote = isinstance(self.trainer.engine, Remote)
         engine = self.trainer.engine if remote else self.settings["engine"]
         threads, precision = self.settings["threads"], self.settings["precision"]
         device = self.fabric.device
         same = {"threads": threads, "precision": precision, **arithmetic_of(device)}
-        terms = {"terms": engine.terms} if isinstance(engine, Remote) else {}
-        return environment(engine=type(engine).__name__, **same, **terms)
+        deployment = {"deployment": engine.deployment} if isinstance(engine, Remote) else {}
+        return environment(engine=type(engine).__name__, **same, **deployment)
 
 
 def _prepare(
@@ -315,7 +313,7 @@ def _logger(import_path: str, folder: Path) -> Any:
         raise SetupError(f"logger {import_path!r} cannot be made: {one_line(error)}") from error
 
 
-def _settle(job: _Job, folder: RunFolder, position: Position) -> _Job:
+def _settle(job: _Job, folder: RunFolder, state: TrainerState) -> _Job:
     """The job with the engine it goes on with: the folder's if one was chosen for it before."""
     trainer = job.trainer
     if not isinstance(trainer.engine, Auto):
@@ -326,35 +324,35 @@ def _settle(job: _Job, folder: RunFolder, position: Position) -> _Job:
             trainer = dataclasses.replace(trainer, engine=trainer.engine.named(chosen))
     if chosen is None:
         with job.arithmetic():
-            trainer, seconds = trainer.settle(job.method, job.data, job.stream, position)
+            trainer, seconds = trainer.settle(job.method, job.data, job.stream, state)
         with _disk_errors_stop(folder):
             folder.save_engine(repr(trainer.engine), seconds)
     return dataclasses.replace(job, trainer=trainer)
 
 
-def _train(job: _Job, folder: RunFolder, position: Position) -> Position:
+def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
     """The position after the last round."""
     fabric, rounds = job.fabric, job.method.rounds
-    exchanges = job.trainer.run(job.method, job.data, job.stream, position)
-    fabric.call("on_run_start", round=position.round, rounds=rounds)
+    exchanges = job.trainer.run(job.method, job.data, job.stream, state)
+    fabric.call("on_run_start", round=state.round, rounds=rounds)
     status = "failed"
     try:
         began = time.perf_counter()
         with job.arithmetic(), contextlib.closing(exchanges):
-            for position, rows in exchanges:
+            for state, rows in exchanges:
                 with _disk_errors_stop(folder):
-                    folder.save(position.checkpoint(), rows, time.perf_counter() - began)
+                    folder.save(state.checkpoint(), rows, time.perf_counter() - began)
                 began = time.perf_counter()
-                if position.exchange == 0:  # a round has ended
+                if state.exchange == 0:  # a round has ended
                     common = {row.name: row.value for row in rows if row.client is None}
-                    fabric.log_dict(common, step=position.round)
-                    fabric.call("on_round_end", round=position.round, rounds=rounds, rows=rows)
+                    fabric.log_dict(common, step=state.round)
+                    fabric.call("on_round_end", round=state.round, rounds=rounds, rows=rows)
         status = "success"
     finally:
         for logger in fabric.loggers:
             logger.finalize(status)  # some write only now what they were given
         fabric.call("on_run_end")
-    return position
+    return state
 
 
 @contextlib.contextmanager
@@ -369,12 +367,12 @@ def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
         ) from error
 
 
-def _save_figures(job: _Job, folder: RunFolder, position: Position) -> None:
+def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
     """Keep what the method gives to be drawn; a failure is a warning, for the run has ended."""
     try:
         stream = job.stream.at("figures")
         with torch.no_grad(), stream.as_torch_global(job.fabric.device):
-            folder.save_figures(job.method.figures(position.state, job.data))
+            folder.save_figures(job.method.figures(state.server_state, job.data))
     except OSError as error:
         logger.warning("the figures of %s cannot be saved: %s", folder.path, one_line(error))
     except Exception:

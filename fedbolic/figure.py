@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Disc:
+class DiscFigure:
     """Points in the Poincare disc of radius 1, whatever curvature they were learned with.
 
     Args:
@@ -29,7 +29,7 @@ class Disc:
     Example:
         >>> prototypes = torch.tensor([[0.9, 0.0], [-0.9, 0.0]])
         >>> points = torch.tensor([[0.5, 0.1], [0.6, 0.0], [-0.7, 0.2]])
-        >>> figure = Disc(points, labels=torch.tensor([0, 0, 1]), marks=prototypes)
+        >>> figure = DiscFigure(points, labels=torch.tensor([0, 0, 1]), marks=prototypes)
     """
 
     points: Float[Tensor, "n 2"]
@@ -59,7 +59,7 @@ class Disc:
 
 
 @dataclass(frozen=True, eq=False)
-class Embedding:
+class EmbeddingFigure:
     """Points of any dimension, of which only a projection can be drawn.
 
     Args:
@@ -72,7 +72,8 @@ class Embedding:
         ValueError: If a coordinate is not finite, or labels do not fit the points.
 
     Example:
-        >>> figure = Embedding(torch.randn(3, 20), torch.tensor([0, 0, 1]), of="tangent vectors")
+        >>> labels = torch.tensor([0, 0, 1])
+        >>> figure = EmbeddingFigure(torch.randn(3, 20), labels, of="tangent vectors")
     """
 
     points: Float[Tensor, "n dim"]
@@ -85,13 +86,13 @@ class Embedding:
             raise ValueError("points must be finite, got NaN or infinite coordinates")
 
 
-Figure: TypeAlias = Disc | Embedding
+Figure: TypeAlias = DiscFigure | EmbeddingFigure
 """What a method may give to be drawn."""
 
-KINDS = {"disc": Disc, "embedding": Embedding}
+KINDS = {"disc": DiscFigure, "embedding": EmbeddingFigure}
 
 
-def write(figure: Figure, stream: BinaryIO) -> None:
+def write_figure(figure: Figure, stream: BinaryIO) -> None:
     """The figure as an ``.npz`` of plain arrays: its fields by name, and its ``kind``.
 
     Raises:
@@ -107,7 +108,7 @@ def write(figure: Figure, stream: BinaryIO) -> None:
     np.savez(stream, kind=np.array(kind), **arrays)
 
 
-def read(file: Path) -> Figure:
+def read_figure(file: Path) -> Figure:
     """The figure of a file; its tensors are on the CPU.
 
     Raises:

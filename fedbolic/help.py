@@ -10,14 +10,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from fedbolic.configuration import (
-    import_class,
-    is_record,
-    kinds_of,
-    parameters,
-    plain,
-    read_words,
-)
+from fedbolic.configuration import import_class, is_record, kinds_of, parameters, plain, read_words
 
 
 def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[str]) -> str:
@@ -34,7 +27,9 @@ def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[
     command, *others = (word for word in words if word not in ("-h", "--help"))
     text = _printed(parser, [command, "--help"])
     # what only this command has is no parameter of the function
-    known = [word for word in others if not word.startswith(("--overwrite", "--terms", "--app"))]
+    known = [
+        word for word in others if not word.startswith(("--overwrite", "--deployment", "--app"))
+    ]
     for key, owner in dict(_classes(function, read_words(function, known), "")).items():
         section = ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
         section.add_class_arguments(owner, key)

@@ -18,11 +18,11 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from fedbolic.federated.worker import SPAWN, deaf
+from fedbolic.federated.engines.worker import SPAWN, deaf
 from fedbolic.progress import SweepBars
 from fedbolic.record import Row
 
-GRACE = 10.0
+_GRACE = 10.0
 """Seconds that an interrupted run has to close its loggers and end its own processes."""
 
 Work = Callable[..., str | None]
@@ -46,7 +46,7 @@ class Job:
     """The text of an error that the work raised, if it did."""
 
 
-def side_by_side(work: Work, jobs: Sequence[Job], num: int) -> None:
+def run_jobs(work: Work, jobs: Sequence[Job], num: int) -> None:
     """Do jobs in processes; an interrupt stops those that are under way and those that wait.
 
     What the processes log is logged here. A process that dies is replaced.
@@ -146,7 +146,7 @@ def _end(processes: Sequence[_Process]) -> None:
             if process.job:
                 process.process.terminate()
         for process in processes:
-            process.process.join(GRACE)
+            process.process.join(_GRACE)
     finally:
         for process in processes:
             process.process.kill()

@@ -284,7 +284,7 @@ class Adam(Optimizer):
 
 
 def _fusible(names: list[str], *values: Params) -> bool:
-    """Whether torch's kernel takes these: not under ``vmap``, of full precision, and in a row."""
+    """True if torch's fused kernel takes these: no ``vmap``, full precision, contiguous."""
     return bool(names) and all(
         not is_functorch_wrapped_tensor(x)
         and x.is_contiguous()

@@ -4,7 +4,6 @@ They need matplotlib, the extra ``plots``, and do nothing where it is not instal
 """
 
 import importlib.util
-import logging
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,14 +15,13 @@ import torch
 from torch import Tensor
 
 from fedbolic import figure
-from fedbolic.figure import Disc
+from fedbolic.figure import DiscFigure
+from fedbolic.log import logger
 from fedbolic.record import Row, RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-logger = logging.getLogger("fedbolic")
 
 COLOURS, SHAPES = "tab10", "os^DvP*X<>"
 """Class k has colour k mod 10 and shape k // 10, so that 26 classes are told apart, too."""
@@ -79,7 +77,7 @@ def draw_figures(runs: Mapping[str, RunFolder]) -> None:
     for title, folder in runs.items():
         for file in folder.figures():
             try:
-                draw(file, title=title)
+                draw_figure(file, title=title)
             except ModuleNotFoundError:
                 without_umap.append(file)
             except Exception as error:  # one picture must not cost the others
@@ -91,7 +89,7 @@ def draw_figures(runs: Mapping[str, RunFolder]) -> None:
         )
 
 
-def draw(file: Path, *, title: str) -> None:
+def draw_figure(file: Path, *, title: str) -> None:
     """One figure, as a PNG beside its arrays.
 
     Args:
@@ -102,13 +100,13 @@ def draw(file: Path, *, title: str) -> None:
         ModuleNotFoundError: If the figure must be projected and umap-learn is not installed.
         ValueError: If the file holds no figure.
     """
-    drawn, saved = file.with_suffix(".png"), figure.read(file)
+    drawn, saved = file.with_suffix(".png"), figure.read_figure(file)
     columns = math.ceil(len(saved.labels.unique()) / 26)  # of the legend
     canvas = _canvas(7.0 + columns, 7.0)
     axes = canvas.subplots()
     axes.set_axis_off()
     axes.set_aspect("equal")
-    if isinstance(saved, Disc):
+    if isinstance(saved, DiscFigure):
         axes.set_title(f"{title}: {file.stem} in the Poincaré disc")
         _fill_disc(axes, saved)
     elif not drawn.exists():
@@ -136,7 +134,7 @@ def umap(points: Tensor) -> Tensor:
     return torch.from_numpy(projection.fit_transform(points.numpy()))
 
 
-def _fill_disc(axes: "Axes", disc: Disc) -> None:
+def _fill_disc(axes: "Axes", disc: DiscFigure) -> None:
     from matplotlib.patches import Circle
 
     axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))

@@ -9,7 +9,7 @@ PUBLISHED = "published.csv"
 """The file in a sweep's folder that holds the numbers to be shown beside ours."""
 
 
-class Published(NamedTuple):
+class PublishedNumber(NamedTuple):
     """One number: of which row, in which setting, under which column, and where it stands."""
 
     row: str
@@ -19,7 +19,7 @@ class Published(NamedTuple):
     source: str
 
 
-def read(file: Path, setting: str | None = None) -> list[Published]:
+def read_published(file: Path, setting: str | None = None) -> list[PublishedNumber]:
     """The numbers of a CSV file, those of one setting if it is named.
 
     Raises:
@@ -29,22 +29,25 @@ def read(file: Path, setting: str | None = None) -> list[Published]:
     with file.open(newline="") as stream:
         try:
             reader = csv.DictReader(stream)
-            missing = set(Published._fields) - set(reader.fieldnames or ())
+            missing = set(PublishedNumber._fields) - set(reader.fieldnames or ())
             lines = list(reader)
         except (UnicodeDecodeError, csv.Error) as error:
             raise ValueError(f"{file} is no table of published numbers ({error})") from error
     if missing:
         raise ValueError(f"{file} lacks the columns {sorted(missing)}")
-    numbers = [Published(**{name: row[name] or "" for name in Published._fields}) for row in lines]
+    numbers = [
+        PublishedNumber(**{name: row[name] or "" for name in PublishedNumber._fields})
+        for row in lines
+    ]
     settings = {number.setting for number in numbers}
     if setting is not None and setting not in settings:
         raise ValueError(f"{file} has no setting {setting!r}, but {sorted(settings)}")
     return [number for number in numbers if setting in (None, number.setting)]
 
 
-def write_published(numbers: Sequence[Published], folder: Path) -> None:
+def write_published(numbers: Sequence[PublishedNumber], folder: Path) -> None:
     """Keep the numbers in a sweep's folder, if there are any."""
     if numbers:
         with (folder / PUBLISHED).open("w", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
-            writer.writerows([Published._fields, *numbers])
+            writer.writerows([PublishedNumber._fields, *numbers])

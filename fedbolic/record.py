@@ -19,17 +19,18 @@ from filelock import FileLock, Timeout
 
 from fedbolic import figure
 from fedbolic.checksums import DamagedError, Grown, load_sealed, save_sealed
-from fedbolic.client_states import ClientStates, ClientStateStore
+from fedbolic.client_states import ClientStateLog, ClientStates
 from fedbolic.figure import Figure
+from fedbolic.renamed import renamed_metric
 
 HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
 """The files that grow, by name, and their first lines."""
 
-PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
+_PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
 
 class Row(NamedTuple):
-    """One measured number; ``client`` is none for numbers of the whole federation."""
+    """One measured number; ``client`` is ``None`` for numbers of the whole federation."""
 
     round: int
     client: int | None
@@ -157,21 +158,21 @@ class RunFolder:
 
     def client_states(self) -> ClientStates:
         """Empty client state on disk, for a run that begins here."""
-        return ClientStates(ClientStateStore(self.path))
+        return ClientStates(ClientStateLog(self.path))
 
     def save(self, checkpoint: dict[str, Any], rows: Iterable[Row], seconds: float) -> None:
         """Append what is new, then replace the checkpoint, each so that a kill is safe.
 
         Args:
             checkpoint: Nested dicts and lists of tensors, numbers and strings; holds ``round`` and
-                ``exchange``. Under ``memories`` there may be client state by id; of that in
+                ``exchange``. Under ``client_states`` there may be client state by id; of that in
                 :meth:`client_states` of this folder only what has changed is written.
             rows: What was measured since the last checkpoint.
             seconds: Time taken since the last checkpoint, kept in ``times.csv``.
         """
-        states = checkpoint.get("memories", {})
+        states = checkpoint.get("client_states", {})
         if not isinstance(states, ClientStates):
-            states = ClientStates(ClientStateStore(self.path), states)
+            states = ClientStates(ClientStateLog(self.path), states)
         states.save()
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -181,7 +182,7 @@ class RunFolder:
             self._append(name, lines)
         whole = {
             **checkpoint,
-            "memories": states.store.commit,
+            "client_states": states.store.commit,
             "sizes": {name: grown.size for name, grown in self._grown.items()},
             "checksums": {name: grown.checksum for name, grown in self._grown.items()},
         }
@@ -210,12 +211,13 @@ class RunFolder:
         draft.replace(self.path / name)  # atomic: the old one or the new one, never half
 
     def load(self) -> dict[str, Any] | None:
-        """The last checkpoint, with the files that grow cut back to it; none if there is not one.
+        """The last checkpoint, with the growing files cut back to it; ``None`` if there is none.
 
         Client state is read when it is asked for; all files are checked now.
 
         Raises:
             DamagedError: If a file is not what was written, or has lost something.
+            ValueError: If an earlier version wrote the checkpoint.
         """
         file = self.path / "state.pt"
         checkpoint = load_sealed(file) if file.exists() else None
@@ -227,10 +229,12 @@ class RunFolder:
             grown.cut(self.path / name)
         self._grown.update(first)
         if checkpoint is None:
-            ClientStateStore(self.path).tidy()
+            ClientStateLog(self.path).tidy()
             return None
-        store = ClientStateStore.open(self.path, checkpoint["memories"])
-        return {**checkpoint, "memories": ClientStates(store)}
+        if "client_states" not in checkpoint:
+            raise ValueError(f"{file} is of an earlier version: run its configuration again")
+        store = ClientStateLog.open(self.path, checkpoint["client_states"])
+        return {**checkpoint, "client_states": ClientStates(store)}
 
     def save_figures(self, figures: Mapping[str, Figure]) -> None:
         """Keep figures as ``figures/NAME.npz``; the folder appears only when it is complete.
@@ -250,7 +254,7 @@ class RunFolder:
         draft.mkdir()
         for name, value in figures.items():
             with (draft / f"{name}.npz").open("wb") as file:
-                figure.write(value, file)
+                figure.write_figure(value, file)
                 file.flush()
                 os.fsync(file.fileno())
         shutil.rmtree(self.path / "figures", ignore_errors=True)
@@ -265,6 +269,7 @@ class RunFolder:
 
         Raises:
             DamagedError: If the file is damaged.
+            ValueError: If an earlier version wrote it, under other names.
         """
         file = self.path / "metrics.csv"
         try:
@@ -272,12 +277,19 @@ class RunFolder:
             lines = io.StringIO((whole + end).decode(), newline="")
             if lines.readline() != HEADERS["metrics.csv"]:
                 raise ValueError("its first line is not that of metrics")
-            return [
+            rows = [
                 Row(int(round), int(client) if client else None, name, float(value))
                 for round, client, name, value in csv.reader(lines)
             ]
         except (ValueError, csv.Error) as error:
             raise DamagedError(file, f"is damaged: {error}") from error
+        for row in rows:
+            if new := renamed_metric(row.name):
+                raise ValueError(
+                    f"{file} is of an earlier version: {row.name} is now called {new}; run its "
+                    "configuration again"
+                )
+        return rows
 
 
 def refuse_existing(path: Path) -> None:
@@ -300,7 +312,7 @@ def environment(**settings: Any) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
     }
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbolic.plots import draw_figures, plot
-from fedbolic.published import PUBLISHED, Published, read
+from fedbolic.published import PUBLISHED, PublishedNumber, read_published
 from fedbolic.record import Row, RunFolder
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
-CALIBRATED_G, CALIBRATED_P = "calibrated G-FL %", "calibrated P-FL %"
+RIDGE_G, RIDGE_P = "ridge head G-FL %", "ridge head P-FL %"
 VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
 UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
 COLUMNS = (
-    *(G_FL, P_FL, MEAN, WORST, CALIBRATED_G, CALIBRATED_P),
+    *(G_FL, P_FL, MEAN, WORST, RIDGE_G, RIDGE_P),
     *(VALIDATION, CHOSEN, UP, DOWN, ROUNDS),
 )
 
@@ -24,10 +24,10 @@ LEGENDS = {
     G_FL: "accuracy of the server's model on the server's test set",
     P_FL: "accuracy at the clients on their own test examples, weighted by their number, after "
     "fine-tuning where the run asks for it; then the same as a mean over clients and of the worst",
-    CALIBRATED_G: "accuracy on the server's test set under a head in closed form, the ridge "
+    RIDGE_G: "accuracy on the server's test set under a head in closed form, the ridge "
     "regression of all clients' training examples on the model's unit-length features; its one "
     "exchange is not in the megabytes",
-    CALIBRATED_P: "the same head at the clients on their own test examples, weighted by their "
+    RIDGE_P: "the same head at the clients on their own test examples, weighted by their "
     "number, without fine-tuning",
     VALIDATION: "accuracy at the clients on their own validation examples",
     CHOSEN: "the server's model of the round with the best validation accuracy",
@@ -93,7 +93,7 @@ def compose(paths: Sequence[Path]) -> Report:
     groups = {folder: _distinct(group) for folder, group in groups.items()}
     text = "\n\n".join(
         (f"## {folder.relative_to(paths[0])}\n\n" if len(groups) > 1 else "")
-        + table(group, read(folder / PUBLISHED) if (folder / PUBLISHED).exists() else ())
+        + table(group, read_published(folder / PUBLISHED) if (folder / PUBLISHED).exists() else ())
         for folder, group in groups.items()
     )
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
@@ -182,8 +182,8 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         return {}
     last = max(row.round for row in rows)
     common = {(r.round, r.name): r.value for r in rows if r.client is None}
-    tuned = any(row.name == "tuned/accuracy" for row in rows)
-    personal = "tuned/accuracy" if tuned else "test/accuracy"
+    tuned = any(row.name == "fine_tuned/accuracy" for row in rows)
+    personal = "fine_tuned/accuracy" if tuned else "test/accuracy"
     final = (row for row in rows if row.client is not None and row.round == last)
     clients = [row.value for row in final if row.name == personal]
     found = {
@@ -191,8 +191,8 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         P_FL: common.get((last, personal)),
         MEAN: statistics.fmean(clients) if clients else None,
         WORST: min(clients, default=None),
-        CALIBRATED_G: common.get((last, "calibrated/holdout/accuracy")),
-        CALIBRATED_P: common.get((last, "calibrated/accuracy")),
+        RIDGE_G: common.get((last, "ridge_head/holdout/accuracy")),
+        RIDGE_P: common.get((last, "ridge_head/accuracy")),
         VALIDATION: common.get((last, "validation/accuracy")),
         CHOSEN: _chosen(common),
     }
@@ -212,7 +212,7 @@ def _chosen(common: dict[tuple[int, str], float]) -> float | None:
     return common.get((best, "holdout/accuracy"))
 
 
-def table(rows: Sequence[TableRow], known: Sequence[Published] = ()) -> str:
+def table(rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()) -> str:
     """A Markdown table; columns in which no row has a number are left out.
 
     Args:

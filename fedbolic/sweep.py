@@ -11,9 +11,9 @@ from fedbolic import check
 from fedbolic.configuration import SetupError, build, describe, plain, read_words, setting_up
 from fedbolic.experiment import refuse_unclear_name, resume, run
 from fedbolic.federated import RunStoppedError
-from fedbolic.jobs import Job, side_by_side
+from fedbolic.jobs import Job, run_jobs
 from fedbolic.progress import ProgressBar
-from fedbolic.published import Published, read, write_published
+from fedbolic.published import PublishedNumber, read_published, write_published
 
 TAKEN = {"seed", "name", "runs"}
 """Settings of a run that follow from its place in the sweep."""
@@ -78,7 +78,9 @@ def sweep(
         for table in tables.values():
             _refuse_unclear(table, seeds)
         numbers = {
-            setting: [number for file in published for number in read(file, setting or None)]
+            setting: [
+                number for file in published for number in read_published(file, setting or None)
+            ]
             for setting in tables
         }
         tasks = list(_tasks(str(base), tables, seeds, name, runs))
@@ -103,7 +105,7 @@ def _check(tasks: Iterable[tuple[list[str], Path]], *, overwrite: bool) -> None:
 def _lay_out(
     folder: Path,
     tables: Mapping[str, Iterable[str]],
-    numbers: Mapping[str, Sequence[Published]],
+    numbers: Mapping[str, Sequence[PublishedNumber]],
 ) -> None:
     """Make the folders of settings and rows, with their places in the table."""
     for rank, (setting, table) in enumerate(tables.items()):
@@ -213,7 +215,7 @@ def _run_all(tasks: Sequence[tuple[list[str], Path]], jobs: int) -> list[str]:
         reasons = [_run_one(arguments, path) for arguments, path in tasks]
     else:
         given = [Job(_title(path), (arguments, path)) for arguments, path in tasks]
-        side_by_side(_run_one, given, jobs)
+        run_jobs(_run_one, given, jobs)
         reasons = [job.reason for job in given]
     return [reason for reason in reasons if reason]
 

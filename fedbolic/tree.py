@@ -41,7 +41,7 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield f"{prefix}{name}", value
 
 
-def find_fault(x: object) -> str | None:
+def find_tree_fault(x: object) -> str | None:
     """The reason for which something is no tree that can be saved and sent; ``None`` if it is one.
 
     Paths must be unique, so no name holds a ``/``. Numbers are Python's own, as those of other
@@ -51,7 +51,7 @@ def find_fault(x: object) -> str | None:
         x: Anything, from anybody.
 
     Example:
-        >>> find_fault({"a": {"b": torch.zeros(2)}}), find_fault({"a/b": 1})
+        >>> find_tree_fault({"a": {"b": torch.zeros(2)}}), find_tree_fault({"a/b": 1})
         (None, "a name in a tree is a text without '/', got 'a/b'")
     """
     pending: list[tuple[object, int]] = [(x, 0)]
@@ -138,7 +138,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
 
 
 def part(x: Tree, prefix: str) -> Tree:
-    """What stands under names that begin with ``prefix``, by the rest of the name.
+    """Entries whose names begin with ``prefix``, by the rest of the name.
 
     Example:
         >>> part({"body.0": 1, "head": 2}, "body.")
@@ -186,7 +186,7 @@ def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) ->
 
 
 def is_finite(x: Tree) -> bool:
-    """Whether no leaf holds NaN or an infinity."""
+    """True if no leaf holds NaN or an infinity."""
     return all(
         _is_finite(leaf) if isinstance(leaf, Tensor) else math.isfinite(leaf)
         for _, leaf in leaves(x)
@@ -224,7 +224,7 @@ def num_bytes(x: Tree) -> int:
 
 
 def signature(x: Tree) -> dict[str, str]:
-    """What a tree looks like: by path, ``dtype[shape]`` of a tensor or the type of another leaf.
+    """Form of a tree by path: ``dtype[shape]`` of a tensor, or the type of another leaf.
 
     Example:
         >>> signature({"a": torch.zeros(2, 3), "n": 1})

@@ -1,6 +1,6 @@
 """FedHull: a federated hyperbolic SVM from quantised convex hulls (Prakash et al., TMLR 2024)."""
 
-from fedhull.boundary import Euclidean, Hyperbolic
+from fedhull.boundary import EuclideanBoundary, HyperbolicBoundary
 from fedhull.central import Central
 from fedhull.classifier import HyperbolicSVC, ToBall
 from fedhull.grouping import Assignment, KernighanLin, Spectral
@@ -14,9 +14,9 @@ __all__ = [
     "Binary",
     "BoseChowla",
     "Central",
-    "Euclidean",
+    "EuclideanBoundary",
     "FedHull",
-    "Hyperbolic",
+    "HyperbolicBoundary",
     "HyperbolicSVC",
     "KernighanLin",
     "PolarGrid",

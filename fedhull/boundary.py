@@ -29,7 +29,7 @@ class Boundary(ABC):
     def fit(
         self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
     ) -> Tree:
-        """What is learned, of two classes or more, numbered from 0 without gaps.
+        """Parameters of a boundary of two or more classes, numbered from 0 without gaps.
 
         Raises:
             ValueError: If a class has no point.
@@ -43,11 +43,11 @@ class Boundary(ABC):
 
     @abstractmethod
     def curves(self, learned: Tree, *, c: float) -> list[Float[np.ndarray, "m 2"]]:
-        """Where the score of each class is zero, as points along the curve; of two, one curve."""
+        """Zero curve of the score of each class, as points; one curve if there are two classes."""
 
 
 @dataclass(frozen=True)
-class Hyperbolic(Boundary):
+class HyperbolicBoundary(Boundary):
     """Geodesic boundaries: :class:`fedhull.classifier.HyperbolicSVC`.
 
     Args:
@@ -96,7 +96,7 @@ class Hyperbolic(Boundary):
 
 
 @dataclass(frozen=True)
-class Euclidean(Boundary):
+class EuclideanBoundary(Boundary):
     """Straight boundaries in the coordinates of the disc: what the paper compares with.
 
     Linear support vector machines with an intercept, one class against the rest, and Platt scaling.

@@ -10,12 +10,13 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregate import Aggregator, Collect
-from fedbolic.federated.method import Method, Total, Update
-from fedbolic.federated.score import score_labels
+from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.evaluation.score import score_labels
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
-from fedhull.boundary import Boundary, Hyperbolic
+from fedhull.boundary import Boundary, HyperbolicBoundary
 from fedhull.exchanges import points_of
 from fedhull.hull import hull
 
@@ -40,7 +41,7 @@ class Central(Method):
         Prakash et al. (2024), Sec. 6.1 and Table 2, arXiv:2308.06895.
     """
 
-    boundary: Boundary = Hyperbolic()
+    boundary: Boundary = HyperbolicBoundary()
     hulls: Literal["none", "once", "released"] = "none"
     c: float = 1.0
 
@@ -51,7 +52,7 @@ class Central(Method):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return Collect()
+        return Gather()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -59,19 +60,19 @@ class Central(Method):
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         return Update(client.train.all(), float(client.size)), {}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         sent = total.payload.values()
         points = torch.cat([of["x"] for of in sent]).double().cpu().numpy()
         labels = torch.cat([of["y"] for of in sent]).cpu().numpy()
         if self.hulls != "none":
             kept = np.concatenate([self._corners(points, labels == k) for k in np.unique(labels)])
             points, labels = points[kept], labels[kept]
-        return {**state, "model": self.boundary.fit(points, labels, c=self.c)}
+        return {**server_state, "model": self.boundary.fit(points, labels, c=self.c)}
 
     def _corners(self, points: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         index = np.flatnonzero(chosen)
@@ -82,7 +83,9 @@ class Central(Method):
         return index
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
         if "model" not in message:
             return {}
 

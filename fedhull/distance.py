@@ -25,7 +25,7 @@ def sinh_half_distance(
     return np.sqrt(_square(x - y) / gaps)
 
 
-def distance(
+def poincare_distance(
     x: Float[np.ndarray, "*#batch dim"], y: Float[np.ndarray, "*#batch dim"], *, c: float = 1.0
 ) -> Float[np.ndarray, "*#batch"]:
     """The distance itself.
@@ -36,7 +36,7 @@ def distance(
         c: Minus the curvature, above 0.
 
     Example:
-        >>> distance(np.array([[0.0, 0.6]]), np.zeros((1, 2))).round(4)
+        >>> poincare_distance(np.array([[0.0, 0.6]]), np.zeros((1, 2))).round(4)
         array([1.3863])
     """
     root = c**0.5

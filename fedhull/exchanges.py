@@ -10,10 +10,12 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.client import HOLDOUT, Client, Split
-from fedbolic.federated.aggregate import Aggregator, Sum
-from fedbolic.federated.engine import RunStoppedError
-from fedbolic.federated.method import Cohort, Phase, Total, Update
-from fedbolic.federated.modular import SumModulo, from_limbs, num_limbs, to_limbs
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.aggregators.modular import SumModulo, from_limbs, num_limbs, to_limbs
+from fedbolic.federated.engines.engine import RunStoppedError
+from fedbolic.federated.method import CohortKind, Phase
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Params, Tree
 from fedhull.boundary import Boundary
@@ -21,13 +23,13 @@ from fedhull.grouping import Grouping, hull_distances, match_labels
 from fedhull.labels import LabelCode, sorted_labels
 from fedhull.leakage import leakage, quantised_hulls
 from fedhull.quantise import PolarGrid
-from fedhull.transmit import decode, encode, num_symbols
+from fedhull.transmit import decode_hulls, encode_hulls, num_symbols
 
 PUBLIC = ("exchange", "num_classes", "num_labels", "modulus", "capacity", "model")
 """What of the state everybody may know."""
 
 
-class Exchange(Phase):
+class HullExchange(Phase):
     """One exchange of the round."""
 
     @property
@@ -36,25 +38,27 @@ class Exchange(Phase):
         return Sum()
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return message_to(state, client_id)
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return message_to(server_state, client_id)
 
     @override
     @abstractmethod
     def template(self, message: Tree) -> Tree: ...
 
 
-def message_to(state: Tree, client_id: int) -> Tree:
-    """What is public, and to each client its place in the order of labels that the state deals.
+def message_to(server_state: Tree, client_id: int) -> Tree:
+    """Public entries of the server state, and the client's place in the order of labels.
 
     Args:
-        state: The server's.
+        server_state: The server's.
         client_id: To whom.
     """
-    message = {name: state[name] for name in PUBLIC if name in state}
+    message = {name: server_state[name] for name in PUBLIC if name in server_state}
     if client_id == HOLDOUT:
-        return message | ({"names": state["names"]} if "names" in state else {})
-    return message | ({"place": int(state["order"][client_id])} if "order" in state else {})
+        return message | ({"names": server_state["names"]} if "names" in server_state else {})
+    return message | (
+        {"place": int(server_state["order"][client_id])} if "order" in server_state else {}
+    )
 
 
 def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:
@@ -73,7 +77,7 @@ def points_of(examples: Params) -> Float[np.ndarray, "n 2"]:
 
 
 @dataclass(frozen=True)
-class Sizes(Exchange):
+class Sizes(HullExchange):
     """Every client's number of bins, of which only the sum matters; and what they would tell.
 
     Args:
@@ -91,7 +95,7 @@ class Sizes(Exchange):
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         points, labels = arrays(client.train)
         revealed = quantised_hulls(points, labels, self.grid, min_count=self.min_count)
@@ -105,27 +109,27 @@ class Sizes(Exchange):
             "leakage/bins": float(report.num_bins),
             "leakage/neighbour": report.neighbour,
         }
-        memory = {
+        client_state = {
             "own_bins": torch.from_numpy(bins),
             "own_classes": torch.from_numpy(classes.astype(np.int64)),
         }
         size = torch.tensor(len(np.unique(bins)))
-        return Update({"size": size}, float(client.size), metrics), memory
+        return Update({"size": size}, float(client.size), metrics), client_state
 
     @override
     def template(self, message: Tree) -> Tree:
         return {"size": torch.zeros((), dtype=torch.int64)}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         capacity = int(total.payload["size"])
         if not capacity:
             raise RunStoppedError("no client reveals a bin: lower min_count, or enlarge epsilon")
-        return state | {"exchange": "hulls", "capacity": capacity}
+        return server_state | {"exchange": "hulls", "capacity": capacity}
 
 
 @dataclass(frozen=True)
-class Hulls(Exchange):
+class Hulls(HullExchange):
     """Power sums of labelled bins, from whose sum the server reads the hulls, and learns.
 
     Args:
@@ -149,7 +153,7 @@ class Hulls(Exchange):
 
     @property
     @override
-    def cohort(self) -> Cohort:
+    def cohort(self) -> CohortKind:
         return "same"
 
     @property
@@ -159,16 +163,18 @@ class Hulls(Exchange):
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         integers = self.code.values(message["num_labels"])
         first = message["place"] * message["num_classes"]
         values: dict[int, int] = {}
-        pairs = zip(memory["own_bins"].tolist(), memory["own_classes"].tolist(), strict=True)
+        pairs = zip(
+            client_state["own_bins"].tolist(), client_state["own_classes"].tolist(), strict=True
+        )
         for place, k in pairs:
             values[place] = values.get(place, 0) + integers[first + k]
-        sums = encode(values, capacity=message["capacity"], modulus=self.modulus)
-        return Update({"sums": to_limbs(sums, self.modulus)}, float(client.size)), memory
+        sums = encode_hulls(values, capacity=message["capacity"], modulus=self.modulus)
+        return Update({"sums": to_limbs(sums, self.modulus)}, float(client.size)), client_state
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -176,18 +182,18 @@ class Hulls(Exchange):
         return {"sums": torch.zeros(shape, dtype=torch.int64)}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         try:
-            bins, labels = self.read(total.payload["sums"], state["num_labels"])
-            if "order" not in state:
-                bins, labels = sorted_labels(bins, labels, num_classes=state["num_classes"])
-            groups = self._grouped(bins, labels, state)
+            bins, labels = self.read(total.payload["sums"], server_state["num_labels"])
+            if "order" not in server_state:
+                bins, labels = sorted_labels(bins, labels, num_classes=server_state["num_classes"])
+            groups = self._grouped(bins, labels, server_state)
             points, groups_of_points = self.grid.decode(bins), groups[labels]
             model = self.boundary.fit(points, groups_of_points, c=self.grid.c)
         except ValueError as error:  # nothing is decoded, or a class is absent
             raise RunStoppedError(str(error)) from error
         hulls = {"bins": bins, "labels": labels, "groups": groups_of_points}
-        return state | {
+        return server_state | {
             "exchange": "names",
             "model": model,
             "hulls": {name: torch.from_numpy(array) for name, array in hulls.items()},
@@ -205,7 +211,7 @@ class Hulls(Exchange):
         Raises:
             DecodingError: If they are no sum of what clients may send.
         """
-        found = decode(from_limbs(sums), num_bins=self.grid.num_bins, modulus=self.modulus)
+        found = decode_hulls(from_limbs(sums), num_bins=self.grid.num_bins, modulus=self.modulus)
         pairs = [
             (place, label)
             for place, total in found.items()
@@ -214,26 +220,26 @@ class Hulls(Exchange):
         bins, labels = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return bins, labels
 
-    def _grouped(self, bins: np.ndarray, labels: np.ndarray, state: Tree) -> np.ndarray:
+    def _grouped(self, bins: np.ndarray, labels: np.ndarray, server_state: Tree) -> np.ndarray:
         """The group of every label; of labels that nobody used, -1."""
-        used, num_classes = np.unique(labels), state["num_classes"]
+        used, num_classes = np.unique(labels), server_state["num_classes"]
         hulls = [self.grid.decode(bins[labels == label]) for label in used]
         found = self.grouping.groups(
             hull_distances(hulls, c=self.grid.c),
             used // num_classes,
             num_groups=num_classes,
-            seed=state["seed"],
+            seed=server_state["seed"],
         )
         if len(np.unique(found)) < num_classes:
             raise ValueError(f"the hulls make fewer than {num_classes} groups: a class is absent")
-        groups = np.full(state["num_labels"], -1)
+        groups = np.full(server_state["num_labels"], -1)
         groups[used] = found
         return groups
 
 
 @dataclass(frozen=True)
-class Names(Exchange):
-    """What clients call the groups: each keeps its own names, and votes for the server's test set.
+class Names(HullExchange):
+    """Names of the groups: each client keeps its own, and votes for the server's test set.
 
     Args:
         boundary: What was trained.
@@ -245,12 +251,12 @@ class Names(Exchange):
 
     @property
     @override
-    def cohort(self) -> Cohort:
+    def cohort(self) -> CohortKind:
         return "same"
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         points, labels = arrays(client.train)
         groups = self.boundary.log_odds(message["model"], points, c=self.c).argmax(axis=1)
@@ -261,14 +267,14 @@ class Names(Exchange):
         known = agreement.sum(axis=0)[names] > 0  # it cannot name what it does not have
         votes[np.flatnonzero(known), names[known]] = 1
         update = Update({"votes": torch.from_numpy(votes)}, float(client.size))
-        return update, memory | {"own_names": torch.from_numpy(names)}
+        return update, client_state | {"own_names": torch.from_numpy(names)}
 
     @override
     def template(self, message: Tree) -> Tree:
         return {"votes": torch.zeros((message["num_classes"],) * 2, dtype=torch.int64)}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         votes = total.payload["votes"]
         absent = (votes.sum(dim=0) == 0).nonzero().flatten().tolist()
         if absent:
@@ -276,4 +282,4 @@ class Names(Exchange):
                 f"no client has classes {absent}: they cannot be learned, so leave them out"
             )
         names = match_labels(votes.double().cpu().numpy())
-        return state | {"exchange": "done", "names": torch.from_numpy(names)}
+        return server_state | {"exchange": "done", "names": torch.from_numpy(names)}

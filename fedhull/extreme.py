@@ -45,7 +45,7 @@ def extreme_points(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Int
 
 
 def _by_programs(flat: Float[np.ndarray, "n dim"]) -> Int[np.ndarray, " m"]:
-    """Who is no convex combination of the others; who alone is farthest somewhere is none."""
+    """Mask of the points that are no convex combination of the others."""
     outwards = flat - flat.mean(axis=0)
     reach = outwards @ outwards.T
     alone = (reach == reach.max(axis=1, keepdims=True)).sum(axis=1) == 1
@@ -55,7 +55,7 @@ def _by_programs(flat: Float[np.ndarray, "n dim"]) -> Int[np.ndarray, " m"]:
 
 
 def is_combination(flat: Float[np.ndarray, "n dim"], index: int) -> bool:
-    """Whether a point is a convex combination of the others, by a linear program.
+    """True if a point is a convex combination of the others, by a linear program.
 
     Args:
         flat: Points of flat space, such as those of the Klein model.

@@ -1,4 +1,4 @@
-"""Which hulls belong to one class: grouping at the server, naming of the groups at a client."""
+"""Grouping of hulls by class at the server, and naming of the groups at a client."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from sklearn.cluster import SpectralClustering
 from typing_extensions import override
 
 from fedbolic import check
-from fedhull.distance import distance
+from fedhull.distance import poincare_distance
 
 CROSS = 0.01
 """Weight of an edge between two hulls of one client, over the least weight of all."""
@@ -40,7 +40,7 @@ def hull_distances(
     starts = np.concatenate([[0], sizes.cumsum()[:-1]])
     means = np.zeros((len(hulls), len(hulls)))
     for i, start in enumerate(starts):
-        to_each = distance(hulls[i][:, None], corners[start:], c=c).mean(axis=0)
+        to_each = poincare_distance(hulls[i][:, None], corners[start:], c=c).mean(axis=0)
         means[i, i:] = np.add.reduceat(to_each, starts[i:] - start) / sizes[i:]
     return means + np.triu(means, 1).T
 

@@ -13,7 +13,7 @@ from scipy.spatial import ConvexHull, QhullError
 
 from fedbolic import check
 
-NEAR = 1e-9
+_NEAR = 1e-9
 """Points this near a facet, in units of the largest coordinate, are decided exactly."""
 
 THIN = 1e-6
@@ -81,7 +81,7 @@ def require_ball(points: np.ndarray, *, c: float, dim: int | None = None) -> Non
     Args:
         points: To be looked at.
         c: Minus the curvature.
-        dim: How many coordinates there must be; none: any.
+        dim: How many coordinates there must be; ``None``: any.
 
     Raises:
         ValueError: Saying what came.
@@ -118,7 +118,7 @@ def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray,
         return everything
     facet = np.searchsorted(_angles(polygon - centre), _angles(flat - centre), side="right") - 1
     depth = (normals[facet] * flat).sum(axis=1) - offsets[facet]
-    return np.flatnonzero(depth < NEAR * scale)
+    return np.flatnonzero(depth < _NEAR * scale)
 
 
 def _angles(vectors: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
@@ -147,7 +147,7 @@ def _chain(
 def _is_left(
     points: np.ndarray, flat: list[list[float]], rounding: float, c: float, i: int, j: int, k: int
 ) -> bool:
-    """Whether ``k`` lies strictly to the left of the geodesic from ``i`` to ``j``."""
+    """True if ``k`` lies strictly to the left of the geodesic from ``i`` to ``j``."""
     (x, y), (x1, y1), (x2, y2) = flat[i], flat[j], flat[k]
     x1, y1, x2, y2 = x1 - x, y1 - y, x2 - x, y2 - y
     cross = x1 * y2 - y1 * x2

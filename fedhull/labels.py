@@ -15,7 +15,7 @@ from fedbolic import check
 
 
 class DecodingError(ValueError):
-    """What came is no sum that honest clients could have sent: nothing is decoded."""
+    """A sum that honest clients could not have sent; nothing is decoded."""
 
 
 class LabelCode(ABC):

@@ -1,4 +1,4 @@
-"""What a client would reveal: its quantised hulls, and how much they say about its points."""
+"""Leakage of a client: its quantised hulls, and what they reveal about its points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
 from fedbolic import check
-from fedhull.distance import distance
+from fedhull.distance import poincare_distance
 from fedhull.hull import hull
 from fedhull.quantise import PolarGrid
 
@@ -69,7 +69,7 @@ def quantised_hulls(
 
 @dataclass(frozen=True)
 class Leakage:
-    """What the hulls of one client would say about its training points, before they are sent.
+    """Information that one client's hulls reveal about its training points.
 
     Args:
         num_points: Its training points.
@@ -156,4 +156,4 @@ def nearest_neighbour(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> 
     # balls of the hyperbolic metric are Euclidean ones with other centres: ask for a few more
     _, near = KDTree(points).query(points, k=min(len(points), 12))
     near = np.asarray(near)[:, 1:]
-    return float(np.median(distance(points[:, None], points[near], c=c).min(axis=1)))
+    return float(np.median(poincare_distance(points[:, None], points[near], c=c).min(axis=1)))

@@ -14,17 +14,18 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
-from fedbolic.federated.aggregate import Aggregator
-from fedbolic.federated.method import Method, Total, Update
-from fedbolic.federated.score import score_labels
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.evaluation.score import score_labels
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
-from fedhull.boundary import Boundary, Hyperbolic
-from fedhull.exchanges import Exchange, Hulls, Names, Sizes, message_to, points_of
+from fedhull.boundary import Boundary, HyperbolicBoundary
+from fedhull.exchanges import HullExchange, Hulls, Names, Sizes, message_to, points_of
+from fedhull.figure import hull_figure
 from fedhull.grouping import Assignment, Grouping
 from fedhull.labels import Binary, LabelCode
-from fedhull.picture import picture
 from fedhull.quantise import PolarGrid
 from fedhull.transmit import prime_above
 
@@ -38,7 +39,8 @@ class FedHull(Method):
     Departs from the paper: a sum of sizes comes first, so that messages are as long as they must be
     and no client's own size is told; labels may be powers of two, which any collision leaves
     readable; groups are found by assignment; and clients name the groups themselves. Sums arrive as
-    :class:`~fedbolic.federated.modular.SumModulo` adds them, and the server deals the order of
+    :class:`~fedbolic.federated.aggregators.modular.SumModulo` adds them, and the server deals the
+    order of
     labels: keys, masks, and an order that the server does not know (App. B), are put around by
     :class:`~fedbolic.federated.secure.SecureSum`.
 
@@ -60,8 +62,8 @@ class FedHull(Method):
         >>> from fedbolic.data import HalfPlanes
         >>> from fedbolic.federated import Trainer
         >>> data = HalfPlanes(num_points=2000).load(Rng(0))
-        >>> method = FedHull(boundary=Hyperbolic(C=100.0, pairs=1))
-        >>> *_, (position, rows) = Trainer().run(method, data, Rng(0))
+        >>> method = FedHull(boundary=HyperbolicBoundary(C=100.0, pairs=1))
+        >>> *_, (state, rows) = Trainer().run(method, data, Rng(0))
         >>> next(row.value for row in rows if row.name == "holdout/accuracy") > 0.9
         True
     """
@@ -69,7 +71,7 @@ class FedHull(Method):
     grid: PolarGrid = PolarGrid()
     code: LabelCode = Binary()
     grouping: Grouping = Assignment()
-    boundary: Boundary = Hyperbolic()
+    boundary: Boundary = HyperbolicBoundary()
     min_count: int = 1
     bits: int | None = None
 
@@ -103,11 +105,13 @@ class FedHull(Method):
         return "order"
 
     @override
-    def phase(self, state: Tree) -> Exchange:
-        if state["exchange"] == "sizes":
+    def phase(self, server_state: Tree) -> HullExchange:
+        if server_state["exchange"] == "sizes":
             return Sizes(self.grid, self.min_count)
-        if state["exchange"] == "hulls":
-            return Hulls(self.grid, self.code, self.grouping, self.boundary, state["modulus"])
+        if server_state["exchange"] == "hulls":
+            return Hulls(
+                self.grid, self.code, self.grouping, self.boundary, server_state["modulus"]
+            )
         return Names(self.boundary, self.grid.c)
 
     @property
@@ -116,23 +120,25 @@ class FedHull(Method):
         return Sizes(self.grid, self.min_count).aggregator
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return message_to(state, client_id)
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return message_to(server_state, client_id)
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        return self.phase(message).local_update(message, client, memory, rng)
+        return self.phase(message).local_update(message, client, client_state, rng)
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
-        return self.phase(state).server_update(state, total)
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        return self.phase(server_state).server_update(server_state, total)
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
         """The share of examples whose group has their name: the votes', or the client's own."""
-        names = message.get("names") if client.id == HOLDOUT else memory.get("own_names")
+        names = message.get("names") if client.id == HOLDOUT else client_state.get("own_names")
         if "model" not in message or names is None:
             return {}
 
@@ -145,8 +151,8 @@ class FedHull(Method):
         return score_labels(labels, client)
 
     @override
-    def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:
+    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         """The hulls as they arrived, the test points, and the boundaries between the groups."""
-        if "names" not in state or data.holdout is None:
+        if "names" not in server_state or data.holdout is None:
             return {}
-        return {"hulls": picture(self.grid, self.boundary, state, data.holdout)}
+        return {"hulls": hull_figure(self.grid, self.boundary, server_state, data.holdout)}

@@ -91,7 +91,7 @@ def feet(points: Float[Tensor, "n 3"], polygon: Float[Tensor, "m 3"]) -> Float[T
     """The nearest point to each point of each side of a polygon, whose last side closes it.
 
     Args:
-        points: Of the Lorentz sheet of curvature -1, outside the polygon.
+        points: Of the hyperboloid of curvature -1, outside the polygon.
         polygon: Its corners in order; one alone is a side of length 0.
     """
     a, b = polygon, polygon.roll(-1, dims=0)
@@ -109,7 +109,7 @@ def perpendicular_feet(
     """Both ends of the common perpendiculars of sides, as far as both lie within their sides.
 
     Args:
-        one: The corners of a polygon, in order, on the Lorentz sheet of curvature -1.
+        one: The corners of a polygon, in order, on the hyperboloid of curvature -1.
         other: Those of the other.
     """
     (a, b), (p, q) = _sides(one), _sides(other)
@@ -147,7 +147,7 @@ def _normal(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _unit(x: Tensor) -> Tensor:
-    """The point of the sheet on the line of a timelike vector; anything for others."""
+    """The point of the hyperboloid on the line of a timelike vector; anything for others."""
     length = _product(x, x).clamp_min(torch.finfo(x.dtype).tiny).sqrt()[..., None]
     return x / length * x[..., :1].sign()
 
@@ -160,7 +160,7 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 def overlap(
     one: Float[np.ndarray, "n 2"], other: Float[np.ndarray, "m 2"], *, c: float = 1.0
 ) -> bool:
-    """Whether two hulls of the plane have a point in common, up to rounding.
+    """True if two hulls of the plane have a point in common, up to rounding.
 
     They have none if and only if they are apart on the normal of a side, or along a side where both
     lie on one geodesic; all in the Klein model.

@@ -139,7 +139,7 @@ class _Smoothed:
         return np.linalg.solve(triangle[: len(w), : len(w)], triangle[: len(w), -1])
 
     def _length(self, w: np.ndarray, step: np.ndarray, violation: np.ndarray) -> float:
-        """Where the derivative along the step, increasing and piecewise linear, is zero."""
+        """Zero of the derivative along the step, which is increasing and piecewise linear."""
         along = self.signed @ step
 
         def slope(s: float) -> float:

@@ -7,7 +7,7 @@ import flint
 from fedbolic import check
 from fedhull.labels import DecodingError
 
-SPARE = 2
+_SPARE = 2
 """Symbols beyond the 2T that T bins need: an overload passes them by chance in 1 of q^2 cases."""
 
 
@@ -28,15 +28,15 @@ def prime_above(bound: int) -> int:
 
 
 def num_symbols(capacity: int) -> int:
-    """How many power sums carry so many bins.
+    """Number of power sums that carry so many bins.
 
     Args:
         capacity: Different bins of all clients together, at most.
     """
-    return 2 * capacity + SPARE
+    return 2 * capacity + _SPARE
 
 
-def encode(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[int]:
+def encode_hulls(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[int]:
     r"""The power sums of one client's bins.
 
     .. math:: S_l = \sum_j v_j \, j^{l-1} \bmod q, \quad l = 1, \dots, 2T + 2
@@ -54,7 +54,7 @@ def encode(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[in
         Prakash et al. (2024), Sec. 5.5, arXiv:2308.06895.
 
     Example:
-        >>> encode({2: 10, 3: 1}, capacity=2, modulus=101)
+        >>> encode_hulls({2: 10, 3: 1}, capacity=2, modulus=101)
         [11, 23, 49, 6, 39, 58]
     """
     check.at_least(1, capacity=capacity)
@@ -84,7 +84,7 @@ def encode(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[in
     return found + [0] * (length - len(found))
 
 
-def decode(sums: Sequence[int], *, num_bins: int, modulus: int) -> dict[int, int]:
+def decode_hulls(sums: Sequence[int], *, num_bins: int, modulus: int) -> dict[int, int]:
     """The bins of all clients and what stands there, from the sum of their power sums.
 
     The shortest recurrence of the sums has the bins as its roots (Berlekamp and Massey). Too many
@@ -106,10 +106,10 @@ def decode(sums: Sequence[int], *, num_bins: int, modulus: int) -> dict[int, int
         system.
 
     Example:
-        >>> decode([11, 23, 49, 6, 39, 58], num_bins=50, modulus=101)
+        >>> decode_hulls([11, 23, 49, 6, 39, 58], num_bins=50, modulus=101)
         {2: 10, 3: 1}
     """
-    capacity = (len(sums) - SPARE) // 2
+    capacity = (len(sums) - _SPARE) // 2
     if not any(sums):
         return {}
     ring = flint.fmpz_mod_poly_ctx(flint.fmpz_mod_ctx(modulus))

@@ -111,7 +111,7 @@ def _gathered(matrix: Sparse, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class GraphBlock:
     """Graphs of some clients as one, each filled up to the nodes of the largest.
 
     Nodes that fill up have no features and no neighbour, themselves included.
@@ -160,15 +160,15 @@ class Block:
         return self._mixed.get(mixing)
 
     def gather(self, matrix: Sparse, x: Float[Tensor, "clients n k"]) -> Tensor:
-        """What every node gets from its neighbours; ``matrix`` is one of the block's own."""
+        """Aggregated features of every node's neighbours; ``matrix`` is one of the block's own."""
         return matrix.times(x.flatten(0, 1)).unflatten(0, self.shape)
 
 
-_ALONE: WeakKeyDictionary[Graph, Block] = WeakKeyDictionary()
+_ALONE: WeakKeyDictionary[Graph, GraphBlock] = WeakKeyDictionary()
 """The block of each single graph, as long as somebody holds the graph."""
 
 
-def block(graphs: tuple[Graph, ...]) -> Block:
+def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
     """The block of some graphs, which are of one device, dtype and kind of features.
 
     Args:
@@ -177,7 +177,7 @@ def block(graphs: tuple[Graph, ...]) -> Block:
     Example:
         >>> labels = torch.zeros(1, dtype=torch.int64)
         >>> lonely = Graph(torch.ones(1, 2), labels.expand(2, 0), labels)
-        >>> block((lonely, lonely)).shape
+        >>> graph_block((lonely, lonely)).shape
         (2, 1)
     """
     first, *others = graphs
@@ -189,12 +189,12 @@ def block(graphs: tuple[Graph, ...]) -> Block:
 
 
 @functools.lru_cache(maxsize=4)  # the same clients go together in every round
-def _joined(graphs: tuple[Graph, ...]) -> Block:
-    parts = [block((graph,)) for graph in graphs]
+def _joined(graphs: tuple[Graph, ...]) -> GraphBlock:
+    parts = [graph_block((graph,)) for graph in graphs]
     n = max(map(len, graphs))
     features = [part.features for part in parts]
     first = features[0]
-    return Block(
+    return GraphBlock(
         torch.cat([_filled(cast("Tensor", x), n) for x in features])
         if isinstance(first, Tensor)
         else _diagonal(features, n, first.width),
@@ -216,13 +216,13 @@ def _diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
     return Sparse.of(torch.cat(counts), torch.cat(columns), value, len(parts) * width)
 
 
-def _alone(graph: Graph) -> Block:
+def _alone(graph: Graph) -> GraphBlock:
     column, counts = graph.neighbours, graph.degrees + 1
     features, norms = _rows(graph.features)
     share = counts.to(graph.features.dtype).rsqrt()
     symmetric = share[column] * share.repeat_interleave(counts)
     mean = (1 / counts.double()).repeat_interleave(counts)
-    return Block(
+    return GraphBlock(
         features,
         norms.reshape(1, -1, 1),
         Sparse.of(counts, column, mean, len(graph)),

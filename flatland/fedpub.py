@@ -13,14 +13,14 @@ from typing_extensions import override
 from fedbolic import check, tree
 from fedbolic.data import Client, Graph
 from fedbolic.data.graph import simple_edges
-from fedbolic.federated.aggregate import Aggregator, Collect
-from fedbolic.federated.method import Total, Update
-from fedbolic.federated.sharing import Sharing, pick
+from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.sharing import Sharing, select_kind
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
-from flatland.blocks import Block, block
-from flatland.graph_method import GraphMethod, pulled
+from flatland.blocks import GraphBlock, graph_block
+from flatland.graph_method import GraphMethod, with_proximal_term
 from flatland.model import (
     Activation,
     Flat,
@@ -95,7 +95,7 @@ class MaskedHead(FlatHead, MaskedLinear):
 
 
 class Embedding(nn.Module):
-    """What a network makes of a graph: the mean of its last convolution over the nodes.
+    """Embedding of a graph: the mean of a network's last convolution over the nodes.
 
     Args:
         network: Whose.
@@ -105,14 +105,14 @@ class Embedding(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, block: Block) -> Float[Tensor, "clients width"]:
+    def forward(self, graph_block: GraphBlock) -> Float[Tensor, "clients width"]:
         """A vector for every graph."""
-        return cast("Flat", self.network).convolved(block).mean(dim=-2)
+        return cast("Flat", self.network).convolved(graph_block).mean(dim=-2)
 
 
 @dataclass(frozen=True)
 class FedPub(GraphMethod):
-    r"""Means by likeness of networks, and masks that stay.
+    r"""Means by similarity of networks, and masks that stay.
 
     The server keeps clients apart. It asks every network for an embedding of one random graph, the
     same for all, and gives each client a mean of its own:
@@ -137,7 +137,7 @@ class FedPub(GraphMethod):
     Args:
         network: With masks.
         rounds: Communication rounds, at least 1.
-        schedule: Local epochs; a step sees the whole graph whatever the batch size.
+        local: Local epochs; a step sees the whole graph whatever the batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, without a weight decay of its own; a client's goes on where
             its last round ended.
@@ -171,23 +171,27 @@ class FedPub(GraphMethod):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return Collect()
+        return Gather()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        state = super().init(meta, rng)
-        if not state["parameters"]:
+        server_state = super().init(meta, rng)
+        if not server_state["parameters"]:
             raise ValueError(f"sharing leaves no parameter to be sent: {self.sharing}")
-        return {**state, "clients": {}}
+        return {**server_state, "clients": {}}
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        parameters = state["clients"].get(str(client_id), state["parameters"])
-        return {"parameters": parameters, "buffers": state["buffers"], "seed": state["seed"]}
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        parameters = server_state["clients"].get(str(client_id), server_state["parameters"])
+        return {
+            "parameters": parameters,
+            "buffers": server_state["buffers"],
+            "seed": server_state["seed"],
+        }
 
     @override
-    def received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
-        local, context = super().received(message, client, memory)
+    def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        local, context = super().received(message, client, client_state)
         return local, {**context, "shared": {**context["shared"], "seed": message["seed"]}}
 
     @override
@@ -197,34 +201,38 @@ class FedPub(GraphMethod):
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         parameters = local["parameters"]
-        gradients = pulled(gradients, parameters, context["shared"]["anchor"], self.proximal)
+        gradients = with_proximal_term(
+            gradients, parameters, context["shared"]["global_parameters"], self.proximal
+        )
         if self.sparsity:
             masks = [name for name in gradients if name.endswith(".mask")]
             thin = {n: gradients[n] + self.sparsity * parameters[n].sign() for n in masks}
             gradients = {**gradients, **thin}
         optimizer = dataclasses.replace(self.optimizer, weight_decay=self.weight_decay)
-        moved, state = optimizer.step(
+        moved, server_state = optimizer.step(
             parameters, gradients, local["optimizer"], lr=self.lr, donate=True
         )
-        return {**local, "parameters": moved, "optimizer": state}
+        return {**local, "parameters": moved, "optimizer": server_state}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        anchor, parameters = context["shared"]["anchor"], local["parameters"]
-        memory = {
-            "parameters": pick(parameters, self.sharing, "personal"),
+        global_parameters, parameters = context["shared"]["global_parameters"], local["parameters"]
+        client_state = {
+            "parameters": select_kind(parameters, self.sharing, "personal"),
             "optimizer": local["optimizer"],
         }
         scores = self.scores(local, client, context)
         payload = {
-            "change": tree.subtract({n: parameters[n] for n in anchor}, anchor),
+            "delta": tree.subtract(
+                {n: parameters[n] for n in global_parameters}, global_parameters
+            ),
             "embedding": self._embedding(local, client, context),
         }
         metrics = {f"local/{name}": value for name, value in scores.items()}
-        return Update(payload, float(client.size), metrics), memory
+        return Update(payload, float(client.size), metrics), client_state
 
     def _embedding(self, local: Tree, client: Client, context: Tree) -> Tensor:
-        """What a client's network makes of the random graph."""
+        """Embedding of the random graph by a client's network."""
         like, (width,) = client.no_inputs, client.meta.input_shape
         graph = random_graph(context["shared"]["seed"], width, like.device, like.dtype)
         known = {**local["parameters"], **context["own"]["fixed"]}
@@ -234,35 +242,35 @@ class FedPub(GraphMethod):
         )
         model = _embedding(self.network, client.meta)
         with torch.no_grad():
-            return model(parameters, buffers, block((graph,)))[0][0]
+            return model(parameters, buffers, graph_block((graph,)))[0][0]
 
     @override
     def template(self, message: Tree) -> Tree:
         like, *_ = message["parameters"].values()
         embedding = like.new_zeros(self.network.widths[-1])
-        return {"change": message["parameters"], "embedding": embedding}
+        return {"delta": message["parameters"], "embedding": embedding}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         ids = list(total.payload)
-        sent = [self.broadcast(state, int(i))["parameters"] for i in ids]
-        trained = [tree.add(x, total.payload[i]["change"]) for x, i in zip(sent, ids, strict=True)]
+        sent = [self.broadcast(server_state, int(i))["parameters"] for i in ids]
+        trained = [tree.add(x, total.payload[i]["delta"]) for x, i in zip(sent, ids, strict=True)]
         embeddings = torch.stack([total.payload[i]["embedding"] for i in ids])
-        shares = likeness(embeddings.double(), self.temperature)
-        stacked = {n: torch.stack([x[n] for x in trained]) for n in state["parameters"]}
+        shares = similarity(embeddings.double(), self.temperature)
+        stacked = {n: torch.stack([x[n] for x in trained]) for n in server_state["parameters"]}
         means = {n: _mixed(shares, x) for n, x in stacked.items()}
         own = {i: {n: x[row].clone() for n, x in means.items()} for row, i in enumerate(ids)}
         common = {n: x.double().mean(0).to(x.dtype) for n, x in stacked.items()}
-        return {**state, "parameters": common, "clients": {**state["clients"], **own}}
+        return {**server_state, "parameters": common, "clients": {**server_state["clients"], **own}}
 
 
-def likeness(
+def similarity(
     embeddings: Float[Tensor, "clients width"], temperature: float
 ) -> Float[Tensor, "clients clients"]:
-    """How much every client, by rows, gets of every other's network; a row sums to 1.
+    """Weights with which every client (row) averages all networks; each row sums to 1.
 
     Example:
-        >>> likeness(torch.eye(2), temperature=0.0)
+        >>> similarity(torch.eye(2), temperature=0.0)
         tensor([[0.5000, 0.5000],
                 [0.5000, 0.5000]])
     """

@@ -14,9 +14,9 @@ from fedbolic.types import Meta
 from flatland.blocks import Mixing
 from flatland.model import (
     Activation,
-    Curved,
     Flat,
     GraphNetwork,
+    LorentzNetwork,
     check_layers,
     per_client,
     time_of,
@@ -66,7 +66,7 @@ class Frame(GraphNetwork):
     def build(self, meta: Meta) -> nn.Module:
         sizes = widths_of(meta, self.widths)
         head = LorentzPrototypes(sizes[-1], meta.num_classes)
-        return Curved(sizes, head, self.dropout, self.activation, centred=self.centred)
+        return LorentzNetwork(sizes, head, self.dropout, self.activation, centred=self.centred)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def boosted(
     .. math:: t' = \gamma t + u \cdot s, \quad
         s' = s + \Bigl(t + \frac{u \cdot s}{1 + \gamma}\Bigr) u, \quad \gamma = \sqrt{1 + |u|^2}
 
-    An isometry of the sheet of any curvature.
+    An isometry of the hyperboloid of any curvature.
 
     Args:
         u: Space coordinates of that point, in radii.

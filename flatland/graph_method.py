@@ -1,8 +1,7 @@
-"""What methods on graphs have in common: examples are nodes, and one pass serves all clients."""
+"""Base of methods on graphs: examples are nodes, and one pass serves all clients."""
 
 import dataclasses
 import functools
-import logging
 from abc import abstractmethod
 from dataclasses import dataclass, field
 
@@ -13,22 +12,28 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split
-from fedbolic.federated.ragged import Ragged
-from fedbolic.federated.score import score_values
-from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, kinds, pick
-from fedbolic.federated.stepped import Schedule, Stepped
+from fedbolic.federated.engines.jagged import Jagged
+from fedbolic.federated.evaluation.score import score_values
+from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.sharing import (
+    Sharing,
+    assemble,
+    check_patterns,
+    check_sharing,
+    kinds,
+    select_kind,
+)
+from fedbolic.log import logger
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
-from flatland.blocks import block
+from flatland.blocks import graph_block
 from flatland.model import GCN, GraphNetwork
-
-logger = logging.getLogger("fedbolic")
 
 
 @dataclass(frozen=True)
-class GraphMethod(Stepped):
+class GraphMethod(GradientMethod):
     """A method whose clients learn the labels of nodes of their own graphs.
 
     The optimiser's state stays at the client between rounds. What is left to a method is its step,
@@ -37,7 +42,7 @@ class GraphMethod(Stepped):
     Args:
         network: From a graph to logits.
         rounds: Communication rounds.
-        schedule: Local epochs; a step sees the whole graph whatever the batch size.
+        local: Local epochs; a step sees the whole graph whatever the batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, without a weight decay of its own.
         weight_decay: Added, times the parameter, to the gradient; 0 or more.
@@ -50,7 +55,7 @@ class GraphMethod(Stepped):
 
     network: GraphNetwork = GCN()
     rounds: int = 100
-    schedule: Schedule = Schedule(epochs=3, batch_size=None)
+    local: LocalTraining = LocalTraining(epochs=3, batch_size=None)
     lr: float = 0.01
     optimizer: Adam | SGD = Adam()
     weight_decay: float = 1e-5
@@ -74,12 +79,12 @@ class GraphMethod(Stepped):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        steps = self.schedule.epochs * self.schedule.repeats
-        if self.proximal and steps == 1 and self.schedule.batch_size is None:
+        steps = self.local.epochs * self.local.repeats
+        if self.proximal and steps == 1 and self.local.batch_size is None:
             logger.warning("proximal has no effect: a round is one step, from where it pulls to")
         seed = rng.at("model").number()
         parameters, buffers = self.model(meta).init(seed)
-        shared = pick(parameters, self.sharing, "shared")
+        shared = select_kind(parameters, self.sharing, "shared")
         check_patterns(self.sharing, parameters | buffers)
         return {"parameters": shared, "buffers": {}, "seed": seed}
 
@@ -88,21 +93,21 @@ class GraphMethod(Stepped):
         """The optimiser's state before a client's first step."""
 
     @override
-    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
-        local, context = self.received(message, client, memory)
-        optimizer = memory.get("optimizer") or self.begin_optimizer(local["parameters"])
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        local, context = self.received(message, client, client_state)
+        optimizer = client_state.get("optimizer") or self.begin_optimizer(local["parameters"])
         return {**local, "optimizer": optimizer}, context
 
-    def received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
-        """What :meth:`start` gives, but for the optimiser's state."""
+    def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        """Result of :meth:`start` without the optimiser's state."""
         if not isinstance(client.train, GraphSplit):
             raise ValueError(
                 f"{type(self).__name__} learns from graphs: use the source fedbolic.data.Graphs"
             )
-        values = assemble(self.model(client.meta), self.sharing, message, memory, client)
+        values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
         graph = client.train.graph
-        own = {"fixed": values.fixed, "graph": Ragged((graph,), (len(graph),))}
-        shared = {"anchor": message["parameters"]}
+        own = {"fixed": values.fixed, "graph": Jagged((graph,), (len(graph),))}
+        shared = {"global_parameters": message["parameters"]}
         local = {"parameters": values.trained, "buffers": values.buffers}
         return local, {"shared": shared, "own": own}
 
@@ -154,10 +159,12 @@ class GraphMethod(Stepped):
         return logits[0, batch["node"]]
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
         if client.id == HOLDOUT and not self._is_global(client.meta):
             return {}  # there is no global model
-        local, context = self.received(message, client, memory)
+        local, context = self.received(message, client, client_state)
         return self.scores(local, client, context)
 
     def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float]:
@@ -176,15 +183,15 @@ class GraphMethod(Stepped):
         return scores
 
     @override
-    def tuning(self, epochs: int, lr: float | None) -> "GraphMethod | None":
+    def fine_tuning(self, epochs: int, lr: float | None) -> "GraphMethod | None":
         if "shared" not in self.sharing.values():
             return None  # already trained on nothing but the client's own data
-        schedule = dataclasses.replace(self.schedule, epochs=epochs)
-        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+        local = dataclasses.replace(self.local, epochs=epochs)
+        return dataclasses.replace(self, local=local, lr=lr or self.lr)
 
     @property
     @override
-    def calibrating(self) -> "GraphMethod | None":
+    def ridge_head(self) -> "GraphMethod | None":
         return None  # a head in closed form has no features common to all clients to read
 
     def _is_global(self, meta: Meta) -> bool:
@@ -192,7 +199,9 @@ class GraphMethod(Stepped):
         return "personal" not in kinds(self.sharing, parameters).values()
 
 
-def pulled(gradients: Params, parameters: Params, goals: Params, strength: float) -> Params:
+def with_proximal_term(
+    gradients: Params, parameters: Params, goals: Params, strength: float
+) -> Params:
     """Gradients of a loss with half the squared distance to ``goals``, times ``strength``, added.
 
     Args:
@@ -217,5 +226,5 @@ def _forward(
 ) -> tuple[Tensor, Params]:
     """Logits of all nodes of one client's graph, or of many clients' side by side."""
     own = context["own"]
-    graphs = block(own["graph"].parts)
+    graphs = graph_block(own["graph"].parts)
     return model({**parameters, **own["fixed"]}, buffers, graphs, training=training)

@@ -15,15 +15,16 @@ from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data import Client, Graph
-from fedbolic.federated.aggregate import Aggregator, Mean
-from fedbolic.federated.method import Total, Update
-from fedbolic.federated.sharing import Sharing, pick
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.sharing import Sharing, select_kind
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
-from flatland.blocks import block
-from flatland.graph_method import GraphMethod, pulled
-from flatland.model import GraphNetwork, LorentzGCN, drawn_in
+from flatland.blocks import graph_block
+from flatland.graph_method import GraphMethod, with_proximal_term
+from flatland.model import GraphNetwork, LorentzGCN, clamped_fraction
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
 
 CURVATURE = "curvature.raw"
@@ -48,7 +49,8 @@ class FlatLand(GraphMethod):
     spaces is ``curvature`` ``Constant()`` and ``{"*.time": personal, "curvature.*": fixed, "*":
     shared}``. A ``fixed`` curvature is that of the client's own graph. A shared one begins at
     1, whatever ``curvature`` says, and is averaged as c. Variants of ours are the networks of
-    ``flatland.frames``; Shrink, which is ``shrink`` above 0; and what it becomes as that grows,
+    ``flatland.frames``; Shrink, which is ``personal_proximal`` above 0; and what it becomes as that
+    grows,
     LorShare: only the curvature personal.
 
     Departs from the paper: the time row v is left out, as it has no effect there; the curvature
@@ -58,7 +60,7 @@ class FlatLand(GraphMethod):
     Args:
         network: From a graph to logits.
         rounds: Communication rounds, at least 1.
-        schedule: Local epochs; a step sees the whole graph whatever the batch size.
+        local: Local epochs; a step sees the whole graph whatever the batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, without a weight decay of its own; a client's goes on where
             its last round ended.
@@ -68,8 +70,8 @@ class FlatLand(GraphMethod):
         curvature_rate: The curvature's step size over ``lr``, above 0.
         proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.
             Without effect where a round is one step.
-        shrink: The same pull, at least 0, of personal parameters to their mean over clients, which
-            is sent then; the curvature is not pulled. 0 sends nothing.
+        personal_proximal: The same pull, at least 0, of personal parameters to their mean over
+            clients, which is sent then; the curvature is not pulled. 0 sends nothing.
         weights: Clients count by ``size`` (training nodes) or ``uniform``.
 
     Raises:
@@ -79,7 +81,7 @@ class FlatLand(GraphMethod):
         Liu et al. (2024), Algorithm 1, FedKDD; Baek et al. (2023), arXiv:2206.10206.
 
     Example:
-        >>> FlatLand(proximal=0.01).schedule.epochs
+        >>> FlatLand(proximal=0.01).local.epochs
         3
     """
 
@@ -87,13 +89,13 @@ class FlatLand(GraphMethod):
     sharing: Sharing = field(default_factory=lambda: dict(SHARING))
     curvature: Estimator = FormanInverse()
     curvature_rate: float = 1.0
-    shrink: float = 0.0
+    personal_proximal: float = 0.0
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(curvature_rate=self.curvature_rate)
-        check.not_negative(shrink=self.shrink)
+        check.not_negative(personal_proximal=self.personal_proximal)
 
     @property
     @override
@@ -102,40 +104,43 @@ class FlatLand(GraphMethod):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        state = super().init(meta, rng)
-        if self.shrink:
-            parameters, _ = self.model(meta).init(state["seed"])
-            state["means"] = pick(parameters, self.sharing, "personal")
-            state["means"].pop(CURVATURE, None)
-        return state
+        server_state = super().init(meta, rng)
+        if self.personal_proximal:
+            parameters, _ = self.model(meta).init(server_state["seed"])
+            server_state["means"] = select_kind(parameters, self.sharing, "personal")
+            server_state["means"].pop(CURVATURE, None)
+        return server_state
 
     @override
     def begin_optimizer(self, parameters: Params) -> Tree:
         return {kind: self.optimizer.init(group) for kind, group in _groups(parameters).items()}
 
     @override
-    def received(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+    def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         means = message.get("means", {})  # where a client's own begin
         sent = {**message, "parameters": {**means, **message["parameters"]}}
-        local, context = super().received(sent, client, memory)
+        local, context = super().received(sent, client, client_state)
         trained, fixed = local["parameters"], context["own"]["fixed"]
         (graph,) = context["own"]["graph"].parts
         if CURVATURE in fixed:
             fixed = {**fixed, CURVATURE: self._raw(graph, fixed[CURVATURE])}
         elif CURVATURE in trained and CURVATURE not in {
             **message["parameters"],
-            **memory.get("parameters", {}),
+            **client_state.get("parameters", {}),
         }:
             trained = {**trained, CURVATURE: self._raw(graph, trained[CURVATURE])}
-        shared = {"anchor": message["parameters"], "means": means}
+        shared = {"global_parameters": message["parameters"], "means": means}
         own = {**context["own"], "fixed": fixed}
         return {**local, "parameters": trained}, {"shared": shared, "own": own}
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         parameters = local["parameters"]
-        for strength, to in ((self.proximal, "anchor"), (self.shrink, "means")):
-            gradients = pulled(gradients, parameters, context["shared"][to], strength)
+        for strength, to in (
+            (self.proximal, "global_parameters"),
+            (self.personal_proximal, "means"),
+        ):
+            gradients = with_proximal_term(gradients, parameters, context["shared"][to], strength)
         moved, states = {}, {}
         for kind, group in _groups(parameters).items():
             decay, rate = (
@@ -152,42 +157,45 @@ class FlatLand(GraphMethod):
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         scores = self.scores(local, client, context)
-        anchor, parameters = context["shared"]["anchor"], local["parameters"]
-        before, after = ({n: _public(n, x[n]) for n in anchor} for x in (anchor, parameters))
-        memory = {
-            "parameters": pick(parameters, self.sharing, "personal"),
+        global_parameters, parameters = context["shared"]["global_parameters"], local["parameters"]
+        before, after = (
+            {n: _public(n, x[n]) for n in global_parameters}
+            for x in (global_parameters, parameters)
+        )
+        client_state = {
+            "parameters": select_kind(parameters, self.sharing, "personal"),
             "optimizer": local["optimizer"],
         }
         metrics = {f"local/{name}": value for name, value in scores.items()}
         known = {**parameters, **context["own"]["fixed"]}
         if CURVATURE in known:
             c = _public(CURVATURE, known[CURVATURE])
-            norms = block(context["own"]["graph"].parts).norms
+            norms = graph_block(context["own"]["graph"].parts).norms
             metrics["train/curvature"] = float(c)
-            metrics["train/drawn_in"] = drawn_in(Lorentz(c), norms)
+            metrics["train/clamped_fraction"] = clamped_fraction(Lorentz(c), norms)
         weight = float(client.size) if self.weights == "size" else 1.0
-        payload = {"change": tree.subtract(after, before)}
-        if self.shrink:
+        payload = {"delta": tree.subtract(after, before)}
+        if self.personal_proximal:
             means = context["shared"]["means"]
             payload["means"] = {n: parameters[n] - mean for n, mean in means.items()}
-        return Update(payload, weight, metrics), memory
+        return Update(payload, weight, metrics), client_state
 
     @override
     def template(self, message: Tree) -> Tree:
-        means = {"means": message["means"]} if self.shrink else {}
-        return {"change": message["parameters"], **means}
+        means = {"means": message["means"]} if self.personal_proximal else {}
+        return {"delta": message["parameters"], **means}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
-        change = total.payload["change"]
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        delta = total.payload["delta"]
         parameters = {
-            name: _raw_of(name, _public(name, value) + change[name])
-            for name, value in state["parameters"].items()
+            name: _raw_of(name, _public(name, value) + delta[name])
+            for name, value in server_state["parameters"].items()
         }
-        state = {**state, "parameters": parameters}
-        if self.shrink:
-            state["means"] = tree.add(state["means"], total.payload["means"])
-        return state
+        server_state = {**server_state, "parameters": parameters}
+        if self.personal_proximal:
+            server_state["means"] = tree.add(server_state["means"], total.payload["means"])
+        return server_state
 
     def _raw(self, graph: Graph, like: Tensor) -> Tensor:
         """The raw number of the curvature that a client's graph asks for."""

@@ -21,11 +21,11 @@ from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import sinhc, square
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
-from flatland.blocks import Block, Mixing
+from flatland.blocks import GraphBlock, Mixing
 from flatland.ricci import BOUNDS
 
 FARTHEST = 10.0
-r"""Inputs further than this many radii from the origin are drawn in.
+r"""Inputs further than this many radii from the origin are clamped.
 
 Of a point there float32 still holds the Minkowski length to a share of 1e-7 times
 :math:`\cosh^2 10 = 10^8`, if it is computed in float64, as it is here.
@@ -33,7 +33,7 @@ Of a point there float32 still holds the Minkowski length to a share of 1e-7 tim
 
 Activation = Literal["relu", "elu"]
 
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "elu": functional.elu,
 }
@@ -96,7 +96,7 @@ class LorentzGCN(GraphNetwork):
     ``head.``, and of the space ``curvature.raw``.
 
     Departs from the paper: the row for the time coordinate (its v) is no parameter, since time is
-    computed; activation and dropout act on space coordinates, so points stay on the sheet.
+    computed; activation and dropout act on space coordinates, so points stay on the hyperboloid.
 
     Args:
         widths: Of every convolution, at least one.
@@ -119,11 +119,11 @@ class LorentzGCN(GraphNetwork):
     def build(self, meta: Meta) -> nn.Module:
         sizes = widths_of(meta, self.widths)
         head = SpaceTimeLinear(sizes[-1], meta.num_classes)
-        return Curved(sizes, head, self.dropout, self.activation)
+        return LorentzNetwork(sizes, head, self.dropout, self.activation)
 
 
 class _Network(nn.Module):
-    """What both have in common: the widths from the inputs on, and a name for every part."""
+    """Base of both networks: the widths from the inputs on, and a name for every part."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Network(nn.Module):
         self.body = nn.ModuleList(layer(*size) for size in itertools.pairwise(widths))
         self.head = head
         self.dropout = nn.ModuleList(Dropout(dropout) for _ in self.body)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = _ACTIVATIONS[activation]
 
 
 class Flat(_Network):
@@ -165,12 +165,12 @@ class Flat(_Network):
         super().__init__(layer or SpaceLinear, widths, head, dropout, activation)
         self.neighbours: Mixing = neighbours
 
-    def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
+    def forward(self, block: GraphBlock) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
         return self.head(self.dropout[-1](self.activation(self.convolved(block))))
 
-    def convolved(self, block: Block) -> Float[Tensor, "clients n width"]:
-        """What the last convolution gives, ahead of its activation."""
+    def convolved(self, block: GraphBlock) -> Float[Tensor, "clients n width"]:
+        """Output of the last convolution, before its activation."""
         first, *others = cast("list[SpaceLinear]", list(self.body))  # modules by their class
         weights = block.symmetric if self.neighbours == "symmetric" else block.mean
         features = block.mixed(self.neighbours)
@@ -185,7 +185,7 @@ class Flat(_Network):
         return y
 
 
-class Curved(_Network):
+class LorentzNetwork(_Network):
     """Convolutions in a Lorentz space, and a head that takes points by time and space.
 
     Args:
@@ -209,7 +209,7 @@ class Curved(_Network):
         self.curvature = Curvature(1.0, bounds=BOUNDS)
         self.centred = centred
 
-    def forward(self, block: Block) -> Float[Tensor, "clients n classes"]:
+    def forward(self, block: GraphBlock) -> Float[Tensor, "clients n classes"]:
         """One logit per class for every node."""
         space = Lorentz(per_client(self.curvature.c.unsqueeze(-1)))
         origin = space.c**-0.5 if self.centred else 0.0
@@ -247,7 +247,7 @@ class SpaceLinear(nn.Module):
 
     @property
     def matrix(self) -> Float[Tensor, "*clients width out"]:
-        """What features are multiplied by."""
+        """Matrix that multiplies the features."""
         return self.space
 
 
@@ -260,7 +260,7 @@ class FlatHead(SpaceLinear):
 
 
 class SpaceTimeLinear(nn.Module):
-    r"""The space coordinates :math:`x_s M + x_t m + b` of points of the sheet.
+    r"""The space coordinates :math:`x_s M + x_t m + b` of points of the hyperboloid.
 
     Any Lorentz boost or rotation is one. ``M`` starts uniform by Glorot and Bengio's rule, ``m``
     and ``b`` start 0.
@@ -288,14 +288,14 @@ class SpaceTimeLinear(nn.Module):
         return torch.baddbmm(self.at_origin(time), s, weight.expand(len(s), -1, -1))
 
     def at_origin(self, time: Float[Tensor, "clients n 1"]) -> Float[Tensor, "clients n out"]:
-        """What does not depend on the old space coordinates."""
+        """Part that does not depend on the old space coordinates."""
         return torch.addcmul(per_client(self.bias), time, per_client(self.time))
 
 
 def lifted(
     space: Lorentz, norm: Float[Tensor, "*clients n 1"]
 ) -> tuple[Float[Tensor, "*clients n 1"], Float[Tensor, "*clients n 1"]]:
-    r"""What vectors are multiplied by to be space coordinates of a point, and the point's time.
+    r"""Factors that turn vectors into space coordinates of points, and the points' time.
 
     The point is :math:`\exp_o(v)`, as far from the origin as v is long, but no more than
     :data:`FARTHEST` radii. That only scales a vector, so sparse ones stay sparse.
@@ -310,13 +310,13 @@ def lifted(
     return factor, (1 / space.c + (factor * norm).square()).sqrt()
 
 
-def drawn_in(space: Lorentz, norm: Float[Tensor, "*clients n 1"]) -> float:
-    """The share of vectors of the lengths ``norm`` that :func:`lifted` draws in."""
+def clamped_fraction(space: Lorentz, norm: Float[Tensor, "*clients n 1"]) -> float:
+    """The share of vectors of the lengths ``norm`` that :func:`lifted` clamps."""
     return float((space.c * norm * norm > FARTHEST**2).double().mean())
 
 
 def centroids(
-    space: Lorentz, y: Float[Tensor, "clients n width"], block: Block
+    space: Lorentz, y: Float[Tensor, "clients n width"], block: GraphBlock
 ) -> Float[Tensor, "clients n width"]:
     """Space coordinates of the centroid of every node's neighbours and itself.
 
@@ -337,12 +337,12 @@ class _Centroids(torch.autograd.Function):
 
     @staticmethod
     @override
-    def forward(ctx: Any, y: Tensor, c: Tensor, block: Block) -> Tensor:
+    def forward(ctx: Any, y: Tensor, c: Tensor, block: GraphBlock) -> Tensor:
         points, c = y.double(), c.double()
         # lengths by vector_norm: one pass, whose gradient at 0 nobody asks for
         times = (1 / c + vector_norm(points, dim=-1, keepdim=True).square()).sqrt()
         s, t = (block.gather(block.neighbours, x) for x in (points, times))
-        # a mean of points of the sheet has at least their length: less is rounding
+        # a mean of points of the hyperboloid has at least their length: less is rounding
         least = t.square() - vector_norm(s, dim=-1, keepdim=True).square()
         length = (c * least).clamp(min=1).sqrt()
         ctx.save_for_backward(points, times, s, t, length, c)
@@ -380,7 +380,7 @@ def widths_of(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_layers(widths: tuple[int, ...], dropout: float) -> None:
-    """Refuse a network without layers, an empty layer, or a rate that is none."""
+    """Refuse a network without layers, an empty layer, or a rate outside [0, 1]."""
     check.at_least(1, num_widths=len(widths))
     check.at_least(1, narrowest_width=min(widths))
     check.rate(below_one=True, dropout=dropout)

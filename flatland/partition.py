@@ -1,4 +1,4 @@
-"""What a partition of a graph did to its clients, told before anything is trained."""
+"""Report on a partition of a graph, before anything is trained."""
 
 import itertools
 import statistics
@@ -50,7 +50,7 @@ class PartitionReport:
 
     Args:
         parts: By client.
-        num_edges: Of the whole graph, each counted once; none if it is not known.
+        num_edges: Of the whole graph, each counted once; ``None`` if it is not known.
         heterogeneity: The median over pairs of clients of the Jensen-Shannon distance (natural
             logarithm) between their shares of classes, from 0 to 0.83; 0 of one client.
 

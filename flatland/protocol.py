@@ -37,7 +37,7 @@ class Chosen:
 
 
 def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
-    """The scores of a run at the round chosen on validation; none if no round has all of them.
+    """The scores of a run at the round chosen on validation; ``None`` if no round has all of them.
 
     Departs from FED-PUB's code: a client without test nodes is left out, not counted as right.
     Rounds are compared in which all clients have scores, as means over different ones do not
@@ -68,7 +68,7 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
 
 
 def tuned(rows: Sequence[Row]) -> Chosen | None:
-    """The scores after fine-tuning at the clients, for which no round is chosen; none without any.
+    """Scores after fine-tuning, for which no round is chosen; ``None`` if there are none.
 
     Of the majority baseline it is each client's own commonest training class.
 
@@ -76,10 +76,10 @@ def tuned(rows: Sequence[Row]) -> Chosen | None:
         rows: All that the run measured.
     """
     scores = _by_name(rows)
-    if "tuned/accuracy" not in scores:
+    if "fine_tuned/accuracy" not in scores:
         return None
-    last = max(scores["tuned/accuracy"])
-    found, sizes = (scores[f"tuned/{name}"][last] for name in ("accuracy", "examples"))
+    last = max(scores["fine_tuned/accuracy"])
+    found, sizes = (scores[f"fine_tuned/{name}"][last] for name in ("accuracy", "examples"))
     return _over_clients(last, found, sizes, rising=False)
 
 
@@ -128,7 +128,7 @@ class Difference:
 def paired(
     ours: Sequence[float], theirs: Sequence[float], *, level: float = 0.95, rng: Rng | None = None
 ) -> Difference:
-    """How much more one method reaches than another on the same splits.
+    """Difference between two methods on the same splits.
 
     The interval is the percentile bootstrap over splits; of few splits it is too narrow, and of one
     split it has no width.

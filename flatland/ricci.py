@@ -1,4 +1,4 @@
-r"""How curved a client's space should be, read off its graph.
+r"""Estimators of a client's curvature from its graph.
 
 Signs and scales: ``Ric`` is the mean Forman-Ricci curvature of the edges, negative for graphs that
 spread like trees; an estimator gives :math:`c > 0`, minus the sectional curvature of the client's

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from flynn.private import Plan, Relation
+from flynn.private import HashPlan, Relation
 
 Counts = tuple[int, ...]
 
@@ -35,7 +35,7 @@ def neighbours(counts: Sequence[Counts], active: int, relation: Relation) -> Ite
 
 
 def worst_loss(
-    counts: Sequence[Counts], plan: Plan, active: int, relation: Relation
+    counts: Sequence[Counts], plan: HashPlan, active: int, relation: Relation
 ) -> tuple[float, float, float]:
     """The largest log ratio of probabilities: of the selection, of the noise, and of both.
 

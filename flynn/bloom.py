@@ -9,7 +9,7 @@ from torch import Tensor
 from fedbolic import check
 from flynn import kernel
 
-CELLS = 2**22
+_CELLS = 2**22
 """Counts that are looked up at once."""
 
 
@@ -21,7 +21,7 @@ def count(
     num_classes: int,
     weights: Float64[Tensor, " n"] | None = None,
 ) -> Int64[Tensor, "num_classes dim"] | Float64[Tensor, "num_classes dim"]:
-    r"""How many examples of each class have a one at each place of their hash.
+    r"""Number of examples of each class with a one at each place of their hash.
 
     .. math:: c_l[i] = |\{(x, y) : y = l,\; h(x)[i] = 1\}|, \qquad w_l[i] = \gamma^{c_l[i]}
 
@@ -32,7 +32,7 @@ def count(
         labels: Integers below ``num_classes``.
         dim: Length of a hash.
         num_classes: Classes, whether they are there or not.
-        weights: How often each example counts, at least 0; none: once.
+        weights: How often each example counts, at least 0; ``None``: once.
 
     References:
         Ram and Sinha (2022), Algorithm 1, line 6, arXiv:2112.07157. Departs from the paper: the
@@ -105,7 +105,7 @@ def log_scores(
 
 def _by_torch(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple[Tensor, Tensor]:
     """The sum of powers of what exceeds the least count, and the least count; n x classes."""
-    step = max(1, CELLS // (len(counts) * winners.shape[1]))
+    step = max(1, _CELLS // (len(counts) * winners.shape[1]))
     sums, least = [], []
     for some in winners.split(step):
         found = counts[:, some.long()]  # classes x n x active
@@ -117,7 +117,7 @@ def _by_torch(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple
 def _compiled(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple[Tensor, Tensor]:
     # powers from the last on are rounded to 0
     last = 1 if decay == 0 else math.ceil((bits + 1) / -math.log2(decay))
-    if last > CELLS:
+    if last > _CELLS:
         last = min(last, int(counts.max()))
     table = _powers(torch.arange(last + 1), decay, bits)
     sums = torch.empty(len(winners), len(counts), dtype=torch.int64)

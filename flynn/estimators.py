@@ -14,17 +14,17 @@ from torch import Tensor
 
 from flynn import bloom
 from flynn.channels import Channels
-from flynn.fitted import Fitted, Rescaling, draw, hashes
+from flynn.fitted import Fitted, Rescaling, draw_lift, hashes
 
 
 class FlyHash(TransformerMixin, BaseEstimator):
     """The FlyHash of every example, as the ones of a sparse matrix.
 
     Args:
-        dim: Length of the hash, m; none: 256 for each feature.
-        fan_in: Values that a row of the lift adds up, s; none: a tenth of them, rounded up (of
+        dim: Length of the hash, m; ``None``: 256 for each feature.
+        fan_in: Values that a row of the lift adds up, s; ``None``: a tenth of them, rounded up (of
             twice as many with ``on-off``).
-        active: Ones of a hash, rho; none: 32, or half of ``dim`` if that is fewer.
+        active: Ones of a hash, rho; ``None``: 32, or half of ``dim`` if that is fewer.
         channels: ``plain`` hashes the features, and is blind to what is added to all alike;
             ``signed`` gives each a random sign; ``on-off`` hashes them next to their negatives.
         scaling: What :meth:`fit` learns to do to features first: ``standard`` for z-scores,
@@ -76,7 +76,7 @@ class FlyHash(TransformerMixin, BaseEstimator):
             ValueError: If a size does not fit the features.
         """
         del y
-        fitted = draw(self, _examples(self, X, reset=True))
+        fitted = draw_lift(self, _examples(self, X, reset=True))
         self.rows_, self.num_winners_, self.signs_, self.scaler_ = fitted
         self.num_bits_ = len(self.rows_)
         return self
@@ -105,10 +105,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
     Counts are all it keeps, so it learns on, forgets, and leaves out exactly.
 
     Args:
-        dim: Length of the hash, m; none: 256 for each feature.
-        fan_in: Values that a row of the lift adds up, s; none: a tenth of them, rounded up (of
+        dim: Length of the hash, m; ``None``: 256 for each feature.
+        fan_in: Values that a row of the lift adds up, s; ``None``: a tenth of them, rounded up (of
             twice as many with ``on-off``).
-        active: Ones of a hash, rho; none: 32, or half of ``dim`` if that is fewer.
+        active: Ones of a hash, rho; ``None``: 32, or half of ``dim`` if that is fewer.
         decay: Gamma, in [0, 1): how much of a filter's weight one more example leaves.
         channels: ``on-off`` hashes the features next to their negatives; ``signed`` gives each a
             random sign; ``plain``, the paper's, is blind to what is added to all alike.
@@ -164,7 +164,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: Examples, (n, d).
             y: Their labels.
-            sample_weight: How often each counts, at least 0; none: once.
+            sample_weight: How often each counts, at least 0; ``None``: once.
 
         Raises:
             ValueError: If a value is not finite, or a size does not fit the features.
@@ -187,7 +187,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
             X: Examples, (n, d).
             y: Their labels.
             classes: All labels that will ever come; needed the first time.
-            sample_weight: How often each counts; none: once.
+            sample_weight: How often each counts; ``None``: once.
 
         Raises:
             ValueError: If a label is not among the classes, or classes are not given at first.
@@ -210,7 +210,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: Examples that were learned, (n, d).
             y: Their labels then.
-            sample_weight: What each counted then; none: once.
+            sample_weight: What each counted then; ``None``: once.
 
         Raises:
             ValueError: If they cannot all have been learned.
@@ -250,7 +250,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         return (-self._scores(X)).softmax(dim=1).numpy()
 
     def leave_one_out(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
-        """What is predicted of each learned example by all others.
+        """Leave-one-out predictions of the learned examples.
 
         Args:
             X: Examples that were learned with weight one, (n, d).
@@ -270,7 +270,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
     def _begin(self, classes: NDArray[Any], X: NDArray[Any], sample_weight: Any) -> None:
         bloom.check_decay(self.decay)
         self.classes_ = classes
-        fitted = draw(self, X, _weights(X, sample_weight))
+        fitted = draw_lift(self, X, _weights(X, sample_weight))
         self.rows_, self.num_winners_, self.signs_, self.scaler_ = fitted
 
     def _hashes(self, X: NDArray[Any]) -> Tensor:

@@ -40,7 +40,9 @@ class Fitted(NamedTuple):
     scaler: StandardScaler | MinMaxScaler | None
 
 
-def draw(model: Settings, X: NDArray[Any], weights: NDArray[np.float64] | None = None) -> Fitted:
+def draw_lift(
+    model: Settings, X: NDArray[Any], weights: NDArray[np.float64] | None = None
+) -> Fitted:
     """Draw the lift and the signs of an estimator, and learn its scale.
 
     Args:
@@ -84,7 +86,7 @@ def _scaler(
 
 
 def hashes(X: NDArray[Any], fitted: Fitted) -> Tensor:
-    """Where the hashes of examples are one.
+    """Places of the ones in the hashes of examples.
 
     Args:
         X: Examples, (n, d), of any numeric type.

@@ -16,7 +16,7 @@ from flynn import kernel
 SUM_BITS = 30
 """No sum of the lift exceeds ``2 ** SUM_BITS`` in size: it fits into 32 bits with its sign."""
 
-CHUNK = 2048
+_CHUNK = 2048
 """Examples that are worked on at once: what the hash needs beyond its result is a few of these."""
 
 KEY = 2**31
@@ -55,7 +55,7 @@ def connections(dim: int, num_inputs: int, fan_in: int, seed: int) -> Int32[Tens
     words = np.random.Philox(key=seed).random_raw(dim * fan_in).reshape(dim, fan_in)
     tops = np.arange(num_inputs - fan_in, num_inputs, dtype=np.uint64)
     drawn = (words % (tops + 1)).astype(np.int32)  # off uniform by at most num_inputs / 2**64
-    pick = kernel.pick if kernel.FOUND else _pick
+    pick = kernel.pick_winners if kernel.FOUND else _pick
     pick(drawn, num_inputs)
     return torch.from_numpy(np.sort(drawn, axis=1))
 
@@ -63,8 +63,8 @@ def connections(dim: int, num_inputs: int, fan_in: int, seed: int) -> Int32[Tens
 def _pick(drawn: NDArray[np.int32], num_inputs: int) -> None:
     """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw."""
     dim, fan_in = drawn.shape
-    for start in range(0, dim, CHUNK):
-        part = drawn[start : start + CHUNK]
+    for start in range(0, dim, _CHUNK):
+        part = drawn[start : start + _CHUNK]
         lines, taken = np.arange(len(part)), np.zeros((len(part), num_inputs), dtype=bool)
         for column in range(fan_in):
             again = taken[lines, part[:, column]]
@@ -79,7 +79,7 @@ def fly_hash(
     *,
     signs: Int32[Tensor, "num_channels d"] | None = None,
 ) -> Int32[Tensor, "n active"]:
-    r"""Where the hash of every example is one: its ``active`` largest sums, ascending by index.
+    r"""Places of the ones in every hash: the ``active`` largest sums, ascending by index.
 
     .. math:: h(x) = \Gamma_\rho(M x)
 
@@ -177,12 +177,12 @@ def _compiled(x: Tensor, rows: Tensor, signs: Tensor | None, found: Tensor) -> N
     fan_in, num_channels = rows.shape[1], 1 if signs is None else len(signs)
     lines = kernel.aligned(rows.numpy(), num_channels * x.shape[1])
     of = None if signs is None else signs.numpy()
-    for part, into in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
+    for part, into in zip(x.split(_CHUNK), found.split(_CHUNK), strict=True):
         kernel.winners(fixed_point(part, fan_in).numpy(), lines, fan_in, into.numpy(), of)
 
 
 def _by_torch(x: Tensor, rows: Tensor, signs: Tensor | None, found: Tensor) -> None:
-    for part, into in zip(x.split(CHUNK), found.split(CHUNK), strict=True):
+    for part, into in zip(x.split(_CHUNK), found.split(_CHUNK), strict=True):
         whole = fixed_point(part, rows.shape[1])
         if signs is not None:
             whole = (whole[:, None] * signs).flatten(1)

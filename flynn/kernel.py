@@ -23,7 +23,7 @@ FOUND = importlib.util.find_spec("numba") is not None
 TILE_BYTES = 2**20
 """Of a tile: half of a second-level cache."""
 
-SPARE = 64
+_SPARE = 64
 """Sums that are kept of an example beyond twice as many as win, before the least are left out."""
 
 MOST_ROUNDED = 128
@@ -81,7 +81,7 @@ def winners(
 
 
 def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
-    """How many last bits every example has to lose, so that none of its values exceeds ``most``."""
+    """Number of low bits to drop from every example so that no value exceeds ``most``."""
     # of a negative value what is left is rounded away from zero
     largest = np.maximum(x.max(axis=1, initial=0), -(x.min(axis=1, initial=0).astype(np.int64)))
     cut = np.zeros(len(x), dtype=np.int32)
@@ -95,7 +95,7 @@ def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
 def _winners(x, signs, cut, rows, fan_in, columns, found):
     num_channels, num_inputs = signs.shape
     active, tile = found.shape[1], columns.shape[1]
-    room = min(2 * active + SPARE, len(rows) + 1)
+    room = min(2 * active + _SPARE, len(rows) + 1)
     least, slack = np.empty(tile, columns.dtype), np.empty(tile, columns.dtype)
     values, places = np.empty((tile, room), columns.dtype), np.empty((tile, room), np.int32)
     sums, lines = np.empty(len(rows), np.int64), np.empty(len(rows), np.int32)
@@ -188,7 +188,7 @@ def _lift(columns, rows, active, slack, least, values, places):
 @njit
 @no_type_check
 def _raise(values, filled, slack, least, expected):
-    """What sums have to reach, where ``expected`` winners of all rows are among those so far.
+    """Threshold for sums, given that ``expected`` winners are among the rows so far.
 
     As many are seen to be more by chance, by three standard deviations and three, only once in
     about a thousand examples.
@@ -256,7 +256,7 @@ def _sum_up(x, rows, fan_in, lines, sums):
 
 @njit
 @no_type_check
-def pick(drawn, num_inputs):
+def pick_winners(drawn, num_inputs):
     """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw.
 
     Args:

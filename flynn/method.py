@@ -1,7 +1,6 @@
 """FlyNNFL: every party counts its hashes, the server adds the counts, and that is the model."""
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,9 +11,12 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregate import Aggregator, Sum
-from fedbolic.federated.method import Cohort, Method, Total, Update
-from fedbolic.federated.score import score_labels
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.evaluation.score import score_labels
+from fedbolic.federated.method import CohortKind, Method
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flynn import bloom
@@ -23,8 +25,6 @@ from flynn.fly_hash import check_active, connections, fly_hash
 from flynn.noise import Noise
 from flynn.private import Mechanism, is_hopeless, release
 from flynn.scaling import Moments, Scaling, ZScores
-
-logger = logging.getLogger("fedbolic")
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class FlyNN(Method):
             features, and with ``on-off`` twice as many.
         active: Ones of a hash, rho, in 1 .. ``dim``.
         decay: Gamma, in [0, 1).
-        privacy: How parties make their counts private, each before they leave it; none: not at all.
-            Its ledger is logged when a run begins.
+        privacy: How parties make their counts private, each before they leave it; ``None``: not at
+            all. Its ledger is logged when a run begins.
         noise: Whose draws hide the counts; only ``seeded`` repeats, and it is not private.
         channels: ``plain`` as in the paper, blind to what is added to all features alike;
             ``signed`` with a random sign for each feature; ``on-off`` with the features next to
@@ -112,51 +112,53 @@ class FlyNN(Method):
             )
             features = "as they are" if self.scaling is None else f"scaled by {self.scaling}"
             logger.warning("%s", dataclasses.replace(ledger, features=features))
-        state = {
+        server_state = {
             "counts": torch.zeros(meta.num_classes, self.dim, dtype=torch.int64),
             "largest": torch.iinfo(torch.int64).max if self.privacy is None else 0,
             "parties": 0,
             "seed": rng.at("hash").number(),
         }
         if isinstance(self.scaling, ZScores):
-            return {**state, "exchange": "moments", "num_inputs": num_inputs}
-        return state
+            return {**server_state, "exchange": "moments", "num_inputs": num_inputs}
+        return server_state
 
     @override
-    def phase(self, state: Tree) -> Method:
-        if isinstance(self.scaling, ZScores) and state["exchange"] == "moments":
-            return Moments(self.scaling, state["num_inputs"])
+    def phase(self, server_state: Tree) -> Method:
+        if isinstance(self.scaling, ZScores) and server_state["exchange"] == "moments":
+            return Moments(self.scaling, server_state["num_inputs"])
         return self
 
     @property
     @override
-    def cohort(self) -> Cohort:
+    def cohort(self) -> CohortKind:
         return "same" if isinstance(self.scaling, ZScores) else "sample"
 
     @override
-    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
+    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
         if self.privacy is None:
-            return {**state, "largest": max(sizes)}
-        if is_hopeless(self.privacy.epsilon, sum(sizes), state["counts"].numel()):
+            return {**server_state, "largest": max(sizes)}
+        if is_hopeless(self.privacy.epsilon, sum(sizes), server_state["counts"].numel()):
             logger.warning(
                 "noise will drown the counts: %d examples times epsilon %g are fewer than the %d "
                 "counts; take a shorter hash or a larger epsilon",
                 sum(sizes),
                 self.privacy.epsilon,
-                state["counts"].numel(),
+                server_state["counts"].numel(),
             )
-        return state
+        return server_state
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        if state["parties"]:
-            return state
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        if server_state["parties"]:
+            return server_state
         # the counts to begin with are zeros, which nobody needs to be sent
-        return {name: leaf for name, leaf in state.items() if name not in ("counts", "parties")}
+        return {
+            name: leaf for name, leaf in server_state.items() if name not in ("counts", "parties")
+        }
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         examples = client.train.all()
         counts = bloom.count(
@@ -178,14 +180,16 @@ class FlyNN(Method):
         return Update({"counts": counts}, weight=float(client.size), metrics=metrics), {}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         counts = total.payload["counts"]
         if self.privacy is not None:
             counts = torch.from_numpy(self.privacy.finish(counts.cpu().numpy())).to(counts.device)
-        return {**state, "counts": counts, "parties": len(total.clients)}
+        return {**server_state, "counts": counts, "parties": len(total.clients)}
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
         if not message.get("parties"):
             return {}  # nobody has counted yet
 

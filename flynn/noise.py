@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from fedbolic import check
 
-STEP = 2**16
+_STEP = 2**16
 """Scales are rounded up to a multiple of one over this."""
 
 
@@ -50,7 +50,7 @@ class Noise:
         check.positive(scale=scale)
         if self.sampler == "opendp":
             return _by_opendp(scale, size)
-        top = math.ceil(scale * STEP)
+        top = math.ceil(scale * _STEP)
         drawn = np.empty(size, dtype=np.int64)
         left = np.arange(size)
         while len(left):
@@ -58,7 +58,7 @@ class Noise:
             kept = self.bernoulli_exp(low, top)
             left, low, later = left[kept], low[kept], left[~kept]
             high = self._geometric(len(left))
-            value = (low + top * high) // STEP
+            value = (low + top * high) // _STEP
             negative = self.below(2, len(left)).astype(bool)
             again = negative & (value == 0)  # zero must not come twice
             drawn[left] = np.where(negative, -value, value)
@@ -106,7 +106,7 @@ class Noise:
         return rounds % 2 == 1
 
     def _geometric(self, size: int) -> ndarray:
-        """How often a coin of exp(-1) shows true before it does not."""
+        """Number of successes of a coin of probability exp(-1) before the first failure."""
         found, left = np.zeros(size, dtype=np.int64), np.arange(size)
         while len(left):
             left = left[self.bernoulli_exp(np.ones(len(left), dtype=np.int64), 1)]

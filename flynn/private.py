@@ -16,11 +16,11 @@ Relation: TypeAlias = Literal["add/remove", "replace"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class HashPlan:
     """The parameters of one party's release.
 
     Args:
-        num_selected: Counts that are released, T; none: all.
+        num_selected: Counts that are released, T; ``None``: all.
         rate: One count more makes its selection exp(rate) times as likely.
         scale: Of the discrete Laplace noise on every released count.
     """
@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a release costs, stage by stage, for both relations.
+    """Privacy cost of a release, stage by stage, for both relations.
 
     The party model is: records of different parties are different records, so that the cost of all
     parties is the largest of any (parallel composition). A record that may move from one party to
@@ -71,7 +71,7 @@ class Ledger:
     mechanism: str
     claimed: float
     relation: Relation
-    plan: Plan
+    plan: HashPlan
     active: int
     parties: int
     seeded: bool = False
@@ -105,12 +105,12 @@ class Ledger:
 
 
 class Mechanism(ABC):
-    """How a party makes its counts private before they leave it. A frozen record."""
+    """Mechanism that makes a party's counts private before they leave it. A frozen record."""
 
     epsilon: float
 
     @abstractmethod
-    def plan(self, active: int, parties: int) -> Plan:
+    def plan(self, active: int, parties: int) -> HashPlan:
         """The parameters of one party's release.
 
         Args:
@@ -120,11 +120,11 @@ class Mechanism(ABC):
 
     @property
     def relation(self) -> Relation:
-        """What neighbours differ in, where ``epsilon`` is meant."""
+        """Neighbouring relation for which ``epsilon`` is stated."""
         return "add/remove"
 
     def ledger(self, active: int, parties: int, *, seeded: bool = False) -> Ledger:
-        """What a release costs.
+        """Privacy cost of a release.
 
         Args:
             active: Ones of a hash.
@@ -169,7 +169,7 @@ class Paper(Mechanism):
         check.at_least(1, num_selected=self.num_selected)
 
     @override
-    def plan(self, active: int, parties: int) -> Plan:
+    def plan(self, active: int, parties: int) -> HashPlan:
         return _halves(self.epsilon / parties, self.num_selected)
 
 
@@ -193,13 +193,13 @@ class Parallel(Mechanism):
         check.at_least(1, num_selected=self.num_selected)
 
     @override
-    def plan(self, active: int, parties: int) -> Plan:
+    def plan(self, active: int, parties: int) -> HashPlan:
         return _halves(self.epsilon, self.num_selected)
 
 
-def _halves(epsilon: float, num: int) -> Plan:
+def _halves(epsilon: float, num: int) -> HashPlan:
     """Lines 18 and 19 of Algorithm 2."""
-    return Plan(num, rate=epsilon / (4 * num), scale=2 * num / epsilon)
+    return HashPlan(num, rate=epsilon / (4 * num), scale=2 * num / epsilon)
 
 
 @dataclass(frozen=True)
@@ -233,11 +233,11 @@ class Peel(Mechanism):
         return self.neighbours
 
     @override
-    def plan(self, active: int, parties: int) -> Plan:
+    def plan(self, active: int, parties: int) -> HashPlan:
         both_ways = 1 if self.neighbours == "add/remove" else 2
         changed = min(self.num_selected, active * both_ways)
         rate = self.epsilon / (2 * both_ways * self.num_selected)
-        return Plan(self.num_selected, rate, scale=2 * changed / self.epsilon)
+        return HashPlan(self.num_selected, rate, scale=2 * changed / self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -273,16 +273,18 @@ class Histogram(Mechanism):
         return self.neighbours
 
     @override
-    def plan(self, active: int, parties: int) -> Plan:
+    def plan(self, active: int, parties: int) -> HashPlan:
         changed = active if self.neighbours == "add/remove" else 2 * active
-        return Plan(None, rate=0.0, scale=changed / self.epsilon)
+        return HashPlan(None, rate=0.0, scale=changed / self.epsilon)
 
     @override
     def finish(self, total: Int64[ndarray, "*shape"]) -> Int64[ndarray, "*shape"]:
         return np.where(total > self.threshold, total, 0)
 
 
-def release(counts: Int64[ndarray, "*shape"], plan: Plan, noise: Noise) -> Int64[ndarray, "*shape"]:
+def release(
+    counts: Int64[ndarray, "*shape"], plan: HashPlan, noise: Noise
+) -> Int64[ndarray, "*shape"]:
     """The private counts of one party.
 
     Args:
@@ -319,7 +321,7 @@ def select(
 
 
 def is_hopeless(epsilon: float, num_records: int, num_counts: int) -> bool:
-    """Whether noise drowns the counts: n epsilon is below m L.
+    """True if noise drowns the counts: n epsilon is below m L.
 
     The mean count is n rho / (m L), and noise has scale rho / epsilon.
 

@@ -11,9 +11,11 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregate import Aggregator, Sum
-from fedbolic.federated.engine import RunStoppedError
-from fedbolic.federated.method import Phase, Total, Update
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.engines.engine import RunStoppedError
+from fedbolic.federated.method import Phase
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -171,12 +173,12 @@ class Moments(Phase):
         return False
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         return {"exchange": "moments", "num_inputs": self.num_inputs}
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         x = client.train.all()["x"].flatten(1).double()
         if not x.isfinite().all():
@@ -191,7 +193,7 @@ class Moments(Phase):
             "high": (squares >> MOMENT_BITS).sum(dim=0),
             "low": (squares & (top - 1)).sum(dim=0),
         }
-        return Update(sums, weight=float(client.size)), memory
+        return Update(sums, weight=float(client.size)), client_state
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -200,7 +202,7 @@ class Moments(Phase):
         return {"count": count, "sum": features, "high": features, "low": features}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         count = int(total.payload["count"])
         if count < 1:
             raise RunStoppedError("no party has an example: there is no mean to scale by")
@@ -215,4 +217,4 @@ class Moments(Phase):
             spread.append(deviation or 1.0)
         scale = {"center": center, "spread": spread}
         tensors = {name: torch.tensor(of, dtype=torch.float64) for name, of in scale.items()}
-        return {**state, "exchange": "counts", **tensors}
+        return {**server_state, "exchange": "counts", **tensors}

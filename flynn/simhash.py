@@ -8,14 +8,14 @@ from torch import Tensor
 
 from flynn.bloom import predictions
 
-CELLS = 2**25
+_CELLS = 2**25
 """Numbers of bits whose planes are drawn at once."""
 
 CACHED = 2**18
 """Bits that are worked on at once: they fit into a second-level cache."""
 
 
-def fold_accuracies(
+def simhash_accuracies(
     x: Float[Tensor, "n d"],
     labels: Int64[Tensor, " n"],
     folds: Sequence[Int64[Tensor, " _"]],
@@ -48,7 +48,7 @@ def fold_accuracies(
     cells = torch.arange(len(folds)).repeat_interleave(torch.tensor(sizes)) * num_classes + labels
     found = torch.empty(len(dims), len(folds), dtype=torch.float64)
     unseen = sums = torch.zeros(len(x), num_classes)
-    step = max(1, CELLS // len(x))
+    step = max(1, _CELLS // len(x))
     for start in range(0, max(dims), step):
         state = generator.get_state()  # what is left of a length is drawn from where the next begin
         for width in sorted({min(dim - start, step) for dim in dims if dim > start}):

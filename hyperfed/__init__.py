@@ -3,4 +3,9 @@
 from hyperfed.loss import CrossEntropy, Geodesic, Triplet
 from hyperfed.method import HyperFed
 
-__all__ = ["CrossEntropy", "Geodesic", "HyperFed", "Triplet"]
+__all__ = [
+    "CrossEntropy",
+    "Geodesic",
+    "HyperFed",
+    "Triplet",
+]

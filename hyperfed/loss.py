@@ -28,7 +28,7 @@ FAR = 60.0
 ``exp`` of it is a finite float."""
 
 
-def distance(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
+def prototype_distance(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
     r"""Geodesic distance from the point of every feature to every prototype.
 
     .. math:: d(z, w) = 2 \operatorname{asinh} \sqrt{\sinh^2 \tfrac{a - \rho}{2} + \tfrac12
@@ -45,18 +45,18 @@ def distance(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classe
         Liao et al. (2023), Eq. (1) and (6), arXiv:2307.14384.
 
     Example:
-        >>> distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.5, 0.0]]))  # log 3
+        >>> prototype_distance(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.5, 0.0]]))  # log 3
         tensor([[1.0986]])
     """
     radius, q = _law_of_cosines(z, prototypes)
     near = radius.clamp(max=FAR)
     return torch.where(
-        radius < FAR, 2 * numerics.arc(near.exp() * q / 4, 1.0), radius + _far(radius, q)
+        radius < FAR, 2 * numerics.asinh_of_gap(near.exp() * q / 4, 1.0), radius + _far(radius, q)
     )
 
 
 def excess(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
-    r"""How much farther a prototype is from the point of a feature than the origin is.
+    r"""Distance from a feature's point to a prototype, minus its distance to the origin.
 
     .. math:: d(z, w) - d(z, 0) = 2 \log \tfrac12 \bigl(\sqrt q + \sqrt{q + 4 e^{-a}}\bigr),
         \quad q = 4 e^{-a} \sinh^2 \tfrac{d(z, w)}{2}
@@ -105,7 +105,7 @@ def cosines(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes
 
 
 class Objective(ABC):
-    """What local training minimises, of features, prototypes and labels."""
+    """Local training loss, as a function of features, prototypes and labels."""
 
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
         """The random numbers of a client's round, as of a method."""
@@ -179,7 +179,7 @@ class Geodesic(Objective):
 
     @override
     def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
-        return distance(z, prototypes).gather(-1, batch["y"].unsqueeze(-1)).squeeze(-1)
+        return prototype_distance(z, prototypes).gather(-1, batch["y"].unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 A round, in the words of the paper's Algorithm 1: every client draws the features of its examples
 towards the fixed prototypes of their classes and away from others (:mod:`hyperfed.loss`); the
-server goes the way on which the clients' changes agree (:mod:`fedbolic.federated.min_norm`).
+server goes the way on which the clients' changes agree
+(:mod:`fedbolic.federated.aggregators.min_norm`).
 """
 
 import dataclasses
-import logging
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,11 +16,12 @@ from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
-from fedbolic.federated.aggregate import Aggregator
-from fedbolic.federated.method import Total, Update
-from fedbolic.federated.min_norm import MinNorm
-from fedbolic.federated.stepped import Schedule, Stepped
-from fedbolic.figure import Disc, Embedding, Figure
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.min_norm import MinNorm
+from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.figure import DiscFigure, EmbeddingFigure, Figure
+from fedbolic.log import logger
 from fedbolic.manifolds import Poincare
 from fedbolic.nn.backbone import Backbone, ConvNet
 from fedbolic.nn.classifier import classifier
@@ -31,12 +32,10 @@ from fedbolic.types import Meta, Params, Tree
 from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
 from hyperfed.prototypes import check_slope, prototypes, turned
 
-logger = logging.getLogger("fedbolic")
-
-HEAD = "head.weight"
+_HEAD = "head.weight"
 """The prototypes' name among the parameters, where they are trained."""
 
-NUM_DRAWN = 2000
+_NUM_DRAWN = 2000
 """Test examples in a picture: more hide one another."""
 
 CLIPPED = "clipped"
@@ -44,7 +43,7 @@ CLIPPED = "clipped"
 
 
 @dataclass(frozen=True)
-class HyperFed(Stepped):
+class HyperFed(GradientMethod):
     r"""Features drawn to class prototypes in the Poincare ball, and steps that suit all clients.
 
     .. math:: \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \Delta^*, \quad
@@ -62,14 +61,14 @@ class HyperFed(Stepped):
     Args:
         backbone: The network from inputs to features; their width is the ball's dimension.
         rounds: Communication rounds, at least 1.
-        schedule: Local epochs and batch size.
+        local: Local epochs and batch size.
         lr: Local step size, above 0.
         optimizer: The local optimiser, started afresh each round.
         objective: The local loss.
         slope: The prototypes' distance from the origin over the ball's radius, in (0, 1).
         prototypes: ``fixed``, the same for all (paper); ``trained``, from there and shared;
             ``own``, fixed, and turned another way at every client, so there is no global model.
-        clip: Longest feature, above 0, in units of length at the origin; none: any.
+        clip: Longest feature, above 0, in units of length at the origin; ``None``: any.
         mixup: Weight of the authors' cross-entropy of mixed inputs, at least 0; 0 in the paper.
         aggregator: How the clients' changes become one step.
         momentum: The server's beta in [0, 1).
@@ -87,7 +86,7 @@ class HyperFed(Stepped):
 
     backbone: Backbone = ConvNet()
     rounds: int = 100
-    schedule: Schedule = Schedule()
+    local: LocalTraining = LocalTraining()
     lr: float = 0.3
     optimizer: Optimizer = SGD()
     objective: Objective = Triplet()
@@ -118,25 +117,25 @@ class HyperFed(Stepped):
         _warn_of_margin(self.objective, points)
         points = points.to(next(iter(parameters.values())).dtype)
         if self.prototypes == "trained":
-            parameters = {**parameters, HEAD: points}
+            parameters = {**parameters, _HEAD: points}
         return {
             "parameters": parameters,
             "buffers": buffers,
-            "prototypes": {} if self.prototypes == "trained" else {HEAD: points},
+            "prototypes": {} if self.prototypes == "trained" else {_HEAD: points},
             "velocity": tree.zeros_like(parameters) if self.momentum else {},
             "seed": rng.at("own").number(),
         }
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return {name: value for name, value in state.items() if name != "velocity"}
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return {name: value for name, value in server_state.items() if name != "velocity"}
 
     @override
-    def start(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree]:
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         fixed = message["prototypes"]
         if self.prototypes == "own":
             generator = Rng(message["seed"]).at("client", client.id).generator()
-            fixed = {HEAD: turned(fixed[HEAD], generator)}
+            fixed = {_HEAD: turned(fixed[_HEAD], generator)}
         parameters = message["parameters"]
         local = {
             "parameters": parameters,
@@ -146,7 +145,7 @@ class HyperFed(Stepped):
             },
             "optimizer": self.optimizer.init(parameters),
         }
-        return local, {"shared": {"anchor": parameters}, "own": fixed}
+        return local, {"shared": {"global_parameters": parameters}, "own": fixed}
 
     @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
@@ -177,7 +176,7 @@ class HyperFed(Stepped):
             gradients,
             local["optimizer"],
             lr=self.lr,
-            spaces={HEAD: Poincare()} if self.prototypes == "trained" else None,
+            spaces={_HEAD: Poincare()} if self.prototypes == "trained" else None,
             donate=True,
         )
         return {**local, "parameters": parameters, "optimizer": optimizer}
@@ -185,68 +184,68 @@ class HyperFed(Stepped):
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         payload = {
-            "change": tree.subtract_(local["parameters"], context["shared"]["anchor"]),
+            "delta": tree.subtract_(local["parameters"], context["shared"]["global_parameters"]),
             "buffers": _without(local["buffers"], CLIPPED),
         }
-        visits = client.size * self.schedule.epochs * self.schedule.repeats
+        visits = client.size * self.local.epochs * self.local.repeats
         metrics = {"train/clipped": float(local["buffers"][CLIPPED]) / max(visits, 1)}
         return Update(payload, weight=float(client.size), metrics=metrics), {}
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {"change": message["parameters"], "buffers": message["buffers"]}
+        return {"delta": message["parameters"], "buffers": message["buffers"]}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
-        change = total.payload["change"]
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        delta = total.payload["delta"]
         if self.momentum:
-            change = tree.add(tree.scale(state["velocity"], self.momentum), change)
-        parameters = tree.add(state["parameters"], change)
+            delta = tree.add(tree.scale(server_state["velocity"], self.momentum), delta)
+        parameters = tree.add(server_state["parameters"], delta)
         if self.prototypes == "trained":
-            parameters[HEAD] = Poincare().projx(parameters[HEAD])  # momentum may carry them out
+            parameters[_HEAD] = Poincare().projx(parameters[_HEAD])  # momentum may carry them out
         return {
-            **state,
+            **server_state,
             "parameters": parameters,
             "buffers": total.payload["buffers"],
-            "velocity": change if self.momentum else {},
+            "velocity": delta if self.momentum else {},
         }
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        """How much nearer than the origin each prototype is: the nearest has the largest."""
+        """Distance to the origin minus distance to each prototype: the nearest has the largest."""
         body, points = _split(local["parameters"], context)
         z, _ = model(body, _without(local["buffers"], CLIPPED), batch["x"])
         return -excess(self._bounded(z), points)
 
     @override
-    def scored(self, message: Tree, client: Client, memory: Tree) -> tuple[Tree, Tree] | None:
+    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
         if client.id == HOLDOUT and self.prototypes == "own":
             return None  # there is no global model
-        return self.start(message, client, memory)
+        return self.start(message, client, client_state)
 
     @property
     @override
-    def calibrating(self) -> "HyperFed | None":
+    def ridge_head(self) -> "HyperFed | None":
         return None if self.prototypes == "own" else self
 
     @override
-    def tuning(self, epochs: int, lr: float | None) -> "HyperFed":
-        schedule = dataclasses.replace(self.schedule, epochs=epochs)
-        return dataclasses.replace(self, schedule=schedule, lr=lr or self.lr)
+    def fine_tuning(self, epochs: int, lr: float | None) -> "HyperFed":
+        local = dataclasses.replace(self.local, epochs=epochs)
+        return dataclasses.replace(self, local=local, lr=lr or self.lr)
 
     @override
-    def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:
+    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         """The test examples: in the disc with the prototypes, or as vectors where dim is not 2."""
         client = data.holdout
         if client is None or self.prototypes == "own":
             return {}
-        local, context = self.start(self.broadcast(state, HOLDOUT), client, {})
-        batch = client.test.at(torch.arange(min(len(client.test), NUM_DRAWN)))
+        local, context = self.start(self.broadcast(server_state, HOLDOUT), client, {})
+        batch = client.test.at(torch.arange(min(len(client.test), _NUM_DRAWN)))
         z = self._bounded(self.features(self.model(client.meta), local, batch, context)).float()
         if z.shape[-1] != 2:
-            return {"test": Embedding(z, batch["y"], of="tangent vectors at the origin")}
+            return {"test": EmbeddingFigure(z, batch["y"], of="tangent vectors at the origin")}
         _, points = _split(local["parameters"], context)
-        return {"test": Disc(Poincare().expmap0(z), batch["y"], marks=points.float())}
+        return {"test": DiscFigure(Poincare().expmap0(z), batch["y"], marks=points.float())}
 
     def _bounded(self, z: Tensor) -> Tensor:
         return z if self.clip is None else clip(z, self.clip)
@@ -260,7 +259,7 @@ class HyperFed(Stepped):
 def _split(parameters: Params, context: Tree) -> tuple[Params, Tensor]:
     """The network's parameters, and the prototypes."""
     values = {**parameters, **context["own"]}
-    return _without(values, HEAD), values[HEAD]
+    return _without(values, _HEAD), values[_HEAD]
 
 
 def _without(values: Params, left_out: str) -> Params:

@@ -1,6 +1,5 @@
 """Class prototypes: directions as far apart as possible, and their place in the Poincare ball."""
 
-import logging
 import tempfile
 from pathlib import Path
 from zipfile import BadZipFile
@@ -11,10 +10,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from fedbolic import check
+from fedbolic.log import logger
 from fedbolic.rng import Rng
 from hyperfed.sphere import construct, search
-
-logger = logging.getLogger("fedbolic")
 
 
 def prototypes(
@@ -176,7 +174,7 @@ def _check_size(num_classes: int, dim: int) -> None:
 
 def _searched(num_classes: int, dim: int, seed: int) -> Tensor:
     """The result of the search from the user's cache, or made and put there."""
-    from fedbolic.data.download import cache  # pooch, which constructions do without
+    from fedbolic.data.download import cache
 
     path = cache() / "tammes" / f"{num_classes}x{dim}-seed{seed}.npz"
     points = _read(path, (num_classes, dim))

@@ -16,7 +16,7 @@ LAST_SHARPNESS = 2e6
 
 
 def construct(num_points: int, dim: int) -> Float[np.ndarray, "points dim"] | None:
-    """The best possible points where a construction is known; none elsewhere.
+    """The best possible points where a construction is known; ``None`` elsewhere.
 
     Up to ``dim + 1`` points are a regular simplex, up to ``2 dim`` a direct sum of simplices, whose
     largest cosine is 0; in the plane they are a regular polygon.
@@ -59,7 +59,7 @@ def search(
         num_points: At least 2.
         dim: Of the space, at least 2.
         rng: Where the starts are drawn.
-        starts: How many; none for as many as take a few seconds, at least 8 and at most 96: one
+        starts: How many; ``None`` for as many as take a few seconds, at least 8 and at most 96: one
             start in 30 finds the best 24 points in 4 dimensions, or 26 in 3.
 
     References:

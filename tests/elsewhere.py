@@ -1,4 +1,4 @@
-"""A device for machines that have none: tensors that say they are elsewhere, and hold their values.
+"""A device for machines without one: tensors that report it as theirs, and hold their values.
 
 They report the device ``meta``, the one besides the CPU for which every build of torch has autograd
 guards. What CUDA refuses is refused: operations on tensors of both devices, ``numpy()``.

@@ -11,11 +11,11 @@ import torch
 from fedbolic import experiment
 from fedbolic.configuration import build
 from fedbolic.data import Client, Examples, FederatedData
-from fedbolic.federated import Schedule, Sequential, Total
+from fedbolic.federated import AggregatedUpdate, LocalTraining, Sequential
 from fedbolic.federated.method import Method
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
-from tests.federated.boring import NormNet
+from tests.federated.simple_method import NormNet
 
 ROOT = Path(__file__).parents[1] / "configs"
 QUICK = [str(path.relative_to(ROOT).parent) for path in sorted(ROOT.glob("**/quick.yaml"))]
@@ -37,8 +37,8 @@ def short(method):
     """The method with two rounds of one pass over small batches, as far as it has such settings."""
     fields = {field.name for field in dataclasses.fields(method) if field.init}
     changes = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
-    if "schedule" in fields:
-        changes["schedule"] = Schedule(1, 8, method.schedule.repeats)
+    if "local" in fields:
+        changes["local"] = LocalTraining(1, 8, method.local.repeats)
     return dataclasses.replace(method, **changes)
 
 
@@ -70,17 +70,17 @@ def subject(name):
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What went in and came out of one exchange, whole-federation cohorts."""
+    """Inputs and outputs of one exchange with a cohort of all clients."""
 
     phase: Method
-    state: Tree
+    server_state: Tree
     clients: tuple[Client, ...]
     messages: dict[int, Tree]
-    memories: dict[int, Tree]
+    client_states: dict[int, Tree]
     rng: Rng
     updates: dict
     kept: dict[int, Tree]
-    total: Total
+    total: AggregatedUpdate
     next: Tree
 
 
@@ -88,31 +88,33 @@ class Exchange:
 def exchanges(name):
     """A short run by a loop of its own, everything kept."""
     method, data = subject(name)
-    state = method.admit(method.init(data.meta, RNG.at("init")), data.sizes)
-    memories, answered = {}, ()
+    server_state = method.admit(method.init(data.meta, RNG.at("init")), data.sizes)
+    client_states, answered = {}, ()
     log, round, exchange = [], 0, 0
     while round < method.rounds:
-        phase = method.phase(state)
+        phase = method.phase(server_state)
         same = phase.cohort == "same" and exchange
         clients = tuple(c for c in data.clients if not same or c.id in answered)
-        messages = {c.id: phase.broadcast(state, c.id) for c in clients}
+        messages = {c.id: phase.broadcast(server_state, c.id) for c in clients}
         stream = RNG.at("round", round + 1, "exchange", exchange)
-        results = Sequential().run(phase, messages, clients, memories, stream)
+        results = Sequential().run(phase, messages, clients, client_states, stream)
         updates, kept = {}, {}
-        for client, update, memory in results:
+        for client, update, client_state in results:
             assert not hasattr(update, "error"), update.error
-            updates[client.id], kept[client.id] = update, memory
+            updates[client.id], kept[client.id] = update, client_state
         total = phase.aggregator.aggregate(updates.items())
-        new = phase.server_update(state, total)
-        before = {c.id: memories.get(c.id, {}) for c in clients}
+        new = phase.server_update(server_state, total)
+        before = {c.id: client_states.get(c.id, {}) for c in clients}
         log.append(
-            Exchange(phase, state, clients, messages, before, stream, updates, kept, total, new)
+            Exchange(
+                phase, server_state, clients, messages, before, stream, updates, kept, total, new
+            )
         )
-        state, memories, answered = new, {**memories, **kept}, total.clients
+        server_state, client_states, answered = new, {**client_states, **kept}, total.clients
         round, exchange = (round + 1, 0) if phase.evaluates else (round, exchange + 1)
     return log
 
 
 def work(x, client):
     stream = x.rng.at("client", client.id)
-    return x.phase.local_update(x.messages[client.id], client, x.memories[client.id], stream)
+    return x.phase.local_update(x.messages[client.id], client, x.client_states[client.id], stream)

@@ -1,4 +1,4 @@
-"""Imports go down only: the floors of the house, read from every file without running it."""
+"""Imports go down only: the layers of the code base, read from every file without running it."""
 
 import ast
 import re
@@ -13,20 +13,21 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = "the command layer"
 """The flat files that take a configuration to a run's folder; they may import one another."""
 
-FLOORS = (
+LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
-    ("fedbolic.checksums", "fedbolic.tree_bytes"),
+    ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states",),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
     ("fedbolic.federated", "fedbolic.report"),
-    ("fedbolic.baselines", COMMANDS, "flatland", "hyperfed", "fedhull", "flynn"),
-    ("fedbolic.deploy",),
+    ("fedbolic.methods", "flatland", "hyperfed", "fedhull", "flynn"),
+    (COMMANDS,),
+    ("fedbolic.remote",),
     ("fedbolic.commands", "benchmarks"),
     ("fedbolic.__main__",),
-    ("tests",),  # of the same floor in the design, and yet they call the command line
+    ("tests",),
 )
-LAYER = (
+COMMAND_FILES = (
     *("experiment", "configuration", "imports", "progress", "sweep"),
     *("jobs", "help", "reproducible", "yaml_text"),
 )
@@ -38,17 +39,17 @@ FENCED = (
 
 
 def part_of(module):
-    """The part of the house that a module belongs to; none if nobody gave it a floor."""
-    if module in [f"fedbolic.{name}" for name in LAYER]:
+    """The package or file of ``LAYERS`` that a module belongs to; ``None`` if it has no layer."""
+    if module in [f"fedbolic.{name}" for name in COMMAND_FILES]:
         return COMMANDS
-    named = [part for names in FLOORS for part in names]
+    named = [part for names in LAYERS for part in names]
     top, *below = module.split(".")
     part = f"{top}.{below[0]}" if top == "fedbolic" and below else top
     return part if part in named else None
 
 
-def floor(part):
-    return next(i for i, names in enumerate(FLOORS, 1) if part in names)
+def layer(part):
+    return next(i for i, names in enumerate(LAYERS, 1) if part in names)
 
 
 def modules(root):
@@ -83,12 +84,12 @@ def walk(node, *, typing):
 
 
 def faults(root):
-    """Every import that the floors forbid, in words."""
+    """Every import that the layers forbid, as text."""
     known = modules(root)
     for module, file in known.items():
         own = part_of(module)
         if own is None:
-            yield f"{module} has no floor"
+            yield f"{module} has no layer"
             continue
         for target in sorted(imports(file, known)):
             part = part_of(target)
@@ -97,13 +98,13 @@ def faults(root):
             elif target.partition(".")[0] not in (*INSTALLED, "benchmarks", "tests"):
                 continue
             elif part is None:
-                yield f"{module} imports {target}, which has no floor"
-            elif part != own and floor(part) >= floor(own):
+                yield f"{module} imports {target}, which has no layer"
+            elif part != own and layer(part) >= layer(own):
                 yield f"{module} imports {target}, which is not below it"
 
 
 def circle(root):
-    """The modules of one import circle; none if there is no circle."""
+    """The modules of one import circle; ``None`` if there is no circle."""
     known = modules(root)
     graph = {name: imports(file, known, typing=False) & set(known) for name, file in known.items()}
     free: set[str] = set()
@@ -139,14 +140,14 @@ def test_a_foreign_package_stays_behind_three_files(package):
 
 def test_the_files_are_found():
     known = modules(ROOT)
-    assert {"fedbolic", "fedbolic.__main__", "fedbolic.federated.fedavg"} <= set(known)
+    assert {"fedbolic", "fedbolic.__main__", "fedbolic.methods.fedavg"} <= set(known)
     assert "fedbolic.tree" in imports(known["fedbolic.federated.trainer"], known)
     assert users(ROOT, "lightning")
     assert users(ROOT, "jsonargparse")
-    by_floor = defaultdict(list)
+    by_layer = defaultdict(list)
     for module in known:
-        by_floor[floor(part_of(module))].append(module)
-    assert set(by_floor) == set(range(1, len(FLOORS) + 1))
+        by_layer[layer(part_of(module))].append(module)
+    assert set(by_layer) == set(range(1, len(LAYERS) + 1))
 
 
 def plant(root, files):
@@ -174,12 +175,12 @@ def plant(root, files):
             "fedbolic.federated.a imports flatland.method",
         ),
         ("hyperfed/method.py", "from flatland import x", "hyperfed.method imports flatland,"),
-        ("flynn/method.py", "import fedbolic.baselines.ditto", "flynn.method imports fedbolic.b"),
-        ("fedbolic/baselines/a.py", "import fedbolic.sweep", "a imports fedbolic.sweep"),
+        ("flynn/method.py", "import fedbolic.methods.ditto", "flynn.method imports fedbolic.m"),
+        ("fedbolic/methods/a.py", "import fedbolic.sweep", "a imports fedbolic.sweep"),
         ("fedbolic/sweep.py", "import fedbolic.__main__", "fedbolic.sweep imports fedbolic.__main"),
         ("fedbolic/data/a.py", "from . import b", "which is relative"),
-        ("fedbolic/utils.py", "", "fedbolic.utils has no floor"),
-        ("fedhull/a.py", "import fedbolic.utils", "imports fedbolic.utils, which has no floor"),
+        ("fedbolic/utils.py", "", "fedbolic.utils has no layer"),
+        ("fedhull/a.py", "import fedbolic.utils", "imports fedbolic.utils, which has no layer"),
     ],
 )
 def test_a_planted_import_is_found(file, text, fault, tmp_path):
@@ -189,7 +190,7 @@ def test_a_planted_import_is_found(file, text, fault, tmp_path):
     assert fault in found
 
 
-def test_what_the_floors_allow_is_not_called_a_fault(tmp_path):
+def test_what_the_layers_allow_is_not_called_a_fault(tmp_path):
     allowed = {
         "fedbolic/tree.py": "import torch\nfrom fedbolic import rng\nimport fedbolic.types",
         "fedbolic/rng.py": "",
@@ -233,4 +234,6 @@ def test_properties_are_drawn_alike_on_every_machine():
 def test_no_test_reads_a_stopwatch():
     stopwatch = re.compile(r"\btime\.(perf_counter|process_time|time)(_ns)?\(")
     found = [str(f) for f in (ROOT / "tests").rglob("*.py") if stopwatch.search(f.read_text())]
-    assert found == [str(ROOT / "tests/federated/test_engines.py")]  # CPU time is its subject
+    assert found == [
+        str(ROOT / "tests/federated/engines/test_engines.py")
+    ]  # CPU time is its subject

@@ -5,16 +5,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
 
-from fedbolic.baselines import Ditto
-from fedbolic.data import IID, Images
+from fedbolic.data import IID, Partitioned
 from fedbolic.experiment import arithmetic, run
-from fedbolic.federated import Batched, FedAvg, Schedule, Sequential
-from fedbolic.federated.worker import pickled, results, tasks
+from fedbolic.federated import Batched, LocalTraining, Sequential
+from fedbolic.federated.engines.worker import pickled, results, worker_requests
+from fedbolic.methods import Ditto, FedAvg
 from fedbolic.nn.backbone import MLP
 from fedbolic.rng import Rng
 
-DATA = Images(partition=IID(3), num_train=60, num_test=20)
-SETTINGS = {"backbone": MLP((4,)), "rounds": 2, "schedule": Schedule(epochs=1, batch_size=16)}
+DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
+SETTINGS = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(epochs=1, batch_size=16)}
 METHODS = [FedAvg(**SETTINGS), Ditto(**SETTINGS)]
 CPU = torch.device("cpu")
 
@@ -86,10 +86,10 @@ def test_no_cast_copy_outlives_the_step_it_was_made_for():
 def test_a_worker_keeps_no_cast_copy():
     data = DATA.load(Rng(0))
     method = METHODS[0]
-    state = method.init(data.meta, Rng(0))
-    messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
+    server_state = method.init(data.meta, Rng(0))
+    messages = {client.id: method.broadcast(server_state, client.id) for client in data.clients}
     with torch.autocast("cpu", torch.bfloat16):
-        (task,) = tasks("updates", pickled(method), messages, [data.clients], {}, Rng(1))
+        (task,) = worker_requests("updates", pickled(method), messages, [data.clients], {}, Rng(1))
     before = torch.get_default_dtype()
     with Casts() as casts:
         alive = [casts.alive() for _ in results(Sequential(), dict(enumerate(data.clients)), task)]
@@ -107,8 +107,8 @@ def test_digits_are_those_of_torch_s_autocast(method):
         ours, _ = method.local_update(message, data.clients[0], {}, Rng(1))
     with torch.autocast("cpu", torch.bfloat16):
         theirs, _ = method.local_update(message, data.clients[0], {}, Rng(1))
-    for name, change in theirs.payload["change"].items():
-        assert torch.equal(ours.payload["change"][name], change), name
+    for name, delta in theirs.payload["delta"].items():
+        assert torch.equal(ours.payload["delta"][name], delta), name
     assert ours.metrics == theirs.metrics
 
 
@@ -116,12 +116,12 @@ def test_digits_are_those_of_torch_s_autocast(method):
 def test_arithmetic_is_that_of_lightning_and_ends_with_its_context(precision):
     from lightning.fabric import Fabric
 
-    def state():
+    def server_state():
         return torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
 
-    before = state(), torch.is_autocast_cache_enabled()
+    before = server_state(), torch.is_autocast_cache_enabled()
     with Fabric(accelerator="cpu", devices=1, precision=precision).autocast():
-        expected = state()
+        expected = server_state()
     with arithmetic(precision, CPU):
-        assert state() == expected
-    assert (state(), torch.is_autocast_cache_enabled()) == before
+        assert server_state() == expected
+    assert (server_state(), torch.is_autocast_cache_enabled()) == before

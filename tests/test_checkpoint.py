@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbolic.baselines import Scaffold
 from fedbolic.configuration import SetupError
-from fedbolic.data import IID, Images
+from fedbolic.data import IID, Partitioned
 from fedbolic.experiment import resume, run
-from fedbolic.federated import Cohort, RunStoppedError, Schedule, Trainer
+from fedbolic.federated import Cohort, LocalTraining, RunStoppedError, Trainer
+from fedbolic.methods import Scaffold
 from fedbolic.nn.backbone import MLP
 from fedbolic.record import Row, RunFolder
 from fedbolic.rng import Rng
@@ -28,7 +28,7 @@ def create(path):
 
 
 def checkpoint(round, **more):
-    return {"round": round, "exchange": 0, "state": {"x": torch.arange(3.0)}, **more}
+    return {"round": round, "exchange": 0, "server_state": {"x": torch.arange(3.0)}, **more}
 
 
 class PowerError(BaseException):
@@ -43,8 +43,8 @@ def saved(tmp_path):
     """A folder with a checkpoint, client state and measurements, and its files' bytes."""
     folder = create(tmp_path / "seed0")
     states = folder.client_states() | OWN
-    folder.save(checkpoint(1, memories=states), ROWS, 0.5)
-    folder.save(checkpoint(2, memories=states | {0: {"own": torch.ones(2)}}), ROWS, 0.5)
+    folder.save(checkpoint(1, client_states=states), ROWS, 0.5)
+    folder.save(checkpoint(2, client_states=states | {0: {"own": torch.ones(2)}}), ROWS, 0.5)
     return folder, {name: (folder.path / name).read_bytes() for name in COUNTED}
 
 
@@ -69,7 +69,7 @@ def test_a_flipped_bit_anywhere_is_noticed(name, saved):
         altered = bytes([content[place] ^ 1 << place % 8])
         refused(folder, name, content[:place] + altered + content[place + 1 :])
     (folder.path / name).write_bytes(content)
-    assert torch.equal(folder.load()["memories"][0]["own"], torch.ones(2))
+    assert torch.equal(folder.load()["client_states"][0]["own"], torch.ones(2))
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_in_a_line(kind, saved):
 def test_a_checkpoint_of_another_run_is_refused(saved, tmp_path):
     folder, _ = saved
     other = create(tmp_path / "other")
-    other.save(checkpoint(2, memories={0: {"own": torch.zeros(2)}}), ROWS[::-1], 0.5)
+    other.save(checkpoint(2, client_states={0: {"own": torch.zeros(2)}}), ROWS[::-1], 0.5)
     (folder.path / "state.pt").write_bytes((other.path / "state.pt").read_bytes())
     with pytest.raises(ValueError, match=r"metrics\.csv is damaged"):
         folder.load()
@@ -133,7 +133,7 @@ def test_checksums_go_on_in_another_process(saved):
     loaded = again.load()
     again.save({**loaded, "round": 3}, ROWS, 0.5)
     third = RunFolder(folder.path).load()
-    assert (third["round"], dict(third["memories"]).keys()) == (3, {0, 3})
+    assert (third["round"], dict(third["client_states"]).keys()) == (3, {0, 3})
     metrics = (folder.path / "metrics.csv").read_bytes()
     found = torch.load(folder.path / "state.pt", weights_only=True)
     assert found["checksums"]["metrics.csv"] == zlib.crc32(metrics)
@@ -154,27 +154,27 @@ def test_a_kill_at_any_write_leaves_the_last_checkpoint_with_its_states(moment, 
 
         return step
 
-    states = folder.load()["memories"] | {0: {"own": torch.zeros(9)}, 7: {"turns": 9}}
+    states = folder.load()["client_states"] | {0: {"own": torch.zeros(9)}, 7: {"turns": 9}}
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", dying(os.fsync))
         patch.setattr(Path, "replace", dying(Path.replace))
         with pytest.raises(PowerError):
-            folder.save(checkpoint(3, memories=states), ROWS, 0.5)
+            folder.save(checkpoint(3, client_states=states), ROWS, 0.5)
     found = RunFolder(folder.path).load()
-    assert (found["round"], list(found["memories"])) == (2, [0, 3])
-    assert torch.equal(found["memories"][0]["own"], torch.ones(2))
+    assert (found["round"], list(found["client_states"])) == (2, [0, 3])
+    assert torch.equal(found["client_states"][0]["own"], torch.ones(2))
     assert folder.rows() == ROWS * 2
 
 
 # --- runs --------------------------------------------------------------------------------------
 
-DATA = Images(partition=IID(3), num_train=60, num_test=20)
-METHOD = Scaffold(MLP((4,)), rounds=3, schedule=Schedule(epochs=1, batch_size=16))
+DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
+METHOD = Scaffold(MLP((4,)), rounds=3, local=LocalTraining(epochs=1, batch_size=16))
 
 
 def test_a_run_of_before_there_were_checksums_is_refused_in_a_line(tmp_path):
     path = run(METHOD, DATA, runs=tmp_path)
-    torch.save({"round": 1, "exchange": 0, "memories": {}, "sizes": {}}, path / "state.pt")
+    torch.save({"round": 1, "exchange": 0, "client_states": {}, "sizes": {}}, path / "state.pt")
     with pytest.raises(SetupError, match="earlier version of fedbolic wrote it") as caught:
         resume(path)
     assert "\n" not in str(caught.value)
@@ -204,12 +204,12 @@ def test_an_exchange_holds_and_writes_the_states_of_its_cohort_only(tmp_path):
     data = DATA.load(Rng(0))
     folder = create(tmp_path / "seed0")
     begun = Trainer().begin(METHOD, data, Rng(0))
-    begun = dataclasses.replace(begun, memories=folder.client_states())
+    begun = dataclasses.replace(begun, client_states=folder.client_states())
     log, sizes = tmp_path / "seed0" / "clients-0.log", [0]
     trainer = Trainer(cohort=Cohort(0.3))
-    for position, rows in trainer.run(METHOD, data, Rng(0), begun):
-        assert len(position.memories.changed) == 1
-        folder.save(position.checkpoint(), rows, 0.0)
-        assert position.memories.changed == {}
+    for state, rows in trainer.run(METHOD, data, Rng(0), begun):
+        assert len(state.client_states.changed) == 1
+        folder.save(state.checkpoint(), rows, 0.0)
+        assert state.client_states.changed == {}
         sizes.append(log.stat().st_size)
     assert len({after - before for before, after in itertools.pairwise(sizes)}) == 1

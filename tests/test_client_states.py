@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbolic import client_states
-from fedbolic.client_states import HEAD, ClientStates, ClientStateStore
+from fedbolic.client_states import RECORD_HEAD, ClientStateLog, ClientStates
 from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
 
 
@@ -48,8 +48,8 @@ TREES = st.recursive(
 
 
 @given(TREES)
-def test_a_state_is_read_as_it_was_written_to_the_last_bit(state):
-    assert flat(tree_from_bytes(tree_to_bytes(state))) == flat(state)
+def test_a_state_is_read_as_it_was_written_to_the_last_bit(server_state):
+    assert flat(tree_from_bytes(tree_to_bytes(server_state))) == flat(server_state)
 
 
 def test_a_part_of_a_larger_tensor_is_written_without_the_rest():
@@ -91,7 +91,7 @@ CHANGES = st.lists(
 )
 
 
-def state(content):
+def server_state(content):
     return {"own": torch.tensor(list(content), dtype=torch.uint8)} if content else {}
 
 
@@ -104,15 +104,15 @@ def states_of(store):
 def test_a_store_is_a_dict_that_is_updated(changes, slack, tmp_path_factory):
     """Cases: with and without compaction on the way, and with and without closing in between."""
     folder = tmp_path_factory.mktemp("store")
-    model, store = {}, ClientStateStore(folder)
+    model, store = {}, ClientStateLog(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_states, "SLACK", slack)
         for changed in changes:
-            store.append({i: state(content) for i, content in changed.items()})
+            store.append({i: server_state(content) for i, content in changed.items()})
             store.tidy()
             model |= {i: c for i, c in changed.items() if c or i in model}
             assert states_of(store) == model
-            store = ClientStateStore.open(folder, store.commit)
+            store = ClientStateLog.open(folder, store.commit)
             assert states_of(store) == model
             assert len(store) == len(model)
             assert [i in store for i in range(-1, 8)] == [i in model for i in range(-1, 8)]
@@ -125,7 +125,7 @@ def test_writing_a_few_costs_as_much_among_many_as_among_few(tmp_path):
     added = []
     for num_clients in (10, 1000):
         (folder := tmp_path / str(num_clients)).mkdir()
-        store = ClientStateStore(folder)
+        store = ClientStateLog(folder)
         store.append(dict.fromkeys(range(num_clients), own))
         before = store.size
         store.append(dict.fromkeys(range(5), own))
@@ -135,7 +135,7 @@ def test_writing_a_few_costs_as_much_among_many_as_among_few(tmp_path):
 
 def test_a_log_never_has_more_than_twice_what_counts(tmp_path):
     own = {"own": torch.zeros(2**16)}  # 256 kB
-    store = ClientStateStore(tmp_path)
+    store = ClientStateLog(tmp_path)
     store.append(dict.fromkeys(range(8), own))
     newest = store.size
     for turn in range(40):
@@ -148,7 +148,7 @@ def test_a_log_never_has_more_than_twice_what_counts(tmp_path):
 
 def filled(folder, *, turns=3):
     """A store after some turns of four clients, and what it holds."""
-    store = ClientStateStore(folder)
+    store = ClientStateLog(folder)
     for turn in range(turns):
         store.append({i: {"turns": turn, "own": torch.full((3,), i + turn)} for i in range(4)})
     return store, {i: flat(store[i]) for i in store}
@@ -162,7 +162,7 @@ def test_whatever_is_behind_a_commit_is_cut_off_at_every_byte(tmp_path):
     log = store.file.read_bytes()
     for size in range(first, len(log) + 1):
         store.file.write_bytes(log[:size])
-        again = ClientStateStore.open(tmp_path, commit)
+        again = ClientStateLog.open(tmp_path, commit)
         assert {i: flat(again[i]) for i in again} == before
         assert store.file.stat().st_size == first
 
@@ -173,14 +173,14 @@ def test_a_log_that_lost_a_byte_or_got_another_is_refused(tmp_path):
     for size in range(0, len(log), 3):
         store.file.write_bytes(log[:size])
         with pytest.raises(ValueError, match="when the run was saved"):
-            ClientStateStore.open(tmp_path, store.commit)
+            ClientStateLog.open(tmp_path, store.commit)
     for place in range(len(log)):
         altered = bytes([log[place] ^ 1 << place % 8])
         store.file.write_bytes(log[:place] + altered + log[place + 1 :])
         with pytest.raises(ValueError, match="damaged"):
-            ClientStateStore.open(tmp_path, store.commit)
+            ClientStateLog.open(tmp_path, store.commit)
     store.file.write_bytes(log)
-    ClientStateStore.open(tmp_path, store.commit)
+    ClientStateLog.open(tmp_path, store.commit)
 
 
 def test_whole_records_of_another_log_are_refused(tmp_path):
@@ -190,7 +190,7 @@ def test_whole_records_of_another_log_are_refused(tmp_path):
     log[:length], log[length : 2 * length] = log[length : 2 * length], log[:length]
     store.file.write_bytes(log)
     with pytest.raises(ValueError, match="damaged"):
-        ClientStateStore.open(tmp_path, store.commit)
+        ClientStateLog.open(tmp_path, store.commit)
 
 
 def test_a_record_that_is_damaged_during_a_run_is_not_given(tmp_path):
@@ -205,13 +205,13 @@ def test_a_record_that_is_damaged_during_a_run_is_not_given(tmp_path):
 
 def test_a_record_is_as_documented(tmp_path):
     """Head: CRC-32 of what follows, id, length. Body: length of the text, JSON, raw bytes."""
-    store = ClientStateStore(tmp_path)
+    store = ClientStateLog(tmp_path)
     store.append({5: {"n": 1, "x": torch.tensor([1.0, -2.0])}})
     record = store.file.read_bytes()
-    checksum, client_id, length = HEAD.unpack_from(record)
+    checksum, client_id, length = RECORD_HEAD.unpack_from(record)
     text = b'{"n": 1, "x": ["float32", [2], [1], "cpu"]}'
     body = len(text).to_bytes(4, "little") + text + bytes.fromhex("0000803f000000c0")
-    assert (client_id, length, record[HEAD.size :]) == (5, len(body), body)
+    assert (client_id, length, record[RECORD_HEAD.size :]) == (5, len(body), body)
     assert checksum == zlib.crc32(record[4:])
 
 
@@ -229,7 +229,7 @@ def test_a_kill_while_the_log_is_written_anew_leaves_the_old_one(tmp_path, monke
         for file in tmp_path.iterdir():
             file.unlink()
         (tmp_path / f"clients-{commit['generation']}.log").write_bytes(old)
-        store = ClientStateStore.open(tmp_path, commit)
+        store = ClientStateLog.open(tmp_path, commit)
         with monkeypatch.context() as patch:
             steps = iter(range(10))
             for owner, name in ((os, "fsync"), (Path, "unlink")):
@@ -238,10 +238,10 @@ def test_a_kill_while_the_log_is_written_anew_leaves_the_old_one(tmp_path, monke
                 committed(store, changed)
         assert store.generation == commit["generation"] + 1
         if moment < 2:  # the checkpoint was not replaced, or the folder not synced
-            again = ClientStateStore.open(tmp_path, commit)
+            again = ClientStateLog.open(tmp_path, commit)
             assert {i: flat(again[i]) for i in again} == before
         else:
-            again = ClientStateStore.open(tmp_path, store.commit)
+            again = ClientStateLog.open(tmp_path, store.commit)
             assert again[0]["turns"] == 9
             assert flat(again[3]) == before[3]
         assert [file.name for file in tmp_path.iterdir()] == [again.file.name]
@@ -262,7 +262,7 @@ def dying(function, steps, moment):
 
 
 def test_states_are_what_changed_over_what_is_stored(tmp_path):
-    first = ClientStates(ClientStateStore(tmp_path))
+    first = ClientStates(ClientStateLog(tmp_path))
     second = first | {3: {"n": 1}, 0: {}}
     third = second | {3: {"n": 2}}
     assert dict(second) == {0: {}, 3: {"n": 1}}
@@ -275,7 +275,7 @@ def test_states_are_what_changed_over_what_is_stored(tmp_path):
 
 
 def test_states_of_an_earlier_exchange_are_refused_once_others_are_stored(tmp_path):
-    first = ClientStates(ClientStateStore(tmp_path)) | {3: {"n": 1}}
+    first = ClientStates(ClientStateLog(tmp_path)) | {3: {"n": 1}}
     second = first | {3: {"n": 2}}
     second.save()
     for read in (lambda: first[3], lambda: list(first), lambda: len(first), lambda: first | {}):
@@ -290,5 +290,5 @@ def test_a_store_that_was_moved_is_opened_where_it_is(tmp_path):
     (tmp_path / "a").mkdir()
     store, before = filled(tmp_path / "a")
     shutil.move(tmp_path / "a", tmp_path / "b")
-    again = ClientStateStore.open(tmp_path / "b", store.commit)
+    again = ClientStateLog.open(tmp_path / "b", store.commit)
     assert {i: flat(again[i]) for i in again} == before

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from fedbolic import configuration
-from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.commands import command_line
 from fedbolic.configuration import (
     INVISIBLE,
@@ -19,10 +18,11 @@ from fedbolic.configuration import (
     parser_of,
     setting_up,
 )
-from fedbolic.data import Images, Source
+from fedbolic.data import Partitioned, Source
 from fedbolic.experiment import run
-from fedbolic.federated import Cohort, Evaluation, FedAvg, Method, Sequential
+from fedbolic.federated import Cohort, Evaluation, Method, Sequential
 from fedbolic.help import options_in_full
+from fedbolic.methods import Ditto, FedAvg, Scaffold
 
 DEFAULTS = {
     "engine": Sequential(),
@@ -40,10 +40,10 @@ DEFAULTS = {
 
 
 def test_defaults_are_those_of_the_function():
-    words = ["--method=fedbolic.federated.FedAvg", "--data=fedbolic.data.Images"]
+    words = ["--method=fedbolic.methods.FedAvg", "--data=fedbolic.data.Partitioned"]
     # for a class that is not asked for, the function's own default stands
     plain = {name: value for name, value in DEFAULTS.items() if name != "engine"}
-    assert build(run, words) == {**plain, "method": FedAvg(), "data": Images()}
+    assert build(run, words) == {**plain, "method": FedAvg(), "data": Partitioned()}
     assert build(run, []) == plain
 
 
@@ -53,21 +53,21 @@ def test_a_class_in_place_of_a_default_inherits_nothing_from_it():
     def train(method: Method = FedAvg(lr=0.7, rounds=3), seed: int = 0) -> None:
         """Train."""
 
-    assert build(train, ["--method=fedbolic.baselines.Ditto"])["method"] == Ditto()
+    assert build(train, ["--method=fedbolic.methods.Ditto"])["method"] == Ditto()
     assert "method" not in build(train, [])
 
 
 def test_a_class_in_place_of_the_configurations_keeps_settings_of_the_same_name(tmp_path):
     """So a row of a sweep differs from its base in the method alone."""
     file = tmp_path / "c.yaml"
-    file.write_text(describe(run, {"method": FedAvg(lr=0.7, proximal=0.5), "data": Images()}))
-    built = build(run, ["--config", str(file), "--method=fedbolic.baselines.Ditto"])
+    file.write_text(describe(run, {"method": FedAvg(lr=0.7, proximal=0.5), "data": Partitioned()}))
+    built = build(run, ["--config", str(file), "--method=fedbolic.methods.Ditto"])
     assert built["method"] == Ditto(lr=0.7)
 
 
 def test_flags_go_over_the_file_in_their_order(tmp_path):
     file = tmp_path / "c.yaml"
-    file.write_text(describe(run, {"method": Scaffold(lr=0.7), "data": Images(), "seed": 4}))
+    file.write_text(describe(run, {"method": Scaffold(lr=0.7), "data": Partitioned(), "seed": 4}))
     words = ["--config", str(file), "--method.lr=0.1", "--seed=5", "--seed=6"]
     built = build(run, words)
     assert built["method"] == Scaffold(lr=0.1)
@@ -79,7 +79,7 @@ def test_only_a_choice_of_class_is_named(tmp_path):
         run, {"method": FedAvg(), "cohort": Cohort(0.5), "runs": tmp_path, "loggers": ()}
     )
     assert yaml.safe_load(text)["cohort"] == {"rate": 0.5}
-    assert yaml.safe_load(text)["method"]["class_path"] == "fedbolic.federated.fedavg.FedAvg"
+    assert yaml.safe_load(text)["method"]["class_path"] == "fedbolic.methods.fedavg.FedAvg"
     assert yaml.safe_load(text)["runs"] == str(tmp_path)
     assert yaml.safe_load(text)["loggers"] == []
 
@@ -126,9 +126,9 @@ def test_what_cannot_be_written_is_refused_before_anything_runs(value):
     ("words", "names"),
     [
         (["--nonsense=1"], ["--nonsense"]),
-        (["--method=fedbolic.federated.FedAvg", "--method.lr=fast"], ["lr", "fast", "float"]),
-        (["--method=fedbolic.federated.FedAvg", "--method.lr=-1"], ["lr must be a positive", "-1"]),
-        (["--method=fedbolic.data.Images"], ["Method"]),
+        (["--method=fedbolic.methods.FedAvg", "--method.lr=fast"], ["lr", "fast", "float"]),
+        (["--method=fedbolic.methods.FedAvg", "--method.lr=-1"], ["lr must be a positive", "-1"]),
+        (["--method=fedbolic.data.Partitioned"], ["Method"]),
         (["--config=nowhere.yaml"], ["nowhere.yaml"]),
         (["--cohort.rate=2"], ["rate must lie in [0, 1]"]),
         (["--seed=1.5"], ["seed", "1.5"]),

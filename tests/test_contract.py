@@ -14,15 +14,15 @@ from fedbolic.data import Examples
 from fedbolic.federated import (
     Additive,
     Batched,
-    Calibrate,
     Evaluation,
-    Position,
+    FineTune,
+    GradientMethod,
+    RidgeHead,
     Sequential,
-    Stepped,
-    Tune,
+    TrainerState,
 )
 from fedbolic.record import RunFolder
-from tests.federated.boring import assert_same, flat, saved_and_loaded, train
+from tests.federated.simple_method import assert_same, flat, saved_and_loaded, train
 from tests.subjects import (
     QUICK,
     RNG,
@@ -45,7 +45,7 @@ def storages(*trees):
 
 
 def holds_a_row(numbers, rows):
-    """Whether a row stands anywhere in a line of numbers."""
+    """True if a row stands anywhere in a line of numbers."""
     width = rows.shape[1]
     if len(numbers) < width:
         return False
@@ -98,12 +98,12 @@ def test_init_is_pure_and_follows_the_seed(name):
 def test_local_work_is_pure_and_deterministic(name):
     for x in exchanges(name):
         for client in x.clients:
-            arguments = (x.messages[client.id], x.memories[client.id])
+            arguments = (x.messages[client.id], x.client_states[client.id])
             splits = {"train": client.train, "test": client.test}
             data = {n: s.tensors for n, s in splits.items() if isinstance(s, Examples)}
             before, data_before = copy.deepcopy(arguments), copy.deepcopy(data)
             global_stream = torch.get_rng_state()
-            update, memory = work(x, client)
+            update, client_state = work(x, client)
             assert torch.equal(torch.get_rng_state(), global_stream)
             for tree, old in zip(arguments, before, strict=True):
                 assert_same(tree, old)
@@ -111,31 +111,31 @@ def test_local_work_is_pure_and_deterministic(name):
             expected = x.updates[client.id]
             assert_same(update.payload, expected.payload)
             assert (update.weight, update.metrics) == (expected.weight, expected.metrics)
-            assert_same(memory, x.kept[client.id])
+            assert_same(client_state, x.kept[client.id])
 
 
 @every_method
 def test_local_work_ignores_the_global_random_stream(name):
-    state = torch.get_rng_state()
+    server_state = torch.get_rng_state()
     for seed, x in enumerate(exchanges(name)):
         torch.manual_seed(seed)
-        update, memory = work(x, x.clients[0])
+        update, client_state = work(x, x.clients[0])
         assert_same(update.payload, x.updates[x.clients[0].id].payload)
-        assert_same(memory, x.kept[x.clients[0].id])
-    torch.set_rng_state(state)
+        assert_same(client_state, x.kept[x.clients[0].id])
+    torch.set_rng_state(server_state)
 
 
 @every_method
 def test_the_server_is_pure_and_deterministic(name):
     for x in exchanges(name):
-        before = copy.deepcopy((x.state, x.total.payload))
+        before = copy.deepcopy((x.server_state, x.total.payload))
         for client in x.clients:
-            assert_same(x.phase.broadcast(x.state, client.id), x.messages[client.id])
+            assert_same(x.phase.broadcast(x.server_state, client.id), x.messages[client.id])
         total = x.phase.aggregator.aggregate(x.updates.items())
         assert_same(total.payload, x.total.payload)
-        assert_same(x.phase.server_update(x.state, x.total), x.next)
-        assert type(x.phase.phase(x.state)) is type(x.phase)
-        assert_same(x.state, before[0])
+        assert_same(x.phase.server_update(x.server_state, x.total), x.next)
+        assert type(x.phase.phase(x.server_state)) is type(x.phase)
+        assert_same(x.server_state, before[0])
         assert_same(x.total.payload, before[1])
 
 
@@ -144,13 +144,13 @@ def test_evaluation_is_pure_and_its_scores_are_finite(name):
     method, data = subject(name)
     for x in exchanges(name):
         for client in (*x.clients, data.holdout):
-            memory = x.kept.get(client.id, {})
+            client_state = x.kept.get(client.id, {})
             message = method.broadcast(x.next, client.id)
-            before = copy.deepcopy((message, memory))
-            first, second = (method.evaluate(message, client, memory, RNG) for _ in range(2))
+            before = copy.deepcopy((message, client_state))
+            first, second = (method.evaluate(message, client, client_state, RNG) for _ in range(2))
             assert first == second
             assert_same(message, before[0])
-            assert_same(memory, before[1])
+            assert_same(client_state, before[1])
             assert all(math.isfinite(value) for value in first.values())
             assert all(0 <= v <= 1 for n, v in first.items() if n.endswith("accuracy"))
 
@@ -158,11 +158,11 @@ def test_evaluation_is_pure_and_its_scores_are_finite(name):
 @every_method
 def test_figures_are_pure_and_may_be_saved(name, tmp_path):
     method, data = subject(name)
-    state = exchanges(name)[-1].next
-    before, global_stream = copy.deepcopy(state), torch.get_rng_state()
-    first, second = (method.figures(state, data) for _ in range(2))
+    server_state = exchanges(name)[-1].next
+    before, global_stream = copy.deepcopy(server_state), torch.get_rng_state()
+    first, second = (method.figures(server_state, data) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), global_stream)
-    assert_same(state, before)
+    assert_same(server_state, before)
     assert first.keys() == second.keys()
     for label, figure in first.items():
         assert_same(vars(figure), vars(second[label]))
@@ -174,38 +174,38 @@ def test_figures_are_pure_and_may_be_saved(name, tmp_path):
 def test_the_order_of_clients_does_not_matter(name):
     for x in exchanges(name):
         backwards = x.clients[::-1]
-        results = Sequential().run(x.phase, x.messages, backwards, x.memories, x.rng)
-        for client, update, memory in results:
+        results = Sequential().run(x.phase, x.messages, backwards, x.client_states, x.rng)
+        for client, update, client_state in results:
             assert_same(update.payload, x.updates[client.id].payload)
-            assert_same(memory, x.kept[client.id])
+            assert_same(client_state, x.kept[client.id])
 
 
 @every_method
 def test_memory_stays_at_its_client(name):
     for x in exchanges(name):
         for client in x.clients:
-            payload, memory = x.updates[client.id].payload, x.kept[client.id]
-            assert not storages(payload) & storages(memory)
-            assert not flat(payload).keys() & flat(memory).keys()
-            assert not storages(x.next, *x.messages.values()) & storages(memory)
+            payload, client_state = x.updates[client.id].payload, x.kept[client.id]
+            assert not storages(payload) & storages(client_state)
+            assert not flat(payload).keys() & flat(client_state).keys()
+            assert not storages(x.next, *x.messages.values()) & storages(client_state)
 
 
 @every_method
 @pytest.mark.parametrize("engine", [Sequential(), Batched()])
 def test_what_a_client_received_and_kept_is_not_stepped(name, engine):
     for x in exchanges(name):
-        before = copy.deepcopy((x.messages, x.memories))
-        list(engine.run(x.phase, x.messages, x.clients, x.memories, x.rng))
+        before = copy.deepcopy((x.messages, x.client_states))
+        list(engine.run(x.phase, x.messages, x.clients, x.client_states, x.rng))
         assert_same(x.messages, before[0])
-        assert_same(x.memories, before[1])
+        assert_same(x.client_states, before[1])
 
 
 @every_method
 def test_what_a_client_keeps_holds_nobody_elses(name):
     for x in exchanges(name):
-        results = list(Batched().run(x.phase, x.messages, x.clients, x.memories, x.rng))
-        for _, update, memory in results:
-            for leaf in (*flat(update.payload).values(), *flat(memory).values()):
+        results = list(Batched().run(x.phase, x.messages, x.clients, x.client_states, x.rng))
+        for _, update, client_state in results:
+            for leaf in (*flat(update.payload).values(), *flat(client_state).values()):
                 if isinstance(leaf, torch.Tensor):
                     assert leaf.untyped_storage().nbytes() == leaf.nbytes
 
@@ -228,7 +228,7 @@ def test_no_row_of_a_payload_is_an_input(name):
 def test_trees_hold_tensors_numbers_and_strings_and_survive_the_wire(name):
     for x in exchanges(name):
         payloads = [update.payload for update in x.updates.values()]
-        for tree in (x.state, x.next, *x.messages.values(), *payloads, *x.kept.values()):
+        for tree in (x.server_state, x.next, *x.messages.values(), *payloads, *x.kept.values()):
             for path, leaf in flat(tree).items():
                 assert isinstance(leaf, torch.Tensor | int | float | str), path
                 assert not getattr(leaf, "requires_grad", False), path
@@ -268,7 +268,7 @@ def test_weights_and_metrics_are_finite_numbers(name):
 @every_method
 def test_something_is_learned_or_at_least_changed(name):
     log = exchanges(name)
-    before, after = (flat({"s": x}) for x in (log[0].state, log[-1].next))
+    before, after = (flat({"s": x}) for x in (log[0].server_state, log[-1].next))
     changed = any(
         isinstance(after[p], torch.Tensor)
         and (p not in before or not torch.equal(before[p], after[p]))
@@ -284,33 +284,35 @@ def test_a_client_with_a_single_example_takes_part(name):
     if not isinstance(client.train, Examples):
         pytest.skip("its data are no plain examples")
     one = dataclasses.replace(client, train=Examples(client.train.at(torch.arange(1))))
-    update, memory = x.phase.local_update(x.messages[client.id], one, {}, RNG)
-    leaves = [*flat(update.payload).values(), *flat(memory).values()]
+    update, client_state = x.phase.local_update(x.messages[client.id], one, {}, RNG)
+    leaves = [*flat(update.payload).values(), *flat(client_state).values()]
     assert all(leaf.isfinite().all() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 @every_method
 def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned_and_calibrated(name):
     method, data = subject(name)
-    evaluation = Evaluation(tune=Tune(1), calibrate=Calibrate())
+    evaluation = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
     positions, rows = train(method, data, RNG, evaluation=evaluation)
-    assert_same(positions[-1].state, exchanges(name)[-1].next)  # the loop above is the trainer's
-    for position in positions[:-1]:
-        loaded = Position.restore(saved_and_loaded(position.checkpoint()))
+    assert_same(
+        positions[-1].server_state, exchanges(name)[-1].next
+    )  # the loop above is the trainer's
+    for state in positions[:-1]:
+        loaded = TrainerState.restore(saved_and_loaded(state.checkpoint()))
         rest, new = train(method, data, RNG, loaded, evaluation=evaluation)
-        assert_same(rest[-1].state, positions[-1].state)
-        for i, memory in positions[-1].memories.items():
-            assert_same(rest[-1].memories[i], memory)
+        assert_same(rest[-1].server_state, positions[-1].server_state)
+        for i, client_state in positions[-1].client_states.items():
+            assert_same(rest[-1].client_states[i], client_state)
         assert new == rows[len(rows) - len(new) :]
     assert all(math.isfinite(row.value) for row in rows)
     assert not any(row.value for row in rows if row.name == "clients/failed")
-    if method.tuning(1, None) is not None:
-        tuned = {row.client for row in rows if row.name == "tuned/accuracy"}
+    if method.fine_tuning(1, None) is not None:
+        tuned = {row.client for row in rows if row.name == "fine_tuned/accuracy"}
         assert tuned == {None, *(client.id for client in data.clients)}
-    calibrated = {row.client for row in rows if row.name == "calibrated/accuracy"}
-    common = method.calibrating is not None
+    calibrated = {row.client for row in rows if row.name == "ridge_head/accuracy"}
+    common = method.ridge_head is not None
     assert calibrated == ({None, *(client.id for client in data.clients)} if common else set())
-    assert sum(row.name == "calibrated/holdout/accuracy" for row in rows) == common
+    assert sum(row.name == "ridge_head/holdout/accuracy" for row in rows) == common
 
 
 @every_method
@@ -318,4 +320,6 @@ def test_a_stepped_method_with_a_global_model_can_be_calibrated(name):
     method, data = subject(name)
     message = method.broadcast(method.init(data.meta, RNG), data.holdout.id)
     has_global_model = bool(method.evaluate(message, data.holdout, {}, RNG))
-    assert (method.calibrating is not None) == (isinstance(method, Stepped) and has_global_model)
+    assert (method.ridge_head is not None) == (
+        isinstance(method, GradientMethod) and has_global_model
+    )

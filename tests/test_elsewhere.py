@@ -7,14 +7,14 @@ import torch
 
 from fedbolic import tree
 from fedbolic.data import FederatedData
-from fedbolic.federated import Calibrate, Evaluation, Total, Trainer, Tune
+from fedbolic.federated import AggregatedUpdate, Evaluation, FineTune, RidgeHead, Trainer
 from fedbolic.federated.secure import SecureSum
 from fedbolic.rng import Rng
-from fedhull import Central, Euclidean, FedHull
+from fedhull import Central, EuclideanBoundary, FedHull
 from tests import elsewhere
 from tests.subjects import QUICK, subject
 
-SCORED = Evaluation(tune=Tune(1), calibrate=Calibrate())
+SCORED = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
 
 
 def measured(method, data, device="cpu", channels=()):
@@ -24,7 +24,7 @@ def measured(method, data, device="cpu", channels=()):
     positions, rows = zip(*run, strict=True)
     rows = [row for of_exchange in rows for row in of_exchange]
     assert not any(row.value for row in rows if row.name == "clients/failed")
-    return rows, method.figures(positions[-1].state, data)
+    return rows, method.figures(positions[-1].server_state, data)
 
 
 def few(data):
@@ -54,9 +54,9 @@ def test_a_method_runs_on_another_device(name, monkeypatch):
 
 HULLS = [
     FedHull(),
-    FedHull(boundary=Euclidean()),
+    FedHull(boundary=EuclideanBoundary()),
     Central(),
-    Central(Euclidean()),
+    Central(EuclideanBoundary()),
     Central(hulls="released"),
 ]
 
@@ -78,13 +78,13 @@ def test_a_secure_sum_runs_on_another_device(name, monkeypatch):
 def test_votes_that_come_from_nodes_to_a_device_are_read(monkeypatch):
     method, data = subject("fedhull")
     *exchanges, (end, _) = Trainer().run(method, data, Rng(5))
-    before = exchanges[-1][0].state
+    before = exchanges[-1][0].server_state
     phase = method.phase(before)
     votes = {"votes": 3 * torch.eye(before["num_classes"], dtype=torch.int64)}
     with elsewhere.device(monkeypatch) as device:
-        total = Total(tree.to(votes, device), 1.0, (0,))
+        total = AggregatedUpdate(tree.to(votes, device), 1.0, (0,))
         named = phase.server_update(before, total)["names"]
-    assert named.sort().values.tolist() == end.state["names"].sort().values.tolist()
+    assert named.sort().values.tolist() == end.server_state["names"].sort().values.tolist()
 
 
 @pytest.mark.gpu

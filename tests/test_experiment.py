@@ -1,6 +1,7 @@
 """A run from settings: its arithmetic, its loggers, its callbacks, and what resume refuses."""
 
 import csv
+import functools
 import json
 
 import numpy as np
@@ -8,18 +9,18 @@ import pytest
 import torch
 
 from fedbolic import record, tree
-from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.configuration import SetupError
-from fedbolic.data import IID, Images
+from fedbolic.data import IID, Partitioned
 from fedbolic.experiment import resume, run
-from fedbolic.federated import Clip, Cohort, FedAvg, Mean, Median, Schedule
-from fedbolic.figure import Disc, Embedding, read
+from fedbolic.federated import Clip, Cohort, LocalTraining, Mean, Median
+from fedbolic.figure import DiscFigure, EmbeddingFigure, read_figure
+from fedbolic.methods import Ditto, FedAvg, Scaffold
 from fedbolic.nn.backbone import MLP
 from fedbolic.record import RunFolder
 from fedbolic.rng import Rng
 
-DATA = Images(partition=IID(3), num_train=60, num_test=20)
-METHOD = FedAvg(backbone=MLP((4,)), rounds=2, schedule=Schedule(epochs=1, batch_size=16))
+DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
+METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def state_of(path):
 def dtypes(path):
     return {
         leaf.dtype
-        for kept in (state_of(path)["state"], *state_of(path)["memories"].values())
+        for kept in (state_of(path)["server_state"], *state_of(path)["client_states"].values())
         for leaf in tree.tensors(kept).values()
         if leaf.is_floating_point()
     }
@@ -47,10 +48,10 @@ def dtypes(path):
 )
 @pytest.mark.parametrize("kind", [Ditto, Scaffold])
 def test_precision_is_that_of_every_number_kept(precision, dtype, kind, tmp_path):
-    method = kind(backbone=MLP((4,)), rounds=1, schedule=METHOD.schedule)
+    method = kind(backbone=MLP((4,)), rounds=1, local=METHOD.local)
     path = run(method, DATA, precision=precision, runs=tmp_path)
     assert dtypes(path) == {dtype}
-    assert state_of(path)["memories"].keys() == {0, 1, 2}
+    assert state_of(path)["client_states"].keys() == {0, 1, 2}
 
 
 def test_bf16_mixed_computes_in_less(tmp_path):
@@ -58,7 +59,7 @@ def test_bf16_mixed_computes_in_less(tmp_path):
         run(METHOD, DATA, precision=precision, runs=tmp_path, name=precision)
         for precision in ("32-true", "bf16-mixed")
     ]
-    exact, rough = (tree.tensors(state_of(path)["state"]["parameters"]) for path in paths)
+    exact, rough = (tree.tensors(state_of(path)["server_state"]["parameters"]) for path in paths)
     assert all(torch.allclose(exact[name], rough[name], atol=0.05) for name in exact)
     assert not all(torch.equal(exact[name], rough[name]) for name in exact)
 
@@ -68,7 +69,7 @@ def test_double_precision_is_single_precision_up_to_rounding(tmp_path):
         run(METHOD, DATA, precision=precision, runs=tmp_path, name=precision)
         for precision in ("32-true", "64-true")
     ]
-    single, double = (tree.tensors(state_of(path)["state"]["parameters"]) for path in paths)
+    single, double = (tree.tensors(state_of(path)["server_state"]["parameters"]) for path in paths)
     for name in single:
         torch.testing.assert_close(single[name].double(), double[name], rtol=1e-4, atol=1e-5)
 
@@ -122,7 +123,7 @@ class Log:
 
 
 class RaisesError(RuntimeError):
-    """What a callback of these tests raises."""
+    """Error raised by a callback of these tests."""
 
 
 class Raises:
@@ -221,7 +222,7 @@ def test_the_default_name_is_run_and_the_seed_its_folder(tmp_path):
     ("settings", "message"),
     [
         ({"threads": 0}, "threads must be at least 1, got 0"),
-        ({"data": Images(partition=IID(61), num_train=60)}, "61 clients cannot share 60"),
+        ({"data": Partitioned(partition=IID(61), num_train=60)}, "61 clients cannot share 60"),
         ({"method": FedAvg(sharing={"tail": "shared"})}, "no pattern of sharing"),
         ({"loggers": ("nowhere.Logger",)}, "nowhere"),
     ],
@@ -253,14 +254,14 @@ def test_channels_and_cohorts_reach_the_training(tmp_path):
     assert all(row.value < 1 for row in factors)
 
 
-def weights(state, data):
+def weights(server_state, data):
     """Pictures that show which state and data they are of."""
-    weight = state["parameters"]["head.weight"]  # by class
+    weight = server_state["parameters"]["head.weight"]  # by class
     labels = torch.arange(len(weight), device=weight.device)
     inputs = data.holdout.test.tensors["x"].flatten(1)
     return {
-        "heads": Disc(0.9 * torch.nn.functional.normalize(weight[:, :2]), labels),
-        "inputs": Embedding(inputs, data.holdout.test.tensors["y"], of="pixels"),
+        "heads": DiscFigure(0.9 * torch.nn.functional.normalize(weight[:, :2]), labels),
+        "inputs": EmbeddingFigure(inputs, data.holdout.test.tensors["y"], of="pixels"),
     }
 
 
@@ -269,9 +270,9 @@ def asked(monkeypatch):
     """Gives FedAvg figures; what it was asked for, in order."""
     log = []
 
-    def figures(self, state, data):
+    def figures(self, server_state, data):
         assert not torch.is_grad_enabled()
-        log.append(weights(state, data))
+        log.append(weights(server_state, data))
         return log[-1]
 
     monkeypatch.setattr(FedAvg, "figures", figures)
@@ -285,14 +286,14 @@ def assert_saved(path, figures):
         with np.load(file, allow_pickle=False) as arrays:
             assert np.array_equal(arrays["points"], figures[name].points.numpy())
             assert np.array_equal(arrays["labels"], figures[name].labels.numpy())
-        assert type(read(file)) is type(figures[name])
+        assert type(read_figure(file)) is type(figures[name])
 
 
 def test_figures_are_of_the_last_round_and_asked_for_once(asked, tmp_path):
     path = run(METHOD, DATA, runs=tmp_path)
     (figures,) = asked
     assert_saved(path, figures)
-    assert_saved(path, weights(state_of(path)["state"], DATA.load(Rng(0).at("data"))))
+    assert_saved(path, weights(state_of(path)["server_state"], DATA.load(Rng(0).at("data"))))
     assert resume(path) is False
     assert len(asked) == 1
 
@@ -323,7 +324,9 @@ def test_a_run_that_was_stopped_saves_its_figures_when_it_is_resumed(asked, tmp_
     ]
 
 
-@pytest.mark.parametrize(("place", "name"), [(RunFolder, "save_figures"), (record.figure, "write")])
+@pytest.mark.parametrize(
+    ("place", "name"), [(RunFolder, "save_figures"), (record.figure, "write_figure")]
+)
 def test_a_run_killed_between_its_end_and_its_figures_saves_them_later(
     place, name, asked, tmp_path, monkeypatch
 ):
@@ -342,15 +345,17 @@ def test_a_run_killed_between_its_end_and_its_figures_saves_them_later(
     assert not (path / "figures.draft").exists()
 
 
+OUTSIDE = functools.partial(DiscFigure, torch.full((1, 2), 9.0), torch.zeros(1).long())
+
+
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
         (lambda self, state, data: 1 / 0, "division by zero"),
         (lambda self, state, data: {"../heads": weights(state, data)["heads"]}, "name a file"),
-        (lambda self, state, data: {"a": Disc(torch.full((1, 2), 9.0), torch.zeros(1).long())},
-         "unit disc"),
+        (lambda self, state, data: {"a": OUTSIDE()}, "unit disc"),
     ],
-)  # fmt: skip
+)
 def test_figures_that_fail_are_a_warning_and_the_run_is_whole(
     figures, message, tmp_path, monkeypatch, caplog
 ):
@@ -373,7 +378,7 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu_up_to_rounding(tmp_path):
         run(METHOD, DATA, device=device, precision="64-true", runs=tmp_path, name=device)
         for device in ("cpu", "cuda")
     ]
-    ours, theirs = (tree.tensors(state_of(path)["state"]["parameters"]) for path in paths)
+    ours, theirs = (tree.tensors(state_of(path)["server_state"]["parameters"]) for path in paths)
     for name in ours:
         assert theirs[name].is_cuda
         torch.testing.assert_close(ours[name], theirs[name].cpu(), rtol=1e-9, atol=1e-9)

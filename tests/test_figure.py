@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.figure import Disc, Embedding, read, write
+from fedbolic.figure import DiscFigure, EmbeddingFigure, read_figure, write_figure
 
 dtypes = st.sampled_from([torch.float32, torch.float64])
 counts = st.integers(0, 5)
@@ -23,7 +23,7 @@ def discs(draw):
     p = draw(counts)
     ids = torch.arange(p).repeat_interleave(torch.randint(1, 4, (p,), generator=generator))
     curves = torch.rand(len(ids), 2, generator=generator, dtype=dtype) - 0.5
-    return Disc(points, labels, marks, curves, ids, torch.arange(p), torch.arange(p) % 2 == 0)
+    return DiscFigure(points, labels, marks, curves, ids, torch.arange(p), torch.arange(p) % 2 == 0)
 
 
 @st.composite
@@ -32,7 +32,7 @@ def embeddings(draw):
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
     points = torch.randn(n, draw(st.integers(1, 7)), generator=generator, dtype=dtype)
     of = draw(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
-    return Embedding(points, torch.randint(26, (n,), generator=generator), of=of)
+    return EmbeddingFigure(points, torch.randint(26, (n,), generator=generator), of=of)
 
 
 def assert_same(x, y):
@@ -51,14 +51,16 @@ def assert_same(x, y):
 def test_a_figure_is_read_as_it_was_written(tmp_path_factory, figure):
     file = tmp_path_factory.mktemp("figures") / "a.npz"
     with file.open("wb") as stream:
-        write(figure, stream)
-    assert_same(read(file), figure)
+        write_figure(figure, stream)
+    assert_same(read_figure(file), figure)
 
 
 def test_the_file_holds_the_fields_as_arrays_and_no_pickle(tmp_path):
     points, labels = torch.tensor([[0.5, 0.25]], requires_grad=True), torch.tensor([3])
     with (tmp_path / "a.npz").open("wb") as stream:
-        write(Disc(points * 1, labels), stream)  # a part of a graph, as a method may give it
+        write_figure(
+            DiscFigure(points * 1, labels), stream
+        )  # a part of a graph, as a method may give it
     with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
         curves = {"curves", "curve_ids", "curve_labels", "curve_dashed"}
         assert set(arrays.files) == {"kind", "points", "labels", "marks"} | curves
@@ -74,4 +76,4 @@ def test_a_file_of_something_else_is_refused_and_named(arrays, tmp_path):
     file: Path = tmp_path / "other.npz"
     np.savez(file, **arrays)
     with pytest.raises(ValueError, match=r"other\.npz must hold a figure of kind disc or embeddi"):
-        read(file)
+        read_figure(file)

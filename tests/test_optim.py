@@ -206,7 +206,7 @@ def test_a_plain_step_goes_along_the_geodesic_by_the_gradient(kind):
 @pytest.mark.parametrize("method", RIEMANNIAN, ids=str)
 @pytest.mark.parametrize("kind", CURVED)
 def test_the_path_is_the_same_in_both_models_and_any_isometry(method, kind):
-    """What is intrinsic does not know its coordinates: turn the space, and the path turns."""
+    """Intrinsic steps commute with isometries: turn the space, and the path turns."""
     space, x, goal = kind(1.3), points(kind, 1.3, 0, 10, 3), points(kind, 1.3, 1, 10, 3)
     turn = torch.linalg.qr(normal(2, 3, 3))[0]
     if kind is Lorentz:

@@ -13,12 +13,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fedbolic.data import IID, Digits, Examples, FederatedData, Images
-from fedbolic.federated import Batched, FedAvg, Schedule, Sequential
+from fedbolic.data import IID, Digits, Examples, FederatedData, Partitioned
+from fedbolic.federated import Batched, LocalTraining, Sequential
+from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import Backbone, ConvNet
 from fedbolic.nn.resnet import ResNet
 from fedbolic.rng import Rng
-from tests.federated.boring import batches
+from tests.federated.simple_method import batches
 from tests.test_optim import ADAMS, SGDS, theirs
 
 OPTIMIZERS = [*SGDS, *ADAMS]
@@ -136,7 +137,7 @@ class Stored(Backbone):
 @functools.cache
 def images(dtype):
     """Two clients with a few images, so that the last batch is short."""
-    data = Images(Digits(), IID(2)).load(Rng(0))
+    data = Partitioned(Digits(), IID(2)).load(Rng(0))
     clients = [
         replace(c, train=Examples(c.train.at(torch.arange(n))))
         for c, n in zip(data.clients, (8, 7), strict=True)
@@ -162,7 +163,7 @@ def by_torch(method, data, client, state, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_local_training_is_torch_s_own_loop(optimizer, inner, order, engine, dtype):
     data, rng = images(dtype), Rng(3)
-    method = FedAvg(Stored(inner, order), lr=0.1, optimizer=optimizer, schedule=Schedule(1, 4))
+    method = FedAvg(Stored(inner, order), lr=0.1, optimizer=optimizer, local=LocalTraining(1, 4))
     state = method.init(data.meta, rng)
     start = {name: x.to(dtype) for name, x in state["parameters"].items()}
     message = {**method.broadcast(state, 0), "parameters": start}
@@ -172,7 +173,7 @@ def test_local_training_is_torch_s_own_loop(optimizer, inner, order, engine, dty
     near = {torch.float32: 1e-3, torch.float64: 1e-9}[dtype]
     for client, update, _ in results:
         for name, x in by_torch(method, data, client, state, rng).items():
-            found = start[name] + update.payload["change"][name]
+            found = start[name] + update.payload["delta"][name]
             torch.testing.assert_close(found, x, rtol=near, atol=near, msg=name)
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedbolic.figure import Disc, Embedding
-from fedbolic.plots import draw, draw_figures, plot
+from fedbolic.figure import DiscFigure, EmbeddingFigure
+from fedbolic.plots import draw_figure, draw_figures, plot
 from fedbolic.record import Row, RunFolder
 
 figures = pytest.importorskip("matplotlib.figure")
@@ -50,13 +50,13 @@ def circle(num_classes, radius=0.9):
 
 
 def disc(num_classes=3, radius=0.5):
-    return Disc(circle(num_classes, radius), torch.arange(num_classes), circle(num_classes))
+    return DiscFigure(circle(num_classes, radius), torch.arange(num_classes), circle(num_classes))
 
 
 def drawing(folder, figure):
     """The pixels of a figure that is saved, drawn and read."""
     folder.save_figures({"a": figure})
-    draw(folder.figures()[0], title="t")
+    draw_figure(folder.figures()[0], title="t")
     return image.imread(folder.path / "figures" / "a.png")
 
 
@@ -84,13 +84,13 @@ def test_a_disc_is_drawn_and_follows_its_points_and_marks(folder):
     assert len({tuple(pixel) for pixel in first.reshape(-1, first.shape[-1])}) > 10
     assert (drawing(folder, disc()) == first).all()
     assert (drawing(folder, disc(radius=0.4)) != first).any()
-    without = drawing(folder, Disc(disc().points, disc().labels))
+    without = drawing(folder, DiscFigure(disc().points, disc().labels))
     assert without.shape == first.shape
     assert (without != first).any()
 
 
 def test_a_disc_is_round_and_shows_where_every_point_of_a_class_is(folder, drawn):
-    given = Disc(circle(4, 0.5), torch.tensor([1, 0, 1, 25]), circle(26))
+    given = DiscFigure(circle(4, 0.5), torch.tensor([1, 0, 1, 25]), circle(26))
     drawing(folder, given)
     (axes,) = drawn[0].axes
     assert axes.get_aspect() == 1
@@ -116,7 +116,7 @@ def test_26_classes_differ_in_colour_or_shape(folder, drawn):
 
 
 def test_a_disc_without_a_point_is_drawn(folder):
-    drawing(folder, Disc(torch.empty(0, 2), torch.empty(0, dtype=torch.long)))
+    drawing(folder, DiscFigure(torch.empty(0, 2), torch.empty(0, dtype=torch.long)))
 
 
 class FirstTwo:
@@ -139,7 +139,9 @@ def projection(monkeypatch):
     return FirstTwo
 
 
-EMBEDDING = Embedding(torch.arange(15.0).reshape(3, 5), torch.tensor([0, 1, 1]), of="tangents")
+EMBEDDING = EmbeddingFigure(
+    torch.arange(15.0).reshape(3, 5), torch.tensor([0, 1, 1]), of="tangents"
+)
 
 
 def test_an_embedding_is_projected_and_its_title_says_so(folder, drawn, projection):

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on."""
+"""Progress of a run in the terminal."""
 
 import io
 import re

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.figure import Disc
+from fedbolic.figure import DiscFigure
 from fedbolic.record import HEADERS, Row, RunFolder, environment, refuse_existing
 
 ROWS = [Row(1, None, "train/loss", 0.1), Row(1, 0, "test/accuracy", 1 / 3)]
@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 
 def checkpoint(round=1, **more):
-    return {"round": round, "exchange": 0, "state": {"x": torch.arange(3.0)}, **more}
+    return {"round": round, "exchange": 0, "server_state": {"x": torch.arange(3.0)}, **more}
 
 
 def bits(x):
@@ -146,13 +146,15 @@ def test_a_folder_without_a_run_is_not_opened(tmp_path):
 
 
 def test_a_checkpoint_is_loaded_as_it_was_saved(folder):
-    saved = checkpoint(3, memories={7: {"a": {"b": torch.ones(2, dtype=torch.int32)}}}, text="é")
+    saved = checkpoint(
+        3, client_states={7: {"a": {"b": torch.ones(2, dtype=torch.int32)}}}, text="é"
+    )
     folder.save(saved, ROWS, 0.0)
     found = folder.load()
     assert found.keys() == saved.keys()
     assert found["text"] == "é"
-    assert torch.equal(found["state"]["x"], torch.arange(3.0))
-    assert found["memories"][7]["a"]["b"].dtype == torch.int32
+    assert torch.equal(found["server_state"]["x"], torch.arange(3.0))
+    assert found["client_states"][7]["a"]["b"].dtype == torch.int32
 
 
 def test_saving_leaves_the_checkpoint_as_it_was(folder):
@@ -270,7 +272,7 @@ def test_the_environment_names_versions_beside_what_is_asked():
     assert json.loads(json.dumps(found)) == found
 
 
-POINT = Disc(torch.zeros(1, 2), torch.tensor([0]))
+POINT = DiscFigure(torch.zeros(1, 2), torch.tensor([0]))
 
 
 def test_figures_are_listed_by_name_and_none_leave_no_folder(folder):

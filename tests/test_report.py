@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from fedbolic.figure import Disc
+from fedbolic.figure import DiscFigure
 from fedbolic.record import Row, RunFolder
 from fedbolic.report import (
     CALIBRATED_G,
@@ -75,7 +75,7 @@ def cells(text):
 
 
 def save_figure(run):
-    RunFolder(run).save_figures({"here": Disc(torch.zeros(1, 2), torch.tensor([0]))})
+    RunFolder(run).save_figures({"here": DiscFigure(torch.zeros(1, 2), torch.tensor([0]))})
 
 
 def rows_of(write):
@@ -115,7 +115,7 @@ def test_the_choice_never_looks_at_the_test_set(write):
 
 
 def test_tuned_scores_are_preferred_at_the_clients(write):
-    tuned = "2,,tuned/accuracy,0.9\n2,0,tuned/accuracy,1.0\n2,1,tuned/accuracy,0.7\n"
+    tuned = "2,,fine_tuned/accuracy,0.9\n2,0,fine_tuned/accuracy,1.0\n2,1,fine_tuned/accuracy,0.7\n"
     write("a/seed0", FIRST + tuned)
     found = summary(find(write("b/seed0"))[0].folders[0].rows())
     assert found[P_FL] == pytest.approx(90.0)
@@ -126,8 +126,8 @@ def test_tuned_scores_are_preferred_at_the_clients(write):
 
 def test_calibrated_scores_have_columns_and_legends_where_a_run_has_them(write):
     calibrated = (
-        "2,,calibrated/holdout/accuracy,0.55\n2,,calibrated/accuracy,0.75\n"
-        "2,0,calibrated/accuracy,0.9\n2,,calibrated/bytes/up,3000000\n"
+        "2,,ridge_head/holdout/accuracy,0.55\n2,,ridge_head/accuracy,0.75\n"
+        "2,0,ridge_head/accuracy,0.9\n2,,ridge_head/bytes/up,3000000\n"
     )
     write("a/seed0")
     runs = write("b/seed0", FIRST + calibrated)
@@ -139,7 +139,7 @@ def test_calibrated_scores_have_columns_and_legends_where_a_run_has_them(write):
     assert {rows[name][UP] for name in "ab"} == {"1.5"}
     assert {rows[name][P_FL] for name in "ab"} == {"70"}
     assert f"{CALIBRATED_G}: accuracy" in text.replace("\n", " ")
-    assert "calibrated" not in report([runs / "a"])
+    assert "ridge head" not in report([runs / "a"])
 
 
 def test_what_was_not_measured_has_no_number(write):

@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from fedbolic.configuration import SetupError
-from fedbolic.data import IID, Images
+from fedbolic.data import IID, Partitioned
 from fedbolic.experiment import resume, run
-from fedbolic.federated import FedAvg, Schedule
+from fedbolic.federated import LocalTraining
+from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP, ConvNet
 from fedbolic.record import RunFolder
 from fedbolic.reproducible import arithmetic_of, reproducible
 
-DATA = Images(partition=IID(3), num_train=60, num_test=20)
-METHOD = FedAvg(backbone=MLP((4,)), rounds=2, schedule=Schedule(epochs=1, batch_size=16))
+DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
+METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))
 
 IN_FORCE = {
     "deterministic_algorithms": True,
@@ -103,7 +104,7 @@ def test_resume_refuses_another_gpu_and_other_flags(changed, tmp_path):
 
 @pytest.mark.gpu
 def test_two_runs_on_a_gpu_are_equal_byte_for_byte(tmp_path):
-    method = FedAvg(backbone=ConvNet(), rounds=2, schedule=Schedule(epochs=2, batch_size=16))
+    method = FedAvg(backbone=ConvNet(), rounds=2, local=LocalTraining(epochs=2, batch_size=16))
     paths = [run(method, DATA, device="cuda", runs=tmp_path, name=name) for name in "ab"]
     assert len({(path / "metrics.csv").read_bytes() for path in paths}) == 1
     made = RunFolder(paths[0]).environment

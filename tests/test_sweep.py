@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedbolic import sweep as module
-from fedbolic.baselines import Ditto, Scaffold
 from fedbolic.configuration import SetupError, build
 from fedbolic.data import Shards
 from fedbolic.experiment import run
-from fedbolic.federated import Schedule
+from fedbolic.federated import LocalTraining
+from fedbolic.methods import Ditto, Scaffold
 from fedbolic.nn.backbone import MLP
 from fedbolic.record import RunFolder
 from fedbolic.report import find
@@ -55,8 +55,8 @@ def test_rows_may_hold_tables_lists_nothing_and_classes(base, tmp_path):
     rows = {
         "table": {"method.sharing": {"head.*": "personal", "*": "shared"}},
         "list": {"method.backbone.widths": [3, 2]},
-        "nothing": {"evaluation.tune": None, "data.num_test": None},
-        "class": {"method": "fedbolic.baselines.Ditto", "method.pull": 0.5},
+        "nothing": {"evaluation.fine_tuning": None, "data.num_test": None},
+        "class": {"method": "fedbolic.methods.Ditto", "method.personal_proximal": 0.5},
         "truth": {"data.download": False},
         "object": {"data.partition": Shards(num_clients=2)},
     }
@@ -68,7 +68,7 @@ def test_rows_may_hold_tables_lists_nothing_and_classes(base, tmp_path):
     assert built["list"]["method"].backbone.widths == (3, 2)
     assert built["nothing"]["data"].num_test is None
     assert type(built["class"]["method"]).__name__ == "Ditto"
-    assert (built["class"]["method"].rounds, built["class"]["method"].pull) == (2, 0.5)
+    assert (built["class"]["method"].rounds, built["class"]["method"].personal_proximal) == (2, 0.5)
     assert built["truth"]["data"].download is False
     assert built["object"]["data"].partition == Shards(num_clients=2)
 
@@ -147,10 +147,10 @@ def test_an_interrupted_overwrite_goes_on_without_it(base, tmp_path, monkeypatch
 
 
 def test_what_is_common_is_filtered_for_a_row_of_another_class_as_the_base_is(base, tmp_path):
-    common = {"method.proximal": 0.5, "method.pull": 0.25, "method.rounds": 1}
+    common = {"method.proximal": 0.5, "method.personal_proximal": 0.25, "method.rounds": 1}
     rows = {
-        "other": {"method": "fedbolic.baselines.Ditto"},  # has no proximal
-        "third": {"method": "fedbolic.baselines.Scaffold"},  # has neither
+        "other": {"method": "fedbolic.methods.Ditto"},  # has no proximal
+        "third": {"method": "fedbolic.methods.Scaffold"},  # has neither
     }
     folder, stopped = sweep(base, rows, common=common, runs=tmp_path / "runs")
     built = {
@@ -159,17 +159,22 @@ def test_what_is_common_is_filtered_for_a_row_of_another_class_as_the_base_is(ba
     }
     assert stopped == []
     assert built == {
-        "other": Ditto(backbone=MLP((4,)), rounds=1, schedule=Schedule(1, 16), pull=0.25),
-        "third": Scaffold(backbone=MLP((4,)), rounds=1, schedule=Schedule(1, 16)),
+        "other": Ditto(
+            backbone=MLP((4,)), rounds=1, local=LocalTraining(1, 16), personal_proximal=0.25
+        ),
+        "third": Scaffold(backbone=MLP((4,)), rounds=1, local=LocalTraining(1, 16)),
     }
 
 
 @pytest.mark.parametrize(
     ("rows", "common"),
     [
-        ({"other": {"method": "fedbolic.baselines.Ditto"}}, {"method.proximel": 0.5}),
-        ({"same": None, "other": {"method": "fedbolic.baselines.Ditto"}}, {"method.pull": 0.5}),
-        ({"other": {"method": "fedbolic.baselines.Ditto"}}, {"evaluation.evry": 2}),
+        ({"other": {"method": "fedbolic.methods.Ditto"}}, {"method.proximel": 0.5}),
+        (
+            {"same": None, "other": {"method": "fedbolic.methods.Ditto"}},
+            {"method.personal_proximal": 0.5},
+        ),
+        ({"other": {"method": "fedbolic.methods.Ditto"}}, {"evaluation.evry": 2}),
     ],
 )
 def test_what_is_common_and_no_class_of_the_row_has_is_refused(rows, common, base, tmp_path):

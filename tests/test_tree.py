@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic import tree
-from tests.federated.boring import assert_same, flat
+from tests.federated.simple_method import assert_same, flat
 
 names = st.text("abc", min_size=1, max_size=2)
 floats = st.floats(-1e6, 1e6)

@@ -2,10 +2,10 @@
 
 import torch
 
-from fedbolic.federated import FedAvg
-from fedbolic.federated.node import question
-from fedbolic.federated.wire import encode
-from tests.federated.boring import RNG, federation
+from fedbolic.methods import FedAvg
+from fedbolic.remote.node import make_request
+from fedbolic.remote.wire import encode_message
+from tests.federated.simple_method import RNG, federation
 
 
 def test_what_every_party_knows_does_not_grow_with_the_clients():
@@ -14,7 +14,9 @@ def test_what_every_party_knows_does_not_grow_with_the_clients():
     assert len(repr(many)) == len(repr(few))
 
     def num_bytes(of):
-        letter = encode(question(FedAvg(), {"x": torch.zeros(3)}, {}, of, RNG, task="update"))
+        letter = encode_message(
+            make_request(FedAvg(), {"x": torch.zeros(3)}, {}, of, RNG, task="update")
+        )
         return len(letter.text) + sum(map(len, letter.buffers))
 
     assert num_bytes(many) == num_bytes(few)

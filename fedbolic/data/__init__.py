@@ -4,15 +4,15 @@ from fedbolic.data.arrays import Arrays
 from fedbolic.data.arxiv import Arxiv
 from fedbolic.data.cifar import CIFAR10, CIFAR100
 from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta, Split
-from fedbolic.data.dataset import Dataset, Parts
+from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
 from fedbolic.data.graphs import Graphs
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
-from fedbolic.data.images import Images
 from fedbolic.data.metis import GraphPartition, Metis
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
+from fedbolic.data.partitioned import Partitioned
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
 from fedbolic.data.tables import Rows, Synthetic, Table
@@ -44,11 +44,11 @@ __all__ = [
     "GraphSplit",
     "Graphs",
     "HalfPlanes",
-    "Images",
     "Meta",
     "Metis",
+    "OfficialParts",
     "Partition",
-    "Parts",
+    "Partitioned",
     "Planetoid",
     "Points",
     "Rows",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.dataset import Dataset, Parts
+from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.files import search_path
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -33,7 +33,7 @@ class Arrays(Dataset):
     path: Path
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         path = _find(self.path, root)
         try:
             # opened here: numpy leaves a damaged file open
@@ -53,7 +53,7 @@ class Arrays(Dataset):
             else max((int(y.max()) for y in (y_train, y_test) if len(y)), default=0) + 1
         )
         x_train, x_test = (_inputs(arrays, name, path=path) for name in ("x_train", "x_test"))
-        return Parts(str(path), x_train, y_train, x_test, y_test, num_classes)
+        return OfficialParts(str(path), x_train, y_train, x_test, y_test, num_classes)
 
 
 def _find(path: Path, root: Path | None) -> Path:

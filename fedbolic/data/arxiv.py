@@ -9,12 +9,12 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import override
 
-from fedbolic.data.files import Published, gunzip, locate, members
+from fedbolic.data.files import RemoteFile, gunzip, locate, members
 from fedbolic.data.graph import Graph, simple_edges
-from fedbolic.data.graph_sets import GraphSet, compact
+from fedbolic.data.graph_sets import GraphSet, compact_features
 from fedbolic.rng import Rng
 
-ARCHIVE = Published(
+ARCHIVE = RemoteFile(
     "ogbn_arxiv/arxiv.zip",
     "49f85c801589ecdcc52cfaca99693aaea7b8af16a9ac3f41dd85a5f3193fe276",
     ("https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip",),
@@ -51,7 +51,7 @@ class Arxiv(GraphSet):
         )
         x = torch.from_numpy(features)
         edges = simple_edges(torch.from_numpy(edges).T, len(x))
-        return Graph(compact(x), edges, torch.from_numpy(labels)[:, 0])
+        return Graph(compact_features(x), edges, torch.from_numpy(labels)[:, 0])
 
 
 def _numbers(lines: bytes, name: str, dtype: DTypeLike) -> NDArray:

@@ -12,16 +12,16 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.dataset import Dataset, Parts
-from fedbolic.data.files import Published, locate, members
+from fedbolic.data.dataset import Dataset, OfficialParts
+from fedbolic.data.files import RemoteFile, locate, members
 
 # checksums and addresses as torchvision 0.29.2 states them
-TEN = Published(
+TEN = RemoteFile(
     "cifar-10-python.tar.gz",
     "c58f30108f718f92721af3b95e74349a",
     ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
 )
-HUNDRED = Published(
+HUNDRED = RemoteFile(
     "cifar-100-python.tar.gz",
     "eb9058c3a382ffc7106e4002c42a8d85",
     ("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
@@ -42,7 +42,7 @@ class CIFAR10(Dataset):
     """
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         batches = _batches(TEN, TEN_BATCHES, root=root, download=download, labels=b"labels")
         return _parts("CIFAR10", batches, num_classes=10)
 
@@ -56,7 +56,7 @@ class CIFAR100(Dataset):
     """
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         batches = _batches(
             HUNDRED, HUNDRED_BATCHES, root=root, download=download, labels=b"fine_labels"
         )
@@ -109,7 +109,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def _batches(
-    archive: Published, names: Sequence[str], *, root: Path | None, download: bool, labels: bytes
+    archive: RemoteFile, names: Sequence[str], *, root: Path | None, download: bool, labels: bytes
 ) -> list[Batch]:
     """The batches in order, unpacked or from the archive."""
     paths = locate(archive, [names], root=root, download=download)
@@ -120,7 +120,7 @@ def _batches(
     return [read_batch(data, name, labels=labels) for name, data in contents]
 
 
-def _parts(name: str, batches: Sequence[Batch], *, num_classes: int) -> Parts:
+def _parts(name: str, batches: Sequence[Batch], *, num_classes: int) -> OfficialParts:
     """All batches but the last for training, the last for testing."""
     x_train, y_train = (torch.cat(parts) for parts in zip(*batches[:-1], strict=True))
-    return Parts(name, x_train, y_train, *batches[-1], num_classes)
+    return OfficialParts(name, x_train, y_train, *batches[-1], num_classes)

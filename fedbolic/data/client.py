@@ -1,4 +1,4 @@
-"""Who takes part in a federation, and the data each one holds."""
+"""Clients of a federation and the data that each one holds."""
 
 import functools
 import itertools
@@ -238,7 +238,7 @@ class FederatedData:
     Args:
         clients: In the order of their ids 0, 1, ...
         meta: What every party may know beforehand.
-        holdout: The server's own test set, as a client whose other splits are empty; or none.
+        holdout: The server's own test set, as a client whose other splits are empty; or ``None``.
         reported_sizes: :attr:`sizes` of clients whose data are elsewhere; ``None``: they are here.
 
     Raises:

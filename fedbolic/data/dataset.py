@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class OfficialParts:
     """The official parts of a data set, as read.
 
     Args:
@@ -59,11 +59,11 @@ class Dataset(ABC):
     """A labelled data set that somebody published, or that lies in a file."""
 
     @abstractmethod
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         """The official training and test part.
 
         Args:
-            root: The folder to read from, and nothing else; none: the folder named by
+            root: The folder to read from, and nothing else; ``None``: the folder named by
                 ``FEDBOLIC_DATA`` if that is set, then the user's cache.
             download: Whether a file that is not there is downloaded into the cache; never with
                 ``root``.

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
-from fedbolic.data.dataset import Dataset, Parts
+from fedbolic.data.dataset import Dataset, OfficialParts
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Digits(Dataset):
     """
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         # only here: it takes a second, and whoever reads other data need not wait for it
         from sklearn.datasets import load_digits
 
@@ -31,4 +31,4 @@ class Digits(Dataset):
         test = torch.zeros(len(y), dtype=torch.bool)
         for label in range(10):
             test[(y == label).nonzero().flatten()[3::4]] = True
-        return Parts("Digits", x[~test], y[~test], x[test], y[test], num_classes=10)
+        return OfficialParts("Digits", x[~test], y[~test], x[test], y[test], num_classes=10)

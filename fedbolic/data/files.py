@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Published:
+class RemoteFile:
     """A file as its publisher offers it.
 
     Args:
@@ -28,7 +28,7 @@ class Published:
 
 
 def locate(
-    published: Published,
+    published: RemoteFile,
     unpacked: Sequence[Sequence[str]] = (),
     *,
     root: Path | None,
@@ -84,7 +84,7 @@ def locate(
 
 
 def _missing(
-    published: Published, unpacked: Sequence[Sequence[str]], folders: Sequence[Path]
+    published: RemoteFile, unpacked: Sequence[Sequence[str]], folders: Sequence[Path]
 ) -> str:
     others = "".join(f", nor {', '.join(names)}" for names in unpacked)
     return f"{published.path} is not in {' or '.join(map(str, folders))}{others}"
@@ -99,7 +99,7 @@ def search_path(root: Path | None) -> tuple[Path, ...]:
 
 
 def algorithm(checksum: str) -> str:
-    """Whose hexadecimal digits these are, by their number."""
+    """Name of the hash function that a checksum is from, by its length."""
     return {32: "md5", 64: "sha256"}[len(checksum)]
 
 

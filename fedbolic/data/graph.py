@@ -71,7 +71,7 @@ class Graph:
 
     @functools.cached_property
     def triangles(self) -> Int64[Tensor, " ends"]:
-        """How many triangles every edge is a side of: the neighbours that its ends share."""
+        """Number of triangles through every edge: the neighbours that its ends share."""
         if not self.num_edges:  # scipy refuses to look up nothing
             return self.edges[0]
         from scipy.sparse import csr_array  # only who asks for triangles waits for scipy

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fedbolic.check import at_least, rate
 from fedbolic.data import planetoid
-from fedbolic.data.files import Published, locate
+from fedbolic.data.files import RemoteFile, locate
 from fedbolic.data.graph import Graph, simple_edges
 from fedbolic.rng import Rng
 
@@ -38,7 +38,7 @@ class GraphSet(ABC):
 
         Args:
             rng: The stream of a generated one.
-            root: The folder to read from, and nothing else; none: the folder named by
+            root: The folder to read from, and nothing else; ``None``: the folder named by
                 ``FEDBOLIC_DATA`` if that is set, then the user's cache.
             download: Whether a file that is not there is downloaded into the cache; never with
                 ``root``.
@@ -64,8 +64,8 @@ class Planetoid(GraphSet):
 
     @override
     def read(self, rng: Rng, root: Path | None, *, download: bool) -> Graph:
-        features, edges, labels = planetoid.read(self.name, root, download=download)
-        return Graph(compact(features), simple_edges(edges, len(features)), labels)
+        features, edges, labels = planetoid.read_planetoid(self.name, root, download=download)
+        return Graph(compact_features(features), simple_edges(edges, len(features)), labels)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Amazon(GraphSet):
 
         file = f"amazon_electronics_{self.name.lower()}.npz"
         # nobody states a checksum of this file; numpy reads its numbers without running code
-        published = Published(f"amazon/{self.name}/raw/{file}", None, (f"{AMAZON}/{file}",))
+        published = RemoteFile(f"amazon/{self.name}/raw/{file}", None, (f"{AMAZON}/{file}",))
         (path,) = locate(published, root=root, download=download)
         return from_data(io.read_npz(str(path), to_undirected=True))
 
@@ -159,7 +159,7 @@ class BlockModel(GraphSet):
         edges = (pairs < rates).triu(diagonal=1).nonzero().T
         own = labels[:, None] == topics
         bags = (words < torch.where(own, self.topical, self.stray)).float()
-        return Graph(compact(bags), simple_edges(edges, self.num_nodes), labels)
+        return Graph(compact_features(bags), simple_edges(edges, self.num_nodes), labels)
 
 
 def from_data(data: "Data") -> Graph:
@@ -183,10 +183,10 @@ def from_data(data: "Data") -> Graph:
         )
     if not (x.to_dense() if x.is_sparse else x).isfinite().all():
         raise ValueError("features must be finite numbers: x has NaN or infinite ones")
-    return Graph(compact(x.float()), simple_edges(edges, len(x)), y.long())
+    return Graph(compact_features(x.float()), simple_edges(edges, len(x)), y.long())
 
 
-def compact(features: Tensor) -> Tensor:
+def compact_features(features: Tensor) -> Tensor:
     """The same numbers, as a sparse tensor if so few of them are not 0 that this is cheaper."""
     dense = features.to_dense() if features.is_sparse else features
     share = float((dense != 0).float().mean()) if dense.numel() else 1.0

@@ -97,7 +97,7 @@ class Graphs(Source):
         return FederatedData(clients, meta, holdout)
 
     def _kinds(self, num_nodes: int, rng: Rng) -> Int64[Tensor, " n"]:
-        """Which part every node belongs to."""
+        """The part of the split that every node belongs to."""
         num_train, num_test = round(self.train_rate * num_nodes), round(self.test_rate * num_nodes)
         order = torch.randperm(num_nodes, generator=rng.generator())
         kinds = torch.full((num_nodes,), VALIDATION)

@@ -12,11 +12,11 @@ from jaxtyping import UInt8
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.dataset import Dataset, Parts
-from fedbolic.data.files import Published, gunzip, locate, members
+from fedbolic.data.dataset import Dataset, OfficialParts
+from fedbolic.data.files import RemoteFile, gunzip, locate, members
 
 # checksums and mirrors as torchvision 0.29.2 states them
-STEMS = (
+_STEMS = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
     "t10k-images-idx3-ubyte",
@@ -39,7 +39,7 @@ FASHION_MD5 = (
     "bef4ecab320f06d8554ea6380940ec79",
     "bb300cfdad3c16e7a12a480ee83cd310",
 )
-EMNIST = Published(
+EMNIST = RemoteFile(
     "EMNIST/raw/gzip.zip",
     "58c8d27c78d21e728a6bc7b3cc06412e",
     ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
@@ -61,7 +61,7 @@ class MNIST(Dataset):
     """
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         files = _published("MNIST", MNIST_MIRRORS, md5s=MNIST_MD5)
         return _parts("MNIST", _contents(files, root=root, download=download), num_classes=10)
 
@@ -75,7 +75,7 @@ class FashionMNIST(Dataset):
     """
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         files = _published("FashionMNIST", FASHION_MIRRORS, md5s=FASHION_MD5)
         contents = _contents(files, root=root, download=download)
         return _parts("FashionMNIST", contents, num_classes=10)
@@ -93,7 +93,7 @@ class EMNISTLetters(Dataset):
     """
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         plain = [f"EMNIST/raw/{stem}" for stem in LETTERS_STEMS]
         packed = [f"{name}.gz" for name in plain]
         paths = locate(EMNIST, [plain, packed], root=root, download=download)
@@ -143,16 +143,18 @@ def read_idx(data: bytes, name: str, *, num_axes: int) -> UInt8[Tensor, "..."]:
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy())
 
 
-def _published(folder: str, mirrors: Sequence[str], *, md5s: Sequence[str]) -> list[Published]:
+def _published(folder: str, mirrors: Sequence[str], *, md5s: Sequence[str]) -> list[RemoteFile]:
     """The four files of a relative of MNIST."""
     return [
-        Published(f"{folder}/raw/{stem}.gz", md5, tuple(f"{mirror}{stem}.gz" for mirror in mirrors))
-        for stem, md5 in zip(STEMS, md5s, strict=True)
+        RemoteFile(
+            f"{folder}/raw/{stem}.gz", md5, tuple(f"{mirror}{stem}.gz" for mirror in mirrors)
+        )
+        for stem, md5 in zip(_STEMS, md5s, strict=True)
     ]
 
 
 def _contents(
-    files: Sequence[Published], *, root: Path | None, download: bool
+    files: Sequence[RemoteFile], *, root: Path | None, download: bool
 ) -> list[tuple[str, bytes]]:
     """Name and unpacked content of each file."""
     contents = []
@@ -166,13 +168,13 @@ def _contents(
 
 def _parts(
     name: str, contents: Sequence[tuple[str, bytes]], *, num_classes: int, first_label: int = 0
-) -> Parts:
+) -> OfficialParts:
     """The four arrays as a data set; grey images get their channel."""
     x_train, y_train, x_test, y_test = (
         read_idx(data, file, num_axes=num_axes)
         for (file, data), num_axes in zip(contents, (3, 1, 3, 1), strict=True)
     )
-    return Parts(
+    return OfficialParts(
         name,
         x_train.unsqueeze(1),
         y_train.long() - first_label,

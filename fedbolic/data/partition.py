@@ -1,4 +1,4 @@
-"""How the examples of one data set are split among clients."""
+"""Partitions of a data set among clients."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing_extensions import override
 from fedbolic.check import at_least, positive
 from fedbolic.rng import Rng
 
-MAX_DRAWS = 1000
+_MAX_DRAWS = 1000
 """Draws of a Dirichlet split before giving up: a hopeless request fails within seconds."""
 
 
@@ -165,14 +165,14 @@ class Dirichlet(Partition):
     def _counts(self, sizes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Examples by class and client, drawn until the smallest client is large enough."""
         best = 0
-        for _ in range(MAX_DRAWS):
+        for _ in range(_MAX_DRAWS):
             counts = self._draw(sizes, generator)
             smallest = int(counts.sum(0).min())
             if smallest >= self.min_size:
                 return counts
             best = max(best, smallest)
         raise ValueError(
-            f"{MAX_DRAWS} draws of {self} gave no client split with at least {self.min_size} "
+            f"{_MAX_DRAWS} draws of {self} gave no client split with at least {self.min_size} "
             f"examples each; the best draw's smallest client has {best}: use min_size={best} or "
             "less, fewer clients or a larger alpha"
         )

@@ -15,7 +15,7 @@ from numpy import ndarray
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.files import Published, locate
+from fedbolic.data.files import RemoteFile, locate
 
 MIRROR = (
     "https://raw.githubusercontent.com/kimiyoung/planetoid/"
@@ -62,7 +62,7 @@ NUMBERS = {kind: np.dtype(f"<{kind}") for kind in ("i4", "i8", "f4", "f8")}
 """Types of numbers in these files."""
 
 
-def read(
+def read_planetoid(
     name: str, root: Path | None, *, download: bool
 ) -> tuple[Float32[Tensor, "n width"], Int64[Tensor, "2 _"], Int64[Tensor, " n"]]:
     """Features, edges in the order of the file, and the label of every node.
@@ -71,8 +71,8 @@ def read(
 
     Args:
         name: One of ``CHECKSUMS``.
-        root: As for :meth:`fedbolic.data.GraphSet.read`.
-        download: As for :meth:`fedbolic.data.GraphSet.read`.
+        root: As for :meth:`fedbolic.data.GraphSet.read_planetoid`.
+        download: As for :meth:`fedbolic.data.GraphSet.read_planetoid`.
 
     Raises:
         FileNotFoundError: If a file is missing and may not be downloaded.
@@ -82,7 +82,7 @@ def read(
     for part, checksum in CHECKSUMS[name].items():
         file = f"ind.{name.lower()}.{part}"
         below = f"planetoid/{name}/raw/{file}"
-        published = Published(below, checksum, (f"{MIRROR}/{file}",))
+        published = RemoteFile(below, checksum, (f"{MIRROR}/{file}",))
         (found[part],) = locate(published, root=root, download=download)
     test = np.array(found["test.index"].read_text().split(), dtype=np.int64)
     parts = {part: unpickle(path) for part, path in found.items() if part != "test.index"}

@@ -25,7 +25,7 @@ Holdout: TypeAlias = Literal["drawn", "official"]
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
-MAX_DRAWS = 1000
+_MAX_DRAWS = 1000
 """Labellings of generated points before giving up on two large classes."""
 
 
@@ -33,7 +33,7 @@ MAX_DRAWS = 1000
 class ClassRuns(Partition):
     """Every class cut into runs of equal length, one for each client, after one shuffle of all.
 
-    The last clients get fewer of a small class, or none.
+    The last clients get fewer of a small class, or ``None``.
 
     Args:
         num_clients: Number of clients, at least 1.
@@ -189,7 +189,7 @@ class HalfPlanes(Source):
 
     def _label(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The points that are far enough from a geodesic, and their sides of it."""
-        for _ in range(MAX_DRAWS):
+        for _ in range(_MAX_DRAWS):
             turn = 2 * math.pi * torch.rand((), generator=generator, dtype=torch.float64)
             through = self.offset * self.radius * torch.stack([turn.cos(), turn.sin()])
             normal = torch.randn(2, generator=generator, dtype=torch.float64)
@@ -199,7 +199,7 @@ class HalfPlanes(Source):
             if min(int(y.sum()), int((1 - y).sum())) >= self.least:
                 return x[far], y
         raise ValueError(
-            f"{MAX_DRAWS} geodesics left fewer than {self.least} points in a class: use a smaller "
+            f"{_MAX_DRAWS} geodesics left fewer than {self.least} points in a class: use a smaller "
             "margin, offset or least, or more points"
         )
 

@@ -1,4 +1,4 @@
-"""Where the data of a federation come from."""
+"""Sources of federated data."""
 
 from abc import ABC, abstractmethod
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.dataset import Dataset, Parts
-from fedbolic.data.files import Published, gunzip, locate
+from fedbolic.data.dataset import Dataset, OfficialParts
+from fedbolic.data.files import RemoteFile, gunzip, locate
 
 Two: TypeAlias = Literal["largest", "mean"] | None
 
@@ -25,28 +25,28 @@ PMLB = "https://github.com/EpistasisLab/pmlb/raw/master/datasets"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a table comes from, and what of it is taken.
+    """Origin of a table, and the columns that are taken from it.
 
     Args:
         file: Gzipped: tab-separated or comma-separated with names on the first line, or ARFF; the
             last column is what is to be told.
         two: How it is made two classes: the largest class (of equal ones the first) and the rest;
-            or numbers below their mean and the rest; none: its classes are as they are.
-        rows: Only the first so many; none: all.
+            or numbers below their mean and the rest; ``None``: its classes are as they are.
+        rows: Only the first so many; ``None``: all.
     """
 
-    file: Published
+    file: RemoteFile
     two: Two = None
     rows: int | None = None
 
 
 def _pmlb(name: str, md5: str, *, two: Two = None, rows: int | None = None) -> Origin:
     file = f"{name}/{name}.tsv.gz"
-    return Origin(Published(f"pmlb/{file}", md5, (f"{PMLB}/{file}",)), two, rows)
+    return Origin(RemoteFile(f"pmlb/{file}", md5, (f"{PMLB}/{file}",)), two, rows)
 
 
 def _openml(file: str, md5: str, *, two: Two = None) -> Origin:
-    return Origin(Published(f"openml/{file.partition('.')[0]}/{file}", md5, ()), two)
+    return Origin(RemoteFile(f"openml/{file.partition('.')[0]}/{file}", md5, ()), two)
 
 
 TABLES = {
@@ -131,11 +131,11 @@ class Table(Dataset):
             raise ValueError(f"openml is {self.openml}, but the known tables are {known}")
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         table = self.read_all(root, download=download)
         test = _fourths(table.y)
         x, y, num = table.x.float(), table.y, int(table.y.max()) + 1
-        return Parts(f"table {self.openml}", x[~test], y[~test], x[test], y[test], num)
+        return OfficialParts(f"table {self.openml}", x[~test], y[~test], x[test], y[test], num)
 
     def read_all(self, root: Path | None, *, download: bool) -> Whole:
         """The whole table, its numbers in double precision.
@@ -248,7 +248,7 @@ class Synthetic(Dataset):
             )
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         # only here: it takes a second, and whoever reads other data need not wait for it
         from sklearn.datasets import make_classification
 
@@ -264,7 +264,7 @@ class Synthetic(Dataset):
         )
         x, y = torch.from_numpy(x), torch.tensor(y, dtype=torch.int64)
         n = self.num_train
-        return Parts("Synthetic", x[:n], y[:n], x[n:], y[n:], self.num_classes)
+        return OfficialParts("Synthetic", x[:n], y[:n], x[n:], y[n:], self.num_classes)
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class Rows(Dataset):
 
     Args:
         images: Of bytes.
-        classes: Only these, renamed 0, 1, ... in this order; none: all.
+        classes: Only these, renamed 0, 1, ... in this order; ``None``: all.
 
     Raises:
         ValueError: If classes are named twice, or, when read, the images are not of bytes.
@@ -287,7 +287,7 @@ class Rows(Dataset):
             raise ValueError(f"classes must be two or more different ones, got {self.classes}")
 
     @override
-    def read(self, root: Path | None, *, download: bool) -> Parts:
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         parts = self.images.read(root, download=download)
         if parts.x_train.dtype != torch.uint8:
             raise ValueError(
@@ -295,7 +295,9 @@ class Rows(Dataset):
             )
         train = self._rows(parts.x_train, parts.y_train)
         test = self._rows(parts.x_test, parts.y_test)
-        return Parts(parts.name, *train, *test, len(self.classes or ()) or parts.num_classes)
+        return OfficialParts(
+            parts.name, *train, *test, len(self.classes or ()) or parts.num_classes
+        )
 
     def _rows(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if self.classes is not None:

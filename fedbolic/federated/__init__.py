@@ -1,51 +1,52 @@
 """Federated training: methods, engines, and the trainer that runs their rounds."""
 
-from fedbolic.federated.aggregate import Additive, Aggregator, Collect, Mean, Median, Sum
-from fedbolic.federated.auto import Auto
-from fedbolic.federated.batched import Batched
+from fedbolic.federated.aggregators.aggregator import Additive, Aggregator, Gather
+from fedbolic.federated.aggregators.mean import Mean, Sum
+from fedbolic.federated.aggregators.median import Median
+from fedbolic.federated.aggregators.min_norm import MinNorm
+from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.channel import Channel, Clip
 from fedbolic.federated.cohort import Cohort
-from fedbolic.federated.engine import Engine, Failure, RunStoppedError
-from fedbolic.federated.evaluation import Calibrate, Evaluation, Tune
-from fedbolic.federated.fedavg import FedAvg
-from fedbolic.federated.method import Method, Total, Update
-from fedbolic.federated.min_norm import MinNorm
-from fedbolic.federated.modular import SumModulo
-from fedbolic.federated.ranks import Ranks
-from fedbolic.federated.sequential import Sequential
-from fedbolic.federated.stepped import Schedule, Stepped
-from fedbolic.federated.trainer import Position, Trainer
-from fedbolic.federated.workers import Workers
+from fedbolic.federated.engines.auto import Auto
+from fedbolic.federated.engines.batched import Batched
+from fedbolic.federated.engines.engine import Engine, Failure, RunStoppedError
+from fedbolic.federated.engines.ranks import Ranks
+from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.engines.workers import Workers
+from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
+from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.method import Method
+from fedbolic.federated.trainer import Trainer, TrainerState
+from fedbolic.federated.update import AggregatedUpdate, Update
 
 __all__ = [
     "Additive",
+    "AggregatedUpdate",
     "Aggregator",
     "Auto",
     "Batched",
-    "Calibrate",
     "Channel",
     "Clip",
     "Cohort",
-    "Collect",
     "Engine",
     "Evaluation",
     "Failure",
-    "FedAvg",
+    "FineTune",
+    "Gather",
+    "GradientMethod",
+    "LocalTraining",
     "Mean",
     "Median",
     "Method",
     "MinNorm",
-    "Position",
     "Ranks",
+    "RidgeHead",
     "RunStoppedError",
-    "Schedule",
     "Sequential",
-    "Stepped",
     "Sum",
     "SumModulo",
-    "Total",
     "Trainer",
-    "Tune",
+    "TrainerState",
     "Update",
     "Workers",
 ]

@@ -1,4 +1,4 @@
-"""What happens to an update on its way from a client to the server."""
+"""Channels: transformations of an update on its way from a client to the server."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data.client import Client
-from fedbolic.federated.method import Total, Update
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 
 
@@ -17,15 +17,15 @@ class Channel(ABC):
 
     @property
     def needs_additive(self) -> bool:
-        """Whether it only makes sense with an aggregator that sums."""
+        """True if the channel needs an aggregator that sums."""
         return False
 
     @abstractmethod
     def send(self, update: Update, client: Client, rng: Rng) -> Update:
-        """What leaves the client in place of ``update``; ``rng`` is the client's own stream."""
+        """The update that leaves the client; ``rng`` is the client's own stream."""
 
-    def receive(self, total: Total) -> Total:
-        """What the server works with in place of ``total``; by default the total."""
+    def receive(self, total: AggregatedUpdate) -> AggregatedUpdate:
+        """The aggregated update that the server uses; by default unchanged."""
         return total
 
 
@@ -48,7 +48,7 @@ class Clip(Channel):
     """
 
     bound: float
-    part: str = "change"
+    part: str = "delta"
 
     def __post_init__(self) -> None:
         check.positive(bound=self.bound)

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Sampling of the clients that take part in a round."""
 
 import math
 from collections.abc import Sequence

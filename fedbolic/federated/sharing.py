@@ -1,4 +1,4 @@
-"""Which parameters a client shares: a table over their names, and what follows from it."""
+"""Sharing tables: shared, personal and fixed parameters by name."""
 
 import difflib
 import functools
@@ -14,10 +14,10 @@ from fedbolic.data.client import Client
 from fedbolic.nn.model import Model
 from fedbolic.types import Params, Tree
 
-Kind = Literal["shared", "personal", "fixed"]
+SharingKind = Literal["shared", "personal", "fixed"]
 """Shared: averaged over clients. Personal: trained, never sent. Fixed: never trained."""
 
-Sharing = dict[str, Kind]
+Sharing = dict[str, SharingKind]
 """From shell patterns over parameter and buffer names to a kind; the first match decides."""
 
 MOST_NAMED = 12
@@ -41,7 +41,7 @@ def check_sharing(sharing: Mapping[str, str]) -> None:
         raise ValueError("sharing fixes every parameter: one must be shared or personal")
 
 
-def check_patterns(sharing: Mapping[str, Kind], names: Iterable[str]) -> None:
+def check_patterns(sharing: Mapping[str, SharingKind], names: Iterable[str]) -> None:
     """Refuse a row that decides nothing: without it the same method is trained.
 
     The row ``"*"`` may find all names taken: it catches what a larger network would have.
@@ -84,7 +84,7 @@ def _near(pattern: str, names: Sequence[str]) -> str:
     return f"{meant}the names are {', '.join(sorted(names)[:MOST_NAMED])}{more}"
 
 
-def kinds(sharing: Mapping[str, Kind], names: Iterable[str]) -> dict[str, Kind]:
+def kinds(sharing: Mapping[str, SharingKind], names: Iterable[str]) -> dict[str, SharingKind]:
     """The kind of every name.
 
     Raises:
@@ -99,7 +99,7 @@ def kinds(sharing: Mapping[str, Kind], names: Iterable[str]) -> dict[str, Kind]:
 
 
 @functools.lru_cache(maxsize=4096)  # every client of every round asks for the same names
-def _kind(rows: tuple[tuple[str, Kind], ...], name: str) -> Kind:
+def _kind(rows: tuple[tuple[str, SharingKind], ...], name: str) -> SharingKind:
     for pattern, kind in rows:
         if fnmatchcase(name, pattern):
             return kind
@@ -109,7 +109,7 @@ def _kind(rows: tuple[tuple[str, Kind], ...], name: str) -> Kind:
     )
 
 
-def pick(values: Params, sharing: Mapping[str, Kind], kind: Kind) -> Params:
+def select_kind(values: Params, sharing: Mapping[str, SharingKind], kind: SharingKind) -> Params:
     """The values whose names are of ``kind``."""
     table = kinds(sharing, values)
     return {name: value for name, value in values.items() if table[name] == kind}
@@ -131,7 +131,11 @@ class Assembly:
 
 
 def assemble(
-    model: Model, sharing: Mapping[str, Kind], message: Tree, memory: Tree, client: Client
+    model: Model,
+    sharing: Mapping[str, SharingKind],
+    message: Tree,
+    client_state: Tree,
+    client: Client,
 ) -> Assembly:
     """Shared values from the message, personal ones from memory, the rest from the common seed.
 
@@ -142,11 +146,11 @@ def assemble(
         model: The architecture.
         sharing: The table.
         message: ``parameters`` and ``buffers`` that are shared, and the ``seed``.
-        memory: ``parameters`` and ``buffers`` that are personal; they are not there the first time,
-            nor in the memory of another method whose model is tuned.
+        client_state: ``parameters`` and ``buffers`` that are personal; they are not there the first
+            time, nor in the memory of another method whose model is tuned.
         client: Whose data say the device and dtype to work in.
     """
-    personal = {kind: memory.get(kind, {}) for kind in ("parameters", "buffers")}
+    personal = {kind: client_state.get(kind, {}) for kind in ("parameters", "buffers")}
     inputs = client.no_inputs
     parameters, buffers = _initial(model, message["seed"], inputs.device, inputs.dtype)
     parameters = {**parameters, **message["parameters"], **personal["parameters"]}

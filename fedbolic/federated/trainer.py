@@ -10,39 +10,40 @@ from fedbolic import tree
 from fedbolic.checksums import DamagedError
 from fedbolic.client_states import ClientStates
 from fedbolic.data.client import Client, FederatedData
-from fedbolic.federated.aggregate import Additive
-from fedbolic.federated.auto import Auto
+from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.cohort import Cohort
-from fedbolic.federated.delivery import Delivery
-from fedbolic.federated.engine import Engine, Remote, RunStoppedError
-from fedbolic.federated.evaluation import Evaluation
-from fedbolic.federated.method import Method, Total, Update
-from fedbolic.federated.sequential import Sequential
+from fedbolic.federated.engines.auto import Auto
+from fedbolic.federated.engines.engine import Engine, Remote, RunStoppedError
+from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.evaluation.evaluation import Evaluation
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.record import Row
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 
 @dataclass(frozen=True, eq=False)
-class Position:
-    """Where a run stands between two exchanges: all that a checkpoint holds.
+class TrainerState:
+    """State of a run between two exchanges: all that a checkpoint holds.
 
     Args:
-        state: The server's.
-        memories: Client state by id, in memory or on disk.
+        server_state: The server's.
+        client_states: Client state by id, in memory or on disk.
         round: Rounds ended.
         exchange: Exchanges ended since.
         answered: Who delivered in the last of them.
-        tally: Counts of the round so far, such as bytes.
+        counters: Counts of the round so far, such as bytes.
     """
 
-    state: Tree
-    memories: dict[int, Tree] | ClientStates = field(default_factory=dict)
+    server_state: Tree
+    client_states: dict[int, Tree] | ClientStates = field(default_factory=dict)
     round: int = 0
     exchange: int = 0
     answered: tuple[int, ...] = ()
-    tally: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)
 
     def checkpoint(self) -> dict[str, Any]:
         """The position as nested dicts and lists, to be saved."""
@@ -50,8 +51,8 @@ class Position:
         return fields | {"answered": list(self.answered)}
 
     @classmethod
-    def restore(cls, checkpoint: dict[str, Any]) -> "Position":
-        """The position of a checkpoint."""
+    def restore(cls, checkpoint: dict[str, Any]) -> "TrainerState":
+        """The state that a checkpoint holds."""
         return cls(**{**checkpoint, "answered": tuple(checkpoint["answered"])})
 
 
@@ -66,11 +67,12 @@ class Trainer:
         evaluation: When and how the run is scored.
 
     Example:
-        >>> from fedbolic.federated import FedAvg
-        >>> from fedbolic.data import Digits, Images, IID
-        >>> method, data = FedAvg(rounds=2), Images(Digits(), IID(5)).load(Rng(0))
-        >>> *_, (position, rows) = Trainer().run(method, data, Rng(0))
-        >>> position.round
+        >>> from fedbolic.federated import Trainer
+        >>> from fedbolic.methods import FedAvg
+        >>> from fedbolic.data import Digits, Partitioned, IID
+        >>> method, data = FedAvg(rounds=2), Partitioned(Digits(), IID(5)).load(Rng(0))
+        >>> *_, (state, rows) = Trainer().run(method, data, Rng(0))
+        >>> state.round
         2
     """
 
@@ -79,7 +81,7 @@ class Trainer:
     channels: tuple[Channel, ...] = ()
     evaluation: Evaluation = Evaluation()
 
-    def begin(self, method: Method, data: FederatedData, rng: Rng) -> Position:
+    def begin(self, method: Method, data: FederatedData, rng: Rng) -> TrainerState:
         """The position before the first round.
 
         Args:
@@ -95,13 +97,13 @@ class Trainer:
         if isinstance(self.engine, Remote):
             method.check_deployed()
         inputs = data.clients[0].no_inputs
-        state = method.admit(method.init(data.meta, rng.at("init")), data.sizes)
-        state = tree.to(state, inputs.device, inputs.dtype)
-        self._check(method.phase(state))
-        return Position(state)
+        server_state = method.admit(method.init(data.meta, rng.at("init")), data.sizes)
+        server_state = tree.to(server_state, inputs.device, inputs.dtype)
+        self._check(method.phase(server_state))
+        return TrainerState(server_state)
 
     def settle(
-        self, method: Method, data: FederatedData, rng: Rng, position: Position
+        self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
     ) -> tuple["Trainer", dict[str, float]]:
         """The trainer with the engine that ``Auto`` chooses, and seconds by engine; else itself.
 
@@ -109,27 +111,27 @@ class Trainer:
             method: What is trained.
             data: Where.
             rng: The run's stream.
-            position: Where it begins.
+            state: Where it begins.
         """
         if not isinstance(self.engine, Auto):
             return self, {}
-        phase = method.phase(position.state)
+        phase = method.phase(state.server_state)
         stream = rng.at("settle")
-        cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]
-        messages = {client.id: phase.broadcast(position.state, client.id) for client in cohort}
+        cohort = [data.clients[i] for i in self._members(phase, data, state, stream)]
+        messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         engine, seconds = self.engine.settle(phase, messages, cohort, stream)
         return dataclasses.replace(self, engine=engine), seconds
 
     def run(
-        self, method: Method, data: FederatedData, rng: Rng, position: Position | None = None
-    ) -> Generator[tuple[Position, list[Row]], None, None]:
+        self, method: Method, data: FederatedData, rng: Rng, state: TrainerState | None = None
+    ) -> Generator[tuple[TrainerState, list[Row]], None, None]:
         """The position after every exchange that is left, and what was measured in it.
 
         Args:
             method: What is trained.
             data: Where; on the device and in the dtype to work in.
             rng: The run's stream: every exchange, client and purpose has its own below it.
-            position: Where to go on; none to begin.
+            state: Where to go on; ``None`` to begin.
 
         Raises:
             RunStoppedError: If no client of an exchange delivers, a channel does not fit what they
@@ -137,19 +139,19 @@ class Trainer:
             ValueError: If a channel does not fit the aggregator of an exchange, or the engine the
                 clients.
         """
-        if position is None:
-            position = self.begin(method, data, rng)
-        if position.round >= method.rounds:
+        if state is None:
+            state = self.begin(method, data, rng)
+        if state.round >= method.rounds:
             return
-        settled, _ = self.settle(method, data, rng, position)
+        settled, _ = self.settle(method, data, rng, state)
         with settled.engine.open(data.clients) as engine:
             trainer = dataclasses.replace(self, engine=engine)
-            while position.round < method.rounds:
+            while state.round < method.rounds:
                 try:
-                    position, rows = trainer._exchange(method, data, rng, position)
+                    state, rows = trainer._exchange(method, data, rng, state)
                 except DamagedError as error:
                     raise RunStoppedError(f"client state cannot be read: {error}") from error
-                yield position, rows
+                yield state, rows
 
     def _check(self, phase: Method) -> None:
         for channel in self.channels:
@@ -160,46 +162,46 @@ class Trainer:
                 )
 
     def _exchange(
-        self, method: Method, data: FederatedData, rng: Rng, position: Position
-    ) -> tuple[Position, list[Row]]:
+        self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
+    ) -> tuple[TrainerState, list[Row]]:
         """One exchange: broadcast, local work, aggregation, the server's step; then the scores."""
-        phase = method.phase(position.state)
+        phase = method.phase(state.server_state)
         self._check(phase)
-        current = position.round + 1
-        stream = rng.at("round", current, "exchange", position.exchange)
-        cohort = [data.clients[i] for i in self._members(phase, data, position, stream)]
-        messages = {client.id: phase.broadcast(position.state, client.id) for client in cohort}
-        own = _states_of(cohort, position.memories)
+        current = state.round + 1
+        stream = rng.at("round", current, "exchange", state.exchange)
+        cohort = [data.clients[i] for i in self._members(phase, data, state, stream)]
+        messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
+        own = _states_of(cohort, state.client_states)
         results = self.engine.run(phase, messages, cohort, own, stream)
         channels = () if isinstance(self.engine, Remote) else self.channels
-        delivery = Delivery(phase, messages, channels, stream)
+        update_filter = UpdateFilter(phase, messages, channels, stream)
         try:
-            total = _aggregate(phase, delivery.usable(results))
+            total = _aggregate(phase, update_filter.usable(results))
         except ValueError as error:  # nothing usable came, or a channel does not fit the payload
             raise RunStoppedError(f"round {current}: {error}") from error
         for channel in reversed(self.channels):
             total = channel.receive(total)
-        state = phase.server_update(position.state, total)
-        if not tree.is_finite(state):
+        server_state = phase.server_update(state.server_state, total)
+        if not tree.is_finite(server_state):
             raise RunStoppedError(
                 f"round {current}: the server's state would hold NaN or infinite values although "
                 "every update was finite: use a smaller step size"
             )
-        tally = _add_counts(position.tally, delivery.counts())
-        memories = position.memories | delivery.memories
-        done = Position(
-            state, memories, position.round, position.exchange + 1, total.clients, tally
+        counters = _add_counts(state.counters, update_filter.counts())
+        client_states = state.client_states | update_filter.client_states
+        done = TrainerState(
+            server_state, client_states, state.round, state.exchange + 1, total.clients, counters
         )
-        rows = self.evaluation.client_rows(current, delivery.metrics, reserved=total.metrics)
+        rows = self.evaluation.client_rows(current, update_filter.metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
         if phase.evaluates:
-            rows += [Row(current, None, name, value) for name, value in tally.items()]
-            done = dataclasses.replace(done, round=current, exchange=0, answered=(), tally={})
+            rows += [Row(current, None, name, value) for name, value in counters.items()]
+            done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
             rows += self.evaluation.rows(
                 method,
                 data,
-                state,
-                done.memories,
+                server_state,
+                done.client_states,
                 round=current,
                 engine=self.engine,
                 rng=rng,
@@ -207,11 +209,11 @@ class Trainer:
         return done, rows
 
     def _members(
-        self, phase: Method, data: FederatedData, position: Position, stream: Rng
+        self, phase: Method, data: FederatedData, state: TrainerState, stream: Rng
     ) -> tuple[int, ...]:
         ids = range(data.meta.num_clients)
-        if phase.cohort == "same" and position.exchange > 0:
-            return position.answered
+        if phase.cohort == "same" and state.exchange > 0:
+            return state.answered
         return tuple(ids) if phase.cohort == "all" else self.cohort.sample(ids, stream.at("cohort"))
 
 
@@ -220,12 +222,12 @@ def _states_of(cohort: Sequence[Client], states: Mapping[int, Tree]) -> dict[int
     return {client.id: states[client.id] for client in cohort if client.id in states}
 
 
-def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]]) -> Total:
+def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]]) -> AggregatedUpdate:
     first = next(updates, None)
     if first is None:
         raise ValueError("no client delivered a usable update; the warnings above say why")
     return phase.aggregator.aggregate(itertools.chain([first], updates))
 
 
-def _add_counts(tally: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-    return {name: tally.get(name, 0) + count for name, count in counts.items()}
+def _add_counts(counters: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+    return {name: counters.get(name, 0) + count for name, count in counts.items()}

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.manifolds.lorentz import Lorentz
-from fedbolic.manifolds.manifold import Manifold, Points
+from fedbolic.manifolds.manifold import Manifold, PointTensor
 from fedbolic.manifolds.numerics import bounded, dot, in_float32, per_point, to_point
 from fedbolic.manifolds.poincare import Poincare
 
@@ -12,7 +12,7 @@ from fedbolic.manifolds.poincare import Poincare
 def to_poincare(
     space: Lorentz, x: Float[Tensor, "*batch ambient"]
 ) -> Float[Tensor, "*batch ambient-1"]:
-    r"""The isometry from the sheet to the ball of the same curvature.
+    r"""The isometry from the hyperboloid to the ball of the same curvature.
 
     .. math:: x_s / (1 + \sqrt c \, x_0)
 
@@ -31,7 +31,7 @@ def to_poincare(
 
 
 def to_lorentz(space: Poincare, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim+1"]:
-    r"""The isometry from the ball to the sheet of the same curvature, which must be above 0.
+    r"""The isometry from the ball to the hyperboloid of the same curvature, which must be above 0.
 
     .. math:: x_s = 2 x / (1 - c |x|^2)
 
@@ -43,15 +43,15 @@ def to_lorentz(space: Poincare, x: Float[Tensor, "*batch dim"]) -> Float[Tensor,
         Points of ``Lorentz(space.c)``.
 
     Raises:
-        ValueError: If the curvature is the number 0: flat space has no sheet.
+        ValueError: If the curvature is the number 0: flat space has no hyperboloid.
 
     Example:
         >>> import torch
         >>> to_lorentz(Poincare(), torch.zeros(2))
         tensor([1., 0., 0.])
     """
-    sheet = Lorentz(space.c)
-    return sheet.projx(sheet.lift(_to_sheet(space, x)))
+    lorentz = Lorentz(space.c)
+    return lorentz.projx(lorentz.lift(_to_sheet(space, x)))
 
 
 def push_to_poincare(
@@ -119,30 +119,30 @@ def change_curvature(
 
 
 @in_float32
-def _to_ball(space: Lorentz, x: Points) -> Tensor:
+def _to_ball(space: Lorentz, x: PointTensor) -> Tensor:
     s, time = space._read(x)
     return s / (1 + time)
 
 
 @in_float32
-def _to_sheet(space: Poincare, x: Points) -> Tensor:
+def _to_sheet(space: Poincare, x: PointTensor) -> Tensor:
     x, gap = space._read(x)
     return 2 * x / gap
 
 
 @in_float32
-def _push_to_ball(space: Lorentz, x: Points, u: Points) -> Tensor:
+def _push_to_ball(space: Lorentz, x: PointTensor, u: PointTensor) -> Tensor:
     (s, time), u = space._read(x), u[..., 1:]
     later = per_point(space.c, s) * dot(s / time, u)
     return (u - s / (1 + time) * later) / (1 + time)
 
 
 @in_float32
-def _push_to_sheet(space: Poincare, x: Points, u: Points) -> Tensor:
+def _push_to_sheet(space: Poincare, x: PointTensor, u: PointTensor) -> Tensor:
     x, gap = space._read(x)
-    sheet = Lorentz(space.c)
+    lorentz = Lorentz(space.c)
     pushed = 2 / gap * (u + 2 * per_point(space.c, x) * dot(x, u) / gap * x)
-    return sheet._tangent(2 * x / gap, 2 / gap - 1, pushed)
+    return lorentz._tangent(2 * x / gap, 2 / gap - 1, pushed)
 
 
 @to_point

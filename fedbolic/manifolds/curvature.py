@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-NEAR = 1e-6
+_NEAR = 1e-6
 """Numbers that differ by less than this share are the same: means in float32 round them."""
 
 
@@ -37,7 +37,7 @@ class Recorded(nn.Module, ABC):
     @override
     def set_extra_state(self, state: Tensor) -> None:
         other, own = tuple(state.flatten().tolist()), self.recorded
-        near = (math.isclose(x, y, rel_tol=NEAR) for x, y in zip(other, own, strict=False))
+        near = (math.isclose(x, y, rel_tol=_NEAR) for x, y in zip(other, own, strict=False))
         if len(other) != len(own) or not all(near):
             raise ValueError(self.refusal(other))
 

@@ -1,4 +1,4 @@
-"""Flat space, with the verbs of the curved ones."""
+"""Flat space, with the operations of the curved ones."""
 
 from dataclasses import dataclass, field
 
@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds import numerics, pairs
-from fedbolic.manifolds.manifold import Manifold, Mode, Points, Scalars
+from fedbolic.manifolds import numerics, pairwise
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
 from fedbolic.manifolds.numerics import finite, in_float32, root, square
 
 
@@ -34,12 +34,12 @@ class Euclidean(Manifold):
 
     @override
     @in_float32
-    def dist(self, x: Points, y: Points) -> Scalars:
+    def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         return root(square(x - y)).squeeze(-1)
 
     @override
     @in_float32
-    def dist0(self, x: Points) -> Scalars:
+    def dist0(self, x: PointTensor) -> Scalars:
         return root(square(x)).squeeze(-1)
 
     @override
@@ -51,7 +51,7 @@ class Euclidean(Manifold):
         *,
         mode: Mode = "auto",
     ) -> Float[Tensor, "*#batch n m"]:
-        return pairs.cdist(self, x, y, mode)
+        return pairwise.cdist(self, x, y, mode)
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,63 +61,63 @@ class Euclidean(Manifold):
 
     @override
     @in_float32
-    def expmap(self, x: Points, u: Points) -> Points:
+    def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         return x + u
 
     @override
     @in_float32
-    def expmap0(self, u: Points) -> Points:
+    def expmap0(self, u: PointTensor) -> PointTensor:
         return u
 
     @override
     @in_float32
-    def logmap(self, x: Points, y: Points) -> Points:
+    def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         return y - x
 
     @override
     @in_float32
-    def logmap0(self, y: Points) -> Points:
+    def logmap0(self, y: PointTensor) -> PointTensor:
         return y
 
     @override
     @in_float32
-    def transp(self, x: Points, y: Points, v: Points) -> Points:
+    def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
         return v + torch.zeros_like(x) + torch.zeros_like(y)
 
     @override
     @in_float32
-    def transp0(self, y: Points, v: Points) -> Points:
+    def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
         return v + torch.zeros_like(y)
 
     @override
     @in_float32
-    def projx(self, x: Points) -> Points:
+    def projx(self, x: PointTensor) -> PointTensor:
         return x
 
     @override
     @in_float32
-    def proju(self, x: Points, u: Points) -> Points:
+    def proju(self, x: PointTensor, u: PointTensor) -> PointTensor:
         return u + torch.zeros_like(x)
 
     @override
     @in_float32
-    def egrad2rgrad(self, x: Points, g: Points) -> Points:
+    def egrad2rgrad(self, x: PointTensor, g: PointTensor) -> PointTensor:
         return g + torch.zeros_like(x)
 
     @override
     @in_float32
-    def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
+    def inner(self, x: PointTensor, u: PointTensor, v: PointTensor | None = None) -> Scalars:
         product = u * (u if v is None else v) + torch.zeros_like(x)
         return finite(product.sum(-1))
 
     @override
     @in_float32
-    def norm(self, x: Points, u: Points) -> Scalars:
+    def norm(self, x: PointTensor, u: PointTensor) -> Scalars:
         return root(square(u + torch.zeros_like(x))).squeeze(-1)
 
     @override
     @in_float32
-    def dist2plane(self, x: Points, p: Points, a: Points) -> Scalars:
+    def dist2plane(self, x: PointTensor, p: PointTensor, a: PointTensor) -> Scalars:
         return numerics.dot(x - p, numerics.unit(a)).squeeze(-1)
 
     @override
@@ -126,13 +126,13 @@ class Euclidean(Manifold):
         self,
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
-    ) -> Points:
-        return pairs.shares(points, weights).mul(points).sum(-2)
+    ) -> PointTensor:
+        return pairwise.normalized_weights(points, weights).mul(points).sum(-2)
 
     @override
-    def contains(self, x: Points) -> Bool[Tensor, "*#batch"]:
+    def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:
         return x.isfinite().all(-1)
 
     @override
-    def within(self, x: Points, dtype: torch.dtype | None = None) -> Points:
+    def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
         return x

@@ -13,7 +13,7 @@ from fedbolic.manifolds.manifold import Manifold
 class Bridge(geoopt.Manifold):
     """A space for ``geoopt.ManifoldParameter``, ``geoopt.optim.RiemannianAdam`` and ``...SGD``.
 
-    Every verb is the record's own; geoopt's mathematics is not used.
+    Every operation is the record's own; geoopt's mathematics is not used.
 
     Args:
         space: A space whose curvature does not ask for a gradient.

@@ -1,4 +1,4 @@
-"""The sheet of the hyperboloid, where far points are still told apart."""
+"""The hyperboloid of the hyperboloid, where far points are still told apart."""
 
 from dataclasses import dataclass, replace
 
@@ -8,16 +8,16 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.manifolds import pairs
-from fedbolic.manifolds.manifold import Manifold, Mode, Points, Scalars, curvature
+from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
-    SHEET_RADIUS,
-    SHEET_SQUARE,
+    HYPERBOLOID_RADIUS,
+    HYPERBOLOID_SQUARE,
+    LONGEST_STEP,
     SMALL,
-    STEP,
     TOLERANCE,
-    arc,
+    asinh_of_gap,
     asinhc,
     dot,
     finite,
@@ -35,13 +35,13 @@ from fedbolic.manifolds.numerics import (
 
 @dataclass(frozen=True, eq=False)
 class Lorentz(Manifold):
-    r"""The upper sheet :math:`\{x : \langle x, x \rangle = -1/c, \; x_0 > 0\}`, time first.
+    r"""The upper hyperboloid :math:`\{x : \langle x, x \rangle = -1/c, \; x_0 > 0\}`, time first.
 
     .. math:: \langle x, y \rangle = -x_0 y_0 + x_1 y_1 + \dots + x_n y_n
 
     A point is read from its space coordinates :math:`x_s` and a tangent at it from
-    its own: their time coordinates follow, and are given right by every verb. Points further than
-    float can hold (41 radii in float32, 346 in float64) are drawn in. Writing :math:`C =
+    its own: their time coordinates follow, and are given right by every operation. Points further
+    than float can hold (41 radii in float32, 346 in float64) are clamped. Writing :math:`C =
     \sqrt{1 + c |x_s|^2}` for the time coordinate in radii, all distances come from
 
     .. math:: \sinh^2 \frac{\sqrt c \, d}{2} = \frac c 4
@@ -78,7 +78,10 @@ class Lorentz(Manifold):
         c, q = per_point(self.c, s), square(s)
         dtype = dtype or s.dtype
         small = q * SMALL
-        by_radius, by_size = c * small / SHEET_RADIUS[dtype], small / SHEET_SQUARE[dtype]
+        by_radius, by_size = (
+            c * small / HYPERBOLOID_RADIUS[dtype],
+            small / HYPERBOLOID_SQUARE[dtype],
+        )
         factor = shrink(torch.maximum(by_radius, by_size))
         return s * factor, (1 + c * (q * factor * factor)).sqrt()
 
@@ -112,7 +115,7 @@ class Lorentz(Manifold):
         return u - c * along * (s / time), c**0.5 * along / time
 
     @override
-    def within(self, x: Points, dtype: torch.dtype | None = None) -> Points:
+    def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
         return self._point(x[..., 1:], dtype)
 
     def lift(self, v: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim+1"]:
@@ -135,15 +138,15 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
-    def dist(self, x: Points, y: Points) -> Scalars:
+    def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         q = self._sinh2(*self._read(x), *self._read(y))
-        return 2 * arc(q, per_point(self.c, q)).squeeze(-1)
+        return 2 * asinh_of_gap(q, per_point(self.c, q)).squeeze(-1)
 
     @override
     @in_float32
-    def dist0(self, x: Points) -> Scalars:
+    def dist0(self, x: PointTensor) -> Scalars:
         q = square(self._read(x)[0])
-        return arc(q, per_point(self.c, q)).squeeze(-1)
+        return asinh_of_gap(q, per_point(self.c, q)).squeeze(-1)
 
     @override
     @in_float32
@@ -154,21 +157,21 @@ class Lorentz(Manifold):
         *,
         mode: Mode = "auto",
     ) -> Float[Tensor, "*#batch n m"]:
-        return pairs.cdist(self, x, y, mode)
+        return pairwise.cdist(self, x, y, mode)
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        c = pairs.matrix_curvature(self.c, x)
+        c = pairwise.matrix_curvature(self.c, x)
         space = Lorentz(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
-        return pairs.product(space._parts(x), space._parts(y), c)
+        return pairwise.product(space._parts(x), space._parts(y), c)
 
-    def _parts(self, x: Tensor) -> pairs.Parts:
+    def _parts(self, x: Tensor) -> pairwise.GapParts:
         s, time = self._read(x)
         return s / 2, square(s) / (2 + 2 * time), (1 + time) / 2
 
     @override
     @to_point
-    def expmap(self, x: Points, u: Points) -> Points:
+    def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         (s, time), u = self._read(x), u[..., 1:]
         across, along = self._split(s, time, u)
         cosh1, move = self._shoot(square(across) + along * along, u)
@@ -177,7 +180,7 @@ class Lorentz(Manifold):
     def _shoot(self, q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """``cosh - 1`` of a length, and the tangent times ``sinh`` of its length over it."""
         c = per_point(self.c, q)
-        factor = shrink(c * (q * SMALL) / STEP[q.dtype])
+        factor = shrink(c * (q * SMALL) / LONGEST_STEP[q.dtype])
         t = c * (q * factor * factor)
         half = sinhc(t / 4)
         half2 = t / 4 * half * half
@@ -185,12 +188,12 @@ class Lorentz(Manifold):
 
     @override
     @to_point
-    def expmap0(self, u: Points) -> Points:
+    def expmap0(self, u: PointTensor) -> PointTensor:
         return self._point(self._shoot(square(u[..., 1:]), u[..., 1:])[1])
 
     @override
     @in_float32
-    def logmap(self, x: Points, y: Points) -> Points:
+    def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         (x, time_x), (y, time_y) = self._read(x), self._read(y)
         q = self._sinh2(x, time_x, y, time_y)
         t = per_point(self.c, q) * q
@@ -199,7 +202,7 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
-    def logmap0(self, y: Points) -> Points:
+    def logmap0(self, y: PointTensor) -> PointTensor:
         y = self._read(y)[0]
         q = square(y)
         return self.lift(y * asinhc(per_point(self.c, q) * q))
@@ -212,7 +215,7 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
-    def transp(self, x: Points, y: Points, v: Points) -> Points:
+    def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
         (x, time_x), (y, time_y), v = self._read(x), self._read(y), v[..., 1:]
         c, q = per_point(self.c, x), self._sinh2(x, time_x, y, time_y)
         push = c * dot(self._toward(x, time_x, y, time_y), v) / (2 + 2 * c * q)
@@ -220,18 +223,18 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
-    def transp0(self, y: Points, v: Points) -> Points:
+    def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
         (y, time), v = self._read(y), v[..., 1:]
         return self._tangent(y, time, v + per_point(self.c, y) * dot(y, v) / (1 + time) * y)
 
     @override
     @to_point
-    def projx(self, x: Points) -> Points:
+    def projx(self, x: PointTensor) -> PointTensor:
         return self.within(x)
 
     @override
     @in_float32
-    def proju(self, x: Points, u: Points) -> Points:
+    def proju(self, x: PointTensor, u: PointTensor) -> PointTensor:
         (s, time), first, u = self._read(x), u[..., :1], u[..., 1:]
         scale = per_point(self.c, s) ** 0.5
         off = first - scale * dot(s / time, u)
@@ -239,7 +242,7 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
-    def egrad2rgrad(self, x: Points, g: Points) -> Points:
+    def egrad2rgrad(self, x: PointTensor, g: PointTensor) -> PointTensor:
         (s, time), first, g = self._read(x), g[..., :1], g[..., 1:]
         c = per_point(self.c, s)
         slope = c * dot(s, g) + c**0.5 * time * first
@@ -247,7 +250,7 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
-    def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
+    def inner(self, x: PointTensor, u: PointTensor, v: PointTensor | None = None) -> Scalars:
         s, time = self._read(x)
         across, along = self._split(s, time, u[..., 1:])
         if v is None:
@@ -257,19 +260,19 @@ class Lorentz(Manifold):
 
     @override
     @in_float32
-    def norm(self, x: Points, u: Points) -> Scalars:
+    def norm(self, x: PointTensor, u: PointTensor) -> Scalars:
         across, along = self._split(*self._read(x), u[..., 1:])
         return root(square(across) + along * along).squeeze(-1)
 
     @override
     @in_float32
-    def dist2plane(self, x: Points, p: Points, a: Points) -> Scalars:
+    def dist2plane(self, x: PointTensor, p: PointTensor, a: PointTensor) -> Scalars:
         (x, time_x), (p, time_p), a = self._read(x), self._read(p), a[..., 1:]
         across, along = self._split(p, time_p, a)
         length = root(square(across) + along * along)
         toward = dot(self._toward(p, time_p, x, time_x), a / torch.where(length > 0, length, 1.0))
         c = per_point(self.c, toward)
-        largest = SHEET_RADIUS[x.dtype] ** 0.5
+        largest = HYPERBOLOID_RADIUS[x.dtype] ** 0.5
         sinh = toward * (largest / (c**0.5 * toward.abs()).clamp(min=largest))
         return (sinh * asinhc(c * sinh * sinh)).squeeze(-1)
 
@@ -279,18 +282,18 @@ class Lorentz(Manifold):
         self,
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
-    ) -> Points:
-        w = pairs.shares(points, weights)
+    ) -> PointTensor:
+        w = pairwise.normalized_weights(points, weights)
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
         x, time_x = space._read(points)
         mean = (w * x).sum(-2, keepdim=True)
         c = per_point(space.c, x)
         time = (1 + c * square(mean)).sqrt()
         spread = (w * (c * space._sinh2(x, time_x, mean, time))).sum(-2, keepdim=True)
-        return self._point((mean / pairs.mean_length(spread, time)).squeeze(-2))
+        return self._point((mean / pairwise.mean_length(spread, time)).squeeze(-2))
 
     @override
-    def contains(self, x: Points) -> Bool[Tensor, "*#batch"]:
+    def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:
         wide = x.float() if x.dtype in HALVES else x
         first = wide[..., :1]
         right = self._point(wide[..., 1:], x.dtype)[..., :1]

@@ -1,4 +1,4 @@
-"""The verbs every space has, and what they promise one another."""
+"""The operations every space has, and what they promise one another."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-Points: TypeAlias = Float[Tensor, "*#batch ambient"]
+PointTensor: TypeAlias = Float[Tensor, "*#batch ambient"]
 """Points or ambient vectors along the last axis; the other axes broadcast."""
 
 Scalars: TypeAlias = Float[Tensor, "*#batch"]
@@ -24,8 +24,9 @@ class Manifold(ABC):
     The laws every space keeps, up to rounding: ``logmap(x, expmap(x, u)) = u``;
     ``norm(x, logmap(x, y)) = dist(x, y)``; ``dist`` is a metric; ``transp`` keeps ``inner``;
     ``dist`` scales with the unit of length, which is :math:`1 / \sqrt c`. Verbs ending in ``0`` are
-    their namesakes at the origin. A point off the space is read as the nearest one that the verbs
-    of its space name; nothing is refused, because tensors are not inspected: ``require`` does that.
+    their namesakes at the origin. A point off the space is read as the nearest one that the
+    operations of its space name; nothing is refused, because tensors are not inspected: ``require``
+    does that.
 
     ``c`` is a number or a tensor that broadcasts with the result of ``dist`` (or of ``cdist``),
     so one record is one space, or one space per client or per sample. float16 and bfloat16 are
@@ -44,11 +45,11 @@ class Manifold(ABC):
         """The base point, ``shape`` times; the last number is the ambient dimension."""
 
     @abstractmethod
-    def dist(self, x: Points, y: Points) -> Scalars:
+    def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         """Length of the geodesic from ``x`` to ``y``; exactly 0 from a point to itself."""
 
     @abstractmethod
-    def dist0(self, x: Points) -> Scalars:
+    def dist0(self, x: PointTensor) -> Scalars:
         """Length of the geodesic from the origin to ``x``."""
 
     @abstractmethod
@@ -72,47 +73,47 @@ class Manifold(ABC):
         """
 
     @abstractmethod
-    def expmap(self, x: Points, u: Points) -> Points:
+    def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         """The point reached from ``x`` along the tangent ``u`` after its length."""
 
     @abstractmethod
-    def expmap0(self, u: Points) -> Points:
+    def expmap0(self, u: PointTensor) -> PointTensor:
         """``expmap`` from the origin."""
 
     @abstractmethod
-    def logmap(self, x: Points, y: Points) -> Points:
+    def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         """The tangent at ``x`` whose ``expmap`` is ``y``."""
 
     @abstractmethod
-    def logmap0(self, y: Points) -> Points:
+    def logmap0(self, y: PointTensor) -> PointTensor:
         """``logmap`` at the origin."""
 
     @abstractmethod
-    def transp(self, x: Points, y: Points, v: Points) -> Points:
+    def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
         """The tangent ``v`` at ``x``, carried in parallel along the geodesic to ``y``."""
 
     @abstractmethod
-    def transp0(self, y: Points, v: Points) -> Points:
+    def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
         """``transp`` from the origin to ``y``."""
 
     @abstractmethod
-    def projx(self, x: Points) -> Points:
-        """The point of the space that the verbs read ``x`` as."""
+    def projx(self, x: PointTensor) -> PointTensor:
+        """The point of the space that the operations read ``x`` as."""
 
     @abstractmethod
-    def proju(self, x: Points, u: Points) -> Points:
+    def proju(self, x: PointTensor, u: PointTensor) -> PointTensor:
         """The orthogonal projection of the ambient vector ``u`` to the tangents at ``x``."""
 
     @abstractmethod
-    def egrad2rgrad(self, x: Points, g: Points) -> Points:
+    def egrad2rgrad(self, x: PointTensor, g: PointTensor) -> PointTensor:
         """The Riemannian gradient of which ``g`` is the Euclidean one."""
 
     @abstractmethod
-    def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
+    def inner(self, x: PointTensor, u: PointTensor, v: PointTensor | None = None) -> Scalars:
         """The inner product of two tangents at ``x``; of ``u`` with itself if one is given."""
 
     @abstractmethod
-    def norm(self, x: Points, u: Points) -> Scalars:
+    def norm(self, x: PointTensor, u: PointTensor) -> Scalars:
         """The length of a tangent at ``x``."""
 
     @abstractmethod
@@ -120,7 +121,7 @@ class Manifold(ABC):
         self,
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
-    ) -> Points:
+    ) -> PointTensor:
         """The point on the ray through the weighted mean, in the Lorentz model.
 
         Args:
@@ -132,7 +133,7 @@ class Manifold(ABC):
         """
 
     @abstractmethod
-    def dist2plane(self, x: Points, p: Points, a: Points) -> Scalars:
+    def dist2plane(self, x: PointTensor, p: PointTensor, a: PointTensor) -> Scalars:
         """Signed distance from ``x`` to the hyperplane through ``p`` with the normal ``a``.
 
         Args:
@@ -145,15 +146,15 @@ class Manifold(ABC):
         """
 
     @abstractmethod
-    def contains(self, x: Points) -> Bool[Tensor, "*#batch"]:
-        """Which points lie on the space, up to the rounding of their type; NaN does not."""
+    def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:
+        """Mask of the points that lie on the space, up to rounding; NaN does not."""
 
     @abstractmethod
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """``cdist`` by one matrix product, and the share of what was subtracted that is left."""
 
     @abstractmethod
-    def within(self, x: Points, dtype: torch.dtype | None = None) -> Points:
+    def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
         """``projx`` to what ``dtype`` can hold (by default the type of ``x``)."""
 
     def require(self, x: Float[Tensor, "*batch ambient"]) -> None:

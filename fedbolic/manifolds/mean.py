@@ -4,16 +4,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic.manifolds import pairs
-from fedbolic.manifolds.manifold import Manifold, Points, Scalars
+from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.manifold import Manifold, PointTensor, Scalars
 from fedbolic.manifolds.numerics import per_point, to_point, unit
 
-NEAR = 1e-6
+_NEAR = 1e-6
 """Squared distance in radii below which the Hessian is taken as 1; it differs by a third of it."""
 
 
 @to_point
-def midpoint(space: Manifold, x: Points, y: Points, share: float | Scalars = 0.5) -> Points:
+def midpoint(
+    space: Manifold, x: PointTensor, y: PointTensor, share: float | Scalars = 0.5
+) -> PointTensor:
     """The point of the geodesic from ``x`` to ``y`` at a share of its length.
 
     Args:
@@ -66,10 +68,10 @@ def frechet_mean(
         >>> torch.equal(frechet_mean(Lorentz(), x), x[0])
         True
     """
-    w = pairs.shares(points, weights)
+    w = pairwise.normalized_weights(points, weights)
     mean = space.centroid(points, weights)
     for _ in range(steps):
-        mean = _newton(space, pairs.per_set(space), points, w, mean)
+        mean = _newton(space, pairwise.per_set(space), points, w, mean)
     return mean
 
 
@@ -81,7 +83,7 @@ def _newton(space: Manifold, around: Manifold, points: Tensor, w: Tensor, mean: 
     toward = unit(around.transp(base, origin, around.logmap(base, points)))
     away = around.dist(base, points).unsqueeze(-1)  # far out, better than the length of logmap
     t = per_point(around.c, points) * away.square()
-    there = t > NEAR
+    there = t > _NEAR
     radii = torch.where(there, t, 1.0).sqrt()
     stretch = torch.where(there, radii / radii.tanh() - 1, 0.0)
     across = (w * stretch).sum(-2, keepdim=True) * eye - (w * stretch * toward).mT @ toward

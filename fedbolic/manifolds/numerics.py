@@ -27,15 +27,15 @@ Rounding a point moves ``c |x|^2`` by up to one ``eps``, and computing it by ano
 radius is ``log(1 / eps)``: 15.9 in float32, 36.0 in float64.
 """
 
-SHEET_SQUARE = {
+HYPERBOLOID_SQUARE = {
     torch.float32: 1.6e37,
     torch.float64: 1e304,
     torch.bfloat16: 1e37,
     torch.float16: 9e8,
 }
-"""The largest ``|x|^2`` of a point of the sheet: of two such, 4 |x| |y| is still finite."""
+"""The largest ``|x|^2`` of a point of the hyperboloid: of two such, 4 |x| |y| is still finite."""
 
-SHEET_RADIUS = {
+HYPERBOLOID_RADIUS = {
     torch.float32: 1e35,
     torch.float64: 1e300,
     torch.bfloat16: 1e35,
@@ -43,14 +43,14 @@ SHEET_RADIUS = {
 }
 """The largest ``c |x|^2``: the product of two time coordinates is finite, up to radius 41 (346)."""
 
-STEP = {torch.float32: 44.0**2, torch.float64: 346.0**2}
-"""The largest ``c |u|^2`` of a step on the sheet: from any point, cosh and sinh stay finite."""
+LONGEST_STEP = {torch.float32: 44.0**2, torch.float64: 346.0**2}
+"""The largest ``c |u|^2`` of a step on the hyperboloid: cosh and sinh of it stay finite."""
 
 BALL_STEP = 64.0**2
 """The largest square of the argument of tanh: it is 1 from 19 on in float64."""
 
 TOLERANCE = 8
-"""A point lies on the sheet if its time coordinate is right to this many ``eps``."""
+"""A point lies on the hyperboloid if its time coordinate is right to this many ``eps``."""
 
 _ASINH = (1, -1 / 6, 3 / 40, -5 / 112, 35 / 1152, -63 / 2816, 231 / 13312, -143 / 10240)
 _ATANH = (1, 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11, 1 / 13, 1 / 15)
@@ -81,7 +81,7 @@ def _log_of(s: Tensor, t: Tensor) -> Tensor:
     return (s + t / (1 + (1 + t).sqrt())).log1p()
 
 
-def arc(q: Tensor, c: Tensor | float) -> Tensor:
+def asinh_of_gap(q: Tensor, c: Tensor | float) -> Tensor:
     """``asinh(sqrt(c q)) / sqrt c`` for ``q >= 0``, with derivative 0 at 0.
 
     A curvature that is a number has no derivative, for which alone the series would be needed.
@@ -210,7 +210,7 @@ def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def bounded(x: Any) -> Any:
-    """A verb's argument: half types in float32, and gradients finite where one is asked for."""
+    """The argument of an operation, half types in float32, with finite gradients where required."""
     if not isinstance(x, Tensor):
         return x
     dtype = torch.float32 if x.dtype in HALVES else x.dtype
@@ -220,7 +220,7 @@ def bounded(x: Any) -> Any:
 
 
 def _run(verb: Callable, space: Any, tensors: tuple, options: dict, is_point: bool) -> Tensor:
-    """The verb on bounded arguments, rounded to a half type if every tensor is of one."""
+    """The operation on bounded arguments, rounded to a half type if every tensor is of one."""
     if isinstance(space.c, Tensor):
         space = replace(space, c=bounded(space.c))
     result = verb(space, *(bounded(x) for x in tensors), **options)
@@ -231,7 +231,7 @@ def _run(verb: Callable, space: Any, tensors: tuple, options: dict, is_point: bo
 
 
 def in_float32(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A verb that computes half types in float32, rounds once, and has finite gradients."""
+    """A operation that computes half types in float32, rounds once, and has finite gradients."""
 
     @functools.wraps(verb)
     def guarded(space: Any, *tensors: Any, **options: Any) -> Tensor:
@@ -241,7 +241,7 @@ def in_float32(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def to_point(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``in_float32`` for a verb that gives points: rounded, they still lie on the space."""
+    """``in_float32`` for a operation that gives points: rounded, they still lie on the space."""
 
     @functools.wraps(verb)
     def guarded(space: Any, *tensors: Any, **options: Any) -> Tensor:

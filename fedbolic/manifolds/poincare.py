@@ -7,14 +7,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds import pairs
-from fedbolic.manifolds.manifold import Manifold, Mode, Points, Scalars, curvature
+from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     BALL_MARGIN,
     BALL_STEP,
     HALVES,
     SMALL,
-    arc,
+    asinh_of_gap,
     asinhc,
     atanhc,
     dot,
@@ -37,8 +37,9 @@ class Poincare(Manifold):
     .. math:: \langle u, v \rangle_x = \Bigl(\frac{2}{1 - c |x|^2}\Bigr)^2 u \cdot v
 
     Lengths at the origin are twice the Euclidean ones: ``expmap0(u)`` lies at distance
-    :math:`2 |u|`. Every verb is analytic in ``c`` at 0, where the space is flat with that metric.
-    A point outside is read as the nearest one whose ``c |x|^2`` is below 1 by a few roundings.
+    :math:`2 |u|`. Every operation is analytic in ``c`` at 0, where the space is flat with that
+    metric. A point outside is read as the nearest one whose ``c |x|^2`` is below 1 by a few
+    roundings.
 
     Args:
         c: Minus the sectional curvature, 0 or more; see ``Manifold`` for tensors.
@@ -66,7 +67,7 @@ class Poincare(Manifold):
         return inside, 1 - (c * q).clamp(max=limit)
 
     @override
-    def within(self, x: Points, dtype: torch.dtype | None = None) -> Points:
+    def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
         return self._read(x, dtype)[0]
 
     @override
@@ -80,13 +81,13 @@ class Poincare(Manifold):
 
     @override
     @in_float32
-    def dist(self, x: Points, y: Points) -> Scalars:
+    def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
-        return 2 * arc(square(x - y) / (gap_x * gap_y), per_point(self.c, x)).squeeze(-1)
+        return 2 * asinh_of_gap(square(x - y) / (gap_x * gap_y), per_point(self.c, x)).squeeze(-1)
 
     @override
     @in_float32
-    def dist0(self, x: Points) -> Scalars:
+    def dist0(self, x: PointTensor) -> Scalars:
         x, gap = self._read(x)
         return (2 * root(square(x)) * atanhc(1 - gap)).squeeze(-1)
 
@@ -99,20 +100,20 @@ class Poincare(Manifold):
         *,
         mode: Mode = "auto",
     ) -> Float[Tensor, "*#batch n m"]:
-        return pairs.cdist(self, x, y, mode)
+        return pairwise.cdist(self, x, y, mode)
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        c = pairs.matrix_curvature(self.c, x)
+        c = pairwise.matrix_curvature(self.c, x)
         space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
-        return pairs.product(space._parts(x), space._parts(y), c)
+        return pairwise.product(space._parts(x), space._parts(y), c)
 
-    def _parts(self, x: Tensor) -> pairs.Parts:
+    def _parts(self, x: Tensor) -> pairwise.GapParts:
         x, gap = self._read(x)
         return x / gap, square(x) / gap, 1 / gap
 
     @to_point
-    def mobius_add(self, x: Points, y: Points) -> Points:
+    def mobius_add(self, x: PointTensor, y: PointTensor) -> PointTensor:
         r"""The sum :math:`x \oplus y`: ``y`` after the translation that takes the origin to ``x``.
 
         .. math:: x \oplus y = \frac{(1 - c |x|^2) s + c |s|^2 x}
@@ -136,7 +137,7 @@ class Poincare(Manifold):
 
     @override
     @to_point
-    def expmap(self, x: Points, u: Points) -> Points:
+    def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         x, gap = self._read(x)
         c, q = per_point(self.c, u), square(u)
         w = u * shrink(c * (q * SMALL) / (BALL_STEP * gap * gap)) / gap
@@ -144,14 +145,14 @@ class Poincare(Manifold):
 
     @override
     @to_point
-    def expmap0(self, u: Points) -> Points:
+    def expmap0(self, u: PointTensor) -> PointTensor:
         c, q = per_point(self.c, u), square(u)
         u = u * shrink(c * (q * SMALL) / BALL_STEP)
         return self.within(u * tanhc(c * square(u)))
 
     @override
     @in_float32
-    def logmap(self, x: Points, y: Points) -> Points:
+    def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
         s = y - x
         t = per_point(self.c, s) * square(s)
@@ -160,13 +161,13 @@ class Poincare(Manifold):
 
     @override
     @in_float32
-    def logmap0(self, y: Points) -> Points:
+    def logmap0(self, y: PointTensor) -> PointTensor:
         y, gap = self._read(y)
         return y * atanhc(1 - gap)
 
     @override
     @in_float32
-    def transp(self, x: Points, y: Points, v: Points) -> Points:
+    def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
         # gyr[y, -x] v in terms of s = y - x, then the ratio of the metrics
         (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
         s = y - x
@@ -179,38 +180,38 @@ class Poincare(Manifold):
 
     @override
     @in_float32
-    def transp0(self, y: Points, v: Points) -> Points:
+    def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
         return v * self._read(y)[1]
 
     @override
     @to_point
-    def projx(self, x: Points) -> Points:
+    def projx(self, x: PointTensor) -> PointTensor:
         return self.within(x)
 
     @override
     @in_float32
-    def proju(self, x: Points, u: Points) -> Points:
+    def proju(self, x: PointTensor, u: PointTensor) -> PointTensor:
         return u + torch.zeros_like(x)
 
     @override
     @in_float32
-    def egrad2rgrad(self, x: Points, g: Points) -> Points:
+    def egrad2rgrad(self, x: PointTensor, g: PointTensor) -> PointTensor:
         return g * (self._read(x)[1] / 2).square()
 
     @override
     @in_float32
-    def inner(self, x: Points, u: Points, v: Points | None = None) -> Scalars:
+    def inner(self, x: PointTensor, u: PointTensor, v: PointTensor | None = None) -> Scalars:
         product = dot(u, u if v is None else v)
         return finite(product * (2 / self._read(x)[1]).square()).squeeze(-1)
 
     @override
     @in_float32
-    def norm(self, x: Points, u: Points) -> Scalars:
+    def norm(self, x: PointTensor, u: PointTensor) -> Scalars:
         return (2 * root(square(u)) / self._read(x)[1]).squeeze(-1)
 
     @override
     @in_float32
-    def dist2plane(self, x: Points, p: Points, a: Points) -> Scalars:
+    def dist2plane(self, x: PointTensor, p: PointTensor, a: PointTensor) -> Scalars:
         (x, gap_x), (p, gap_p) = self._read(x), self._read(p)
         s = x - p
         c = per_point(self.c, s)
@@ -223,20 +224,20 @@ class Poincare(Manifold):
         self,
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
-    ) -> Points:
-        w = pairs.shares(points, weights)
+    ) -> PointTensor:
+        w = pairwise.normalized_weights(points, weights)
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
         x, gap = space._read(points)
         c = per_point(space.c, x)
-        mean = (w * (2 / gap) * x).sum(-2, keepdim=True)  # space coordinates on the sheet
+        mean = (w * (2 / gap) * x).sum(-2, keepdim=True)  # space coordinates on the hyperboloid
         time = (1 + c * square(mean)).sqrt()
         near, near_gap = mean / (1 + time), 2 / (1 + time)
         spread = (w * (c * square(x - near) / (gap * near_gap))).sum(-2, keepdim=True)
-        y = mean / pairs.mean_length(spread, time)
+        y = mean / pairwise.mean_length(spread, time)
         return self.within((y / (1 + (1 + c * square(y)).sqrt())).squeeze(-2))
 
     @override
-    def contains(self, x: Points) -> Bool[Tensor, "*#batch"]:
+    def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:
         wide = x.float() if x.dtype in HALVES else x
         c = per_point(self.c, wide)
         return ((c * square(wide) < 1) & wide.isfinite().all(-1, keepdim=True)).squeeze(-1)

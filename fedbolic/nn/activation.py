@@ -1,4 +1,4 @@
-"""Functions of coordinates as layers: on the sheet's space part, or on tangents at the origin."""
+"""Functions of coordinates as layers: on space coordinates, or on tangents at the origin."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,19 @@ from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import from_tangent, space_part, to_tangent, with_space_part
-from fedbolic.nn.space import Curved
+from fedbolic.nn.space import HyperbolicModule
 
 Pointwise = Callable[[Tensor], Tensor]
 """A function, or a module, from numbers to as many numbers."""
 
 
-class SpaceActivation(Curved[Lorentz | Poincare]):
-    r"""A function of the space coordinates on the sheet; the time coordinate follows.
+class SpaceActivation(HyperbolicModule[Lorentz | Poincare]):
+    r"""A function of the space coordinates on the hyperboloid; the time coordinate follows.
 
     .. math:: y_s = f(x_s), \quad y_0 = \sqrt{1 / c + |y_s|^2}
 
-    In the ball, the same of the point's image on the sheet. No logarithm, and so the cheaper one.
+    In the ball, the same of the point's image on the hyperboloid. No logarithm, and so the cheaper
+    one.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
@@ -57,7 +58,7 @@ class SpaceActivation(Curved[Lorentz | Poincare]):
         return self.describe(**named(self.function))
 
 
-class TangentActivation(Curved[Lorentz | Poincare]):
+class TangentActivation(HyperbolicModule[Lorentz | Poincare]):
     r"""A function of the tangent at the origin that leads to the point.
 
     .. math:: y = \exp_0(f(\log_0 x))

@@ -1,4 +1,4 @@
-"""Attention among points of the sheet."""
+"""Attention among points of the hyperboloid."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -7,13 +7,13 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn.coordinates import sheet_point
+from fedbolic.nn.coordinates import hyperboloid_point
 from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.linear import LorentzLinear
-from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.space import HyperbolicModule, wide
 
 
-class LorentzAttention(Curved[Lorentz]):
+class LorentzAttention(HyperbolicModule[Lorentz]):
     r"""Multi-head attention: weights by distance, and the centroid of the values.
 
     .. math:: y_i = \frac{m_i}{\sqrt c \, \sqrt{-\langle m_i, m_i \rangle}}, \quad
@@ -39,7 +39,7 @@ class LorentzAttention(Curved[Lorentz]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number is outside its range, or ``curvature`` is none; when called, for
+        ValueError: If a number is outside its range, or ``curvature`` is invalid; when called, for
             inputs of another width or type.
 
     References:
@@ -78,7 +78,7 @@ class LorentzAttention(Curved[Lorentz]):
 
     def _heads(self, linear: LorentzLinear, x: Tensor) -> Float[Tensor, "*batch heads n ambient"]:
         s = wide(linear(x)[..., 1:]).unflatten(-1, (self.num_heads, -1))
-        return sheet_point(self.manifold, s.transpose(-2, -3))
+        return hyperboloid_point(self.manifold, s.transpose(-2, -3))
 
     @override
     def forward(
@@ -124,7 +124,7 @@ class LorentzAttention(Curved[Lorentz]):
         size = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
         length = (space.c * (time - size) * (time + size)).clamp(min=1).sqrt()
         s = (s / length).transpose(-2, -3).flatten(-2)
-        return self.out(self.rounded(sheet_point(space, s), x, self.query.weight))
+        return self.out(self.rounded(hyperboloid_point(space, s), x, self.query.weight))
 
     @override
     def extra_repr(self) -> str:

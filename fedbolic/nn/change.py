@@ -5,10 +5,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, change_curvature
-from fedbolic.nn.space import Curved, checked, value_of
+from fedbolic.nn.space import HyperbolicModule, checked, value_of
 
 
-class ChangeCurvature(Curved[Lorentz | Poincare]):
+class ChangeCurvature(HyperbolicModule[Lorentz | Poincare]):
     r"""The same model at another curvature: every length in radii is kept.
 
     .. math:: y = x \sqrt{c / c'}, \quad \sqrt{c'} \, d'(y_1, y_2) = \sqrt c \, d(x_1, x_2)

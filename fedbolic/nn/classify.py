@@ -7,13 +7,13 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.arc import arc
 from fedbolic.nn.hyperplane import Hyperplanes
+from fedbolic.nn.sinh_ratio import asinh_ratio
 from fedbolic.nn.space import rounded
 
 
 class LorentzMLR(Hyperplanes[Lorentz]):
-    r"""Multinomial logistic regression on the sheet: signed, scaled distances to hyperplanes.
+    r"""Multinomial logistic regression on the hyperboloid: signed, scaled distances to hyperplanes.
 
     .. math:: l_k = |z_k| \, d_k(x) = \frac{|z_k|}{\sqrt c} \operatorname{asinh} \sqrt c \Bigl(
         \cosh(\sqrt c \, a_k) \, \hat z_k \cdot x_s - \sinh(\sqrt c \, a_k) \, x_0 \Bigr)
@@ -31,7 +31,7 @@ class LorentzMLR(Hyperplanes[Lorentz]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is none; when called, for inputs of
+        ValueError: If a number is below 1, or ``curvature`` is invalid; when called, for inputs of
             another width or type.
 
     References:
@@ -69,7 +69,7 @@ class LorentzMLR(Hyperplanes[Lorentz]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
         space, length = self.manifold, self.length
-        logits = length * arc(self.sinh(space, x, length), space.c)
+        logits = length * asinh_ratio(self.sinh(space, x, length), space.c)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
 
 
@@ -94,7 +94,7 @@ class PoincareMLR(Hyperplanes[Poincare]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is none; when called, for inputs of
+        ValueError: If a number is below 1, or ``curvature`` is invalid; when called, for inputs of
             another width or type.
 
     References:
@@ -131,5 +131,5 @@ class PoincareMLR(Hyperplanes[Poincare]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
         space, length = self.manifold, self.length
-        logits = 2 * length * arc(self.sinh(space, x, length), space.c)
+        logits = 2 * length * asinh_ratio(self.sinh(space, x, length), space.c)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))

@@ -1,4 +1,4 @@
-"""Points by their space coordinates on the sheet, or by their tangents at the origin."""
+"""Points by their space coordinates on the hyperboloid, or by their tangents at the origin."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.manifolds.numerics import BALL_MARGIN, SHEET_RADIUS, SMALL, dot, shrink, square
+from fedbolic.manifolds.numerics import BALL_MARGIN, HYPERBOLOID_RADIUS, SMALL, dot, shrink, square
 from fedbolic.nn.space import wide
 
 
@@ -49,8 +49,8 @@ def squared(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
     return square(x) if torch.compiler.is_compiling() else Squared.apply(x)
 
 
-class Sheet(torch.autograd.Function):
-    """``sheet_point`` in two passes over the data, and one for the derivative."""
+class HyperboloidPoint(torch.autograd.Function):
+    """``hyperboloid_point`` in two passes over the data, and one for the derivative."""
 
     generate_vmap_rule = True
 
@@ -100,32 +100,32 @@ def _largest(s: Tensor) -> float:
     return (torch.finfo(s.dtype).max / 2) ** 0.5
 
 
-def sheet_point(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n+1"]:
+def hyperboloid_point(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n+1"]:
     """The points with the space coordinates ``s``: their time coordinates follow.
 
     Only the time coordinate is bounded, so that its square is a float, since every pass over ``s``
-    is seen in the time of a layer: see ``draw_in``.
+    is seen in the time of a layer: see ``clamp_norm``.
     """
     if torch.compiler.is_compiling():
         return torch.cat(((1 / space.c + square(s)).sqrt(), s), -1)
-    return Sheet.apply(s, space.c)
+    return HyperboloidPoint.apply(s, space.c)
 
 
-def draw_in(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """``s`` itself, or a share of it that a point of the sheet may have, 41 radii out in float32.
+def clamp_norm(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """Space coordinates clamped to the norm a hyperboloid point may have, 41 radii out in float32.
 
     Derivatives are those at a fixed share.
     """
-    limit = SHEET_RADIUS[s.dtype]
+    limit = HYPERBOLOID_RADIUS[s.dtype]
     with torch.no_grad():
         share = (limit / (space.c * squared(s)).clamp(min=limit)).sqrt()
     return s * share
 
 
-def on_sheet(
+def on_hyperboloid(
     space: Poincare, x: Float[Tensor, "*batch n"]
 ) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch n"]]:
-    """Points of the ball on the sheet: time in radii (so that it is 1 in flat space), and space.
+    """Points of the ball on the hyperboloid: time in radii (1 in flat space), and space.
 
     What lies outside is read as the nearest point inside; there, derivatives are those at a fixed
     share.
@@ -140,7 +140,7 @@ def on_sheet(
 
 
 def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The points of the ball whose images on the sheet have the space coordinates ``s``."""
+    """The points of the ball whose images on the hyperboloid have the space coordinates ``s``."""
     t = space.c * squared(s)
     inner = 1 + (1 + t).sqrt()
     limit = 1 - BALL_MARGIN * torch.finfo(s.dtype).eps
@@ -152,16 +152,16 @@ def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "
 def space_part(
     space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]
 ) -> Float[Tensor, "*batch n"]:
-    """Space coordinates of points on the sheet, in float32 or float64: the ball's, too."""
-    return wide(x[..., 1:]) if isinstance(space, Lorentz) else on_sheet(space, x)[1]
+    """Space coordinates of points on the hyperboloid, in float32 or float64: the ball's, too."""
+    return wide(x[..., 1:]) if isinstance(space, Lorentz) else on_hyperboloid(space, x)[1]
 
 
 def with_space_part(
     space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]
 ) -> Float[Tensor, "*batch ambient"]:
-    """The points with those space coordinates on the sheet: undoes ``space_part``."""
+    """The points with those space coordinates on the hyperboloid: undoes ``space_part``."""
     if isinstance(space, Lorentz):
-        return sheet_point(space, draw_in(space, s))
+        return hyperboloid_point(space, clamp_norm(space, s))
     return ball_point(space, s)
 
 

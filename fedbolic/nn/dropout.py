@@ -28,7 +28,7 @@ class _Coins(nn.Module):
         """1 with probability ``1 - p``, else 0, for every place of a shape; moves the seed on."""
         seed = self.dropout_seed
         own = torch.Size(shape[seed.ndim :])
-        words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(STEP)
+        words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
         coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two of each word
         self.dropout_seed = seed + 1
         least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
@@ -160,7 +160,7 @@ SATURATED = -1.0507009873554805 * 1.6732632423543772
 """Where SELU ends: minus its scale times its alpha."""
 
 # The constants of SplitMix64, as the signed integers of the same bits.
-STEP = 0x9E3779B97F4A7C15 - 2**64
+_STEP = 0x9E3779B97F4A7C15 - 2**64
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 

@@ -9,13 +9,13 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import add_remaining_self_loops, is_sparse, scatter, to_edge_index
 
-Nodes: TypeAlias = (
+NodePoints: TypeAlias = (
     Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
 )
 """Points of all nodes; or of the sources, and of the targets, of a bipartite graph."""
 
 
-def ends(x: Nodes) -> tuple[Tensor, Tensor]:
+def ends(x: NodePoints) -> tuple[Tensor, Tensor]:
     """The points of the sources and of the targets of edges: one tensor if these are the same.
 
     Raises:
@@ -34,12 +34,12 @@ def ends(x: Nodes) -> tuple[Tensor, Tensor]:
 def weighted(
     adj: Adj, weight: OptTensor, num_nodes: int | None, *, normalize: bool, add_self_loops: bool
 ) -> tuple[Tensor, OptTensor]:
-    """Sources and targets of the edges, and their weights in float64, none if all are 1.
+    """Sources and targets of the edges, and their weights in float64, ``None`` if all are 1.
 
     Args:
         adj: Edges, or a transposed adjacency matrix that is sparse.
         weight: One number per edge; a sparse matrix has its own.
-        num_nodes: How many nodes there are; none for a bipartite graph.
+        num_nodes: How many nodes there are; ``None`` for a bipartite graph.
         normalize: As of ``LorentzConv``.
         add_self_loops: As of ``LorentzConv``.
 
@@ -96,7 +96,7 @@ def transposed(edges: Tensor, weight: OptTensor, num_targets: int, num_sources: 
     return matrix.coalesce().to_sparse_csr()
 
 
-def shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
+def edge_shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
     """Weights over their sum for each target, all 0 where that is 0."""
     weight = torch.ones_like(target, dtype=x.dtype) if weight is None else weight.to(x.dtype)
     total = scatter(weight, target, dim_size=len(x))

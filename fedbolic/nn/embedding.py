@@ -9,13 +9,13 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import from_tangent
-from fedbolic.nn.space import Curved
+from fedbolic.nn.space import HyperbolicModule
 
 START = 1e-3
 """Coordinates of the first tangents lie within this share of a unit of length."""
 
 
-class HyperbolicEmbedding(Curved[Lorentz | Poincare]):
+class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
     r"""A table of points, one per number, learnt as tangents at the origin.
 
     .. math:: y_i = \exp_0(w_i), \quad d(0, y_i) = |w_i|
@@ -32,8 +32,8 @@ class HyperbolicEmbedding(Curved[Lorentz | Poincare]):
         dtype: Of the parameters and the points.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is none of that space; when called, if
-            the indices are no integers.
+        ValueError: If a number is below 1, or ``curvature`` is invalid for that space; when called,
+            if the indices are no integers.
 
     References:
         Nickel and Kiela (2017), arXiv:1705.08039, for the start.

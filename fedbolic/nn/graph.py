@@ -13,15 +13,15 @@ from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import square
-from fedbolic.nn.coordinates import from_tangent, sheet_point, to_tangent
-from fedbolic.nn.edges import Nodes, ends, shares, transposed, weighted
+from fedbolic.nn.coordinates import from_tangent, hyperboloid_point, to_tangent
+from fedbolic.nn.edges import NodePoints, edge_shares, ends, transposed, weighted
 from fedbolic.nn.linear import LorentzLinear
-from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.space import HyperbolicModule, wide
 from fedbolic.nn.tangent_linear import TangentLinear
 
 
 class _Convolution(MessagePassing):
-    """What the convolutions share: a linear map to points, the edges they take, how they print."""
+    """Base of the convolutions: a linear map to points, edge handling, printing."""
 
     def __init__(
         self, linear: LorentzLinear | TangentLinear, *, normalize: bool, add_self_loops: bool
@@ -31,11 +31,11 @@ class _Convolution(MessagePassing):
 
     @property
     def manifold(self) -> Lorentz:
-        """The sheet of the inputs at the present curvature."""
+        """The hyperboloid of the inputs at the present curvature."""
         return self.linear.manifold
 
     def _read(
-        self, x: Nodes, edge_index: Adj, edge_weight: OptTensor
+        self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor
     ) -> tuple[Tensor, Tensor, Tensor, OptTensor]:
         """Points of the sources and the targets, the edges, and their weights."""
         sources, targets = ends(x)
@@ -56,7 +56,7 @@ class _Convolution(MessagePassing):
 
 
 class LorentzConv(_Convolution):
-    r"""A graph convolution on the sheet: a linear map, then the centroid of the neighbours.
+    r"""A graph convolution on the hyperboloid: a linear map, then the centroid of the neighbours.
 
     .. math:: y_j = \mathrm{LorentzLinear}(x_j), \quad
         z_i = \sum_{j \in N(i)} w_{ij} \, y_j, \quad
@@ -65,12 +65,12 @@ class LorentzConv(_Convolution):
     A centroid does not see the scale of its weights, so edges that all count 1 are a row-normalised
     adjacency matrix. The points are summed in one ``propagate``, in float64: the Minkowski length
     of a sum cancels far out, in float32 from 8 radii on (in float64 from 18; the result stays on
-    the sheet even so). A node with no edge to it, or none of weight above 0, keeps its own
+    the hyperboloid even so). A node with no edge to it, or none of weight above 0, keeps its own
     :math:`y_i`.
 
     Args:
-        in_features: Dimensions of the sheet of the inputs, which have one coordinate more.
-        out_features: Dimensions of the sheet of the outputs.
+        in_features: Dimensions of the hyperboloid of the inputs, which have one coordinate more.
+        out_features: Dimensions of the hyperboloid of the outputs.
         bias: Whether the linear map has a bias.
         normalize: Whether edges also weigh :math:`1 / \sqrt{d_i d_j}` as in a GCN, with
             :math:`d_i` the sum of the weights of the edges to :math:`i`.
@@ -78,7 +78,7 @@ class LorentzConv(_Convolution):
         curvature: Of inputs and outputs; layers may share a module.
 
     Raises:
-        ValueError: If a number of features is below 1, or ``curvature`` is none.
+        ValueError: If a number of features is below 1, or ``curvature`` is invalid.
 
     References:
         Chen et al. (2022), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
@@ -106,7 +106,7 @@ class LorentzConv(_Convolution):
 
     @override
     def forward(
-        self, x: Nodes, edge_index: Adj, edge_weight: OptTensor = None
+        self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor = None
     ) -> Float[Tensor, "m ambient_out"]:
         """The centroids of the neighbours, mapped.
 
@@ -124,7 +124,7 @@ class LorentzConv(_Convolution):
         sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
         y = self.linear(sources)
         own = y if targets is sources else self.linear(targets)
-        points = sheet_point(self.manifold, y[:, 1:].double())
+        points = hyperboloid_point(self.manifold, y[:, 1:].double())
         if is_sparse(edge_index):
             edges = transposed(edges, weight, len(targets), len(sources))
         z = self.propagate(
@@ -166,19 +166,20 @@ class HGCNConv(_Convolution):
     authors' code without attention), not learnt by attention.
 
     Args:
-        in_features: Dimensions of the sheet of the inputs, which have one coordinate more.
-        out_features: Dimensions of the sheet of the outputs.
+        in_features: Dimensions of the hyperboloid of the inputs, which have one coordinate more.
+        out_features: Dimensions of the hyperboloid of the outputs.
         bias: Whether there is a :math:`b`.
         normalize: As of ``LorentzConv``, before weights are divided by their sum.
         add_self_loops: Whether a node without an edge to itself gets one, of weight 1.
         local: Whether the mean is taken in the tangent space at the node itself, as in the paper;
             else in that at the origin, which costs less and is the authors' default.
-        activation: What maps tangents at the origin, such as ``torch.relu``; none: the identity.
+        activation: What maps tangents at the origin, such as ``torch.relu``; ``None``: the
+            identity.
         curvature: Of the inputs; layers may share a module.
         out_curvature: Of the outputs; by default that of the inputs.
 
     Raises:
-        ValueError: If a number of features is below 1, or a curvature is none.
+        ValueError: If a number of features is below 1, or a curvature is invalid.
 
     References:
         Chami et al. (2019), arXiv:1910.12933.
@@ -206,16 +207,16 @@ class HGCNConv(_Convolution):
         linear = TangentLinear(in_features, out_features, bias=bias, curvature=curvature)
         super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
         self.local, self.activation = local, activation
-        self.out = None if out_curvature is None else Curved(Lorentz, out_curvature)
+        self.out = None if out_curvature is None else HyperbolicModule(Lorentz, out_curvature)
 
     @property
     def out_manifold(self) -> Lorentz:
-        """The sheet of the outputs at the present curvature."""
+        """The hyperboloid of the outputs at the present curvature."""
         return self.manifold if self.out is None else self.out.manifold
 
     @override
     def forward(
-        self, x: Nodes, edge_index: Adj, edge_weight: OptTensor = None
+        self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor = None
     ) -> Float[Tensor, "m ambient_out"]:
         """The means of the neighbours, mapped; arguments and errors are those of ``LorentzConv``.
 
@@ -225,7 +226,7 @@ class HGCNConv(_Convolution):
         sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
         space, h = self.manifold, wide(self.linear(sources))
         own = h if targets is sources else wide(self.linear(targets))
-        weight = shares(edges[1], weight, own)
+        weight = edge_shares(edges[1], weight, own)
         size = (len(sources), len(targets))
         if self.local:
             mean = self.propagate(edges, x=(h, own), edge_weight=weight, size=size)
@@ -262,6 +263,6 @@ def _centroid(space: Lorentz, z: Tensor) -> tuple[Tensor, Tensor]:
     reached = total > 0
     mean = z[:, 1:] / torch.where(reached, total, 1.0)
     time, s = mean[:, :1], mean[:, 1:]
-    # a mean of points of the sheet has at least their length: less is rounding
+    # a mean of points of the hyperboloid has at least their length: less is rounding
     length = (space.c * (time * time - square(s))).clamp(min=1).sqrt()
-    return sheet_point(space, s / length), reached
+    return hyperboloid_point(space, s / length), reached

@@ -1,7 +1,7 @@
 r"""Signed distances from points to hyperplanes: one matrix product for all of them.
 
 The hyperplane at the signed distance :math:`a` from the origin, in the direction :math:`e` of unit
-length there, holds the points of the sheet whose Minkowski product with the normal
+length there, holds the points of the hyperboloid whose Minkowski product with the normal
 :math:`(\sinh(\sqrt c \, a), \cosh(\sqrt c \, a) \, e)` is 0; of any point it is
 :math:`\sinh(\sqrt c \, d) / \sqrt c` in the signed distance :math:`d`.
 """
@@ -16,12 +16,12 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.arc import chord_and_cosh
-from fedbolic.nn.coordinates import on_sheet
-from fedbolic.nn.space import Curved, Space, rounded, wide
+from fedbolic.nn.coordinates import on_hyperboloid
+from fedbolic.nn.sinh_ratio import sinh_ratio_and_cosh
+from fedbolic.nn.space import HyperbolicModule, Space, rounded, wide
 
 
-class Hyperplanes(Curved[Space], ABC):
+class Hyperplanes(HyperbolicModule[Space], ABC):
     """A layer with one learnt hyperplane, of a weight, per output.
 
     Row ``k`` of ``weight`` is the direction of hyperplane ``k`` at the origin, and how much it
@@ -37,7 +37,7 @@ class Hyperplanes(Curved[Space], ABC):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is none.
+        ValueError: If a number is below 1, or ``curvature`` is invalid.
     """
 
     planes: ClassVar[str] = "out_features"
@@ -78,7 +78,7 @@ class Hyperplanes(Curved[Space], ABC):
 
     @property
     def length(self) -> Float[Tensor, " m"]:
-        """How much every hyperplane counts: the lengths of the rows of ``weight``; never 0."""
+        """Scale of every hyperplane: the lengths of the rows of ``weight``; never 0."""
         return lengths(wide(self.weight))
 
     def sinh(
@@ -118,7 +118,9 @@ class Hyperplanes(Curved[Space], ABC):
         self.check(x, self.in_features, self.weight)
         rows = rounded(normals(space, weight, length, self.bias), self.weight.dtype)
         timed = (
-            x if isinstance(space, Lorentz) else rounded(torch.cat(on_sheet(space, x), -1), x.dtype)
+            x
+            if isinstance(space, Lorentz)
+            else rounded(torch.cat(on_hyperboloid(space, x), -1), x.dtype)
         )
         return wide(functional.linear(timed, rows))
 
@@ -137,7 +139,8 @@ def normals(
     """The normals, each as long as its row of ``weight``, as factors of time and space coordinates.
 
     Args:
-        space: Where the hyperplanes are; time is taken in radii in the ball, as it is on the sheet.
+        space: Where the hyperplanes are; time is taken in radii in the ball, as it is on the
+            hyperboloid.
         weight: Directions at the origin.
         length: Of these rows.
         offset: Signed distances of the hyperplanes from the origin; at most 41 radii count in
@@ -145,6 +148,6 @@ def normals(
     """
     if offset is None:
         return functional.pad(weight, (1, 0))
-    sinh, cosh = chord_and_cosh(wide(offset), space.c)
+    sinh, cosh = sinh_ratio_and_cosh(wide(offset), space.c)
     unit = space.c**0.5 if isinstance(space, Lorentz) else 1.0
     return torch.cat(((-unit * sinh * length).unsqueeze(-1), cosh.unsqueeze(-1) * weight), -1)

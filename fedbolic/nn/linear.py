@@ -8,22 +8,23 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.arc import arc, chord
-from fedbolic.nn.coordinates import ball_point, draw_in, sheet_point
+from fedbolic.nn.coordinates import ball_point, clamp_norm, hyperboloid_point
 from fedbolic.nn.hyperplane import Hyperplanes
-from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.sinh_ratio import asinh_ratio, sinh_ratio
+from fedbolic.nn.space import HyperbolicModule, wide
 
 
-class LorentzLinear(Curved[Lorentz]):
+class LorentzLinear(HyperbolicModule[Lorentz]):
     r"""A linear map of all coordinates to new space coordinates; time is computed from these.
 
     .. math:: y_s = W x + b, \quad y_0 = \sqrt{1 / c + |y_s|^2}
 
-    The cheapest layer of the sheet, and any Lorentz boost or rotation is one. The radius of an
-    output grows with the logarithm of ``W`` only, as in ``LorentzFC``.
+    The cheapest layer of the hyperboloid, and any Lorentz boost or rotation is one. The radius of
+    an output grows with the logarithm of ``W`` only, as in ``LorentzFC``.
 
-    Outputs beyond what a float can hold of the sheet (41 radii in float32) are finite, and verbs
-    read them as the nearest points; drawing them in here would cost a pass over all coordinates.
+    Outputs beyond what a float can hold of the hyperboloid (41 radii in float32) are finite, and
+    operations read them as the nearest points; drawing them in here would cost a pass over all
+    coordinates.
 
     At the start the column of time and the bias are 0 and the rest is normal of variance
     ``1 / out_features``: the origin goes to the origin, and :math:`|y_s|^2` is
@@ -38,8 +39,8 @@ class LorentzLinear(Curved[Lorentz]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
-            inputs of another width or type.
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
+            for inputs of another width or type.
 
     References:
         Chen et al. (2022), arXiv:2105.14686; Yang et al. (2024), arXiv:2407.01290.
@@ -81,7 +82,7 @@ class LorentzLinear(Curved[Lorentz]):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         self.check(x, self.in_features, self.weight)
         s = wide(functional.linear(x, self.weight, self.bias))
-        return self.rounded(sheet_point(self.manifold, s), x, self.weight)
+        return self.rounded(hyperboloid_point(self.manifold, s), x, self.weight)
 
     @override
     def extra_repr(self) -> str:
@@ -116,8 +117,8 @@ class LorentzFC(Hyperplanes[Lorentz]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
-            inputs of another width or type.
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
+            for inputs of another width or type.
 
     References:
         van der Klis et al. (2026), arXiv:2601.21529, with distances scaled in their ``sinh``.
@@ -151,8 +152,8 @@ class LorentzFC(Hyperplanes[Lorentz]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         space = self.manifold
-        s = draw_in(space, self.products(space, x, wide(self.weight), self.length))
-        return self.rounded(sheet_point(space, s), x, self.weight)
+        s = clamp_norm(space, self.products(space, x, wide(self.weight), self.length))
+        return self.rounded(hyperboloid_point(space, s), x, self.weight)
 
 
 class PoincareLinear(Hyperplanes[Poincare]):
@@ -179,8 +180,8 @@ class PoincareLinear(Hyperplanes[Poincare]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
-            inputs of another width or type.
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
+            for inputs of another width or type.
 
     References:
         Shimizu et al. (2021), arXiv:2006.08210.
@@ -215,6 +216,7 @@ class PoincareLinear(Hyperplanes[Poincare]):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         space, length = self.manifold, self.length
         y = ball_point(
-            space, chord(2 * length * arc(self.sinh(space, x, length), space.c), space.c)
+            space,
+            sinh_ratio(2 * length * asinh_ratio(self.sinh(space, x, length), space.c), space.c),
         )
         return self.rounded(y, x, self.weight)

@@ -1,17 +1,15 @@
 """An architecture as a pure function of its parameters and buffers."""
 
 import functools
-import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fedbolic.log import logger
 from fedbolic.nn.repeatable import with_own_dropout
 from fedbolic.types import Params
-
-logger = logging.getLogger("fedbolic")
 
 
 class Model:
@@ -53,7 +51,7 @@ class Model:
 
     @functools.cached_property
     def mixes_examples(self) -> bool:
-        """Whether an output of training depends on the other examples of its batch: batch norm.
+        """True if a training output depends on the other examples of its batch, as with batch norm.
 
         Torch's kinds are known; another module says so by an attribute ``mixes_examples``. Without
         running statistics, an output of evaluation does so too.
@@ -118,7 +116,7 @@ class Model:
 
 
 class _Place(NamedTuple):
-    """Where a module keeps a tensor."""
+    """Place of a tensor within a module."""
 
     values: dict[str, Any]
     key: str

@@ -11,10 +11,10 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import from_tangent, space_part, with_space_part
-from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.space import HyperbolicModule, wide
 
 
-class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
+class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
     r"""Points moved so that their centroid is a learnt one, and scaled about it.
 
     With :math:`\mu` the centroid of the batch and :math:`T_{a \to b}` the translation that takes
@@ -24,7 +24,8 @@ class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
         \odot s, \quad s = (T_{\mu \to 0} \, x)_s, \quad
         \sigma^2 = \frac 1 N \sum_i s_i^2
 
-    where :math:`(\cdot)_s` are space coordinates on the sheet. These sum to 0 once the centroid is
+    where :math:`(\cdot)_s` are space coordinates on the hyperboloid. These sum to 0 once the
+    centroid is
     the origin, and do so when scaled: the centroid of what comes out is :math:`\beta` exactly. (The
     reference scales tangents, which moves it.) In flat space this is batch norm.
 
@@ -44,8 +45,8 @@ class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
         dtype: Of the parameters and buffers.
 
     Raises:
-        ValueError: If a number is outside its range, or ``curvature`` is none of that space; when
-            called, for inputs of another width or type, or for a single point in training.
+        ValueError: If a number is outside its range, or ``curvature`` is invalid for that space;
+            when called, for inputs of another width or type, or for a single point in training.
 
     References:
         Bdeir et al. (2024), arXiv:2303.15919; Ioffe and Szegedy (2015), arXiv:1502.03167.
@@ -146,14 +147,14 @@ class HyperbolicBatchNorm(Curved[Lorentz | Poincare]):
         )
 
 
-class HyperbolicLayerNorm(Curved[Lorentz | Poincare]):
-    r"""Layer norm of the space coordinates on the sheet; the time coordinate follows.
+class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
+    r"""Layer norm of the space coordinates on the hyperboloid; the time coordinate follows.
 
     .. math:: y_s = \gamma \odot \frac{x_s - m}{\sqrt{v + \epsilon}} + \beta
 
     with the mean :math:`m` and the variance :math:`v` of the coordinates of one point, so that
     outputs lie about :math:`\operatorname{asinh} \sqrt{c n}` radii out. In the ball, the same of
-    the point's image on the sheet.
+    the point's image on the hyperboloid.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
@@ -166,8 +167,8 @@ class HyperbolicLayerNorm(Curved[Lorentz | Poincare]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number is outside its range, or ``curvature`` is none of that space; when
-            called, for inputs of another width or type.
+        ValueError: If a number is outside its range, or ``curvature`` is invalid for that space;
+            when called, for inputs of another width or type.
 
     References:
         Ba et al. (2016), arXiv:1607.06450; Yang et al. (2024), arXiv:2407.01290.

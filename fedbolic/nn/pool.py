@@ -6,17 +6,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.space import HyperbolicModule, wide
 
 
-class CentroidPool(Curved[Lorentz | Poincare]):
+class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
     r"""The centroid of the points along one axis, which goes.
 
     .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad
         m = \sum_i w_i x_i
 
-    on the sheet, and the same point in the ball. With PyG's batch vector, one centroid of the nodes
-    of every graph, as ``global_mean_pool`` gives means.
+    on the hyperboloid, and the same point in the ball. With PyG's batch vector, one centroid of the
+    nodes of every graph, as ``global_mean_pool`` gives means.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.

@@ -9,13 +9,13 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.numerics import root, square
-from fedbolic.nn.arc import arc
-from fedbolic.nn.coordinates import from_tangent, on_sheet
+from fedbolic.nn.coordinates import from_tangent, on_hyperboloid
 from fedbolic.nn.hyperplane import lengths
-from fedbolic.nn.space import Curved, rounded, wide
+from fedbolic.nn.sinh_ratio import asinh_ratio
+from fedbolic.nn.space import HyperbolicModule, rounded, wide
 
 
-class PrototypeHead(Curved[Lorentz | Poincare]):
+class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
     r"""Minus the squared distances to one learnt point per class.
 
     .. math:: l_k = -d(x, \exp_0(w_k))^2
@@ -32,8 +32,8 @@ class PrototypeHead(Curved[Lorentz | Poincare]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is none of that space; when called, for
-            inputs of another width or type.
+        ValueError: If a number is below 1, or ``curvature`` is invalid for that space; when called,
+            for inputs of another width or type.
 
     References:
         Snell et al. (2017), arXiv:1703.05175; Khrulkov et al. (2020), arXiv:1904.02239.
@@ -82,8 +82,8 @@ class PrototypeHead(Curved[Lorentz | Poincare]):
         return self.describe(in_features=self.in_features, num_classes=self.weight.shape[0])
 
 
-class BusemannHead(Curved[Lorentz | Poincare]):
-    r"""How far a point lies towards one ideal point per class, scaled and shifted.
+class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
+    r"""Busemann function of one ideal point per class, scaled and shifted.
 
     .. math:: l_k = b_k - |z_k| \, B_k(x), \quad B_k(x) = \frac{1}{\sqrt c}
         \log \bigl( \sqrt c \, x_0 - \sqrt c \, \hat z_k \cdot x_s \bigr)
@@ -106,8 +106,8 @@ class BusemannHead(Curved[Lorentz | Poincare]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is none of that space; when called, for
-            inputs of another width or type.
+        ValueError: If a number is below 1, or ``curvature`` is invalid for that space; when called,
+            for inputs of another width or type.
 
     References:
         Ghadimi Atigh et al. (2021), arXiv:2106.14472; Chen et al. (2026), arXiv:2602.18858.
@@ -152,7 +152,7 @@ class BusemannHead(Curved[Lorentz | Poincare]):
         if isinstance(space, Lorentz):
             time, s = wide(x[..., :1]) * space.c**0.5, x[..., 1:]
         else:
-            time, s = on_sheet(space, x)
+            time, s = on_hyperboloid(space, x)
         toward = wide(functional.linear(s.to(x.dtype), rounded(ideal, self.weight.dtype)))
         logits = -length * busemann(time, wide(s), toward, space.c)
         logits = logits if self.bias is None else logits + wide(self.bias)
@@ -173,7 +173,7 @@ def busemann(
     toward: Float[Tensor, "*batch m"],
     c: Tensor | float,
 ) -> Float[Tensor, "*batch m"]:
-    """Busemann functions of points of the sheet; never below minus the distance from the origin.
+    """Busemann functions of hyperboloid points; never below minus the distance from the origin.
 
     Args:
         time: Time coordinates in radii.
@@ -187,4 +187,4 @@ def busemann(
     tiny = torch.finfo(s.dtype).tiny  # at the origin both are 0, and the first has the slope
     u = torch.maximum(later - toward, -(later + size) * nearest - tiny)  # (t - 1) / sqrt(c)
     t = torch.maximum(time - scale * toward, nearest)
-    return arc(u * (1 + t) / (2 * t), c)  # log t = asinh((t - 1 / t) / 2)
+    return asinh_ratio(u * (1 + t) / (2 * t), c)  # log t = asinh((t - 1 / t) / 2)

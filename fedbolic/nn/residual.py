@@ -6,17 +6,17 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.space import HyperbolicModule, wide
 
 
-class HyperbolicResidual(Curved[Lorentz | Poincare]):
+class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
     r"""The weighted centroid of a point and what a branch makes of it.
 
     .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad m = x + e^s f(x)
 
-    on the sheet, and the same point in the ball. It lies between both whatever the learnt number
-    :math:`s`, which starts at 0: half way. No sum of points is one, so that there is no shortcut as
-    in flat space.
+    on the hyperboloid, and the same point in the ball. It lies between both whatever the learnt
+    number :math:`s`, which starts at 0: half way. No sum of points is one, so that there is no
+    shortcut as in flat space.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.

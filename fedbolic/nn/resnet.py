@@ -64,7 +64,7 @@ class ResNet(Backbone):
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, num_stages=len(self.blocks), width=self.width)
         check.at_least(1, fewest_blocks=min(self.blocks))
-        check.one_of(STEMS, stem=self.stem)
+        check.one_of(_STEMS, stem=self.stem)
         check.one_of(NORMS, norm=self.norm)
 
     @property
@@ -76,12 +76,12 @@ class ResNet(Backbone):
     def build(self, meta: Meta) -> nn.Module:
         in_channels, _, _ = image_shape(meta, "ResNet")
         norm = NORMS[self.norm]
-        layers = OrderedDict(stem=STEMS[self.stem](in_channels, self.width, norm))
+        layers = OrderedDict(stem=_STEMS[self.stem](in_channels, self.width, norm))
         channels = self.width
         for i, num_blocks in enumerate(self.blocks):
             outputs = self.width * 2**i
-            first = Block(channels, outputs, norm, stride=min(i, 1) + 1)
-            others = [Block(outputs, outputs, norm) for _ in range(num_blocks - 1)]
+            first = ResidualBlock(channels, outputs, norm, stride=min(i, 1) + 1)
+            others = [ResidualBlock(outputs, outputs, norm) for _ in range(num_blocks - 1)]
             layers[f"stage{i + 1}"] = nn.Sequential(first, *others)
             channels = outputs
         layers["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -93,7 +93,7 @@ Normed = Callable[[int], nn.Module]
 """Makes a normalisation from the number of channels."""
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """``relu(branch(x) + shortcut(x))``, the branch being two 3x3 convolutions.
 
     The shortcut is the identity where the shape stays, else a 1x1 convolution (option B).
@@ -136,7 +136,7 @@ def _group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(1 if channels % GROUP else channels // GROUP, channels)
 
 
-STEMS = {"imagenet": _imagenet_stem, "cifar": _cifar_stem}
+_STEMS = {"imagenet": _imagenet_stem, "cifar": _cifar_stem}
 NORMS: dict[str, Normed] = {
     "batch": nn.BatchNorm2d,
     "batch_untracked": functools.partial(nn.BatchNorm2d, track_running_stats=False),

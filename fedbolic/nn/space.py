@@ -1,4 +1,4 @@
-"""What all layers of a hyperbolic space have in common: a curvature that is read at every call."""
+"""Base of all hyperbolic layers: a curvature that is read at every call."""
 
 import functools
 from typing import Generic, TypeVar
@@ -15,7 +15,7 @@ from fedbolic.nn.clamped import look
 Space = TypeVar("Space", bound=Lorentz | Poincare)
 
 
-class Curved(Recorded, Generic[Space]):
+class HyperbolicModule(Recorded, Generic[Space]):
     """A layer of a space whose curvature may be learnt and shared with other layers.
 
     ``c`` is read when the layer is called, so a step of an optimiser on a shared ``Curvature`` is
@@ -28,8 +28,8 @@ class Curved(Recorded, Generic[Space]):
         curvature: Minus the sectional curvature, as a number or as a module with one value.
 
     Raises:
-        ValueError: If ``kind`` is no such class, or the curvature is none of that model or has more
-            than one value.
+        ValueError: If ``kind`` is no such class, or the curvature is invalid for that model or has
+            more than one value.
     """
 
     def __init__(self, kind: type[Space], curvature: Curvature | float) -> None:
@@ -138,7 +138,7 @@ def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
     """A curvature that a layer may have.
 
     Raises:
-        ValueError: If it is none of that model, or has more than one value.
+        ValueError: If it is invalid for that model, or has more than one value.
     """
     if not isinstance(curvature, Curvature):
         kind(curvature)
@@ -167,7 +167,7 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def remedy(x: Tensor, ambient: int, timed: bool) -> str:
-    """What to do about a last axis that is not ``ambient`` long."""
+    """Remedy for a last axis that is not ``ambient`` long."""
     if timed and x.ndim and x.shape[-1] == ambient - 1:
         return "expmap0(lift(x)) of the layer's manifold makes points of vectors"
     if ambient in x.shape:

@@ -7,10 +7,10 @@ from typing_extensions import override
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import from_tangent, to_tangent
 from fedbolic.nn.dropout import Dropout
-from fedbolic.nn.space import Curved
+from fedbolic.nn.space import HyperbolicModule
 
 
-class TangentDropout(Curved[Lorentz | Poincare]):
+class TangentDropout(HyperbolicModule[Lorentz | Poincare]):
     r"""Coordinates of the tangent at the origin that leads to the point, dropped in training.
 
     .. math:: y = \exp_0 \Bigl( \frac{m}{1 - p} \odot \log_0 x \Bigr), \quad m_k \sim
@@ -25,7 +25,7 @@ class TangentDropout(Curved[Lorentz | Poincare]):
         curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
 
     Raises:
-        ValueError: If ``p`` is no probability, or ``curvature`` is none of that space.
+        ValueError: If ``p`` is no probability, or ``curvature`` is invalid for that space.
 
     References:
         Srivastava et al. (2014), JMLR 15.

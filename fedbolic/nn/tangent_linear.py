@@ -9,10 +9,10 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn.coordinates import from_tangent, to_tangent
-from fedbolic.nn.space import Curved, wide
+from fedbolic.nn.space import HyperbolicModule, wide
 
 
-class TangentLinear(Curved[Lorentz]):
+class TangentLinear(HyperbolicModule[Lorentz]):
     r"""A linear map of tangents at the origin, then a translation.
 
     .. math:: h = \exp_{\hat x}(P_{o \to \hat x}(b)), \quad \hat x = \exp_o(W \log_o(x))
@@ -26,8 +26,8 @@ class TangentLinear(Curved[Lorentz]):
         dtype: Of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is none; when called, for
-            inputs of another width or type.
+        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
+            for inputs of another width or type.
 
     References:
         Chami et al. (2019), arXiv:1910.12933.

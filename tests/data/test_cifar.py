@@ -11,7 +11,7 @@ import torch
 from fedbolic.data import CIFAR10, CIFAR100
 from fedbolic.data import cifar as module
 from fedbolic.data.cifar import TEN_BATCHES, read_batch
-from fedbolic.data.files import Published
+from fedbolic.data.files import RemoteFile
 
 
 def text(data):
@@ -77,7 +77,7 @@ def test_the_archive_is_read_without_unpacking(tmp_path, monkeypatch):
     contents = write_ten(tmp_path / "source")
     (tmp_path / "root").mkdir()
     md5 = write_tar(tmp_path / "root" / "cifar-10-python.tar.gz", contents)
-    monkeypatch.setattr(module, "TEN", Published("cifar-10-python.tar.gz", md5, ()))
+    monkeypatch.setattr(module, "TEN", RemoteFile("cifar-10-python.tar.gz", md5, ()))
     check_ten(CIFAR10().read(tmp_path / "root", download=False))
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["cifar-10-python.tar.gz"]
 
@@ -86,7 +86,7 @@ def test_an_archive_without_a_batch_is_refused(tmp_path, monkeypatch):
     contents = write_ten(tmp_path / "source")
     del contents[TEN_BATCHES[3]]
     md5 = write_tar(tmp_path / "cifar-10-python.tar.gz", contents)
-    monkeypatch.setattr(module, "TEN", Published("cifar-10-python.tar.gz", md5, ()))
+    monkeypatch.setattr(module, "TEN", RemoteFile("cifar-10-python.tar.gz", md5, ()))
     with pytest.raises(ValueError, match="lacks cifar-10-batches-py/data_batch_4"):
         CIFAR10().read(tmp_path, download=False)
 

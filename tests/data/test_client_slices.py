@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from fedbolic.data import Client, ClientSlices, Examples, FederatedData
 from fedbolic.data import client as client_module
-from fedbolic.federated import Cohort, Evaluation, FedAvg, Schedule, Sequential, Trainer, Workers
+from fedbolic.federated import Cohort, Evaluation, LocalTraining, Sequential, Trainer, Workers
+from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
@@ -122,7 +123,7 @@ def many():
     return FederatedData(clients, clients.meta)
 
 
-METHOD = FedAvg(MLP((2,)), rounds=2, schedule=Schedule(1, 2))
+METHOD = FedAvg(MLP((2,)), rounds=2, local=LocalTraining(1, 2))
 
 
 def plain(data):
@@ -138,8 +139,8 @@ def test_a_run_over_slices_is_that_over_a_tuple_of_clients(engine, many):
         list(trainer.run(METHOD, data, Rng(0))) for data in (many, plain(many))
     )
     assert rows == expected
-    for name, value in one.state["parameters"].items():
-        assert torch.equal(value, other.state["parameters"][name])
+    for name, value in one.server_state["parameters"].items():
+        assert torch.equal(value, other.server_state["parameters"][name])
 
 
 @pytest.mark.parametrize("engine", [Sequential(), Workers(1)], ids=repr)

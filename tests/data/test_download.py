@@ -10,7 +10,7 @@ import pytest
 from fedbolic.data import FashionMNIST, download
 from fedbolic.data import idx as module
 from fedbolic.data.download import cache, fetch
-from fedbolic.data.files import Published, locate
+from fedbolic.data.files import RemoteFile, locate
 
 GOOD = b"what was published" * 50
 MD5 = hashlib.md5(GOOD).hexdigest()
@@ -116,7 +116,7 @@ def test_an_unreachable_server_is_named(server, nobody):
 
 
 def test_local_files_come_first_then_the_download(server, folder, tmp_path, monkeypatch):
-    published = Published("A/f", MD5, (f"{server.url}/good/f",))
+    published = RemoteFile("A/f", MD5, (f"{server.url}/good/f",))
     local = tmp_path / "local"
     (local / "A").mkdir(parents=True)
     monkeypatch.setenv("FEDBOLIC_DATA", str(local))
@@ -136,7 +136,7 @@ def test_a_data_folder_of_another_layout_is_named_and_not_the_network(
     (local / "elsewhere" / "A").mkdir(parents=True)
     (local / "elsewhere" / "A" / "f").write_bytes(GOOD)
     monkeypatch.setenv("FEDBOLIC_DATA", str(local))
-    published = Published("A/f", MD5, (f"{server.url}/none/f",))
+    published = RemoteFile("A/f", MD5, (f"{server.url}/none/f",))
     with pytest.raises(FileNotFoundError, match="FEDBOLIC_DATA") as caught:
         locate(published, [["A/g", "A/h"]], root=None, download=True)
     told = str(caught.value)
@@ -148,14 +148,14 @@ def test_a_root_is_the_only_place_to_look(tmp_path, monkeypatch):
     (tmp_path / "f").write_bytes(GOOD)
     monkeypatch.setenv("FEDBOLIC_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    published = Published("f", MD5, ())
+    published = RemoteFile("f", MD5, ())
     assert locate(published, root=tmp_path, download=True) == (tmp_path / "f",)
     with pytest.raises(FileNotFoundError, match="f is not in"):
         locate(published, root=tmp_path / "else", download=True)
 
 
 def test_nothing_is_downloaded_unless_allowed(server, folder, tmp_path):
-    published = Published("A/f", MD5, (f"{server.url}/good/f",))
+    published = RemoteFile("A/f", MD5, (f"{server.url}/good/f",))
     with pytest.raises(FileNotFoundError, match="set download to fetch it") as caught:
         locate(published, root=None, download=False)
     assert str(folder) in str(caught.value)
@@ -173,14 +173,14 @@ def test_a_damaged_local_file_is_refused_not_replaced(server, tmp_path, monkeypa
     monkeypatch.setenv("FEDBOLIC_DATA", str(tmp_path))
     (tmp_path / "f").write_bytes(GOOD[:-1])
     with pytest.raises(ValueError, match=f"expected md5 {MD5}, found"):
-        locate(Published("f", MD5, (f"{server.url}/good/f",)), root=None, download=True)
+        locate(RemoteFile("f", MD5, (f"{server.url}/good/f",)), root=None, download=True)
     assert server.asked == []
 
 
 def test_a_data_set_is_downloaded_and_read(server, write_idx, folder, monkeypatch):
     _, raw, made = write_idx("FashionMNIST")
     md5s = []
-    for stem in module.STEMS:
+    for stem in module._STEMS:
         packed = gzip.compress((raw / stem).read_bytes())
         server.pages[f"/second/{stem}.gz"] = packed
         md5s.append(hashlib.md5(packed).hexdigest())
@@ -190,7 +190,7 @@ def test_a_data_set_is_downloaded_and_read(server, write_idx, folder, monkeypatc
     parts = FashionMNIST().read(None, download=True)
     assert (parts.x_train[:, 0].numpy() == made["x_train"]).all()
     assert np.array_equal(parts.y_test, made["y_t10k"])
-    assert names(folder) == sorted(f"FashionMNIST/raw/{stem}.gz" for stem in module.STEMS)
+    assert names(folder) == sorted(f"FashionMNIST/raw/{stem}.gz" for stem in module._STEMS)
 
 
 def test_the_cache_is_a_folder_of_our_own():

@@ -17,16 +17,7 @@ import scipy.sparse
 import torch
 from torch_geometric.io import read_planetoid_data
 
-from fedbolic.data import (
-    IID,
-    Amazon,
-    Arxiv,
-    Graphs,
-    Metis,
-    Planetoid,
-    arxiv,
-    planetoid,
-)
+from fedbolic.data import IID, Amazon, Arxiv, Graphs, Metis, Planetoid, arxiv, planetoid
 from fedbolic.data.graph_sets import from_data
 from fedbolic.rng import Rng
 

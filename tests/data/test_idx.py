@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedbolic.data import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data import idx as module
-from fedbolic.data.files import Published
+from fedbolic.data.files import RemoteFile
 from fedbolic.data.idx import LETTERS_STEMS, read_idx
 
 
@@ -119,7 +119,7 @@ def write_letters(root, form, monkeypatch, **kwargs):
             for stem, data in letters(**kwargs).items():
                 file.writestr(f"gzip/{stem}.gz", gzip.compress(data))
         md5 = hashlib.md5(path.read_bytes()).hexdigest()
-        monkeypatch.setattr(module, "EMNIST", Published("EMNIST/raw/gzip.zip", md5, ()))
+        monkeypatch.setattr(module, "EMNIST", RemoteFile("EMNIST/raw/gzip.zip", md5, ()))
     for stem, data in letters(**kwargs).items():
         if form == "plain":
             (raw / stem).write_bytes(data)

@@ -4,7 +4,7 @@ import sys
 import pytest
 from jsonargparse import ArgumentParser
 
-from fedbolic.data import IID, Arrays, Dirichlet, FashionMNIST, Images, Source
+from fedbolic.data import IID, Arrays, Dirichlet, FashionMNIST, Partitioned, Source
 
 CHECK = """
 import sys
@@ -28,7 +28,7 @@ def test_local_files_are_read_without_pooch(write_idx):
             "from fedbolic.data import *",
             "from fedbolic.rng import Rng",
             f"root = Path({str(root)!r})",
-            "Images(FashionMNIST(), IID(2), num_train=9, root=root).load(Rng(0))",
+            "Partitioned(FashionMNIST(), IID(2), num_train=9, root=root).load(Rng(0))",
         ]
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
@@ -36,7 +36,7 @@ def test_local_files_are_read_without_pooch(write_idx):
 
 YAML = """
 data:
-  class_path: fedbolic.data.Images
+  class_path: fedbolic.data.Partitioned
   init_args:
     dataset:
       class_path: fedbolic.data.FashionMNIST
@@ -60,12 +60,12 @@ def test_a_configuration_file_builds_a_source(parser, tmp_path):
     asked = ["--config", str(tmp_path / "c.yaml"), "--data.root", str(tmp_path)]
     asked += ["--data.partition.alpha", "0.1", "--data.pool", "2"]
     built = parser.instantiate(parser.parse_args(asked)).data
-    assert built == Images(FashionMNIST(), Dirichlet(5, 0.1), pool=2, root=tmp_path)
+    assert built == Partitioned(FashionMNIST(), Dirichlet(5, 0.1), pool=2, root=tmp_path)
 
 
 def test_flags_alone_build_a_source(parser, tmp_path):
-    asked = ["--data", "fedbolic.data.Images", "--data.dataset", "fedbolic.data.Arrays"]
+    asked = ["--data", "fedbolic.data.Partitioned", "--data.dataset", "fedbolic.data.Arrays"]
     asked += ["--data.dataset.path", str(tmp_path), "--data.partition", "fedbolic.data.IID"]
     asked += ["--data.partition.num_clients", "3"]
     built = parser.instantiate(parser.parse_args(asked)).data
-    assert built == Images(Arrays(tmp_path), IID(3))
+    assert built == Partitioned(Arrays(tmp_path), IID(3))

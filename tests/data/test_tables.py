@@ -6,8 +6,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedbolic.data import IID, Dataset, Images, Parts, Rows, Synthetic, Table, tables
-from fedbolic.data.files import Published
+from fedbolic.data import IID, Dataset, OfficialParts, Partitioned, Rows, Synthetic, Table, tables
+from fedbolic.data.files import RemoteFile
 from fedbolic.data.tables import TABLES, Origin
 from fedbolic.rng import Rng
 
@@ -24,7 +24,7 @@ def publish(tmp_path, monkeypatch):
         data = gzip.compress(text.encode())
         md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
         (tmp_path / f"t.{ending}.gz").write_bytes(data)
-        origin = Origin(Published(f"t.{ending}.gz", md5, ()), **settings)
+        origin = Origin(RemoteFile(f"t.{ending}.gz", md5, ()), **settings)
         monkeypatch.setitem(tables.TABLES, 999_999, origin)
         return Table(999_999)
 
@@ -123,7 +123,7 @@ class Bytes(Dataset):
         x, y = load_digits(return_X_y=True)
         x = torch.from_numpy(x).to(self.dtype).reshape(-1, 1, 8, 8).repeat(1, self.channels, 1, 1)
         y = torch.from_numpy(y)
-        return Parts("bytes", x[:100], y[:100], x[100:150], y[100:150], 10)
+        return OfficialParts("bytes", x[:100], y[:100], x[100:150], y[100:150], 10)
 
 
 def test_images_become_rows_of_their_pixels():
@@ -142,6 +142,6 @@ def test_images_become_rows_of_their_pixels():
 
 
 def test_rows_are_dealt_among_clients_as_they_are():
-    data = Images(Synthetic(60, 20, 8), IID(3)).load(Rng(0))
+    data = Partitioned(Synthetic(60, 20, 8), IID(3)).load(Rng(0))
     assert data.meta.input_shape == (8,)
     assert len(data.holdout.test) == 20

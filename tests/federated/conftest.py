@@ -1,8 +1,8 @@
-"""What tests of engines share."""
+"""Fixtures of the tests of engines."""
 
 import pytest
 
-from fedbolic.federated import batched as engine
+from fedbolic.federated.engines import batched as engine
 
 
 @pytest.fixture

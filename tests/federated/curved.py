@@ -1,4 +1,4 @@
-"""A small network on a sheet whose curvature is learnt."""
+"""A small network on a hyperboloid whose curvature is learnt."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from fedbolic.nn.backbone import Backbone
 from fedbolic.types import Meta
 
 
-class OnSheet(nn.Module):
-    """Directions and distances of points on a sheet whose curvature is learnt."""
+class OnHyperboloid(nn.Module):
+    """Directions and distances of points on a hyperboloid whose curvature is learnt."""
 
     def __init__(self, num_inputs, width):
         super().__init__()
@@ -20,14 +20,14 @@ class OnSheet(nn.Module):
         self.curvature = Curvature(0.5)
 
     def forward(self, x):
-        sheet = Lorentz(self.curvature.c)
-        points = sheet.expmap0(sheet.lift(self.linear(x.flatten(1))))
-        return points[..., 1:] * sheet.dist0(points).unsqueeze(-1)
+        lorentz = Lorentz(self.curvature.c)
+        points = lorentz.expmap0(lorentz.lift(self.linear(x.flatten(1))))
+        return points[..., 1:] * lorentz.dist0(points).unsqueeze(-1)
 
 
 @dataclass(frozen=True)
 class CurvedNet(Backbone):
-    """A linear layer to a sheet of its own curvature."""
+    """A linear layer to a hyperboloid of its own curvature."""
 
     width: int = 4
 
@@ -38,4 +38,4 @@ class CurvedNet(Backbone):
 
     @override
     def build(self, meta: Meta) -> nn.Module:
-        return OnSheet(math.prod(meta.input_shape), self.width)
+        return OnHyperboloid(math.prod(meta.input_shape), self.width)

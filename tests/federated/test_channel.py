@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedbolic.federated import Clip, Update
 from fedbolic.rng import Rng
-from tests.federated.boring import assert_same, federation
+from tests.federated.simple_method import assert_same, federation
 
 CLIENT = federation().clients[0]
 seeds = st.integers(0, 2**31)
@@ -14,23 +14,23 @@ seeds = st.integers(0, 2**31)
 
 def update(seed, dtype=torch.float64):
     g = torch.Generator().manual_seed(seed)
-    change = {
+    delta = {
         "a": torch.randn(3, 2, generator=g, dtype=torch.float64).to(dtype),
         "b": {"c": torch.randn(4, generator=g, dtype=torch.float64).to(dtype)},
     }
     buffers = {"count": torch.tensor(7), "mean": 1e3 * torch.randn(2, generator=g)}
-    return Update({"change": change, "buffers": buffers}, 5.0, {"train/loss": 1.0})
+    return Update({"delta": delta, "buffers": buffers}, 5.0, {"train/loss": 1.0})
 
 
-def vector(change):
-    return np.concatenate([change["a"].numpy().ravel(), change["b"]["c"].numpy()])
+def vector(delta):
+    return np.concatenate([delta["a"].numpy().ravel(), delta["b"]["c"].numpy()])
 
 
 @given(seeds, st.floats(1e-3, 10), st.sampled_from([torch.float32, torch.float64]))
 def test_a_long_update_is_scaled_to_the_bound_and_a_short_one_passes(seed, bound, dtype):
     sent = update(seed, dtype)
     arrived = Clip(bound).send(sent, CLIENT, Rng(0))
-    old, new = (vector(u.payload["change"]).astype(np.float64) for u in (sent, arrived))
+    old, new = (vector(u.payload["delta"]).astype(np.float64) for u in (sent, arrived))
     norm = np.linalg.norm(old)
     if norm <= bound:
         assert arrived is sent
@@ -41,7 +41,7 @@ def test_a_long_update_is_scaled_to_the_bound_and_a_short_one_passes(seed, bound
     assert_same(arrived.payload["buffers"], sent.payload["buffers"])
     assert arrived.weight == sent.weight
     assert arrived.metrics["train/loss"] == 1.0
-    assert {n: t.dtype for n, t in arrived.payload["change"].items() if n == "a"} == {"a": dtype}
+    assert {n: t.dtype for n, t in arrived.payload["delta"].items() if n == "a"} == {"a": dtype}
 
 
 @given(seeds)
@@ -59,7 +59,7 @@ def test_a_part_may_be_a_single_tensor():
 
 
 def test_a_payload_without_the_part_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"'gram' of a payload.*\['buffers', 'change'\]"):
+    with pytest.raises(ValueError, match=r"'gram' of a payload.*\['buffers', 'delta'\]"):
         Clip(1.0, part="gram").send(update(0), CLIENT, Rng(0))
 
 

@@ -8,13 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedbolic.configuration import SetupError
-from fedbolic.data import IID, Images
+from fedbolic.data import IID, Partitioned
 from fedbolic.experiment import run
-from fedbolic.federated import FedAvg, Schedule, Trainer
+from fedbolic.federated import LocalTraining, Trainer
 from fedbolic.federated.sharing import check_patterns, kinds
+from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP
 from fedbolic.rng import Rng
-from tests.federated.boring import NormNet
+from tests.federated.simple_method import NormNet
 from tests.subjects import subject
 
 NAMES = ["body.1.weight", "body.1.bias", "body.2.running_mean", "head.weight", "head.bias"]
@@ -61,8 +62,10 @@ def test_a_row_below_one_that_takes_its_names_is_refused():
 
 
 def test_a_run_with_a_mistyped_pattern_writes_nothing(tmp_path):
-    method = FedAvg(MLP((4,)), schedule=Schedule(1), sharing={"haed.*": "personal", "*": "shared"})
-    data = Images(partition=IID(2), num_train=20, num_test=5)
+    method = FedAvg(
+        MLP((4,)), local=LocalTraining(1), sharing={"haed.*": "personal", "*": "shared"}
+    )
+    data = Partitioned(partition=IID(2), num_train=20, num_test=5)
     with pytest.raises(SetupError, match=r"did you mean 'head.\*'"):
         run(method, data, runs=tmp_path)
     assert not list(tmp_path.iterdir())

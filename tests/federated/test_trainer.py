@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedbolic.federated import (
-    Clip,
-    Cohort,
-    Evaluation,
-    Position,
-    Tune,
-)
+from fedbolic.federated import Clip, Cohort, Evaluation, FineTune, TrainerState
 from fedbolic.rng import Rng
-from tests.federated.boring import (
+from tests.federated.simple_method import (
     SIZES,
     SMALL,
     Averaged,
@@ -35,10 +29,10 @@ from tests.federated.boring import (
 def test_rounds_are_the_means_worked_by_hand():
     data = federation(SIZES)
     positions, _ = train(Averaged(), data)
-    assert_near(positions[-1].state["x"], point(data), 1e-12)
+    assert_near(positions[-1].server_state["x"], point(data), 1e-12)
     assert [p.round for p in positions] == [1, 2, 3]
     assert [p.exchange for p in positions] == [0, 0, 0]
-    assert all(m["turns"] == 3 for m in positions[-1].memories.values())
+    assert all(m["turns"] == 3 for m in positions[-1].client_states.values())
 
 
 def test_a_run_repeats_itself_and_leaves_its_arguments_untouched():
@@ -46,12 +40,12 @@ def test_a_run_repeats_itself_and_leaves_its_arguments_untouched():
     before = copy.deepcopy([client.train.tensors for client in data.clients])
     first, rows = train(method, data)
     twice, again = train(method, data)
-    assert_same(first[-1].state, twice[-1].state)
+    assert_same(first[-1].server_state, twice[-1].server_state)
     assert rows == again
     for client, old in zip(data.clients, before, strict=True):
         assert_same(client.train.tensors, old)
     other, _ = train(method, data, Rng(4))
-    assert not torch.equal(first[-1].state["x"], other[-1].state["x"])
+    assert not torch.equal(first[-1].server_state["x"], other[-1].server_state["x"])
 
 
 def test_the_global_random_stream_is_neither_used_nor_moved():
@@ -63,7 +57,7 @@ def test_the_global_random_stream_is_neither_used_nor_moved():
     torch.manual_seed(2)
     np.random.seed(5)  # noqa: NPY002
     second, _ = train(SMALL, data)
-    assert_same(first[-1].state, second[-1].state)
+    assert_same(first[-1].server_state, second[-1].server_state)
 
 
 @pytest.mark.parametrize("rate", [0.25, 0.5, 1.0])
@@ -77,7 +71,7 @@ def test_a_cohort_is_a_share_of_the_clients_drawn_anew_each_round(rate):
     ]
     assert all(ids == tuple(sorted(set(ids))) and len(ids) == 8 * rate for ids in took_part)
     assert (len(set(took_part)) == 1) == (rate == 1)
-    turns = {i: m["turns"] for i, m in positions[-1].memories.items()}
+    turns = {i: m["turns"] for i, m in positions[-1].client_states.items()}
     assert sum(turns.values()) == 6 * 8 * rate
 
 
@@ -86,22 +80,22 @@ def test_clients_who_are_not_asked_keep_their_memory():
     positions, rows = train(Averaged(rounds=4), data, cohort=Cohort(1 / 3))
     for before, now in itertools.pairwise(positions):
         asked = {r.client for r in rows if r.name == "noise" and r.round == now.round}
-        for i in before.memories.keys() - asked:
-            assert now.memories[i] is before.memories[i]
+        for i in before.client_states.keys() - asked:
+            assert now.client_states[i] is before.client_states[i]
 
 
 def test_single_precision_data_give_single_precision_training():
     for dtype in (torch.float32, torch.float64):
-        state = train(SMALL, federation(dtype=dtype))[0][-1].state
-        assert {value.dtype for value in state["parameters"].values()} == {dtype}
+        server_state = train(SMALL, federation(dtype=dtype))[0][-1].server_state
+        assert {value.dtype for value in server_state["parameters"].values()} == {dtype}
 
 
 # --- protocols of several exchanges ----------------------------------------------------------
 
 
-def who(position):
+def who(state):
     """Client ids that delivered, by exchange."""
-    return [tuple(np.flatnonzero(row)) for row in position.state["who"].numpy()]
+    return [tuple(np.flatnonzero(row)) for row in state.server_state["who"].numpy()]
 
 
 def test_two_exchanges_are_one_round_even_if_a_client_is_lost_between_them():
@@ -112,7 +106,12 @@ def test_two_exchanges_are_one_round_even_if_a_client_is_lost_between_them():
     assert who(positions[-1]) == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
     assert rows_of(rows, "clients/asked") == [8, 8]
     assert rows_of(rows, "clients/failed") == [1, 0]
-    assert {i: m["turns"] for i, m in positions[-1].memories.items()} == {0: 4, 1: 4, 2: 3, 3: 4}
+    assert {i: m["turns"] for i, m in positions[-1].client_states.items()} == {
+        0: 4,
+        1: 4,
+        2: 3,
+        3: 4,
+    }
     assert {r.round for r in rows} == {1, 2}
     assert len(rows_of(rows, "test/turns", client=0)) == 2
 
@@ -141,7 +140,7 @@ def test_a_first_exchange_with_all_clients_ignores_the_rate():
 
 def test_every_exchange_has_streams_of_its_own():
     positions, _ = train(Relay(rounds=3, legs=3), federation(SIZES))
-    draws = positions[-1].state["who"].flatten().tolist()
+    draws = positions[-1].server_state["who"].flatten().tolist()
     assert len(set(draws)) == len(draws) == 9 * 4
 
 
@@ -153,7 +152,7 @@ RUNS = {
     "fedavg": (dataclasses.replace(SMALL, momentum=0.5), {"cohort": Cohort(0.5)}),
     "personal heads": (
         dataclasses.replace(SMALL, sharing={"head.*": "personal", "*": "shared"}),
-        {"cohort": Cohort(0.5), "evaluation": Evaluation(2, Tune(1))},
+        {"cohort": Cohort(0.5), "evaluation": Evaluation(2, FineTune(1))},
     ),
     "batch norm": (dataclasses.replace(SMALL, backbone=NormNet()), {"channels": (Clip(0.1),)}),
 }
@@ -164,15 +163,15 @@ def test_a_run_resumed_from_any_position_ends_the_same_to_the_last_bit(name):
     method, settings = RUNS[name]
     data = federation(SIZES)
     positions, rows = train(method, data, **settings)
-    for i, position in enumerate(positions):
-        loaded = Position.restore(saved_and_loaded(position.checkpoint()))
-        rest, new = train(method, data, position=loaded, **settings)
+    for i, state in enumerate(positions):
+        loaded = TrainerState.restore(saved_and_loaded(state.checkpoint()))
+        rest, new = train(method, data, state=loaded, **settings)
         assert len(rest) == len(positions) - i - 1
         last = rest[-1] if rest else loaded
-        assert_same(last.state, positions[-1].state)
+        assert_same(last.server_state, positions[-1].server_state)
         assert_same(
-            {str(k): v for k, v in last.memories.items()},
-            {str(k): v for k, v in positions[-1].memories.items()},
+            {str(k): v for k, v in last.client_states.items()},
+            {str(k): v for k, v in positions[-1].client_states.items()},
         )
         assert (last.round, last.exchange, last.answered) == (positions[-1].round, 0, ())
         assert new == rows[len(rows) - len(new) :]

@@ -1,10 +1,10 @@
-"""What a server learns is what the estimators learn, as numbers that clients can apply."""
+"""The server's boundary is that of the estimators, as numbers that clients can apply."""
 
 import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
-from fedhull import Euclidean, Hyperbolic, HyperbolicSVC
+from fedhull import EuclideanBoundary, HyperbolicBoundary, HyperbolicSVC
 from fedhull.boundary import Boundary
 from tests.fedhull.test_hull import spread
 
@@ -19,7 +19,7 @@ def test_a_learned_tree_predicts_as_the_estimator(num_classes):
     x, y = points(num_classes)
     for loss in ("hinge", "squared_hinge"):
         model = HyperbolicSVC(2.0, loss=loss, pairs=2).fit(x, y)
-        boundary = Hyperbolic(2.0, loss, pairs=2)
+        boundary = HyperbolicBoundary(2.0, loss, pairs=2)
         found = boundary.log_odds(boundary.fit(x, y, c=1.0), x, c=1.0)
         assert (found.argmax(axis=1) == model.predict(x)).all()
         assert found.shape == (len(x), num_classes)
@@ -27,12 +27,12 @@ def test_a_learned_tree_predicts_as_the_estimator(num_classes):
 
 def test_two_classes_in_flat_coordinates_are_those_of_scikit_learn():
     x, y = points(2)
-    boundary = Euclidean(0.7)
+    boundary = EuclideanBoundary(0.7)
     found = boundary.log_odds(boundary.fit(x, y, c=1.0), x, c=1.0)
     assert (found.argmax(axis=1) == LinearSVC(C=0.7).fit(x, y).predict(x)).all()
 
 
-@pytest.mark.parametrize("boundary", [Hyperbolic(2.0), Euclidean(2.0)])
+@pytest.mark.parametrize("boundary", [HyperbolicBoundary(2.0), EuclideanBoundary(2.0)])
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_scores_are_zero_along_the_curves(boundary: Boundary, num_classes):
     x, y = points(num_classes)
@@ -47,7 +47,7 @@ def test_scores_are_zero_along_the_curves(boundary: Boundary, num_classes):
             np.testing.assert_allclose(odds, at[k], atol=1e-6)
 
 
-@pytest.mark.parametrize("boundary", [Hyperbolic(), Euclidean()])
+@pytest.mark.parametrize("boundary", [HyperbolicBoundary(), EuclideanBoundary()])
 def test_a_class_without_points_is_an_error(boundary: Boundary):
     with pytest.raises(ValueError, match="class"):
         boundary.fit(np.zeros((3, 2)), np.array([0, 0, 0]), c=1.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhull.distance import distance, sinh_half_distance
+from fedhull.distance import poincare_distance, sinh_half_distance
 from tests.fedhull.test_hull import cluster, spread
 
 
@@ -23,13 +23,13 @@ def exact(x, y, c):
 def test_distances_are_those_of_fifty_digits(seed, c, dim):
     x, y = spread(seed, 4, c, dim=dim), spread(seed + 1, 3, c, dim=dim)
     expected = [[exact(a, b, c) for b in y] for a in x]
-    np.testing.assert_allclose(distance(x[:, None], y, c=c), expected, rtol=1e-12)
+    np.testing.assert_allclose(poincare_distance(x[:, None], y, c=c), expected, rtol=1e-12)
 
 
 def test_far_out_they_have_the_digits_that_gaps_have():
     x = cluster(0, 6, 20.0)  # gaps of 1e-8
     expected = [[exact(a, b, 1) for b in x] for a in x]
-    np.testing.assert_allclose(distance(x[:, None], x), expected, rtol=1e-6)
+    np.testing.assert_allclose(poincare_distance(x[:, None], x), expected, rtol=1e-6)
 
 
 def test_of_flat_space_it_is_half_of_the_metric_of_the_ball():

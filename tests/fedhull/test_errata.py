@@ -19,7 +19,7 @@ from fedhull.grouping import hull_distances
 from fedhull.hull import hull
 from fedhull.labels import logarithms, primitive_field
 from fedhull.reference import midpoints
-from fedhull.transmit import decode, encode, num_symbols, prime_above
+from fedhull.transmit import decode_hulls, encode_hulls, num_symbols, prime_above
 from tests.fedhull.test_grouping import hulls as clouds
 
 
@@ -30,13 +30,13 @@ def test_sums_of_labels_wrap_around_in_the_field_of_the_paper():
     total = sum(code.values(num_labels)[-2:])  # both in one bin
     theirs = prime_above(max((num_clients + 1) ** h, num_bins) - 1)
     sums = [total * pow(7, power, theirs) % theirs for power in range(num_symbols(1))]
-    assert decode(sums, num_bins=num_bins, modulus=theirs) == {7: total % theirs}
+    assert decode_hulls(sums, num_bins=num_bins, modulus=theirs) == {7: total % theirs}
     assert total % theirs != total
     with pytest.raises(ValueError, match="take a larger field"):
-        encode({7: total}, capacity=1, modulus=theirs)
+        encode_hulls({7: total}, capacity=1, modulus=theirs)
     ours = prime_above(max(num_bins, code.largest_sum(num_labels)))
-    sums = encode({7: total}, capacity=1, modulus=ours)
-    (found,) = decode(sums, num_bins=num_bins, modulus=ours).values()
+    sums = encode_hulls({7: total}, capacity=1, modulus=ours)
+    (found,) = decode_hulls(sums, num_bins=num_bins, modulus=ours).values()
     assert code.decode(found, num_labels) == [num_labels - 2, num_labels - 1]
 
 
@@ -60,9 +60,9 @@ def test_a_bin_as_large_as_the_field_is_invisible():
     q = 101
     assert [5 * pow(q, power, q) % q for power in range(6)] == [5, 0, 0, 0, 0, 0]
     with pytest.raises(ValueError, match="no bins of 1"):
-        decode([5, 0, 0, 0, 0, 0], num_bins=q, modulus=q)
+        decode_hulls([5, 0, 0, 0, 0, 0], num_bins=q, modulus=q)
     with pytest.raises(ValueError, match="take a larger field"):
-        encode({q: 5}, capacity=2, modulus=q)
+        encode_hulls({q: 5}, capacity=2, modulus=q)
     assert prime_above(q) > q
 
 

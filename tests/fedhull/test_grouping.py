@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from fedbolic.manifolds import Poincare
-from fedhull.grouping import (
-    Assignment,
-    KernighanLin,
-    Spectral,
-    hull_distances,
-    match_labels,
-)
+from fedhull.grouping import Assignment, KernighanLin, Spectral, hull_distances, match_labels
 from tests.fedhull.test_hull import spread
 
 seeds = st.integers(0, 2**31)

@@ -56,7 +56,7 @@ def exact_chain(points):
 
 
 def farther(flat, here, one, other):
-    """Whether the first of two points of one line with a corner is the farther of the two."""
+    """True if the first of two points of one line with a corner is the farther of the two."""
     at = [[Fraction(v, flat[i][0]) for v in flat[i][1:]] for i in (here, one, other)]
     away = [max(abs(a - b) for a, b in zip(at[0], of, strict=True)) for of in at[1:]]
     return away[0] > away[1]
@@ -100,7 +100,7 @@ def test_a_hull_is_that_of_algorithm_1(seed, n, c):
 
 
 def beyond_a_plane(flat, i):
-    """Whether a plane has this point on one side and all others on the other, by a program."""
+    """True if a plane separates this point from all others, by a linear program."""
     apart = np.delete(flat, i, axis=0) - flat[i]
     bound, nothing = -np.ones(len(apart)), np.zeros(flat.shape[1])
     return linprog(nothing, A_ub=apart, b_ub=bound, bounds=(None, None)).status == 0

@@ -22,15 +22,15 @@ from fedbolic.data import (
     Points,
 )
 from fedbolic.federated import RunStoppedError, Sequential
-from fedbolic.federated.modular import from_limbs, to_limbs
+from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
 from fedbolic.rng import Rng
 from fedhull import (
     Assignment,
     BoseChowla,
     Central,
-    Euclidean,
+    EuclideanBoundary,
     FedHull,
-    Hyperbolic,
+    HyperbolicBoundary,
     HyperbolicSVC,
     KernighanLin,
     PolarGrid,
@@ -39,7 +39,7 @@ from fedhull import (
 from fedhull.exchanges import Hulls, arrays
 from fedhull.graham import graham_scan
 from fedhull.leakage import quantised_hulls
-from tests.federated.boring import train
+from tests.federated.simple_method import train
 from tests.fedhull.test_grouping import hulls as clouds
 
 
@@ -76,9 +76,9 @@ def scores(rows, name):
     return {row.client: row.value for row in rows if row.name == name}
 
 
-def sent(grid, state, data):
+def sent(grid, server_state, data):
     """The bins of every label, as the clients made them."""
-    order, num_classes = state["order"].tolist(), state["num_classes"]
+    order, num_classes = server_state["order"].tolist(), server_state["num_classes"]
     return {
         order[client.id] * num_classes + k: bins.tolist()
         for client in data.clients
@@ -86,9 +86,9 @@ def sent(grid, state, data):
     }
 
 
-def received(state):
+def received(server_state):
     """The bins of every label, as the server read them."""
-    found = {name: tensor.numpy() for name, tensor in state["hulls"].items()}
+    found = {name: tensor.numpy() for name, tensor in server_state["hulls"].items()}
     labels = np.unique(found["labels"])
     return {int(of): sorted(found["bins"][found["labels"] == of].tolist()) for of in labels}
 
@@ -101,12 +101,12 @@ def received(state):
 def test_every_hull_is_the_same_before_and_after_the_coded_round(method, seed):
     data = federation(seed, num_clients=3)
     positions, _ = train(method, data)
-    state = positions[-1].state
-    assert received(state) == sent(method.grid, state, data)
+    server_state = positions[-1].server_state
+    assert received(server_state) == sent(method.grid, server_state, data)
 
 
 @pytest.mark.parametrize("grouping", [Assignment(), Spectral()])
-@pytest.mark.parametrize("boundary", [Hyperbolic(C=10.0), Euclidean(C=10.0)])
+@pytest.mark.parametrize("boundary", [HyperbolicBoundary(C=10.0), EuclideanBoundary(C=10.0)])
 def test_clear_classes_are_learned(grouping, boundary):
     _, rows = train(FedHull(grouping=grouping, boundary=boundary), federation(0))
     assert scores(rows, "holdout/accuracy")[None] == 1.0
@@ -166,16 +166,16 @@ def test_a_least_count_that_nothing_meets_stops_the_run():
 
 def hulls_exchange(method, data):
     """The second exchange: its phase, state and updates."""
-    state, memories = method.init(data.meta, Rng(0)), {}
+    server_state, client_states = method.init(data.meta, Rng(0)), {}
     for _ in range(2):
-        phase = method.phase(state)
-        messages = {client.id: phase.broadcast(state, client.id) for client in data.clients}
-        results = list(Sequential().run(phase, messages, data.clients, memories, Rng(1)))
-        memories = {client.id: memory for client, _, memory in results}
+        phase = method.phase(server_state)
+        messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
+        results = list(Sequential().run(phase, messages, data.clients, client_states, Rng(1)))
+        client_states = {client.id: client_state for client, _, client_state in results}
         updates = [(client.id, update) for client, update, _ in results]
         if isinstance(phase, Hulls):
-            return phase, state, updates
-        state = phase.server_update(state, phase.aggregator.aggregate(updates))
+            return phase, server_state, updates
+        server_state = phase.server_update(server_state, phase.aggregator.aggregate(updates))
     raise AssertionError("the second exchange is that of hulls")
 
 
@@ -183,20 +183,20 @@ def hulls_exchange(method, data):
 @given(st.integers(0, 2**31), st.data())
 def test_an_altered_sum_stops_the_run(seed, data):
     method = FedHull()
-    phase, state, updates = hulls_exchange(method, federation(seed % 100))
+    phase, server_state, updates = hulls_exchange(method, federation(seed % 100))
     total = phase.aggregator.aggregate(updates)
     symbols = from_limbs(total.payload["sums"])
     place = data.draw(st.integers(0, len(symbols) - 1))
     symbols[place] = (symbols[place] + data.draw(st.integers(1, phase.modulus - 1))) % phase.modulus
     altered = dataclasses.replace(total, payload={"sums": to_limbs(symbols, phase.modulus)})
     with pytest.raises(RunStoppedError):
-        phase.server_update(state, altered)
+        phase.server_update(server_state, altered)
 
 
 def test_a_capacity_below_what_is_sent_stops_the_run():
     method, data = FedHull(), federation(0)
-    phase, state, _ = hulls_exchange(method, data)
-    _, _, memories = zip(
+    phase, server_state, _ = hulls_exchange(method, data)
+    _, _, client_states = zip(
         *Sequential().run(
             method.phase(method.init(data.meta, Rng(0))),
             {c.id: method.broadcast(method.init(data.meta, Rng(0)), c.id) for c in data.clients},
@@ -206,9 +206,14 @@ def test_a_capacity_below_what_is_sent_stops_the_run():
         ),
         strict=True,
     )
-    small = state | {"capacity": max(len(memory["own_bins"]) for memory in memories)}
+    small = server_state | {
+        "capacity": max(len(client_state["own_bins"]) for client_state in client_states)
+    }
     messages = {client.id: phase.broadcast(small, client.id) for client in data.clients}
-    kept = {client.id: memory for client, memory in zip(data.clients, memories, strict=True)}
+    kept = {
+        client.id: client_state
+        for client, client_state in zip(data.clients, client_states, strict=True)
+    }
     updates = [
         (c.id, u) for c, u, _ in Sequential().run(phase, messages, data.clients, kept, Rng(1))
     ]
@@ -224,12 +229,12 @@ def test_the_order_of_labels_is_drawn_and_not_that_of_ids():
 
 def test_a_client_is_told_its_own_place_only():
     data = federation(0)
-    state = FedHull().init(data.meta, Rng(0))
+    server_state = FedHull().init(data.meta, Rng(0))
     for client in data.clients:
-        message = FedHull().broadcast(state, client.id)
-        assert message["place"] == int(state["order"][client.id])
+        message = FedHull().broadcast(server_state, client.id)
+        assert message["place"] == int(server_state["order"][client.id])
         assert "order" not in message
-    assert "place" not in FedHull().broadcast(state, HOLDOUT)
+    assert "place" not in FedHull().broadcast(server_state, HOLDOUT)
 
 
 def test_inputs_that_are_no_points_of_the_plane_are_refused():
@@ -249,9 +254,9 @@ def test_points_outside_the_disc_fail_at_their_client():
 @pytest.mark.parametrize("hulls", ["none", "once", "released"])
 def test_training_in_one_place_is_the_estimator_on_all_points(hulls):
     data = federation(0, apart=1.0)
-    method = Central(Hyperbolic(C=0.3), hulls=hulls)
+    method = Central(HyperbolicBoundary(C=0.3), hulls=hulls)
     positions, _ = train(method, data)
-    learned = positions[-1].state["model"]
+    learned = positions[-1].server_state["model"]
     x = np.concatenate([client.train.all()["x"].numpy() for client in data.clients])
     y = np.concatenate([client.train.all()["y"].numpy() for client in data.clients])
     if hulls != "none":
@@ -276,14 +281,14 @@ def test_olsson_has_the_accuracies_of_the_paper(data_root):
         source = Points(path, ClassRuns(3, legacy=3), split=3, root=data_root)
         data = source.load(Rng(seed).at("data"))
         positions, rows = train(FedHull(grid, grouping=Spectral()), data)
-        assert received(positions[-1].state) == sent(grid, positions[-1].state, data)
+        assert received(positions[-1].server_state) == sent(grid, positions[-1].server_state, data)
         found.append(100 * scores(rows, "holdout/accuracy")[None])
         if seed == 0:
             for method, published in (
                 (Central(), 79.17),
-                (Central(Euclidean()), 68.75),
+                (Central(EuclideanBoundary()), 68.75),
                 (Central(hulls="released"), 83.33),
-                (Central(Euclidean(), hulls="released"), 77.08),
+                (Central(EuclideanBoundary(), hulls="released"), 77.08),
             ):
                 _, rows = train(method, data)
                 assert 100 * scores(rows, "holdout/accuracy")[None] == pytest.approx(
@@ -305,6 +310,8 @@ def test_hulls_hold_fewer_points_than_all_and_the_released_ones_repeat_one():
 def test_pictures_show_hulls_and_boundaries():
     data = federation(0)
     positions, _ = train(FedHull(), data)
-    (drawn,) = FedHull().figures(positions[-1].state, data).values()
+    (drawn,) = FedHull().figures(positions[-1].server_state, data).values()
     assert int(drawn.curve_dashed.sum()) == 3
-    assert int((~drawn.curve_dashed).sum()) == len(positions[-1].state["hulls"]["labels"].unique())
+    assert int((~drawn.curve_dashed).sum()) == len(
+        positions[-1].server_state["hulls"]["labels"].unique()
+    )

@@ -10,21 +10,23 @@ import torch
 
 from fedbolic.data import Examples, FederatedData, Meta
 from fedbolic.federated import RunStoppedError
-from fedhull import Euclidean, FedHull, Hyperbolic, HyperbolicSVC, PolarGrid, hull
+from fedhull import EuclideanBoundary, FedHull, HyperbolicBoundary, HyperbolicSVC, PolarGrid, hull
 from fedhull.leakage import leakage, quantised_hull, quantised_hulls
-from tests.federated.boring import train
+from tests.federated.simple_method import train
 from tests.fedhull.test_method import federation, received, scores, sent
 
 EDGE = float(np.nextafter(1, 0))
-every_boundary = pytest.mark.parametrize("boundary", [Hyperbolic(C=10.0), Euclidean(C=10.0)])
+every_boundary = pytest.mark.parametrize(
+    "boundary", [HyperbolicBoundary(C=10.0), EuclideanBoundary(C=10.0)]
+)
 
 
-def replaced(data, change):
+def replaced(data, delta):
     """The same federation with ``change(points, labels)`` for every client's training points."""
     clients = []
     for client in data.clients:
         own = client.train.all()
-        x, y = change(own["x"].numpy(), own["y"].numpy())
+        x, y = delta(own["x"].numpy(), own["y"].numpy())
         examples = Examples({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
         clients.append(dataclasses.replace(client, train=examples))
     return FederatedData(tuple(clients), data.meta, data.holdout)
@@ -34,8 +36,8 @@ def learned(data, **settings):
     """The server's accuracy; that hulls arrive as they were sent is looked at on the way."""
     method = FedHull(**settings)
     positions, rows = train(method, data)
-    state = positions[-1].state
-    assert received(state) == sent(method.grid, state, data)
+    server_state = positions[-1].server_state
+    assert received(server_state) == sent(method.grid, server_state, data)
     return scores(rows, "holdout/accuracy")[None]
 
 

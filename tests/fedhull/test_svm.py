@@ -16,7 +16,7 @@ from fedhull.svm import fit_normal
 
 seeds = st.integers(0, 2**31)
 losses = st.sampled_from(["hinge", "squared_hinge"])
-prices = st.sampled_from([0.01, 0.1, 5.0, 2e4])
+penalties = st.sampled_from([0.01, 0.1, 5.0, 2e4])
 
 
 def examples(seed, n, dim=2, apart=1.0):
@@ -33,7 +33,7 @@ def objective(w, x, y, C, loss):
 
 
 @settings(max_examples=60)
-@given(seeds, st.integers(1, 200), st.sampled_from([1, 2, 7]), prices, losses)
+@given(seeds, st.integers(1, 200), st.sampled_from([1, 2, 7]), penalties, losses)
 def test_every_solution_is_certified(seed, n, dim, C, loss):
     for apart in (0.0, 3.0):
         x, y = examples(seed, n, dim, apart)
@@ -43,7 +43,7 @@ def test_every_solution_is_certified(seed, n, dim, C, loss):
 
 
 @settings(max_examples=30)
-@given(seeds, st.integers(2, 60), prices, losses)
+@given(seeds, st.integers(2, 60), penalties, losses)
 def test_nothing_nearby_is_better_than_the_gap_allows(seed, n, C, loss):
     x, y = examples(seed, n)
     solved = fit_normal(x, y, C=C, loss=loss)

@@ -1,4 +1,4 @@
-"""FED-PUB against its equations: masks, embeddings, means by likeness, what stays."""
+"""FED-PUB against its equations: masks, embeddings, means by similarity, what stays."""
 
 import dataclasses
 from itertools import pairwise
@@ -17,7 +17,7 @@ from fedbolic.federated import Cohort, Sequential, Trainer
 from fedbolic.optim import Adam
 from fedbolic.rng import Rng
 from flatland import GCN, FedPub, FlatLand, MaskedGCN
-from flatland.fedpub import likeness, random_graph
+from flatland.fedpub import random_graph, similarity
 from tests.flatland.cases import ODD, federation, graph_of, path
 from tests.flatland.test_joint import ALIKE, agree
 from tests.flatland.test_method import begin, next_state, start, work
@@ -39,7 +39,7 @@ def normalised(graph):
 
 
 def hidden(graph, p):
-    """What the second convolution gives, on dense matrices."""
+    """Output of the second convolution, on dense matrices."""
     a, h = normalised(graph)
     h = (a @ h @ (p["body.0.space"] * p["body.0.mask"]) + p["body.0.bias"]).relu()
     return a @ h @ (p["body.1.space"] * p["body.1.mask"]) + p["body.1.bias"]
@@ -79,12 +79,12 @@ def test_the_random_graph_has_five_parts_that_nothing_joins():
 
 
 def test_an_embedding_is_the_mean_over_the_random_graph(data):
-    state = begin(METHOD, data)
-    graph = random_graph(state["seed"], 5, torch.device("cpu"), torch.float64)
+    server_state = begin(METHOD, data)
+    graph = random_graph(server_state["seed"], 5, torch.device("cpu"), torch.float64)
     found = []
-    for update, memory in work(METHOD, data.clients, state).values():
-        after = tree.add(state["parameters"], update.payload["change"])
-        p = {**after, **memory["parameters"]}
+    for update, client_state in work(METHOD, data.clients, server_state).values():
+        after = tree.add(server_state["parameters"], update.payload["delta"])
+        p = {**after, **client_state["parameters"]}
         assert_close(update.payload["embedding"], hidden(graph, p).mean(0))
         found.append(update.payload["embedding"])
     assert not torch.allclose(found[0], found[1])
@@ -95,18 +95,18 @@ def test_likeness_is_a_softmax_of_cosines(temperature):
     x = np.random.default_rng(0).normal(size=(5, 7))
     expected = np.array([[np.exp(temperature * (1 - cosine(a, b))) for b in x] for a in x])
     expected /= expected.sum(1, keepdims=True)
-    assert_close(likeness(torch.from_numpy(x), temperature), torch.from_numpy(expected))
+    assert_close(similarity(torch.from_numpy(x), temperature), torch.from_numpy(expected))
 
 
 def test_every_client_gets_a_mean_of_its_own(data):
-    state = begin(METHOD, data)
-    results = work(METHOD, data.clients, state)
-    after = next_state(METHOD, state, results)
+    server_state = begin(METHOD, data)
+    results = work(METHOD, data.clients, server_state)
+    after = next_state(METHOD, server_state, results)
     trained = {
-        i: tree.add(state["parameters"], u.payload["change"]) for i, (u, _) in results.items()
+        i: tree.add(server_state["parameters"], u.payload["delta"]) for i, (u, _) in results.items()
     }
     embeddings = torch.stack([u.payload["embedding"] for u, _ in results.values()])
-    shares = likeness(embeddings, METHOD.temperature).tolist()
+    shares = similarity(embeddings, METHOD.temperature).tolist()
     for i, row in zip(results, shares, strict=True):
         message = METHOD.broadcast(after, i)
         for name, value in message["parameters"].items():
@@ -118,32 +118,32 @@ def test_every_client_gets_a_mean_of_its_own(data):
 
 
 def test_who_did_not_answer_keeps_its_mean_and_who_is_new_gets_that_of_all(data):
-    state = begin(METHOD, data)
-    results = work(METHOD, data.clients[:3], state)
-    after = next_state(METHOD, state, results)
+    server_state = begin(METHOD, data)
+    results = work(METHOD, data.clients[:3], server_state)
+    after = next_state(METHOD, server_state, results)
     later = next_state(METHOD, after, work(METHOD, data.clients[:2], after))
     assert later["clients"]["2"] is after["clients"]["2"]
-    changes = [u.payload["change"]["head.space"] for u, _ in results.values()]
-    common = state["parameters"]["head.space"] + torch.stack(changes).mean(0)
+    changes = [u.payload["delta"]["head.space"] for u, _ in results.values()]
+    common = server_state["parameters"]["head.space"] + torch.stack(changes).mean(0)
     for client_id in (3, HOLDOUT):
         assert_close(METHOD.broadcast(after, client_id)["parameters"]["head.space"], common)
 
 
 def test_masks_stay_and_everything_else_is_declared(data):
-    state = begin(METHOD, data)
-    for update, memory in work(METHOD, data.clients, state).values():
-        assert tree.signature(update.payload) == tree.signature(METHOD.template(state))
-        assert not any("mask" in name for name in update.payload["change"])
-        assert set(memory["parameters"]) == {"body.0.mask", "body.1.mask", "head.mask"}
+    server_state = begin(METHOD, data)
+    for update, client_state in work(METHOD, data.clients, server_state).values():
+        assert tree.signature(update.payload) == tree.signature(METHOD.template(server_state))
+        assert not any("mask" in name for name in update.payload["delta"])
+        assert set(client_state["parameters"]) == {"body.0.mask", "body.1.mask", "head.mask"}
 
 
 def test_a_local_update_is_adam_on_the_papers_loss(data):
     method = dataclasses.replace(
         METHOD, proximal=0.02, sparsity=0.003, weight_decay=1e-3, optimizer=Adam(eps=1e-3)
     )
-    state = begin(method, data)
-    for i, (update, memory) in work(method, data.clients, state).items():
-        p = tree.clone(start(method, data, state, i)[0]["parameters"])
+    server_state = begin(method, data)
+    for i, (update, client_state) in work(method, data.clients, server_state).items():
+        p = tree.clone(start(method, data, server_state, i)[0]["parameters"])
         first = tree.clone(p)
         for value in p.values():
             value.requires_grad_()
@@ -152,16 +152,16 @@ def test_a_local_update_is_adam_on_the_papers_loss(data):
         for _ in range(3):
             optimizer.zero_grad()
             logits = by_the_paper(data.clients[i].train.graph, p)[batch["node"]]
-            pull = sum((p[n] - first[n]).square().sum() for n in state["parameters"])
+            pull = sum((p[n] - first[n]).square().sum() for n in server_state["parameters"])
             masks = sum(p[n].abs().sum() for n in p if n.endswith("mask"))
             (cross_entropy(logits, batch["y"]) + 0.01 * pull + 0.003 * masks).backward()
             optimizer.step()
         for name, value in p.items():
             new = value.detach()
-            if name in state["parameters"]:
-                assert_close(update.payload["change"][name], new - first[name])
+            if name in server_state["parameters"]:
+                assert_close(update.payload["delta"][name], new - first[name])
             else:
-                assert_close(memory["parameters"][name], new)
+                assert_close(client_state["parameters"][name], new)
 
 
 def test_without_masks_and_likeness_it_is_fedavg(data):
@@ -170,7 +170,9 @@ def test_without_masks_and_likeness_it_is_fedavg(data):
     theirs = FlatLand(
         GCN((6, 4), dropout=0.0), rounds=3, sharing={"*": "shared"}, weights="uniform"
     )
-    ends = [list(Trainer(Sequential()).run(m, data, Rng(3)))[-1][0].state for m in (ours, theirs)]
+    ends = [
+        list(Trainer(Sequential()).run(m, data, Rng(3)))[-1][0].server_state for m in (ours, theirs)
+    ]
     for client in data.clients:
         assert_close(ends[0]["clients"][str(client.id)], ends[1]["parameters"])
 

@@ -10,7 +10,7 @@ from fedbolic import tree
 from fedbolic.manifolds import Lorentz
 from fedbolic.rng import Rng
 from flatland import FlatLand, Frame, LorentzGCN, Twin
-from flatland.blocks import block
+from flatland.blocks import graph_block
 from flatland.frames import FLAT_FRAMES, FRAMES, FlatPrototypes, LorentzPrototypes, boosted
 from flatland.method import CURVATURE
 from flatland.model import time_of
@@ -93,12 +93,12 @@ def test_in_nearly_flat_space_the_frames_logits_are_the_twins():
 def test_in_nearly_flat_space_the_frame_is_the_twin_by_means():
     graph = graph_of(star(6), 8)
     frame, p, buffers = values(Frame((6, 4), dropout=0.0, centred=True), c=0.0101, time=0.0)
-    logits = frame(p, buffers, block((graph,)))[0]
+    logits = frame(p, buffers, graph_block((graph,)))[0]
     gaps = {}
     for weights in ("mean", "symmetric"):
         twin, q, _ = values(Twin((6, 4), dropout=0.0, neighbours=weights))
         q = {name: p[name] for name in q}
-        gaps[weights] = float((logits - twin(q, buffers, block((graph,)))[0]).abs().max())
+        gaps[weights] = float((logits - twin(q, buffers, graph_block((graph,)))[0]).abs().max())
     assert 20 * gaps["mean"] < gaps["symmetric"]
 
 
@@ -106,9 +106,9 @@ def test_a_centred_layer_gets_nothing_from_time_in_nearly_flat_space():
     graph = graph_of(path(6), 6)
     for centred in (True, False):
         model, p, buffers = values(Frame((5,), dropout=0.0, centred=centred), c=0.0101)
-        with_time = model(p, buffers, block((graph,)))[0]
+        with_time = model(p, buffers, graph_block((graph,)))[0]
         without = {**p, "body.0.time": torch.zeros_like(p["body.0.time"])}
-        gap = (with_time - model(without, buffers, block((graph,)))[0]).abs().max()
+        gap = (with_time - model(without, buffers, graph_block((graph,)))[0]).abs().max()
         assert (gap < 0.05) == centred
 
 
@@ -117,11 +117,11 @@ def test_a_clients_own_are_its_frame_and_its_curvature(network):
     data = federation()
     sharing = FRAMES if isinstance(network, Frame) else FLAT_FRAMES
     method = FlatLand(network, sharing=sharing)
-    for update, memory in work(method, data.clients, begin(method, data)).values():
+    for update, client_state in work(method, data.clients, begin(method, data)).values():
         curved = {CURVATURE} if isinstance(network, Frame) else set()
-        assert set(memory["parameters"]) == {"head.frame"} | curved
-        assert {"head.space", "head.bias"} <= set(update.payload["change"])
-        assert memory["parameters"]["head.frame"].abs().max() > 0
+        assert set(client_state["parameters"]) == {"head.frame"} | curved
+        assert {"head.space", "head.bias"} <= set(update.payload["delta"])
+        assert client_state["parameters"]["head.frame"].abs().max() > 0
 
 
 def test_networks_of_frames_that_cannot_be_are_refused():
@@ -132,47 +132,53 @@ def test_networks_of_frames_that_cannot_be_are_refused():
 
 def test_shrink_sends_what_is_personal_but_the_curvature_and_keeps_its_mean():
     data = federation()
-    method = FlatLand(NET, shrink=0.5, weights="uniform")
-    state = begin(method, data)
-    results = work(method, data.clients, state)
-    after = next_state(method, state, results)
-    assert set(state["means"]) == {"body.0.time", "body.1.time", "head.time"}
+    method = FlatLand(NET, personal_proximal=0.5, weights="uniform")
+    server_state = begin(method, data)
+    results = work(method, data.clients, server_state)
+    after = next_state(method, server_state, results)
+    assert set(server_state["means"]) == {"body.0.time", "body.1.time", "head.time"}
     for name, mean in after["means"].items():
-        own = torch.stack([memory["parameters"][name] for _, memory in results.values()])
+        own = torch.stack(
+            [client_state["parameters"][name] for _, client_state in results.values()]
+        )
         assert_close(mean, own.mean(0))
-        for i, (_, memory) in results.items():  # what is a client's own stays so, bit for bit
-            local, _ = start(method, data, after, i, memory)
-            assert torch.equal(local["parameters"][name], memory["parameters"][name])
+        for i, (_, client_state) in results.items():  # what is a client's own stays so, bit for bit
+            local, _ = start(method, data, after, i, client_state)
+            assert torch.equal(local["parameters"][name], client_state["parameters"][name])
 
 
 def test_a_late_client_begins_at_the_mean():
     data = federation()
-    method = FlatLand(NET, shrink=0.5)
-    state = begin(method, data)
-    state = next_state(method, state, work(method, data.clients[:2], state))
-    local, _ = start(method, data, state, 2)
-    for name, mean in state["means"].items():
+    method = FlatLand(NET, personal_proximal=0.5)
+    server_state = begin(method, data)
+    server_state = next_state(method, server_state, work(method, data.clients[:2], server_state))
+    local, _ = start(method, data, server_state, 2)
+    for name, mean in server_state["means"].items():
         assert torch.equal(local["parameters"][name], mean)
 
 
 def test_the_stronger_it_shrinks_the_nearer_clients_are():
     data, spreads = federation(), []
-    for shrink in (0.0, 1.0, 100.0):
-        method = FlatLand(NET, shrink=shrink)
-        state, memories = begin(method, data), None
+    for personal_proximal in (0.0, 1.0, 100.0):
+        method = FlatLand(NET, personal_proximal=personal_proximal)
+        server_state, client_states = begin(method, data), None
         for round in (1, 2, 3):
-            results = work(method, data.clients, state, memories, round)
-            state = next_state(method, state, results)
-            memories = {i: memory for i, (_, memory) in results.items()}
-        own = torch.stack([m["parameters"]["head.time"] for m in memories.values()])
+            results = work(method, data.clients, server_state, client_states, round)
+            server_state = next_state(method, server_state, results)
+            client_states = {i: client_state for i, (_, client_state) in results.items()}
+        own = torch.stack([m["parameters"]["head.time"] for m in client_states.values()])
         spreads.append(float(own.std(0).sum()))
     assert spreads[0] > spreads[1] > spreads[2]
 
 
 def test_without_shrinking_nothing_more_is_sent_or_kept():
     data = federation()
-    state = begin(FlatLand(NET), data)
-    assert set(state) == {"parameters", "buffers", "seed"}
-    assert tree.num_bytes(state) < tree.num_bytes(begin(FlatLand(NET, shrink=1.0), data))
-    with pytest.raises(ValueError, match="shrink"):
-        dataclasses.replace(FlatLand(LorentzGCN((2,))), shrink=-1.0).init(data.meta, Rng(0))
+    server_state = begin(FlatLand(NET), data)
+    assert set(server_state) == {"parameters", "buffers", "seed"}
+    assert tree.num_bytes(server_state) < tree.num_bytes(
+        begin(FlatLand(NET, personal_proximal=1.0), data)
+    )
+    with pytest.raises(ValueError, match="personal_proximal"):
+        dataclasses.replace(FlatLand(LorentzGCN((2,))), personal_proximal=-1.0).init(
+            data.meta, Rng(0)
+        )

@@ -13,18 +13,18 @@ from fedbolic.federated import (
     Batched,
     Cohort,
     Evaluation,
-    Schedule,
+    FineTune,
+    LocalTraining,
     Sequential,
     Trainer,
-    Tune,
     Workers,
 )
-from fedbolic.federated import auto as trying
+from fedbolic.federated.engines import auto as trying
 from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, LorentzGCN
-from flatland.blocks import Sparse, block
+from flatland.blocks import Sparse, graph_block
 from flatland.method import SHARING
-from tests.federated.boring import assert_near
+from tests.federated.simple_method import assert_near
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.test_method import ROWS, VARIANTS
 
@@ -34,7 +34,7 @@ ALIKE = [(path(9), 9), (star(8), 8), (complete(6), 9), ([], 8)]
 
 
 def agree(method, data, caplog, **settings):
-    """Whether a run of the two engines ends in the same place, rows and all; no client alone."""
+    """True if runs of the two engines end in the same state and rows, with no client alone."""
     ends = []
     with caplog.at_level(logging.INFO, "fedbolic"):
         for engine in (Sequential(), Batched()):
@@ -42,10 +42,10 @@ def agree(method, data, caplog, **settings):
             ends.append((exchanges[-1][0], [row for _, new in exchanges for row in new]))
     assert "one by one" not in caplog.text
     (plain, rows), (fast, new) = ends
-    assert_near(fast.state, plain.state, TOLERANCE)
-    assert fast.memories.keys() == plain.memories.keys()
-    for i, memory in plain.memories.items():
-        assert_near(fast.memories[i], memory, TOLERANCE)
+    assert_near(fast.server_state, plain.server_state, TOLERANCE)
+    assert fast.client_states.keys() == plain.client_states.keys()
+    for i, client_state in plain.client_states.items():
+        assert_near(fast.client_states[i], client_state, TOLERANCE)
     assert [row[:3] for row in new] == [row[:3] for row in rows]
     assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=TOLERANCE)
 
@@ -70,8 +70,8 @@ def on(network, **settings):
 
 @pytest.mark.parametrize("network", [GCN((6,)), LorentzGCN((6,))])
 def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
-    method = on(network, rounds=4, proximal=0.1, schedule=Schedule(2, batch_size=2))
-    settings = {"cohort": Cohort(0.5), "evaluation": Evaluation(tune=Tune(1))}
+    method = on(network, rounds=4, proximal=0.1, local=LocalTraining(2, batch_size=2))
+    settings = {"cohort": Cohort(0.5), "evaluation": Evaluation(fine_tuning=FineTune(1))}
     agree(method, federation(ALIKE), caplog, **settings)
 
 
@@ -81,9 +81,9 @@ def test_worker_processes_give_the_same(network):
     method = on(network, rounds=2, proximal=0.1)
     ends = [list(Trainer(e).run(method, data, Rng(3)))[-1] for e in (Sequential(), Workers(2))]
     (plain, rows), (spread, new) = ends
-    assert_near(spread.state, plain.state, TOLERANCE)
-    for i, memory in plain.memories.items():
-        assert_near(spread.memories[i], memory, TOLERANCE)
+    assert_near(spread.server_state, plain.server_state, TOLERANCE)
+    for i, client_state in plain.client_states.items():
+        assert_near(spread.client_states[i], client_state, TOLERANCE)
     assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=TOLERANCE)
 
 
@@ -91,24 +91,27 @@ def test_worker_processes_give_the_same(network):
 def test_engines_are_timed_on_graphs_and_the_chosen_one_gives_the_same(batch_size, monkeypatch):
     monkeypatch.setattr(trying, "TRIALS", 1)
     data = federation(ALIKE, sparse=True)
-    method = FlatLand(LorentzGCN((4,)), rounds=2, schedule=Schedule(2, batch_size))
+    method = FlatLand(LorentzGCN((4,)), rounds=2, local=LocalTraining(2, batch_size))
     auto = Auto((Sequential(), Batched()))
-    position = Trainer(auto).begin(method, data, Rng(3))
-    _, seconds = Trainer(auto).settle(method, data, Rng(3), position)
+    state = Trainer(auto).begin(method, data, Rng(3))
+    _, seconds = Trainer(auto).settle(method, data, Rng(3), state)
     assert len(seconds) == 2
     assert all(0 < s < float("inf") for s in seconds.values())
     found, plain = (
-        list(Trainer(engine).run(method, data, Rng(3), position))[-1][0]
+        list(Trainer(engine).run(method, data, Rng(3), state))[-1][0]
         for engine in (auto, Sequential())
     )
-    assert_near(found.state, plain.state, TOLERANCE)
+    assert_near(found.server_state, plain.server_state, TOLERANCE)
 
 
 def test_every_client_of_a_block_has_its_own_curvature(caplog):
     data = federation(ALIKE)
     method = FlatLand(LorentzGCN((6,)), rounds=2, curvature_rate=5.0)
-    *_, (position, _) = Trainer(Batched()).run(method, data, Rng(3))
-    raws = {float(memory["parameters"]["curvature.raw"]) for memory in position.memories.values()}
+    *_, (state, _) = Trainer(Batched()).run(method, data, Rng(3))
+    raws = {
+        float(client_state["parameters"]["curvature.raw"])
+        for client_state in state.client_states.values()
+    }
     assert len(raws) == len(data.clients)
 
 
@@ -122,12 +125,12 @@ def dense(matrix):
 
 def test_a_block_has_its_clients_along_the_diagonal():
     graphs = tuple(graph_of(pairs, n, seed=n, sparse=True) for pairs, n in ALIKE)
-    joint, n, width = block(graphs), 9, 5
+    joint, n, width = graph_block(graphs), 9, 5
     for of in ("features", "neighbours", "symmetric"):
         k = width if of == "features" else n
         expected = torch.zeros(4 * n, 4 * k, dtype=torch.float64)
         for i, graph in enumerate(graphs):
-            alone = dense(getattr(block((graph,)), of))
+            alone = dense(getattr(graph_block((graph,)), of))
             expected[i * n : i * n + alone.shape[0], i * k : i * k + alone.shape[1]] = alone
         assert torch.equal(dense(getattr(joint, of)), expected)
         assert torch.equal(dense(getattr(joint, of).transposed), expected.T)
@@ -156,7 +159,7 @@ def test_very_unequal_clients_are_not_filled_up_to_the_largest(monkeypatch):
         shapes.append(joint.shape)
         return forward(network, joint)
 
-    monkeypatch.setattr("flatland.model.Curved.forward", noted)
+    monkeypatch.setattr("flatland.model.LorentzNetwork.forward", noted)
     data = federation([(path(20), 20), (path(19), 19), (path(3), 3), (path(3), 3)])
     method = FlatLand(LorentzGCN((4,), dropout=0.0), rounds=1, curvature=Constant())
     list(Trainer(Batched()).run(method, data, Rng(0)))
@@ -169,7 +172,7 @@ def test_a_graph_that_nobody_holds_is_forgotten():
 
     before = len(_ALONE)
     graph = graph_of(path(3), 3)
-    assert block((graph,)) is block((graph,))
+    assert graph_block((graph,)) is graph_block((graph,))
     assert len(_ALONE) == before + 1
     del graph
     assert len(_ALONE) == before
@@ -182,8 +185,8 @@ def test_nothing_is_left_of_an_exchange(network):
         return sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects())
 
     data, method = federation(ALIKE), on(network, rounds=1)
-    state = method.init(data.meta, Rng(0))
-    messages = {client.id: method.broadcast(state, client.id) for client in data.clients}
+    server_state = method.init(data.meta, Rng(0))
+    messages = {client.id: method.broadcast(server_state, client.id) for client in data.clients}
     counts = []
     for _ in range(4):
         list(Batched().run(method, messages, data.clients, {}, Rng(0)))

@@ -9,19 +9,19 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from fedbolic import tree
-from fedbolic.baselines import Majority
 from fedbolic.data import HOLDOUT, IID, BlockModel, Graphs, GraphSplit
-from fedbolic.federated import Batched, Schedule, Sequential, Total, Trainer, Update
-from fedbolic.federated.delivery import Delivery
+from fedbolic.federated import AggregatedUpdate, Batched, LocalTraining, Sequential, Trainer, Update
+from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.manifolds import Curvature
+from fedbolic.methods import Majority
 from fedbolic.optim import Adam
 from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, Frame, LorentzGCN, Twin
 from flatland.frames import FLAT_FRAMES, FRAMES
 from flatland.method import CURVATURE, SHARING
 from flatland.ricci import BOUNDS, mean_ricci
-from tests.federated.boring import assert_same
-from tests.federated.boring import federation as vectors
+from tests.federated.simple_method import assert_same
+from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import federation
 from tests.flatland.test_model import by_the_paper
 
@@ -42,7 +42,7 @@ ROWS = {
 VARIANTS = {
     "Frame": FlatLand(Frame((6,)), sharing=FRAMES),
     "Twin": FlatLand(Twin((6,)), sharing=FLAT_FRAMES),
-    "Shrink": FlatLand(NET, shrink=0.5),
+    "Shrink": FlatLand(NET, personal_proximal=0.5),
     "LorShare": FlatLand(NET, sharing={"curvature.*": "personal", "*": "shared"}),
 }
 
@@ -58,26 +58,26 @@ def begin(method, data):
     return tree.to(method.init(data.meta, RNG), "cpu", torch.float64)
 
 
-def work(method, clients, state, memories=None, round=1):
+def work(method, clients, server_state, client_states=None, round=1):
     """Updates and memories of clients after one round."""
     return {
         client.id: method.local_update(
-            method.broadcast(state, client.id),
+            method.broadcast(server_state, client.id),
             client,
-            (memories or {}).get(client.id, {}),
+            (client_states or {}).get(client.id, {}),
             RNG.at(round, "client", client.id),
         )
         for client in clients
     }
 
 
-def next_state(method, state, results):
+def next_state(method, server_state, results):
     updates = [(i, update) for i, (update, _) in results.items()]
-    return method.server_update(state, method.aggregator.aggregate(updates))
+    return method.server_update(server_state, method.aggregator.aggregate(updates))
 
 
-def start(method, data, state, i, memory=None):
-    return method.start(method.broadcast(state, i), data.clients[i], memory or {})
+def start(method, data, server_state, i, client_state=None):
+    return method.start(method.broadcast(server_state, i), data.clients[i], client_state or {})
 
 
 def curvature(raw):
@@ -90,10 +90,10 @@ def test_a_local_update_is_adam_on_the_papers_loss(data):
     method = dataclasses.replace(
         METHOD, proximal=0.02, weight_decay=1e-3, curvature_rate=0.5, optimizer=Adam(eps=1e-3)
     )
-    state = begin(method, data)
-    for i, (update, memory) in work(method, data.clients, state).items():
+    server_state = begin(method, data)
+    for i, (update, client_state) in work(method, data.clients, server_state).items():
         client = data.clients[i]
-        p = tree.clone(start(method, data, state, i)[0]["parameters"])
+        p = tree.clone(start(method, data, server_state, i)[0]["parameters"])
         first = tree.clone(p)
         curved = p.pop(CURVATURE).requires_grad_()
         for value in p.values():
@@ -111,64 +111,66 @@ def test_a_local_update_is_adam_on_the_papers_loss(data):
             c = low + (high - low) * curved.sigmoid()
             batch = client.train.all()
             logits = by_the_paper(client.train.graph, p, c)[batch["node"]]
-            pull = sum((p[n] - first[n]).square().sum() for n in state["parameters"])
+            pull = sum((p[n] - first[n]).square().sum() for n in server_state["parameters"])
             (cross_entropy(logits, batch["y"]) + 0.01 * pull).backward()  # lambda = mu / 2
             optimizer.step()
         for name in p:
             new = p[name].detach()
-            if name in state["parameters"]:
-                assert_close(update.payload["change"][name], new - first[name], **near)
+            if name in server_state["parameters"]:
+                assert_close(update.payload["delta"][name], new - first[name], **near)
             else:
-                assert_close(memory["parameters"][name], new, **near)
-        assert_close(memory["parameters"][CURVATURE], curved.detach(), **near)
+                assert_close(client_state["parameters"][name], new, **near)
+        assert_close(client_state["parameters"][CURVATURE], curved.detach(), **near)
 
 
 def test_only_what_is_flat_is_sent_and_the_rest_stays(data):
-    for update, memory in work(METHOD, data.clients, begin(METHOD, data)).values():
-        sent, kept = set(update.payload["change"]), set(memory["parameters"])
+    for update, client_state in work(METHOD, data.clients, begin(METHOD, data)).values():
+        sent, kept = set(update.payload["delta"]), set(client_state["parameters"])
         parts = ("body.0", "body.1", "head")
         assert sent == {f"{part}.{kind}" for part in parts for kind in ("space", "bias")}
         assert kept == {f"{part}.time" for part in parts} | {CURVATURE}
-        assert set(update.payload) == {"change"}
+        assert set(update.payload) == {"delta"}
 
 
 def test_personal_parameters_are_untouched_by_the_server_bit_for_bit(data):
-    state = begin(METHOD, data)
-    results = work(METHOD, data.clients, state)
-    state = next_state(METHOD, state, results)
-    for i, (_, memory) in results.items():
-        local, _ = start(METHOD, data, state, i, memory)
-        for name, value in memory["parameters"].items():
+    server_state = begin(METHOD, data)
+    results = work(METHOD, data.clients, server_state)
+    server_state = next_state(METHOD, server_state, results)
+    for i, (_, client_state) in results.items():
+        local, _ = start(METHOD, data, server_state, i, client_state)
+        for name, value in client_state["parameters"].items():
             assert torch.equal(local["parameters"][name], value)
-        for name, value in state["parameters"].items():
+        for name, value in server_state["parameters"].items():
             assert torch.equal(local["parameters"][name], value)
     assert len({tuple(m["parameters"]["head.time"].tolist()) for _, m in results.values()}) > 1
 
 
 @pytest.mark.parametrize("extra", ["features", "neighbours"])
 def test_features_and_neighbour_lists_are_refused_on_their_way_up(data, extra, caplog):
-    state = begin(METHOD, data)
+    server_state = begin(METHOD, data)
     client = data.clients[0]
     graph = client.train.graph
     leak = graph.features if extra == "features" else graph.edges
-    (update, memory) = work(METHOD, data.clients, state)[0]
-    messages = {0: METHOD.broadcast(state, 0)}
+    (update, client_state) = work(METHOD, data.clients, server_state)[0]
+    messages = {0: METHOD.broadcast(server_state, 0)}
     for payload in (
         {**update.payload, extra: leak},
-        {"change": {**update.payload["change"], extra: leak}},
+        {"delta": {**update.payload["delta"], extra: leak}},
     ):
-        delivery = Delivery(METHOD, messages, (), RNG)
-        assert list(delivery.usable(iter([(client, Update(payload), memory)]))) == []
-    assert len(list(Delivery(METHOD, messages, (), RNG).usable(iter([(client, update, memory)]))))
+        update_filter = UpdateFilter(METHOD, messages, (), RNG)
+        assert list(update_filter.usable(iter([(client, Update(payload), client_state)]))) == []
+    assert len(
+        list(UpdateFilter(METHOD, messages, (), RNG).usable(iter([(client, update, client_state)])))
+    )
 
 
 @every_row
 def test_nothing_that_leaves_a_client_holds_its_features(method, data):
-    state = begin(method, data)
-    for i, (update, _) in work(method, data.clients, state).items():
+    server_state = begin(method, data)
+    for i, (update, _) in work(method, data.clients, server_state).items():
         rows = data.clients[i].train.graph.features
         rows = rows[rows.norm(dim=1) > 0]
-        assert tree.signature(update.payload) == tree.signature(method.template(state))
+        assert tree.signature(update.payload) == tree.signature(method.template(server_state))
         for leaf in tree.tensors(update.payload).values():
             if leaf.numel() >= 5:
                 assert not (leaf.flatten().unfold(0, 5, 1)[:, None] == rows).all(-1).any()
@@ -176,10 +178,8 @@ def test_nothing_that_leaves_a_client_holds_its_features(method, data):
 
 @pytest.mark.parametrize(("epochs", "inert"), [(1, True), (3, False)])
 def test_lambda_is_inert_at_one_local_step(data, epochs, inert, caplog):
-    schedule = Schedule(epochs=epochs, batch_size=None)
-    plain, pulled = (
-        dataclasses.replace(METHOD, schedule=schedule, proximal=mu) for mu in (0.0, 10.0)
-    )
+    local = LocalTraining(epochs=epochs, batch_size=None)
+    plain, pulled = (dataclasses.replace(METHOD, local=local, proximal=mu) for mu in (0.0, 10.0))
     states = [
         next_state(m, s, work(m, data.clients, s))
         for m in (plain, pulled)
@@ -191,46 +191,46 @@ def test_lambda_is_inert_at_one_local_step(data, epochs, inert, caplog):
 
 
 def test_the_optimiser_goes_on_where_the_last_round_ended(data):
-    alone = FlatLand(NET, sharing={"*": "personal"}, schedule=Schedule(1, None))
-    state, memories = begin(alone, data), None
+    alone = FlatLand(NET, sharing={"*": "personal"}, local=LocalTraining(1, None))
+    server_state, client_states = begin(alone, data), None
     for round in (1, 2):
-        results = work(alone, data.clients, state, memories, round)
-        memories = {i: memory for i, (_, memory) in results.items()}
-    at_once = dataclasses.replace(alone, schedule=Schedule(2, None))
-    for i, (_, memory) in work(at_once, data.clients, state).items():
-        assert int(memories[i]["optimizer"]["weights"]["step"]) == 2
-        for name, value in memory["parameters"].items():
-            assert_close(memories[i]["parameters"][name], value, rtol=1e-9, atol=1e-9)
+        results = work(alone, data.clients, server_state, client_states, round)
+        client_states = {i: client_state for i, (_, client_state) in results.items()}
+    at_once = dataclasses.replace(alone, local=LocalTraining(2, None))
+    for i, (_, client_state) in work(at_once, data.clients, server_state).items():
+        assert int(client_states[i]["optimizer"]["weights"]["step"]) == 2
+        for name, value in client_state["parameters"].items():
+            assert_close(client_states[i]["parameters"][name], value, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_the_server_takes_the_weighted_mean(data, weights):
     method = dataclasses.replace(METHOD, weights=weights)
-    state = begin(method, data)
-    results = work(method, data.clients, state)
+    server_state = begin(method, data)
+    results = work(method, data.clients, server_state)
     shares = torch.tensor([c.size if weights == "size" else 1 for c in data.clients]).double()
     shares = shares / shares.sum()
-    after = next_state(method, state, results)["parameters"]
+    after = next_state(method, server_state, results)["parameters"]
     for name, value in after.items():
-        changes = torch.stack([u.payload["change"][name] for u, _ in results.values()])
+        changes = torch.stack([u.payload["delta"][name] for u, _ in results.values()])
         mean = torch.tensordot(shares, changes, dims=1)
-        assert_close(value, state["parameters"][name] + mean)
+        assert_close(value, server_state["parameters"][name] + mean)
 
 
 def test_a_client_begins_with_the_curvature_of_its_graph(data):
-    state = begin(METHOD, data)
+    server_state = begin(METHOD, data)
     for client in data.clients:
-        raw = start(METHOD, data, state, client.id)[0]["parameters"][CURVATURE]
+        raw = start(METHOD, data, server_state, client.id)[0]["parameters"][CURVATURE]
         ricci = mean_ricci(client.train.graph)
         assert curvature(raw) == pytest.approx(-ricci if ricci < -0.01 else 0.1)
 
 
 def test_without_tailored_spaces_every_client_keeps_the_same_curvature(data):
     method = ROWS["without TS"]
-    state = begin(method, data)
-    for i, (update, memory) in work(method, data.clients, state).items():
-        local, context = start(method, data, state, i, memory)
-        assert CURVATURE not in {*local["parameters"], *update.payload["change"]}
+    server_state = begin(method, data)
+    for i, (update, client_state) in work(method, data.clients, server_state).items():
+        local, context = start(method, data, server_state, i, client_state)
+        assert CURVATURE not in {*local["parameters"], *update.payload["delta"]}
         assert curvature(context["own"]["fixed"][CURVATURE]) == pytest.approx(1.0)
         assert update.metrics["train/curvature"] == pytest.approx(1.0)
 
@@ -243,16 +243,16 @@ def test_nodes_too_far_from_the_origin_are_counted(data):
     client = dataclasses.replace(client, train=GraphSplit(far, client.train.nodes))
     method = dataclasses.replace(METHOD, curvature=Constant(), curvature_rate=1e-9)
     update, _ = work(method, [client], begin(method, data))[client.id]
-    assert update.metrics["train/drawn_in"] == pytest.approx(4 / 9)
+    assert update.metrics["train/clamped_fraction"] == pytest.approx(4 / 9)
 
 
 def test_a_shared_curvature_is_averaged_as_c(data):
     method = dataclasses.replace(ROWS["without DS"], weights="uniform", curvature_rate=50.0)
-    state = begin(method, data)
-    results = work(method, data.clients, state)
+    server_state = begin(method, data)
+    results = work(method, data.clients, server_state)
     found = [update.metrics["train/curvature"] for update, _ in results.values()]
     assert len(set(found)) > 1
-    after = next_state(method, state, results)["parameters"][CURVATURE]
+    after = next_state(method, server_state, results)["parameters"][CURVATURE]
     assert curvature(after) == pytest.approx(sum(found) / len(found))
 
 
@@ -264,15 +264,15 @@ def test_odd_clients_are_trained_and_engines_agree(method, sparse, caplog):
     ends = []
     with caplog.at_level(logging.INFO, "fedbolic"):
         for engine in (Sequential(), Batched()):
-            *_, (position, rows) = Trainer(engine).run(method, data, RNG)
-            ends.append(position)
+            *_, (state, rows) = Trainer(engine).run(method, data, RNG)
+            ends.append(state)
     values = {row.name: row.value for row in rows if row.client is None}
     assert values["clients/failed"] == 0
     assert values["train/loss"] > 0
     scored = {row.client for row in rows if row.name == "test/accuracy" and row.client is not None}
     assert scored == {c.id for c in data.clients if len(c.test)}  # "one node" has no test node
-    assert_close(ends[0].state, ends[1].state)
-    assert_close(ends[0].memories, ends[1].memories)
+    assert_close(ends[0].server_state, ends[1].server_state)
+    assert_close(ends[0].client_states, ends[1].client_states)
     assert "one by one" not in caplog.text
 
 
@@ -283,40 +283,40 @@ def test_a_client_without_most_classes_is_trained_and_scored(method):
     labels.zero_()
     data.clients[2].train.graph.labels.fill_(2)
     method = dataclasses.replace(method, rounds=2)
-    *_, (position, rows) = Trainer(Batched()).run(method, data, RNG)
+    *_, (state, rows) = Trainer(Batched()).run(method, data, RNG)
     found = {row.client: row.value for row in rows if row.name == "local/test/accuracy"}
     assert {0, 2} <= set(found)
-    assert all(tree.is_finite(memory) for memory in position.memories.values())
+    assert all(tree.is_finite(client_state) for client_state in state.client_states.values())
 
 
 def test_the_order_of_clients_changes_nothing(data):
-    state = begin(METHOD, data)
-    results = work(METHOD, data.clients, state)
-    for i, (update, memory) in work(METHOD, data.clients[::-1], state).items():
+    server_state = begin(METHOD, data)
+    results = work(METHOD, data.clients, server_state)
+    for i, (update, client_state) in work(METHOD, data.clients[::-1], server_state).items():
         assert_same(update.payload, results[i][0].payload)
-        assert_same(memory, results[i][1])
+        assert_same(client_state, results[i][1])
 
 
 def test_the_model_after_local_work_is_scored_beside_the_servers(data):
-    state = begin(METHOD, data)
+    server_state = begin(METHOD, data)
     client = data.clients[0]
-    update, memory = work(METHOD, data.clients, state)[0]
-    change = update.payload["change"]
-    merged = {n: value + change[n] for n, value in state["parameters"].items()}
-    scores = METHOD.evaluate({**state, "parameters": merged}, client, memory, RNG)
+    update, client_state = work(METHOD, data.clients, server_state)[0]
+    delta = update.payload["delta"]
+    merged = {n: value + delta[n] for n, value in server_state["parameters"].items()}
+    scores = METHOD.evaluate({**server_state, "parameters": merged}, client, client_state, RNG)
     local = {n.removeprefix("local/"): v for n, v in update.metrics.items() if "local/" in n}
     assert scores == pytest.approx(local)
     batch = client.test.all()
-    c = curvature(memory["parameters"][CURVATURE])
-    logits = by_the_paper(client.train.graph, {**merged, **memory["parameters"]}, c)
+    c = curvature(client_state["parameters"][CURVATURE])
+    logits = by_the_paper(client.train.graph, {**merged, **client_state["parameters"]}, c)
     right = (logits[batch["node"]].argmax(1) == batch["y"]).double().mean()
     assert scores["test/accuracy"] == float(right)
 
 
 @every_row
 def test_the_server_is_scored_only_if_it_has_a_model(method, data):
-    state = begin(method, data)
-    scores = method.evaluate(method.broadcast(state, HOLDOUT), data.holdout, {}, RNG)
+    server_state = begin(method, data)
+    scores = method.evaluate(method.broadcast(server_state, HOLDOUT), data.holdout, {}, RNG)
     assert bool(scores) == ("personal" not in method.sharing.values())
 
 
@@ -337,11 +337,11 @@ def test_the_default_table_is_flatlands_own():
 
 def test_clients_without_a_graph_are_refused():
     data = vectors()
-    state = begin(METHOD, data)
+    server_state = begin(METHOD, data)
     with pytest.raises(
         ValueError, match=r"learns from graphs: use the source fedbolic\.data\.Graphs"
     ):
-        METHOD.start(METHOD.broadcast(state, 0), data.clients[0], {})
+        METHOD.start(METHOD.broadcast(server_state, 0), data.clients[0], {})
 
 
 @pytest.mark.parametrize("wrong", [{"lr": 0.0}, {"proximal": -1.0}, {"rounds": 0}, {"sharing": {}}])
@@ -352,5 +352,7 @@ def test_settings_out_of_range_are_refused(wrong):
 
 def test_an_empty_total_of_local_training_changes_nothing(data):
     method = ROWS["Local(L)"]
-    state = begin(method, data)
-    assert_same(method.server_update(state, Total({"change": {}}, 1.0, (0,))), state)
+    server_state = begin(method, data)
+    assert_same(
+        method.server_update(server_state, AggregatedUpdate({"delta": {}}, 1.0, (0,))), server_state
+    )

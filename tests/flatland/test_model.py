@@ -1,4 +1,4 @@
-"""The networks against hand-made dense ones; points that stay on the sheet; boosts and limits."""
+"""The networks against hand-made dense ones; points stay on the hyperboloid; boosts and limits."""
 
 import math
 
@@ -10,11 +10,11 @@ from torch.testing import assert_close
 
 from fedbolic.data import Graph
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn.coordinates import sheet_point
+from fedbolic.nn.coordinates import hyperboloid_point
 from fedbolic.nn.model import Model
 from fedbolic.types import Meta
 from flatland import GCN, LorentzGCN
-from flatland.blocks import block
+from flatland.blocks import graph_block
 from flatland.model import FARTHEST, SpaceTimeLinear, centroids, lifted, time_of
 from flatland.ricci import BOUNDS
 from tests.flatland.cases import NO_EDGES, complete, graph_of, path, star
@@ -28,7 +28,7 @@ every_curvature = pytest.mark.parametrize("c", CURVATURES)
 
 
 def residual(space, x):
-    """How far points are from the sheet, as a share of their own size."""
+    """Relative distance of points from the hyperboloid."""
     x = x.detach()
     products = -(x[..., 0] ** 2) + x[..., 1:].square().sum(-1)
     return float(((products + 1 / space.c).abs() / x[..., 0] ** 2).max())
@@ -57,7 +57,7 @@ def values(network, *, c=1.0, time=0.3, seed=0):
 
 
 def logits_of(model, p, buffers, graph):
-    return model(p, buffers, block((graph,)))[0][0]
+    return model(p, buffers, graph_block((graph,)))[0][0]
 
 
 def dense(graph):
@@ -116,7 +116,7 @@ def test_the_flat_network_is_kipf_and_wellings(pairs, n, sparse, weights):
 @every_curvature
 def test_points_are_on_the_sheet_after_every_operation(pairs, n, c):
     graph, space = graph_of(pairs, n), Lorentz(c)
-    one, (a, _) = block((graph,)), dense(graph)
+    one, (a, _) = graph_block((graph,)), dense(graph)
     means = a / a.sum(1, keepdim=True)
     factor, time = lifted(space, one.norms)
     x = torch.cat((time, factor * one.features), -1)
@@ -161,20 +161,23 @@ def test_boosts_and_rotations_are_represented_exactly():
     cosh, sinh = math.cosh(rapidity), math.sinh(rapidity)
     boost[:2, :2] = torch.tensor([[cosh, sinh], [sinh, cosh]], dtype=torch.float64)
     s = torch.randn(1, 20, 4, generator=torch.Generator().manual_seed(2)).double()
-    x = sheet_point(space, s)
+    x = hyperboloid_point(space, s)
     for moved in (rotation, boost, boost @ rotation):
         layer = SpaceTimeLinear(4, 4).double()
         with torch.no_grad():
             layer.time.copy_(moved[1:, 0])
             layer.space.copy_(moved[1:, 1:].T)
         assert_close(
-            sheet_point(space, layer(x[..., :1], x[..., 1:])), x @ moved.T, rtol=1e-13, atol=1e-13
+            hyperboloid_point(space, layer(x[..., :1], x[..., 1:])),
+            x @ moved.T,
+            rtol=1e-13,
+            atol=1e-13,
         )
 
 
 def test_in_nearly_flat_space_features_and_centroids_are_euclidean():
     graph = graph_of(star(6), 8)
-    one, a = block((graph,)), dense(graph)[0]
+    one, a = graph_block((graph,)), dense(graph)[0]
     norm, v = one.norms, one.features
     gaps = []
     for c in (1e-2, 1e-4, 1e-6):
@@ -223,7 +226,7 @@ def test_a_sparse_product_is_never_made_dense():
     index, value = torch.tensor([[0, 3], [7, width - 1]]), torch.ones(2, dtype=torch.float64)
     bags = torch.sparse_coo_tensor(index, value, (n, width), check_invariants=True).coalesce()
     labels = torch.zeros(n, dtype=torch.int64)
-    whole = block((Graph(bags, NO_EDGES, labels),))
+    whole = graph_block((Graph(bags, NO_EDGES, labels),))
     weight = torch.arange(width, dtype=torch.float64).unsqueeze(1).requires_grad_()
     mapped = whole.map_features(weight)
     assert mapped[0, :5].flatten().tolist() == [7, 0, 0, width - 1, 0]

@@ -9,7 +9,7 @@ import torch
 from fedbolic.data import IID, BlockModel, Graphs, Metis, Planetoid
 from fedbolic.rng import Rng
 from flatland.partition import clustering, heterogeneity, partition_report
-from tests.federated.boring import federation as vectors
+from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import federation, graph_of
 
 

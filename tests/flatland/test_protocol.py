@@ -1,4 +1,4 @@
-"""What a run is reported by, on hand-made measurements."""
+"""Reported figures of a run, on hand-made measurements."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from flatland.protocol import choose, paired, tuned
 
 
 def measured(validation, test, sizes, prefix="local/"):
-    """Rows of all rounds and clients; none where a client has no such nodes."""
+    """Rows of all rounds and clients; ``None`` where a client has no such nodes."""
     return [
         Row(r, i, f"{prefix}{name}", value)
         for r, (v, t) in enumerate(zip(validation, test, strict=True), 1)
@@ -61,7 +61,7 @@ def test_scores_of_the_servers_model_are_kept_apart():
 def test_scores_after_tuning_are_those_of_the_last_round():
     assert tuned(measured(VALIDATION, TEST, (1.0, 1.0))) is None
     rows = [
-        Row(r, i, f"tuned/{name}", value)
+        Row(r, i, f"fine_tuned/{name}", value)
         for r in (1, 2)
         for i in (0, 1)
         for name, value in (("accuracy", 0.25 * (r + i)), ("examples", 10.0 + 20 * i))

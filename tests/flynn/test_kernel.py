@@ -90,7 +90,7 @@ def test_picked_inputs_are_those_of_numpy(d, dim, data):
         0, d - fan_in + 1 + np.arange(fan_in), (dim, fan_in)
     )
     compiled, by_numpy = drawn.astype(np.int32), drawn.astype(np.int32)
-    kernel.pick(compiled, d)
+    kernel.pick_winners(compiled, d)
     _pick(by_numpy, d)
     assert (compiled == by_numpy).all()
 

@@ -13,7 +13,7 @@ from fedbolic.federated import Cohort, Workers
 from fedbolic.rng import Rng
 from flynn import FlyNN, FlyNNClassifier, Histogram, Paper, Parallel, Peel
 from flynn.method import wire_dtype
-from tests.federated.boring import RNG, assert_same, federation, train
+from tests.federated.simple_method import RNG, assert_same, federation, train
 
 METHOD = FlyNN(dim=300, fan_in=2, active=7, decay=0.4)
 SEED = RNG.at("init", "hash").number()
@@ -41,9 +41,9 @@ def in_one_place(clients, classes, method=METHOD):
 def test_the_model_is_that_of_all_examples_in_one_place(sizes, classes, decay, seed):
     data = federation(tuple(sizes), classes=classes, seed=seed)
     method = dataclasses.replace(METHOD, decay=decay)
-    (position,), rows = train(method, data)
+    (state,), rows = train(method, data)
     model = in_one_place(data.clients, classes, method)
-    assert (position.state["counts"].numpy() == model.counts_).all()
+    assert (state.server_state["counts"].numpy() == model.counts_).all()
     scores = {(row.client, row.name): row.value for row in rows}
     for client in data.clients:
         accuracy = model.score(*pooled([client], "test"))
@@ -68,9 +68,9 @@ def split_among(num, n=400, classes=3):
 @pytest.mark.parametrize("num", [1, 2, 4, 8, 16])
 def test_any_number_of_parties_gives_the_same_counts(num):
     data = split_among(num)
-    (position,), _ = train(METHOD, data)
+    (state,), _ = train(METHOD, data)
     assert torch.equal(
-        position.state["counts"], train(METHOD, split_among(1))[0][0].state["counts"]
+        state.server_state["counts"], train(METHOD, split_among(1))[0][0].server_state["counts"]
     )
 
 
@@ -79,19 +79,19 @@ def test_any_number_of_parties_gives_the_same_counts(num):
 )
 def test_parties_in_processes_of_their_own_give_the_same_counts(num):
     data = split_among(num)
-    (position,), rows = train(METHOD, data, engine=Workers(num))
+    (state,), rows = train(METHOD, data, engine=Workers(num))
     (plain,), plain_rows = train(METHOD, data)
-    assert_same(position.state, plain.state)
+    assert_same(state.server_state, plain.server_state)
     assert rows == plain_rows
 
 
 def test_the_model_of_those_who_answered_is_theirs():
     data = federation((5, 9, 3, 8))
-    (position,), _ = train(METHOD, data, cohort=Cohort(0.5))
-    assert position.state["parties"] == 2
-    answered = [data.clients[i] for i in position.memories]
+    (state,), _ = train(METHOD, data, cohort=Cohort(0.5))
+    assert state.server_state["parties"] == 2
+    answered = [data.clients[i] for i in state.client_states]
     model = in_one_place(answered, 3)
-    assert (position.state["counts"].numpy() == model.counts_).all()
+    assert (state.server_state["counts"].numpy() == model.counts_).all()
 
 
 def test_a_party_with_no_example_or_without_a_class_changes_nothing():
@@ -105,9 +105,9 @@ def test_a_party_with_no_example_or_without_a_class_changes_nothing():
     )
     meta = dataclasses.replace(data.meta, num_clients=len(clients))
     clients = tuple(dataclasses.replace(client, meta=meta) for client in clients)
-    (position,), rows = train(METHOD, FederatedData(clients, meta, data.holdout))
+    (state,), rows = train(METHOD, FederatedData(clients, meta, data.holdout))
     model = in_one_place(clients[:2], 3)
-    assert (position.state["counts"].numpy() == model.counts_).all()
+    assert (state.server_state["counts"].numpy() == model.counts_).all()
     assert next(row.value for row in rows if row.name == "clients/failed") == 0
 
 
@@ -125,16 +125,16 @@ def test_bytes_are_those_of_a_seed_down_and_small_integers_up():
 def test_under_a_secure_sum_counts_are_as_short_as_the_largest_party_allows():
     secure = pytest.importorskip("fedbolic.federated.secure").SecureSum(METHOD)
     data = federation((200, 20, 3))
-    state = secure.admit(secure.init(data.meta, RNG), data.sizes)
-    assert state["inner"]["largest"] == 200
+    server_state = secure.admit(secure.init(data.meta, RNG), data.sizes)
+    assert server_state["inner"]["largest"] == 200
 
 
 def test_a_party_with_a_value_that_is_not_finite_is_left_out(caplog):
     data = federation((9, 6))
     data.clients[1].train.tensors["x"][2, 1] = float("nan")
-    (position,), rows = train(METHOD, data)
+    (state,), rows = train(METHOD, data)
     model = in_one_place(data.clients[:1], 3)
-    assert (position.state["counts"].numpy() == model.counts_).all()
+    assert (state.server_state["counts"].numpy() == model.counts_).all()
     assert next(row.value for row in rows if row.name == "clients/failed") == 1
     assert "features must be finite, got NaN or infinity in example 2" in caplog.text
 
@@ -144,9 +144,9 @@ def test_a_party_with_another_number_of_features_is_left_out(caplog):
     tensors = data.clients[1].train.tensors
     narrow = {"x": tensors["x"][:, :-1], "y": tensors["y"]}
     clients = (data.clients[0], dataclasses.replace(data.clients[1], train=Examples(narrow)))
-    (position,), rows = train(METHOD, dataclasses.replace(data, clients=clients))
+    (state,), rows = train(METHOD, dataclasses.replace(data, clients=clients))
     model = in_one_place(data.clients[:1], 3)
-    assert (position.state["counts"].numpy() == model.counts_).all()
+    assert (state.server_state["counts"].numpy() == model.counts_).all()
     assert next(row.value for row in rows if row.name == "clients/failed") == 1
     assert "examples have 4 features, those of all 5" in caplog.text
 
@@ -175,12 +175,12 @@ PRIVATE = dataclasses.replace(METHOD, privacy=Histogram(2.0), noise="seeded")
 
 def test_private_counts_are_those_of_every_party_with_its_own_noise():
     data = federation((40, 30))
-    (position,), rows = train(PRIVATE, data)
-    state = PRIVATE.init(data.meta, RNG)
+    (state,), rows = train(PRIVATE, data)
+    server_state = PRIVATE.init(data.meta, RNG)
     sent = []
     for client in data.clients:
         stream = RNG.at("client", client.id)
-        message = PRIVATE.broadcast(state, client.id)
+        message = PRIVATE.broadcast(server_state, client.id)
         update, _ = PRIVATE.local_update(message, client, {}, stream)
         plain, _ = METHOD.local_update(METHOD.init(data.meta, RNG), client, {}, stream)
         noise = update.payload["counts"].long() - plain.payload["counts"].long()
@@ -192,7 +192,7 @@ def test_private_counts_are_those_of_every_party_with_its_own_noise():
         assert message["largest"] == 0
         sent.append(noise)
     assert not torch.equal(*sent)
-    assert (position.state["counts"] >= 0).all()
+    assert (state.server_state["counts"] >= 0).all()
     assert next(row.value for row in rows if row.name == "clients/failed") == 0
 
 
@@ -200,7 +200,7 @@ def test_the_system_draws_other_noise_each_time():
     data = federation((40, 30))
     for noise, same in (("own", False), ("seeded", True)):
         method = dataclasses.replace(PRIVATE, noise=noise)
-        one, two = (train(method, data)[0][0].state["counts"] for _ in range(2))
+        one, two = (train(method, data)[0][0].server_state["counts"] for _ in range(2))
         assert torch.equal(one, two) == same
 
 
@@ -218,5 +218,5 @@ def test_a_run_begins_with_its_ledger_and_says_if_it_is_hopeless(caplog):
 def test_a_party_releases_no_more_counts_than_it_selects(mechanism):
     data = federation((40, 30))
     method = dataclasses.replace(PRIVATE, privacy=mechanism)
-    (position,), _ = train(method, data)
-    assert 0 < position.state["counts"].count_nonzero() <= 100
+    (state,), _ = train(method, data)
+    assert 0 < state.server_state["counts"].count_nonzero() <= 100

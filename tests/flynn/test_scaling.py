@@ -14,7 +14,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from fedbolic.federated.secure import SecureSum
 from flynn import FlyHash, FlyNN, FlyNNClassifier, Histogram, PublicBounds, ZScores
-from tests.federated.boring import RNG, federation, train
+from tests.federated.simple_method import RNG, federation, train
 
 METHOD = FlyNN(dim=300, fan_in=2, active=7, decay=0.4, scaling=ZScores(64.0))
 
@@ -76,22 +76,22 @@ def moments(x, bound):
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 2**31))
 def test_z_scores_are_those_of_all_examples_in_one_place(sizes, seed):
     data = federation(tuple(sizes), seed=seed)
-    (*_, position), _ = train(METHOD, data)
+    (*_, state), _ = train(METHOD, data)
     x = torch.cat([client.train.tensors["x"] for client in data.clients]).numpy()
     y = torch.cat([client.train.tensors["y"] for client in data.clients]).numpy()
     center, spread = moments(x, 64)
-    state = position.state
-    np.testing.assert_allclose(state["center"], center, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(state["spread"], [s or 1.0 for s in spread], rtol=1e-12)
+    server_state = state.server_state
+    np.testing.assert_allclose(server_state["center"], center, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(server_state["spread"], [s or 1.0 for s in spread], rtol=1e-12)
     together = dataclasses.replace(data, clients=(one_party(data),))
     (*_, alone), _ = train(METHOD, dataclasses.replace(together, meta=together.clients[0].meta))
     for name in ("center", "spread", "counts"):
-        assert torch.equal(state[name], alone.state[name])
-    scaled = (x - state["center"].numpy()) / state["spread"].numpy()
+        assert torch.equal(server_state[name], alone.server_state[name])
+    scaled = (x - server_state["center"].numpy()) / server_state["spread"].numpy()
     seed = RNG.at("init", "hash").number()
     model = FlyNNClassifier(300, 2, 7, decay=0.4, channels="plain", seed=seed)
     model.partial_fit(scaled, y, classes=np.arange(3))
-    assert (state["counts"].numpy() == model.counts_).all()
+    assert (server_state["counts"].numpy() == model.counts_).all()
 
 
 def one_party(data):
@@ -109,9 +109,9 @@ def test_a_feature_that_never_changes_is_only_centred():
     data = federation((9, 6))
     for client in data.clients:
         client.train.tensors["x"][:, 2] = 7.25
-    (*_, position), rows = train(METHOD, data)
-    assert position.state["center"][2] == 7.25
-    assert position.state["spread"][2] == 1.0
+    (*_, state), rows = train(METHOD, data)
+    assert state.server_state["center"][2] == 7.25
+    assert state.server_state["spread"][2] == 1.0
     assert next(row.value for row in rows if row.name == "clients/failed") == 0
 
 
@@ -121,7 +121,7 @@ def test_z_scores_under_masks_are_those_in_the_clear():
     (*_, clear), _ = train(METHOD, data)
     for name in ("center", "spread", "counts"):
         # the seed of the hash has the stream of the method in the clear
-        assert torch.equal(masked.state["inner"][name], clear.state[name])
+        assert torch.equal(masked.server_state["inner"][name], clear.server_state[name])
 
 
 @pytest.mark.parametrize("channels", ["plain", "signed", "on-off"])
@@ -129,7 +129,7 @@ def test_public_bounds_are_a_map_that_every_party_makes_alone(channels):
     data = federation((9, 6))
     low, high = (-3.0, -2.0, 0.0, -9.0, -1.0), (3.0, 5.0, 1.0, 9.0, 2.0)
     method = dataclasses.replace(METHOD, channels=channels, scaling=PublicBounds(low, high))
-    (position,), _ = train(method, data)
+    (state,), _ = train(method, data)
     scaler = MinMaxScaler((-1, 1)).fit(np.array([low, high]))
     x, y = (
         torch.cat([client.train.tensors[key] for client in data.clients]).numpy() for key in "xy"
@@ -137,7 +137,7 @@ def test_public_bounds_are_a_map_that_every_party_makes_alone(channels):
     seed = RNG.at("init", "hash").number()
     model = FlyNNClassifier(300, 2, 7, decay=0.4, channels=channels, seed=seed)
     model.partial_fit(scaler.transform(x), y, classes=np.arange(3))
-    assert (position.state["counts"].numpy() == model.counts_).all()
+    assert (state.server_state["counts"].numpy() == model.counts_).all()
 
 
 def test_private_features_are_never_scaled_by_records_and_the_ledger_tells(caplog):

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from flynn import simhash
-from flynn.simhash import fold_accuracies
+from flynn.simhash import simhash_accuracies
 
 
 def test_a_class_is_that_of_the_fewest_ones_it_has_not_seen():
@@ -20,19 +20,19 @@ def test_a_class_is_that_of_the_fewest_ones_it_has_not_seen():
     parts = [torch.from_numpy(np.flatnonzero(folds == fold)) for fold in range(5)]
     settings = {"dims": [40], "num_classes": 3, "seed": 7}
     x, y = torch.from_numpy(x), torch.from_numpy(y)
-    found = fold_accuracies(x, y, parts, **settings)
+    found = simhash_accuracies(x, y, parts, **settings)
     np.testing.assert_allclose(found, [expected])
     assert max(expected) > 0.4
 
 
 def test_lengths_share_what_they_can_and_are_those_of_one_at_a_time(monkeypatch):
-    monkeypatch.setattr(simhash, "CELLS", 90 * 8)  # 8 planes are drawn at once
+    monkeypatch.setattr(simhash, "_CELLS", 90 * 8)  # 8 planes are drawn at once
     monkeypatch.setattr(simhash, "CACHED", 90 * 3)
     x, y = (torch.from_numpy(of) for of in clusters())
     parts, dims = torch.arange(90).split(30), [20, 1, 8, 10, 16, 4, 24]
     sizes = {"num_classes": 3, "seed": 7}
-    found = fold_accuracies(x, y, parts, dims=dims, **sizes)
-    expected = [fold_accuracies(x, y, parts, dims=[dim], **sizes)[0] for dim in dims]
+    found = simhash_accuracies(x, y, parts, dims=dims, **sizes)
+    expected = [simhash_accuracies(x, y, parts, dims=[dim], **sizes)[0] for dim in dims]
     assert torch.equal(found, torch.stack(expected))
     assert len(found.unique(dim=0)) > 3
 

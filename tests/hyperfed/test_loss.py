@@ -15,12 +15,12 @@ from hyperfed.loss import (
     Triplet,
     clip,
     cosines,
-    distance,
     excess,
     mix,
     mixing,
     mixup_loss,
     negative,
+    prototype_distance,
 )
 from hyperfed.prototypes import prototypes
 
@@ -62,7 +62,7 @@ def relative_error(found, wanted):
 def test_distance_is_that_of_60_digits_at_every_length(length, seed, dtype):
     z, points = features(length, seed, dtype), prototypes(5, 4, 0.9).to(dtype)
     bound = 1e-6 if dtype == torch.float32 else 1e-14
-    for row, vector in zip(distance(z, points).tolist(), z.tolist(), strict=True):
+    for row, vector in zip(prototype_distance(z, points).tolist(), z.tolist(), strict=True):
         for found, point in zip(row, points.tolist(), strict=True):
             assert relative_error(found, exact(vector, point)[0]) < bound
 
@@ -89,7 +89,7 @@ def test_distance_equals_geoopt(length, seed, slope):
     z, points = features(length, seed), prototypes(6, 4, slope)
     ball = geoopt.PoincareBall()
     expected = ball.dist(ball.expmap0(z)[:, None], points)
-    assert_close(distance(z, points), expected, rtol=1e-7, atol=1e-9)
+    assert_close(prototype_distance(z, points), expected, rtol=1e-7, atol=1e-9)
 
 
 @settings(max_examples=20)
@@ -97,21 +97,21 @@ def test_distance_equals_geoopt(length, seed, slope):
 def test_derivatives_equal_finite_differences(length, seed):
     points = prototypes(5, 4, 0.9)
     z = features(length, seed, num=1).requires_grad_()
-    for function in (distance, excess):
+    for function in (prototype_distance, excess):
         assert torch.autograd.gradcheck(function, (z, points.requires_grad_()), atol=1e-4)
 
 
 def test_a_feature_at_the_origin_is_pulled_straight_towards_a_prototype():
     points = prototypes(3, 4, 0.9)
     z = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(distance(z, points)[0, 1], z)
+    (gradient,) = torch.autograd.grad(prototype_distance(z, points)[0, 1], z)
     assert_close(gradient[0], -2 * normalize(points)[1])  # d(z, w) = rho - 2 <z, w / |w|> + ...
 
 
 def test_a_feature_at_its_prototype_has_distance_and_slope_zero():
     points = prototypes(3, 4, 0.9)
     z = (points / 0.9 * torch.tensor(0.9, dtype=torch.float64).atanh()).requires_grad_()
-    own = distance(z, points).diagonal()
+    own = prototype_distance(z, points).diagonal()
     assert_close(own, torch.zeros_like(own), atol=1e-13, rtol=0)
     assert torch.autograd.grad(own.sum(), z)[0].isfinite().all()
 
@@ -131,7 +131,7 @@ def test_losses_and_gradients_are_finite_to_ten_thousand(objective, length):
 def test_triplets_equal_a_loop(seed):
     z, points = features(1.0, seed, num=6), prototypes(4, 4, 0.9)
     y, drawn = torch.tensor([0, 1, 2, 3, 0, 1]), torch.rand(6, dtype=torch.float64)
-    far = distance(z, points)
+    far = prototype_distance(z, points)
     every = [
         [max(float(far[i, y[i]] - far[i, j]) + 2.0, 0.0) for j in range(4) if j != y[i]]
         for i in range(6)
@@ -170,13 +170,13 @@ def test_the_largest_uniform_number_still_names_a_class():
 @given(st.floats(0.1, 20.0), seeds)
 def test_cross_entropy_is_of_a_softmax_of_negative_distances(length, seed):
     z, points, y = features(length, seed), prototypes(5, 4, 0.9), torch.tensor([0, 3, 4])
-    expected = cross_entropy(-2 * distance(z, points), y, reduction="none")
+    expected = cross_entropy(-2 * prototype_distance(z, points), y, reduction="none")
     assert_close(CrossEntropy(2.0).losses(z, points, {"y": y}), expected)
 
 
 def test_geodesic_is_the_distance_to_the_own_prototype():
     z, points, y = features(1.0, 0), prototypes(5, 4, 0.9), torch.tensor([0, 3, 4])
-    assert_close(Geodesic().losses(z, points, {"y": y}), distance(z, points)[range(3), y])
+    assert_close(Geodesic().losses(z, points, {"y": y}), prototype_distance(z, points)[range(3), y])
 
 
 @given(lengths, seeds, dtypes)

@@ -13,20 +13,20 @@ from torch.testing import assert_close
 from typing_extensions import override
 
 from fedbolic import tree
-from fedbolic.data import HOLDOUT, IID, Digits, Examples, FashionMNIST, FederatedData, Images
-from fedbolic.federated import Evaluation, Mean, MinNorm, Schedule, Total, Trainer
+from fedbolic.data import HOLDOUT, IID, Digits, Examples, FashionMNIST, FederatedData, Partitioned
+from fedbolic.federated import AggregatedUpdate, Evaluation, LocalTraining, Mean, MinNorm, Trainer
 from fedbolic.nn.backbone import MLP, Backbone, ConvNet
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
 from hyperfed import CrossEntropy, Geodesic, HyperFed, Triplet
-from hyperfed.loss import cosines, distance, excess
+from hyperfed.loss import cosines, excess, prototype_distance
 from hyperfed.prototypes import prototypes
-from tests.federated.boring import NormNet, federation
+from tests.federated.simple_method import NormNet, federation
 
 RNG = Rng(5)
 META = Meta(3, (5,), 3)
 NET = MLP(widths=(4,))
-WHOLE = Schedule(epochs=2, batch_size=None)
+WHOLE = LocalTraining(epochs=2, batch_size=None)
 ALL = Triplet(negatives="all")
 
 
@@ -48,15 +48,15 @@ class Linear(Backbone):
 
 def train(method, data, evaluation=None):
     trainer = Trainer(evaluation=evaluation or Evaluation())
-    *_, (position, rows) = trainer.run(method, data, RNG)
-    return position.state, {row.name: row.value for row in rows if row.client is None}
+    *_, (state, rows) = trainer.run(method, data, RNG)
+    return state.server_state, {row.name: row.value for row in rows if row.client is None}
 
 
-def updates(method, data, state):
+def updates(method, data, server_state):
     """Every client's update of the first round."""
     return {
         client.id: method.local_update(
-            method.broadcast(state, client.id), client, {}, RNG.at("client", client.id)
+            method.broadcast(server_state, client.id), client, {}, RNG.at("client", client.id)
         )[0]
         for client in data.clients
     }
@@ -64,56 +64,58 @@ def updates(method, data, state):
 
 @pytest.fixture(scope="module")
 def digits():
-    return Images(Digits(), IID(4)).load(Rng(0))
+    return Partitioned(Digits(), IID(4)).load(Rng(0))
 
 
 @pytest.fixture(scope="module")
 def trained(digits):
-    method = HyperFed(ConvNet(dim=20), rounds=2, schedule=Schedule(2, 32), aggregator=Mean())
+    method = HyperFed(ConvNet(dim=20), rounds=2, local=LocalTraining(2, 32), aggregator=Mean())
     return method, train(method, digits)[0]
 
 
 def test_the_prediction_is_the_largest_cosine_and_the_nearest_prototype(digits, trained):
-    method, state = trained
+    method, server_state = trained
     client = digits.holdout
-    local, context = method.start(method.broadcast(state, HOLDOUT), client, {})
+    local, context = method.start(method.broadcast(server_state, HOLDOUT), client, {})
     model = method.model(client.meta)
     predicted = method.predict(model, local, client.test.tensors, context).argmax(dim=-1)
     z = model(local["parameters"], {}, client.test.tensors["x"])[0].double()
     points = prototypes(10, 20, 0.9)
     assert torch.equal(predicted, cosines(z, points).argmax(dim=-1))
-    assert torch.equal(predicted, distance(z, points).argmin(dim=-1))
+    assert torch.equal(predicted, prototype_distance(z, points).argmin(dim=-1))
     ball = geoopt.PoincareBall()
     short = z * (z.norm(dim=-1, keepdim=True).clamp(max=3.1) / z.norm(dim=-1, keepdim=True))
     nearest = ball.dist(ball.expmap0(short)[:, None], points).argmin(dim=-1)
     assert torch.equal(predicted, nearest)
 
 
-def descent(state, batch, objective, *, lr, num_steps):
+def descent(server_state, batch, objective, *, lr, num_steps):
     """The change by torch's gradient descent on the whole batch, of one layer and a ReLU."""
     points = prototypes(3, 4, 0.9).float().double()
     layer = nn.Linear(5, 4).double()
     names = {f"body.1.{name}": value for name, value in layer.named_parameters()}
     layer.load_state_dict(
-        {name.removeprefix("body.1."): state["parameters"][name].clone() for name in names}
+        {name.removeprefix("body.1."): server_state["parameters"][name].clone() for name in names}
     )
     optimizer = torch.optim.SGD(layer.parameters(), lr=lr)
     for _ in range(num_steps):
         optimizer.zero_grad()
         objective.losses(layer(batch["x"]).relu(), points, batch).mean().backward()
         optimizer.step()
-    return {name: value.detach() - state["parameters"][name] for name, value in names.items()}
+    return {
+        name: value.detach() - server_state["parameters"][name] for name, value in names.items()
+    }
 
 
 @pytest.mark.parametrize("objective", [ALL, Geodesic(), CrossEntropy()])
 def test_a_local_update_is_plain_gradient_descent(objective):
     data = federation()
-    method = HyperFed(NET, lr=0.1, schedule=WHOLE, objective=objective)
-    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
-    for i, update in updates(method, data, state).items():
+    method = HyperFed(NET, lr=0.1, local=WHOLE, objective=objective)
+    server_state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    for i, update in updates(method, data, server_state).items():
         batch = data.clients[i].train.tensors
-        expected = descent(state, batch, objective, lr=0.1, num_steps=2)
-        assert_close(update.payload["change"], expected)
+        expected = descent(server_state, batch, objective, lr=0.1, num_steps=2)
+        assert_close(update.payload["delta"], expected)
         assert update.weight == data.clients[i].size
 
 
@@ -122,8 +124,8 @@ def test_the_authors_mixed_loss_is_added_with_its_weight():
     plain = HyperFed(NET, objective=ALL)
     mixed = dataclasses.replace(plain, mixup=2.0)
     client = data.clients[0]
-    state = tree.to(plain.init(META, RNG), "cpu", torch.float64)
-    local, context = plain.start(plain.broadcast(state, 0), client, {})
+    server_state = tree.to(plain.init(META, RNG), "cpu", torch.float64)
+    local, context = plain.start(plain.broadcast(server_state, 0), client, {})
     draws = mixed.draw(1, client.size, torch.Generator().manual_seed(0))
     mask = torch.ones(client.size, dtype=torch.bool)
     batch = {**client.train.tensors, "mask": mask, **{n: d[0] for n, d in draws.items()}}
@@ -149,7 +151,7 @@ def test_clients_with_the_same_data_step_as_the_average_does():
     one = same.clients[0].train
     clients = tuple(dataclasses.replace(client, train=one) for client in same.clients)
     data = FederatedData(clients, same.meta, same.holdout)
-    method = HyperFed(NET, rounds=3, schedule=WHOLE, objective=ALL)
+    method = HyperFed(NET, rounds=3, local=WHOLE, objective=ALL)
     consistent, rows = train(method, data)
     average, _ = train(dataclasses.replace(method, aggregator=Mean()), data)
     for name, value in average["parameters"].items():
@@ -162,12 +164,12 @@ def test_a_client_that_wants_no_change_does_not_stop_the_others():
     happy = Examples({"x": torch.zeros(6, 5).double(), "y": data.clients[1].train.tensors["y"]})
     clients = (data.clients[0], dataclasses.replace(data.clients[1], train=happy))
     data = FederatedData(clients, data.meta, data.holdout)
-    method = HyperFed(Linear(), schedule=WHOLE, objective=ALL)  # no bias: zeros give no gradient
-    state = tree.to(method.init(data.meta, RNG), "cpu", torch.float64)
-    total = method.aggregator.aggregate(updates(method, data, state).items())
+    method = HyperFed(Linear(), local=WHOLE, objective=ALL)  # no bias: zeros give no gradient
+    server_state = tree.to(method.init(data.meta, RNG), "cpu", torch.float64)
+    total = method.aggregator.aggregate(updates(method, data, server_state).items())
     assert_close(
-        total.payload["change"],
-        updates(method, data, state)[0].payload["change"],
+        total.payload["delta"],
+        updates(method, data, server_state)[0].payload["delta"],
         rtol=1e-12,
         atol=0,
     )
@@ -176,10 +178,10 @@ def test_a_client_that_wants_no_change_does_not_stop_the_others():
 
 def test_running_statistics_are_averaged_by_size_and_not_by_consistent_weights():
     data = federation(sizes=(7, 4, 12))
-    method = HyperFed(NormNet(), schedule=Schedule(1, 4), objective=ALL)
-    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
-    found = updates(method, data, state)
-    after = method.server_update(state, method.aggregator.aggregate(found.items()))
+    method = HyperFed(NormNet(), local=LocalTraining(1, 4), objective=ALL)
+    server_state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    found = updates(method, data, server_state)
+    after = method.server_update(server_state, method.aggregator.aggregate(found.items()))
     name = "body.2.running_mean"
     sizes = {i: update.weight for i, update in found.items()}
     mean = sum(sizes[i] * u.payload["buffers"][name] for i, u in found.items()) / sum(
@@ -191,33 +193,37 @@ def test_running_statistics_are_averaged_by_size_and_not_by_consistent_weights()
 
 def test_features_beyond_the_bound_are_counted_and_hold_nobody_back():
     data = federation()
-    method = HyperFed(Linear(), lr=1e-30, clip=1.0, schedule=Schedule(3, 5), objective=ALL)
-    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
-    weight = state["parameters"]["body.weight"]
-    for i, update in updates(method, data, state).items():
+    method = HyperFed(Linear(), lr=1e-30, clip=1.0, local=LocalTraining(3, 5), objective=ALL)
+    server_state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    weight = server_state["parameters"]["body.weight"]
+    for i, update in updates(method, data, server_state).items():
         long = (data.clients[i].train.tensors["x"] @ weight.T).norm(dim=1) > 1.0
         assert update.metrics["train/clipped"] == pytest.approx(float(long.double().mean()))
     unbounded = dataclasses.replace(method, clip=None)
-    assert {u.metrics["train/clipped"] for u in updates(unbounded, data, state).values()} == {0.0}
+    assert {
+        u.metrics["train/clipped"] for u in updates(unbounded, data, server_state).values()
+    } == {0.0}
 
 
 def test_server_momentum_adds_up_steps():
     method = HyperFed(NET, momentum=0.5, aggregator=Mean())
-    state = method.init(META, RNG)
-    change = tree.map(torch.ones_like, state["parameters"])
+    server_state = method.init(META, RNG)
+    delta = tree.map(torch.ones_like, server_state["parameters"])
     for expected in (1.0, 1.5, 1.75):
-        before = state["parameters"]
-        state = method.server_update(state, Total({"change": change, "buffers": {}}, 1.0, (0,)))
-        moved = tree.subtract(state["parameters"], before)
-        assert_close(moved, tree.scale(change, expected))
+        before = server_state["parameters"]
+        server_state = method.server_update(
+            server_state, AggregatedUpdate({"delta": delta, "buffers": {}}, 1.0, (0,))
+        )
+        moved = tree.subtract(server_state["parameters"], before)
+        assert_close(moved, tree.scale(delta, expected))
 
 
 def test_trained_prototypes_start_alike_move_and_stay_in_the_ball():
     data = federation()
     method = HyperFed(NET, rounds=3, prototypes="trained", aggregator=Mean(), momentum=0.9, lr=3.0)
-    state, _ = train(method, data)
+    server_state, _ = train(method, data)
     start = prototypes(3, 4, 0.9)
-    learned = state["parameters"]["head.weight"].double()
+    learned = server_state["parameters"]["head.weight"].double()
     assert_close(method.init(META, RNG)["parameters"]["head.weight"].double(), start)
     assert not torch.allclose(learned, start, atol=1e-3)
     assert (learned.norm(dim=1) < 1).all()
@@ -225,55 +231,57 @@ def test_trained_prototypes_start_alike_move_and_stay_in_the_ball():
 
 def test_a_trained_prototype_takes_riemannian_steps():
     data = federation()
-    method = HyperFed(NET, prototypes="trained", lr=0.1, schedule=Schedule(1, None), objective=ALL)
-    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    method = HyperFed(
+        NET, prototypes="trained", lr=0.1, local=LocalTraining(1, None), objective=ALL
+    )
+    server_state = tree.to(method.init(META, RNG), "cpu", torch.float64)
     client = data.clients[0]
-    change = updates(method, data, state)[0].payload["change"]["head.weight"]
+    delta = updates(method, data, server_state)[0].payload["delta"]["head.weight"]
     ball = geoopt.PoincareBall()
-    points = state["parameters"]["head.weight"].clone().requires_grad_()
-    body = {n: v for n, v in state["parameters"].items() if n != "head.weight"}
+    points = server_state["parameters"]["head.weight"].clone().requires_grad_()
+    body = {n: v for n, v in server_state["parameters"].items() if n != "head.weight"}
     z, _ = method.model(META)(body, {}, client.train.tensors["x"])
     loss = ALL.losses(z, points, client.train.tensors).mean()
     (gradient,) = torch.autograd.grad(loss, points)
     expected = ball.expmap(points, -0.1 * ball.egrad2rgrad(points, gradient)).detach()
-    assert_close(state["parameters"]["head.weight"] + change, expected)
+    assert_close(server_state["parameters"]["head.weight"] + delta, expected)
 
 
 def test_own_prototypes_are_those_of_all_turned_and_there_is_no_global_model():
     data = federation()
     method = HyperFed(NET, rounds=1, prototypes="own", aggregator=Mean())
-    state = method.init(META, RNG)
+    server_state = method.init(META, RNG)
     common = prototypes(3, 4, 0.9).float()
     seen = []
     for client in data.clients:
-        _, context = method.start(method.broadcast(state, client.id), client, {})
+        _, context = method.start(method.broadcast(server_state, client.id), client, {})
         own = context["own"]["head.weight"]
         assert_close(torch.cdist(own, own), torch.cdist(common, common), atol=1e-5, rtol=0)
         assert_close(own.norm(dim=1), torch.full((3,), 0.9))
         seen.append(own)
     assert not torch.allclose(seen[0], seen[1], atol=1e-2)
     _, rows = train(method, data)
-    assert not any(name.startswith(("holdout", "calibrated")) for name in rows)
+    assert not any(name.startswith(("holdout", "ridge_head")) for name in rows)
     assert "test/accuracy" in rows
 
 
 @pytest.mark.parametrize(("given", "lr"), [(0.3, 0.3), (None, 0.1)])
 def test_tuning_has_its_own_step_size(given, lr):
     data = federation()
-    method = HyperFed(NET, lr=0.1, schedule=WHOLE, objective=ALL)
-    state = tree.to(method.init(META, RNG), "cpu", torch.float64)
-    for i, update in updates(method.tuning(epochs=1, lr=given), data, state).items():
-        expected = descent(state, data.clients[i].train.tensors, ALL, lr=lr, num_steps=1)
-        assert_close(update.payload["change"], expected)
+    method = HyperFed(NET, lr=0.1, local=WHOLE, objective=ALL)
+    server_state = tree.to(method.init(META, RNG), "cpu", torch.float64)
+    for i, update in updates(method.fine_tuning(epochs=1, lr=given), data, server_state).items():
+        expected = descent(server_state, data.clients[i].train.tensors, ALL, lr=lr, num_steps=1)
+        assert_close(update.payload["delta"], expected)
 
 
 def test_the_picture_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_it_is(digits):
     client = digits.holdout
     for dim in (2, 3):
         method = HyperFed(ConvNet(dim=dim))
-        state = method.init(digits.meta, RNG)
-        figure = method.figures(state, digits)["test"]
-        z = method.model(client.meta)(state["parameters"], {}, client.test.tensors["x"])[0]
+        server_state = method.init(digits.meta, RNG)
+        figure = method.figures(server_state, digits)["test"]
+        z = method.model(client.meta)(server_state["parameters"], {}, client.test.tensors["x"])[0]
         assert torch.equal(figure.labels, client.test.tensors["y"])
         if dim == 2:
             points = geoopt.PoincareBall().expmap0(z.double()).float()
@@ -288,9 +296,9 @@ def test_the_picture_of_a_disc_is_the_geometry_and_of_more_dimensions_says_what_
 
 @pytest.mark.parametrize("aggregator", [Mean(), MinNorm(), MinNorm(normalize="l2")])
 def test_a_step_size_of_three_tenths_gives_no_nan_where_features_are_bounded(aggregator, digits):
-    method = HyperFed(rounds=4, schedule=Schedule(5, 32), aggregator=aggregator)
-    state, rows = train(method, digits)
-    assert tree.is_finite(state)
+    method = HyperFed(rounds=4, local=LocalTraining(5, 32), aggregator=aggregator)
+    server_state, rows = train(method, digits)
+    assert tree.is_finite(server_state)
     assert rows["clients/failed"] == 0
 
 
@@ -334,15 +342,15 @@ def test_prototypes_that_cannot_be_are_told(num_classes, dim, message):
 def test_two_classes_on_a_line_train():
     data = federation(classes=2)
     method = HyperFed(Linear(1), rounds=2, aggregator=Mean())
-    state, rows = train(method, data)
-    assert tree.is_finite(state)
+    server_state, rows = train(method, data)
+    assert tree.is_finite(server_state)
     assert 0 <= rows["holdout/accuracy"] <= 1
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["fixed", "trained", "own"])
 def test_rounds_on_a_gpu_equal_those_on_the_cpu(kind, digits):
-    method = HyperFed(rounds=2, schedule=Schedule(1, 32), prototypes=kind, mixup=2.0)
+    method = HyperFed(rounds=2, local=LocalTraining(1, 32), prototypes=kind, mixup=2.0)
     states = [
         tree.to(train(method, digits.to(torch.device(device), torch.float64))[0], "cpu")
         for device in ("cpu", "cuda")
@@ -352,10 +360,10 @@ def test_rounds_on_a_gpu_equal_those_on_the_cpu(kind, digits):
 
 
 def nearest_is_largest_cosine(method, data):
-    """Whether both predictions are equal at every example of the server's test set."""
+    """True if both predictions are equal at every example of the server's test set."""
     client = data.holdout
-    state = method.init(client.meta, RNG)
-    local, context = method.start(method.broadcast(state, HOLDOUT), client, {})
+    server_state = method.init(client.meta, RNG)
+    local, context = method.start(method.broadcast(server_state, HOLDOUT), client, {})
     model = method.model(client.meta)
     points = context["own"]["head.weight"]
     equal = []
@@ -364,13 +372,15 @@ def nearest_is_largest_cosine(method, data):
         z = method.features(model, local, batch, context)
         predicted = method.predict(model, local, batch, context).argmax(dim=-1)
         equal.append(torch.equal(predicted, cosines(z, points).argmax(dim=-1)))
-        equal.append(torch.equal(predicted, distance(z, points).argmin(dim=-1)))
+        equal.append(torch.equal(predicted, prototype_distance(z, points).argmin(dim=-1)))
     return all(equal)
 
 
 @pytest.mark.data
 def test_both_predictions_agree_on_every_real_test_image(data_root):
-    data = Images(FashionMNIST(), IID(4), num_train=100, root=data_root / "torchvision").load(RNG)
+    data = Partitioned(FashionMNIST(), IID(4), num_train=100, root=data_root / "torchvision").load(
+        RNG
+    )
     for clip in (None, 3.1, 0.1):
         assert nearest_is_largest_cosine(HyperFed(clip=clip), data)
 
@@ -380,5 +390,5 @@ def test_both_predictions_agree_on_twenty_thousand_random_features(length):
     z = torch.randn(20_000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z, points = length * normalize(z), prototypes(10, 20, 0.9)
     cosine = cosines(z, points).argmax(dim=-1)
-    assert torch.equal(distance(z, points).argmin(dim=-1), cosine)
+    assert torch.equal(prototype_distance(z, points).argmin(dim=-1), cosine)
     assert torch.equal(excess(z, points).argmin(dim=-1), cosine)

@@ -1,4 +1,4 @@
-"""The spaces, their verbs and arguments for them, drawn once for every kind of test."""
+"""The spaces, their operations and arguments for them, drawn once for every kind of test."""
 
 import torch
 from torch.nn import functional
@@ -19,7 +19,7 @@ from fedbolic.manifolds import (
 KINDS = (Lorentz, Poincare, Euclidean)
 CURVED = (Lorentz, Poincare)
 
-# what each verb takes: x y points, u v tangents at x, o a tangent at the origin, a an ambient
+# what each operation takes: x y points, u v tangents at x, o a tangent at the origin, a an ambient
 # vector, X Y sets of points, w weights
 ROLES = {
     "dist": "xy",
@@ -74,7 +74,7 @@ def make(kind, c=1.0):
 
 
 def call(kind, name, c, *tensors):
-    """The verb ``name`` of the space of curvature ``c``."""
+    """The operation ``name`` of the space of curvature ``c``."""
     space = make(kind, c)
     if name == "change_curvature":
         return change_curvature(*tensors, space, kind(0.5))
@@ -107,7 +107,7 @@ def tangents(kind, c, seed, x, length=1.0):
 
 
 def arguments(kind, name, c=1.0, *, seed=0, batch=(3,), dim=3, dtype=torch.float64):
-    """Ordinary arguments for a verb."""
+    """Ordinary arguments for a operation."""
     x = points(kind, c, seed, *batch, dim, dtype=dtype)
     made = {
         "x": x,

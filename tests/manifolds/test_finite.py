@@ -10,7 +10,7 @@ from fedbolic.manifolds import Euclidean, Lorentz
 from tests.manifolds.cases import ALL, IDS, KINDS, OWN, ROLES, call, lifted, make, normal
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-NO_FLAT = ("to_lorentz", "push_to_lorentz", "change_curvature")  # flat space has no sheet
+NO_FLAT = ("to_lorentz", "push_to_lorentz", "change_curvature")  # flat space has no hyperboloid
 
 
 def curvatures(kind, name):

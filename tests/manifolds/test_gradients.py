@@ -70,7 +70,7 @@ def slope(kind, c, x, y):
 )
 def test_g6_the_slope_in_the_curvature_is_right_to_1e5_in_float32(kind, c):
     if kind is Lorentz and c == 0:
-        pytest.skip("flat space has no sheet")
+        pytest.skip("flat space has no hyperboloid")
     x, y = (normal(seed, 8, 4, dtype=torch.float32) for seed in (0, 1))
     x, y = (v / v.norm(dim=-1, keepdim=True) / 2 for v in (x, y))
     each = torch.full((8,), c, dtype=torch.float32, requires_grad=True)
@@ -96,7 +96,7 @@ def test_g6_distance_is_continuous_at_flat_space(kind):
 @pytest.mark.parametrize("name", ["expmap0", "logmap0"])
 def test_g5_the_maps_at_the_origin_have_the_identity_as_derivative(kind, name, c):
     if kind is Lorentz and c == 0:
-        pytest.skip("flat space has no sheet")
+        pytest.skip("flat space has no hyperboloid")
     jacobian = torch.func.jacrev(lambda v: call(kind, name, c, lifted(kind, v)))(torch.zeros(3))
     identity = torch.eye(3) if kind is Poincare else torch.cat((torch.zeros(1, 3), torch.eye(3)))
     torch.testing.assert_close(jacobian, identity, rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""What every space keeps, on drawn spaces, points and tangents in float64."""
+"""Laws of every space, on drawn spaces, points and tangents in float64."""
 
 import pytest
 import torch
@@ -155,21 +155,21 @@ def test_g18_a_change_of_curvature_is_a_scaled_isometry(drawn_space, c):
 @pytest.mark.parametrize("shape", [(3,), (7, 3), (2, 7, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_g10_the_models_are_isometric_at_every_rank(c, shape, dtype):
-    ball, sheet = Poincare(c), Lorentz(c)
+    ball, lorentz = Poincare(c), Lorentz(c)
     radius = 1 / max(c, 0.1) ** 0.5
     x, y = (points(Poincare, c, s, *shape, dtype=dtype, radius=radius) for s in (0, 1))
     there_x, there_y = to_lorentz(ball, x), to_lorentz(ball, y)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-13
-    assert sheet.contains(there_x).all()
+    assert lorentz.contains(there_x).all()
     assert there_x.shape == (*shape[:-1], 4)
-    close(sheet.dist(there_x, there_y), ball.dist(x, y), tolerance)
-    close(to_poincare(sheet, there_x), x, tolerance)
+    close(lorentz.dist(there_x, there_y), ball.dist(x, y), tolerance)
+    close(to_poincare(lorentz, there_x), x, tolerance)
     u, v = tangents(Poincare, c, 2, x), tangents(Poincare, c, 3, x)
     pushed_u, pushed_v = (push_to_lorentz(ball, x, w) for w in (u, v))
-    close(sheet.inner(there_x, pushed_u, pushed_v), ball.inner(x, u, v), 10 * tolerance)
-    close(push_to_poincare(sheet, there_x, pushed_u), u, 10 * tolerance)
+    close(lorentz.inner(there_x, pushed_u, pushed_v), ball.inner(x, u, v), 10 * tolerance)
+    close(push_to_poincare(lorentz, there_x, pushed_u), u, 10 * tolerance)
     if dtype == torch.float64:  # in float32 a point 7 radii out is known to 1e-4
-        close(to_lorentz(ball, ball.expmap(x, u)), sheet.expmap(there_x, pushed_u), 1e-11)
+        close(to_lorentz(ball, ball.expmap(x, u)), lorentz.expmap(there_x, pushed_u), 1e-11)
 
 
 @laws
@@ -236,13 +236,13 @@ def test_the_frechet_mean_is_where_the_logarithms_cancel(drawn_space):
 @laws
 @given(curvatures, seeds, dims)
 def test_the_centroid_is_the_same_point_in_both_models(c, seed, dim):
-    ball, sheet = Poincare(c), Lorentz(c)
+    ball, lorentz = Poincare(c), Lorentz(c)
     x, w = points(Poincare, c, seed, 20, 5, dim, radius=1 / c**0.5), normal(seed, 20, 5).abs()
     there = to_lorentz(ball, x)
-    close(to_lorentz(ball, ball.centroid(x, w)), sheet.centroid(there, w), 1e-8)
+    close(to_lorentz(ball, ball.centroid(x, w)), lorentz.centroid(there, w), 1e-8)
     mean = (w.unsqueeze(-1) * there).sum(-2)  # and the textbook's, near the origin
     length = (mean[..., 0].square() - mean[..., 1:].square().sum(-1)).sqrt() * c**0.5
-    close(sheet.centroid(there, w), mean / length.unsqueeze(-1), 1e-8)
+    close(lorentz.centroid(there, w), mean / length.unsqueeze(-1), 1e-8)
 
 
 @pytest.mark.parametrize("kind", CURVED)

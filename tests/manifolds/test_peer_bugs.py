@@ -80,7 +80,7 @@ def test_distances_beyond_7_are_distances(kind):
 
 @pytest.mark.parametrize("kind", CURVED)
 def test_no_distance_from_a_point_to_itself_and_no_nan_in_its_gradient(kind):
-    """geoopt's sheet gives up to 3e-2; geomstats' ball gives NaN."""
+    """geoopt's hyperboloid gives up to 3e-2; geomstats' ball gives NaN."""
     x = points(kind, 1.0, 0, 100, 16, dtype=torch.float32, radius=1.2).requires_grad_()
     distance = kind(1.0).dist(x, x.detach())
     assert torch.equal(distance, torch.zeros(100))
@@ -90,11 +90,11 @@ def test_no_distance_from_a_point_to_itself_and_no_nan_in_its_gradient(kind):
 
 @pytest.mark.parametrize("kind", CURVED)
 def test_the_logarithm_at_the_point_itself_has_the_identity_as_derivative(kind):
-    """geoopt's ball gives 0, its sheet 3e-4."""
+    """geoopt's ball gives 0, its hyperboloid 3e-4."""
     space = kind(1.0)
     x = points(kind, 1.0, 0, 3)
     slope = torch.func.jacrev(lambda y: space.logmap(x, y))(x)
-    v = space.logmap(x, points(kind, 1.0, 1, 3))  # a tangent, so that the sheet sees one
+    v = space.logmap(x, points(kind, 1.0, 1, 3))  # a tangent, so that the hyperboloid sees one
     torch.testing.assert_close(slope @ v, v, rtol=1e-9, atol=1e-9)
 
 
@@ -142,10 +142,10 @@ def test_projections_of_the_sheet_are_right_away_from_curvature_1(c):
 @pytest.mark.parametrize("shape", [(3,), (2, 5, 3)])
 def test_the_models_are_told_apart_by_the_last_axis_and_the_curvature(c, shape):
     """geoopt takes the wrong axis of 1-D and 3-D tensors and forgets k; HyperCore too."""
-    ball, sheet, x = Poincare(c), Lorentz(c), points(Poincare, c, 0, *shape)
+    ball, lorentz, x = Poincare(c), Lorentz(c), points(Poincare, c, 0, *shape)
     there = to_lorentz(ball, x)
-    torch.testing.assert_close(sheet.dist0(there), ball.dist0(x))
-    torch.testing.assert_close(to_poincare(sheet, there), x)
+    torch.testing.assert_close(lorentz.dist0(there), ball.dist0(x))
+    torch.testing.assert_close(to_poincare(lorentz, there), x)
     product = there[..., 1:].square().sum(-1) - there[..., 0].square()
     torch.testing.assert_close(product, torch.full_like(product, -1 / c), rtol=1e-12, atol=1e-12)
 
@@ -160,7 +160,7 @@ def test_expmap_takes_the_point_first(kind):
 
 
 def test_mobius_addition_is_not_commutative_and_has_the_right_order():
-    """HyperCore's on the sheet is swapped."""
+    """HyperCore's on the hyperboloid is swapped."""
     x, y = points(Poincare, 1.0, 0, 3), points(Poincare, 1.0, 1, 3)
     true = [float(a) for a in truth.Ball(1.0).add(truth.exact(x), truth.exact(y))]
     torch.testing.assert_close(Poincare(1.0).mobius_add(x, y), torch.tensor(true).double())

@@ -1,4 +1,4 @@
-"""Every verb against 60 digits on a grid of radii: goals G1 to G3."""
+"""Every operation against 60 digits on a grid of radii: goals G1 to G3."""
 
 import math
 
@@ -21,13 +21,13 @@ def assert_below(bound, found):
     assert not wrong, f"above {bound}: {wrong}"
 
 
-@pytest.mark.parametrize("model", ["ball", "sheet"])
+@pytest.mark.parametrize("model", ["ball", "lorentz"])
 @pytest.mark.parametrize("radius", [1e-4, 1e-2, 0.5, 1, 2, 3, 4, 5])
 def test_g1_float32_is_right_to_2e5_within_radius_5(model, radius):
     assert_below(2e-5, errors(model, 1.0, "float32", radius))
 
 
-@pytest.mark.parametrize("model", ["ball", "sheet"])
+@pytest.mark.parametrize("model", ["ball", "lorentz"])
 @pytest.mark.parametrize("radius", [6, 7, 8, 9])
 def test_g1_float32_is_right_to_1e3_within_radius_9(model, radius):
     assert_below(1e-3, errors(model, 1.0, "float32", radius))
@@ -40,7 +40,7 @@ def test_g2_float64_ball_is_right_to_1e3_within_radius_28(radius):
 
 @pytest.mark.parametrize("radius", [1e-4, 0.5, 5, 12, 20, 28, 34, 40])
 def test_g2_float64_sheet_keeps_distances_to_radius_40(radius):
-    found = errors("sheet", 1.0, "float64", radius)
+    found = errors("hyperboloid", 1.0, "float64", radius)
     assert_below(1e-14, {n: e for n, e in found.items() if n.startswith("far")})
     assert_below(1e-3, {"near": found["near"], "exp0, log0": found["exp0, log0"]})
     if radius <= 28:
@@ -50,14 +50,14 @@ def test_g2_float64_sheet_keeps_distances_to_radius_40(radius):
 @pytest.mark.parametrize("c", [1e-3, 0.1, 1.0])
 @pytest.mark.parametrize("radii", [1e-4, 1e-2, 1, 3, 5, 7, 9])
 def test_g3_float32_sheet_tells_near_pairs_to_1e6(c, radii):
-    found = errors("sheet", c, "float32", max(radii / math.sqrt(c), 1e-4))
+    found = errors("hyperboloid", c, "float32", max(radii / math.sqrt(c), 1e-4))
     assert_below(1e-6, {name: found[name] for name in ("near", "far", "far from tangents")})
 
 
 @pytest.mark.parametrize("c", [1e-3, 0.1, 1.0])
 @pytest.mark.parametrize("radii", [12, 16, 20, 28, 36, 40])
 def test_g3_float32_sheet_tells_near_pairs_to_1e3_far_out(c, radii):
-    found = errors("sheet", c, "float32", radii / math.sqrt(c))
+    found = errors("hyperboloid", c, "float32", radii / math.sqrt(c))
     assert_below(1e-3, {name: found[name] for name in ("near", "far", "far from tangents")})
 
 
@@ -73,7 +73,7 @@ def test_g3_a_point_is_at_distance_exactly_0_from_itself(space, c, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("c", precision.CURVATURES)
-@pytest.mark.parametrize("model", ["ball", "sheet"])
+@pytest.mark.parametrize("model", ["ball", "lorentz"])
 @pytest.mark.parametrize(("dtype", "reach"), [("float32", 9.0), ("float64", 28.0)])
 def test_every_curvature_keeps_the_same_reach_in_radii(model, dtype, reach, c):
     for radius in precision.RADII:

@@ -41,7 +41,7 @@ LINEAR = {Lorentz: LorentzLinear, Poincare: PoincareLinear}
 class Case:
     """A layer, by what makes it from a curvature.
 
-    ``kind``: the space of its inputs (none: indices). ``gives``: that of its outputs (none: plain
+    ``kind``: the space of its inputs (``None``: indices). ``gives``: that of its outputs (``None``:
     numbers). ``training``: the mode to test it in. ``num``: features of the output. ``reach``: the
     share of what floats can hold from which on derivatives may be larger than any float. ``shape``:
     how many points the inputs are. ``raw``: the name of the parameter that is a learnt curvature.

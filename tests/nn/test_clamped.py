@@ -15,7 +15,7 @@ from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn import ChangeCurvature, PoincareLinear, PoincareMLR
 from fedbolic.nn.backbone import Backbone
 from fedbolic.nn.clamped import COUNTS, counting
-from tests.federated.boring import RNG, SMALL, assert_same, federation, train
+from tests.federated.simple_method import RNG, SMALL, assert_same, federation, train
 from tests.nn.cases import CASES, DIM
 
 BALLS = {name: case for name, case in CASES.items() if case.kind is Poincare}
@@ -149,5 +149,5 @@ def test_counting_changes_no_digit(engine, monkeypatch):
     counted, _ = train(method, data, RNG, engine=engine)
     monkeypatch.setattr("fedbolic.nn.space.look", lambda *_, **__: False)
     plain, _ = train(method, data, RNG, engine=engine)
-    assert_same(counted[-1].state, plain[-1].state)
-    assert counted[-1].state["buffers"] == {}
+    assert_same(counted[-1].server_state, plain[-1].server_state)
+    assert counted[-1].server_state["buffers"] == {}

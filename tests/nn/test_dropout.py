@@ -7,10 +7,11 @@ import torch
 from torch.func import functional_call, vmap
 
 from fedbolic import tree
-from fedbolic.federated import FedAvg, Schedule, Sequential
+from fedbolic.federated import LocalTraining, Sequential
+from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP
 from fedbolic.nn.dropout import SEED, Dropout
-from tests.federated.boring import RNG, federation, train
+from tests.federated.simple_method import RNG, federation, train
 
 
 def splitmix64(seed, n):
@@ -117,7 +118,7 @@ def test_a_rate_of_one_is_refused():
         Dropout(1.0)
 
 
-METHOD = FedAvg(MLP((8,), dropout=0.5), rounds=2, schedule=Schedule(2, 4))
+METHOD = FedAvg(MLP((8,), dropout=0.5), rounds=2, local=LocalTraining(2, 4))
 
 
 def test_clients_and_rounds_drop_others_and_no_seed_leaves_a_client():
@@ -131,7 +132,7 @@ def test_clients_and_rounds_drop_others_and_no_seed_leaves_a_client():
         patch.setattr(FedAvg, "loss", noted)
         (*_, last), _ = train(METHOD, data, RNG)
     assert len(set(seeds)) == len(seeds) > 10
-    assert int(last.state["buffers"][f"body.3.{SEED}"]) == 0
+    assert int(last.server_state["buffers"][f"body.3.{SEED}"]) == 0
 
     state = tree.to(METHOD.init(data.meta, RNG), "cpu", torch.float64)
     messages = {client.id: METHOD.broadcast(state, client.id) for client in data.clients}

@@ -70,16 +70,16 @@ def sparse(edges, weights, num_targets, num_sources):
 
 
 def mean(space, points, weights, own, how):
-    """The mean of the neighbours of one node, by the verbs or by geoopt."""
+    """The mean of the neighbours of one node, by the operations or by geoopt."""
     if weights.sum() == 0:
         return own
     shares = weights / weights.sum()
-    sheet = geoopt.Lorentz(torch.tensor(1 / float(space.c), dtype=DTYPE))
+    lorentz = geoopt.Lorentz(torch.tensor(1 / float(space.c), dtype=DTYPE))
     if how == "centroid":
         return space.centroid(points, weights)
     if how == "local":
-        return sheet.expmap(own, (shares[:, None] * sheet.logmap(own, points)).sum(0))
-    return sheet.expmap0((shares[:, None] * sheet.logmap0(points)).sum(0))
+        return lorentz.expmap(own, (shares[:, None] * lorentz.logmap(own, points)).sum(0))
+    return lorentz.expmap0((shares[:, None] * lorentz.logmap0(points)).sum(0))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -100,24 +100,24 @@ def test_a_node_gets_the_centroid_of_its_mapped_neighbours(normalize, add_self_l
 @pytest.mark.parametrize("add_self_loops", [True, False])
 @pytest.mark.parametrize("how", ["local", "origin"])
 def test_hgcn_takes_the_mean_in_a_tangent_space(how, add_self_loops):
-    """In geoopt's verbs, whose sheet takes the squared radius 1 / c."""
+    """In geoopt's operations, whose hyperboloid takes the squared radius 1 / c."""
     c, later = 0.7, 0.4
     layer = HGCNConv(
         3, 2, add_self_loops=add_self_loops, local=how == "local", activation=torch.tanh,
         curvature=c, out_curvature=later,
     ).double()  # fmt: skip
     torch.nn.init.normal_(layer.linear.bias)
-    sheet, x = geoopt.Lorentz(torch.tensor(1 / c, dtype=DTYPE)), nodes(layer)
+    lorentz, x = geoopt.Lorentz(torch.tensor(1 / c, dtype=DTYPE)), nodes(layer)
     pad = torch.nn.functional.pad
-    h = sheet.expmap0(pad(sheet.logmap0(x)[:, 1:] @ layer.linear.weight.T, (1, 0)))
+    h = lorentz.expmap0(pad(lorentz.logmap0(x)[:, 1:] @ layer.linear.weight.T, (1, 0)))
     bias = pad(layer.linear.bias, (1, 0)).expand(NUM_NODES, 3)
-    h = sheet.expmap(h, sheet.transp0(h, bias))
+    h = lorentz.expmap(h, lorentz.transp0(h, bias))
     matrix = incoming(layer)
     y = torch.stack(
         [mean(layer.manifold, h, row, own, how) for row, own in zip(matrix, h, strict=True)]
     )
     after = geoopt.Lorentz(torch.tensor(1 / later, dtype=DTYPE))
-    expected = after.expmap0(pad(torch.tanh(sheet.logmap0(y)[:, 1:]), (1, 0)))
+    expected = after.expmap0(pad(torch.tanh(lorentz.logmap0(y)[:, 1:]), (1, 0)))
     # geoopt's logarithm of a point at itself is off by 1e-8
     torch.testing.assert_close(layer(x, EDGES, WEIGHTS), expected, rtol=1e-6, atol=1e-6)
 

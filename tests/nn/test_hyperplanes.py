@@ -9,7 +9,7 @@ import torch
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz, to_poincare
 from fedbolic.nn import LorentzFC, LorentzLinear, LorentzMLR, PoincareLinear, PoincareMLR
-from fedbolic.nn.arc import arc, chord
+from fedbolic.nn.sinh_ratio import asinh_ratio, sinh_ratio
 from tests.nn.cases import points
 
 mpmath.mp.dps = 60
@@ -87,11 +87,11 @@ def test_ball_logits_are_twice_the_scaled_distances_of_geoopt(c):
 
 @pytest.mark.parametrize("c", CS)
 def test_both_models_have_the_same_head(c):
-    sheet = filled(LorentzMLR(4, 6, curvature=c).double())
+    lorentz = filled(LorentzMLR(4, 6, curvature=c).double())
     ball = PoincareMLR(4, 6, curvature=c).double()
-    ball.load_state_dict({"weight": sheet.weight / 2, "bias": sheet.bias})
+    ball.load_state_dict({"weight": lorentz.weight / 2, "bias": lorentz.bias})
     x = points(Lorentz, c, normal(10, 4) / c**0.5)
-    torch.testing.assert_close(ball(to_poincare(Lorentz(c), x)), sheet(x))
+    torch.testing.assert_close(ball(to_poincare(Lorentz(c), x)), lorentz(x))
 
 
 @pytest.mark.parametrize("c", CS)
@@ -208,10 +208,10 @@ def test_the_start_takes_the_origin_to_itself_and_keeps_radii_in_the_mean(kind):
 @pytest.mark.parametrize("t", [1e-6, 1e-3, 0.1, 0.3, 1.0, 30.0])
 def test_arcs_and_chords_and_their_derivatives_are_right_to_rounding(t, c, sign):
     for function, exact in (
-        (arc, lambda t, c: mpmath.asinh(mpmath.sqrt(c) * t) / mpmath.sqrt(c)),
-        (chord, lambda t, c: mpmath.sinh(mpmath.sqrt(c) * t) / mpmath.sqrt(c)),
+        (asinh_ratio, lambda t, c: mpmath.asinh(mpmath.sqrt(c) * t) / mpmath.sqrt(c)),
+        (sinh_ratio, lambda t, c: mpmath.sinh(mpmath.sqrt(c) * t) / mpmath.sqrt(c)),
     ):
-        if function is chord and t * c**0.5 > 30:
+        if function is sinh_ratio and t * c**0.5 > 30:
             continue
         x = torch.tensor(sign * t, requires_grad=True)
         curvature = torch.tensor(c, requires_grad=True)
@@ -236,6 +236,6 @@ def test_heads_of_sheet_points_are_those_of_ball_points_of_any_rank():
     x = points(Poincare, 1.0, normal(2, 3, 5, 4))
     head = filled(PoincareMLR(4, 6).double())
     torch.testing.assert_close(head(x)[1, 2, 4], head(x[1, 2, 4]))
-    sheet = filled(LorentzMLR(4, 6).double())
+    lorentz = filled(LorentzMLR(4, 6).double())
     there = to_lorentz(Poincare(), x)
-    torch.testing.assert_close(sheet(there)[1, 2, 4], sheet(there[1, 2, 4]))
+    torch.testing.assert_close(lorentz(there)[1, 2, 4], lorentz(there[1, 2, 4]))

@@ -1,4 +1,4 @@
-"""What every layer of hyperbolic space promises to somebody else's PyTorch."""
+"""Contract of every hyperbolic layer with a plain PyTorch project."""
 
 import copy
 import io
@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 
 import fedbolic.nn
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.manifolds.numerics import SHEET_RADIUS
+from fedbolic.manifolds.numerics import HYPERBOLOID_RADIUS
 from fedbolic.nn import Dropout, graph
 from tests.nn.cases import CASES, DIM, points
 
@@ -29,7 +29,7 @@ def curvature_of(layer, case):
 
 
 def raw_of(layer, case, c):
-    """What the parameter of the learnt curvature is at ``c``."""
+    """Raw parameter of a learnt curvature at ``c``."""
     return curvature_of(layer, case).raw_of(torch.tensor(c, dtype=torch.float64))
 
 
@@ -276,8 +276,8 @@ def test_no_nan_in_values_and_gradients_wherever_points_are(case, dtype, place):
     x = points(case.kind, 1.0, v).requires_grad_()
     y = layer(x)
     assert y.isfinite().all()
-    if case.gives is not None:  # LorentzLinear bounds no output; the verbs draw it in
-        held = (y[..., 1:] ** 2).sum(-1) < SHEET_RADIUS[dtype]
+    if case.gives is not None:  # LorentzLinear bounds no output; the operations draw it in
+        held = (y[..., 1:] ** 2).sum(-1) < HYPERBOLOID_RADIUS[dtype]
         assert case.gives(layer.manifold.c).contains(y)[held].all()
     (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     assert gradient.isfinite().all()

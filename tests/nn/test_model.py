@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedbolic.nn.model import Model
-from tests.federated.boring import assert_same
+from tests.federated.simple_method import assert_same
 
 
 class Tied(nn.Module):

@@ -10,7 +10,7 @@ from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_poincare
 from fedbolic.nn import HyperbolicBatchNorm, HyperbolicLayerNorm, LorentzLinear
 from fedbolic.nn.coordinates import from_tangent, space_part
 from fedbolic.nn.model import Model
-from tests.federated.boring import assert_near
+from tests.federated.simple_method import assert_near
 from tests.nn.cases import points
 
 KINDS = (Lorentz, Poincare)
@@ -112,12 +112,12 @@ def test_batch_norm_of_flat_space_is_torchs():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_of_both_models_is_the_same(training):
-    sheet, ball = (shaken(kind, curvature=0.7).train(training) for kind in KINDS)
+    lorentz, ball = (shaken(kind, curvature=0.7).train(training) for kind in KINDS)
     x = batch(Lorentz, 0.7)
     torch.testing.assert_close(
-        ball(to_poincare(Lorentz(0.7), x)), to_poincare(Lorentz(0.7), sheet(x))
+        ball(to_poincare(Lorentz(0.7), x)), to_poincare(Lorentz(0.7), lorentz(x))
     )
-    for value, other in zip(sheet.buffers(), ball.buffers(), strict=True):
+    for value, other in zip(lorentz.buffers(), ball.buffers(), strict=True):
         torch.testing.assert_close(value, other)
 
 

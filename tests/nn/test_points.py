@@ -40,12 +40,12 @@ OF_BOTH = [name[8:] for name in CASES if name.startswith("Lorentz ") and "Residu
 @every_curvature
 @pytest.mark.parametrize("name", OF_BOTH)
 def test_a_layer_of_both_models_does_the_same(name, c):
-    sheet, ball = CASES[f"Lorentz {name}"], CASES[f"Poincare {name}"]
+    lorentz, ball = CASES[f"Lorentz {name}"], CASES[f"Poincare {name}"]
     before = 1.0 if name == "ChangeCurvature" else c
-    x = sheet.inputs(before)
-    there = x if sheet.kind is None else to_poincare(Lorentz(before), x)
-    y, z = sheet.make(c)(x), ball.make(c)(there)
-    expected = y if sheet.gives is None else to_poincare(Lorentz(c), y)
+    x = lorentz.inputs(before)
+    there = x if lorentz.kind is None else to_poincare(Lorentz(before), x)
+    y, z = lorentz.make(c)(x), ball.make(c)(there)
+    expected = y if lorentz.gives is None else to_poincare(Lorentz(c), y)
     torch.testing.assert_close(z, expected, rtol=1e-8, atol=1e-8)
 
 
@@ -89,11 +89,11 @@ def test_dropout_drops_its_share_in_training_and_nothing_in_evaluation(kind):
 def test_pooling_is_the_centroid_of_its_formula_along_any_axis(kind, c, weighted):
     x = points(kind, c, normal(4, 5, 2, 3))
     weights = normal(4, 5, 2, seed=1).abs() if weighted else None
-    sheet = x if kind is Lorentz else to_lorentz(Poincare(c), x)
+    lorentz = x if kind is Lorentz else to_lorentz(Poincare(c), x)
     for dim in (-2, 0, 1, -3):
         axis = dim % 4
         w = torch.ones(4, 5, 2).double() if weights is None else weights
-        total = (w.unsqueeze(-1) * sheet).sum(axis)
+        total = (w.unsqueeze(-1) * lorentz).sum(axis)
         size = total[..., 0].square() - total[..., 1:].square().sum(-1)
         expected = total / (c * size).sqrt().unsqueeze(-1)
         y = CentroidPool(kind, dim, curvature=c)(x, weights)

@@ -6,12 +6,13 @@ from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
 from fedbolic.data import HOLDOUT, Client, Examples, FederatedData
-from fedbolic.federated import FedAvg, Schedule
+from fedbolic.federated import LocalTraining
+from fedbolic.methods import FedAvg
 from fedbolic.nn.classifier import classifier
 from fedbolic.nn.model import Model
-from fedbolic.nn.resnet import Block, ResNet
+from fedbolic.nn.resnet import ResidualBlock, ResNet
 from fedbolic.types import Meta
-from tests.federated.boring import RNG, assert_near, average, batches, train, values
+from tests.federated.simple_method import RNG, assert_near, average, batches, train, values
 
 NORMS = ("batch", "batch_untracked", "group")
 STEMS = ("imagenet", "cifar")
@@ -170,10 +171,10 @@ def test_a_network_equals_the_one_written_by_hand(norm, width, second):
 
 
 def test_a_shortcut_is_the_identity_only_where_the_shape_stays():
-    assert isinstance(Block(4, 4, nn.BatchNorm2d).shortcut, nn.Identity)
+    assert isinstance(ResidualBlock(4, 4, nn.BatchNorm2d).shortcut, nn.Identity)
     x = draw(2, 4, 7, 7).float()
     for outputs, stride, side in ((8, 1, 7), (4, 2, 4), (8, 2, 4)):
-        block = Block(4, outputs, nn.BatchNorm2d, stride=stride)
+        block = ResidualBlock(4, outputs, nn.BatchNorm2d, stride=stride)
         assert count(block.shortcut) == 4 * outputs + 2 * outputs
         assert block(x).shape == (2, outputs, side, side)
 
@@ -276,7 +277,7 @@ def photographs(sizes):
 def test_a_round_equals_the_plain_loop_and_batch_norm_skips_batches_of_one(norm):
     data = photographs((5, 4))  # the first client's last batch is one example
     recipe = small(norm, "imagenet")
-    method = FedAvg(recipe, rounds=1, schedule=Schedule(1, 2), lr=0.05)
+    method = FedAvg(recipe, rounds=1, local=LocalTraining(1, 2), lr=0.05)
     positions, rows = train(method, data)
     model = classifier(recipe, data.meta)
     start, statistics = model.init(RNG.at("init", "model").number())
@@ -297,11 +298,11 @@ def test_a_round_equals_the_plain_loop_and_batch_norm_skips_batches_of_one(norm)
         lengths.append(steps)
         ends.append({**values(network), **dict(network.named_buffers())})
     assert lengths == ([3, 2] if norm == "group" else [2, 2])
-    state = positions[-1].state
+    server_state = positions[-1].server_state
     expected = average([{n: e[n] for n in start} for e in ends], data.sizes)
-    assert_near(state["parameters"], expected, 1e-9)
+    assert_near(server_state["parameters"], expected, 1e-9)
     kept = [n for n in statistics if "running" in n]
     assert bool(kept) == (norm == "batch")
     expected = average([{n: e[n] for n in kept} for e in ends], data.sizes)
-    assert_near({n: state["buffers"][n] for n in kept}, expected, 1e-9)
+    assert_near({n: server_state["buffers"][n] for n in kept}, expected, 1e-9)
     assert all(math.isfinite(row.value) for row in rows)

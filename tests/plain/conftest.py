@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[2]
 
 TINY = """
 method:
-  class_path: fedbolic.federated.FedAvg
+  class_path: fedbolic.methods.FedAvg
   init_args:
     rounds: 2
     backbone: {class_path: fedbolic.nn.backbone.MLP, init_args: {widths: [4]}}
-    schedule: {epochs: 1, batch_size: 16}
+    local: {epochs: 1, batch_size: 16}
 data:
-  class_path: fedbolic.data.Images
+  class_path: fedbolic.data.Partitioned
   init_args:
     num_train: 60
     num_test: 20
@@ -43,7 +43,7 @@ def config(tmp_path) -> Path:
 
 @pytest.fixture
 def runs(tmp_path) -> Path:
-    """Where runs go; not there yet."""
+    """Folder of runs, not yet made."""
     return tmp_path / "runs"
 
 
@@ -87,7 +87,7 @@ def hear_interrupts():
 
 
 def refused(answer, *, names):
-    """Whether an answer is one line on standard error that names all of ``names``."""
+    """True if an answer is one line on standard error that names all of ``names``."""
     code, out, err = answer
     assert code == 2, answer
     assert out == ""

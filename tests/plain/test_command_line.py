@@ -10,9 +10,10 @@ import yaml
 import fedbolic.experiment
 from fedbolic.configuration import build
 from fedbolic.experiment import run
-from fedbolic.federated import FedAvg, RunStoppedError, Sequential
-from fedbolic.federated.engine import Failure
-from fedbolic.figure import Disc
+from fedbolic.federated import RunStoppedError, Sequential
+from fedbolic.federated.engines.engine import Failure
+from fedbolic.figure import DiscFigure
+from fedbolic.methods import FedAvg
 from tests.plain.conftest import refused
 
 FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
@@ -50,7 +51,7 @@ def test_a_run_leaves_a_folder_named_by_its_configuration(fedbolic, config, runs
 
 
 def test_the_folder_holds_the_configuration_to_run_it_again(fedbolic, config, runs):
-    words = ["--method.lr=0.03", "--seed=5", "--evaluation.tune.epochs=2"]
+    words = ["--method.lr=0.03", "--seed=5", "--evaluation.fine_tuning.epochs=2"]
     assert fedbolic("run", "--config", config, "--runs", runs, *words)[0] == 0
     first, second = runs / "tiny" / "seed5", runs / "again" / "seed5"
     written = yaml.safe_load((first / "config.yaml").read_text())
@@ -140,17 +141,19 @@ def test_the_printed_configuration_is_complete_and_gives_the_same_run(fedbolic, 
 
 
 class PowerError(RuntimeError):
-    """What a client of these tests raises."""
+    """Error raised by a client of these tests."""
 
 
 def failing_from(round):
     """An engine's run whose clients all fail from a round on."""
     plain = Sequential.run
 
-    def work(self, method, messages, clients, memories, rng):
-        for client, update, memory in plain(self, method, messages, clients, memories, rng):
+    def work(self, method, messages, clients, client_states, rng):
+        for client, update, client_state in plain(
+            self, method, messages, clients, client_states, rng
+        ):
             now = rng.path[rng.path.index("round") + 1]
-            yield client, Failure(PowerError("no power")) if now >= round else update, memory
+            yield client, Failure(PowerError("no power")) if now >= round else update, client_state
 
     return work
 
@@ -178,7 +181,7 @@ def test_a_run_without_a_usable_update_stops_with_one_line_and_its_last_good_sta
 FAILING = """
 from dataclasses import dataclass
 
-from fedbolic.baselines import Majority
+from fedbolic.methods import Majority
 from fedbolic.federated import Mean, Method
 
 
@@ -191,23 +194,23 @@ class Failing(Method):
     def init(self, meta, rng):
         return {"n": 0}
 
-    def local_update(self, message, client, memory, rng):
+    def local_update(self, message, client, client_state, rng):
         raise ValueError("no power")
 
     def server_update(self, state, total):
         return state
 
-    def evaluate(self, message, client, memory, rng):
+    def evaluate(self, message, client, client_state, rng):
         return {}
 """
 
 
 def test_a_process_with_somebody_elses_failing_method_stops(process, config, runs, tmp_path):
     (tmp_path / "somebody.py").write_text(FAILING)
-    config.write_text(config.read_text().replace("fedbolic.federated.FedAvg", "somebody.Failing"))
+    config.write_text(config.read_text().replace("fedbolic.methods.FedAvg", "somebody.Failing"))
     config.write_text("\n".join(
         line for line in config.read_text().splitlines()
-        if not any(word in line for word in ("backbone", "schedule"))
+        if not any(word in line for word in ("backbone", "local"))
     ))  # fmt: skip
     started = process("run", "--config", config, "--runs", runs, path=[tmp_path])
     out, err = started.communicate(timeout=600)
@@ -254,8 +257,8 @@ def test_a_sweep_finds_its_base_beside_itself_and_prints_its_table(
 
 def test_a_sweep_ends_with_its_figures_drawn(fedbolic, config, runs, monkeypatch):
     pytest.importorskip("matplotlib")
-    point = Disc(torch.zeros(1, 2), torch.tensor([0]))
-    monkeypatch.setattr(FedAvg, "figures", lambda self, state, data: {"origin": point})
+    point = DiscFigure(torch.zeros(1, 2), torch.tensor([0]))
+    monkeypatch.setattr(FedAvg, "figures", lambda self, server_state, data: {"origin": point})
     sweep = config.with_name("sweep.yaml")
     sweep.write_text("base: tiny.yaml\nseeds: [0, 1]\nrows: {ours: null, none: {method.rounds: 1}}")
     assert fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")[0] == 0
@@ -307,7 +310,7 @@ def test_an_interrupt_before_anything_began_says_so(fedbolic, config, runs, monk
         raise KeyboardInterrupt
 
     fedbolic("run", "--config", config, "--runs", runs, "--method.rounds=1")
-    monkeypatch.setattr("fedbolic.data.Images.load", interrupt)
+    monkeypatch.setattr("fedbolic.data.Partitioned.load", interrupt)
     words = ("run", "--config", config, "--runs", runs)
     for more in (["--name=new"], ["--overwrite"]):  # the old run is none to go on with
         code, _, err = fedbolic(*words, *more)

@@ -12,7 +12,8 @@ import torch
 from fedbolic import plots
 from fedbolic.configuration import build
 from fedbolic.experiment import run
-from fedbolic.federated import FedAvg, Sequential, Trainer
+from fedbolic.federated import Sequential, Trainer
+from fedbolic.methods import FedAvg
 from fedbolic.progress import ProgressBar
 from fedbolic.record import RunFolder
 from tests.plain.conftest import TINY, refused
@@ -121,7 +122,7 @@ def test_an_edited_configuration_is_refused_by_resume(edit, folder, fedbolic):
     assert fedbolic("resume", folder)[0] == 0
 
 
-METHOD = "method: {class_path: fedbolic.federated.FedAvg, init_args: "
+METHOD = "method: {class_path: fedbolic.methods.FedAvg, init_args: "
 ODD = {
     "itself in a list": ("loggers: &a [*a]", ["&a holds itself", "line 1"]),
     "itself in a table": (f"{METHOD}&a {{sharing: *a}}}}", ["&a holds itself"]),
@@ -149,8 +150,8 @@ ODD = {
         "init_args: {widths: null}}}}",
         ["method.backbone.widths is null"],
     ),
-    "no epochs": (f"{METHOD}{{schedule: {{epochs: null}}}}}}", ["method.schedule.epochs is null"]),
-    "no schedule": (f"{METHOD}{{schedule: null}}}}", ["method.schedule is null"]),
+    "no epochs": (f"{METHOD}{{local: {{epochs: null}}}}}}", ["method.local.epochs is null"]),
+    "no local training": (f"{METHOD}{{local: null}}}}", ["method.local is null"]),
     "no rate": ("cohort: {rate: null}", ["cohort.rate is null"]),
     "no cohort": ("cohort: null", ["cohort is null"]),
     "no logger": ("loggers: [null]", ["loggers"]),
@@ -196,7 +197,12 @@ def test_an_odd_sweep_is_refused_in_one_line(text, names, fedbolic, config, runs
 
 
 def test_what_has_no_null_in_its_type_is_asked_nothing_more(fedbolic, config, runs):
-    words = ["--data.num_test=null", "--evaluation.tune=null", "--name=null", "--print_config"]
+    words = [
+        "--data.num_test=null",
+        "--evaluation.fine_tuning=null",
+        "--name=null",
+        "--print_config",
+    ]
     assert fedbolic("run", "--config", config, "--runs", runs, *words)[0] == 0
 
 
@@ -264,7 +270,7 @@ def test_a_run_that_cannot_be_made_leaves_nothing_and_keeps_the_old_one(
 def test_figures_that_find_no_room_are_a_warning_of_one_line(
     fedbolic, config, runs, monkeypatch, caplog
 ):
-    monkeypatch.setattr(FedAvg, "figures", lambda self, state, data: {})
+    monkeypatch.setattr(FedAvg, "figures", lambda self, server_state, data: {})
     monkeypatch.setattr(RunFolder, "save_figures", full)
     assert fedbolic("run", "--config", config, "--runs", runs)[0] == 0
     (record,) = caplog.records

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedbolic.configuration import build
-from fedbolic.deploy import processes
 from fedbolic.experiment import run
+from fedbolic.remote import processes
 from tests.plain.conftest import refused
 
 
@@ -22,7 +22,7 @@ def app_of(folder):
 
 
 def test_an_app_holds_the_whole_configuration(fedbolic, config, tmp_path):
-    words = ["--name", 'Zürich "\\n\U0001f33c"', "--method.lr=1e-05", "--terms.least=2"]
+    words = ["--name", 'Zürich "\\n\U0001f33c"', "--method.lr=1e-05", "--deployment.least=2"]
     code, out, _ = fedbolic("flower", "--config", config, "--app", tmp_path / "app", *words)
     assert (code, out) == (0, f"{tmp_path / 'app'}\n")
     app = app_of(tmp_path / "app")
@@ -40,7 +40,7 @@ def test_two_apps_are_two_runs_to_the_nodes(fedbolic, config, tmp_path):
 
 
 def test_clients_may_be_counted_without_their_data(fedbolic, config, tmp_path):
-    words = ["--terms.clients=7", "--app", tmp_path / "app"]
+    words = ["--deployment.clients=7", "--app", tmp_path / "app"]
     assert fedbolic("flower", "--config", config, *words)[0] == 0
     assert app_of(tmp_path / "app")["clients"] == 7
 
@@ -48,9 +48,9 @@ def test_clients_may_be_counted_without_their_data(fedbolic, config, tmp_path):
 @pytest.mark.parametrize(
     ("word", "fault"),
     [
-        ("--terms.least=0", "least must be at least 1, got 0"),
-        ("--terms.timeout=0", "timeout must be a positive number, got 0.0"),
-        ("--terms.clients=0", "clients must be at least 1, got 0"),
+        ("--deployment.least=0", "least must be at least 1, got 0"),
+        ("--deployment.timeout=0", "timeout must be a positive number, got 0.0"),
+        ("--deployment.clients=0", "clients must be at least 1, got 0"),
         ("--method.lr=-1", "lr must be a positive number, got -1.0"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_secure_sum_without_a_threshold_is_not_deployed(
     """Its default follows from a number of clients, and nodes must not take that from a server."""
     monkeypatch.chdir(tmp_path)
     method = "fedbolic.federated.secure.SecureSum"
-    inner = "fedbolic.federated.FedAvg"
+    inner = "fedbolic.methods.FedAvg"
     settings = ["--runs", runs, f"--method={method}", f"--method.method={inner}", *words]
     answer = fedbolic("flower", "--config", config, *settings)
     assert refused(answer, names=["SecureSum needs a threshold where clients are nodes"])
@@ -92,7 +92,7 @@ def test_a_run_between_machines_goes_on_by_its_app(fedbolic, config, runs):
     assert fedbolic("run", "--config", config, "--runs", runs)[0] == 0
     path = runs / "tiny" / "seed0"
     environment = json.loads((path / "environment.json").read_text())
-    environment |= {"engine": "Nodes", "terms": {"timeout": 5.0, "least": 1}}
+    environment |= {"engine": "Nodes", "deployment": {"timeout": 5.0, "least": 1}}
     (path / "environment.json").write_text(json.dumps(environment))
     assert refused(fedbolic("resume", path), names=["on other machines", "`flwr run` of its app"])
 
@@ -108,7 +108,7 @@ def alive(pid):
 @pytest.mark.parametrize("stubborn", ["", "trap '' TERM\n"])
 def test_no_process_outlives_its_federation(stubborn, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda name, path: name)
-    monkeypatch.setattr(processes, "GRACE", 1.0)
+    monkeypatch.setattr(processes, "_GRACE", 1.0)
     with processes.Federation(tmp_path / "run") as federation:
         told = tmp_path / "pids"
         life = tmp_path / "life"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fedbolic import tree
 from fedbolic.federated import Batched, Update, Workers
-from fedbolic.federated.delivery import find_fault
-from tests.federated.boring import SIZES, Averaged, assert_near, federation, point, train
+from fedbolic.federated.update_filter import find_update_fault
+from tests.federated.simple_method import SIZES, Averaged, assert_near, federation, point, train
 
 DEEP: dict[str, Any] = {}
 for _ in range(5000):
@@ -43,32 +43,32 @@ class Returning(Averaged):
 
     returned: str = ""
 
-    def local_update(self, message, client, memory, rng):
-        update, kept = super().local_update(message, client, memory, rng)
-        if client.id == 2 and memory:
+    def local_update(self, message, client, client_state, rng):
+        update, kept = super().local_update(message, client, client_state, rng)
+        if client.id == 2 and client_state:
             return RETURNED[self.returned](update, kept)
         return update, kept
 
 
 def told(**parts):
-    return lambda update, memory: (dataclasses.replace(update, **parts), memory)
+    return lambda update, client_state: (dataclasses.replace(update, **parts), client_state)
 
 
 def kept(leaf, name="bad"):
-    return lambda update, memory: (update, {**memory, name: leaf})
+    return lambda update, client_state: (update, {**client_state, name: leaf})
 
 
 RETURNED = {
-    "nothing": lambda update, memory: None,
-    "a list": lambda update, memory: [1, 2],
-    "three": lambda update, memory: (update, memory, memory),
-    "no memory": lambda update, memory: (update, None),
-    "no update": lambda update, memory: (None, memory),
+    "nothing": lambda update, client_state: None,
+    "a list": lambda update, client_state: [1, 2],
+    "three": lambda update, client_state: (update, client_state, client_state),
+    "no memory": lambda update, client_state: (update, None),
+    "no update": lambda update, client_state: (None, client_state),
     "a payload of nothing": told(payload=None),
     "a payload of a list": told(payload=[1.0]),
     "a payload with a path": told(payload={"change/x": torch.zeros(5).double()}),
     "a payload with a number for a name": told(payload={1: torch.zeros(5)}),
-    "a payload of numpy's": told(payload={"change": {"x": np.zeros(5)}}),
+    "a payload of numpy's": told(payload={"delta": {"x": np.zeros(5)}}),
     "a payload without end": told(payload=ENDLESS),
     "a deep payload": told(payload=DEEP),
     "metrics of nothing": told(metrics=None),
@@ -107,9 +107,9 @@ RETURNED = {
 def test_what_a_client_returns_costs_it_its_place_alone(name, caplog):
     data = federation(SIZES)
     positions, rows = train(Returning(returned=name), data)
-    assert_near(positions[-1].state["x"], point(data, without=(2,)), 1e-12)
+    assert_near(positions[-1].server_state["x"], point(data, without=(2,)), 1e-12)
     assert [row.value for row in rows if row.name == "clients/failed"] == [0, 1, 1]
-    assert positions[-1].memories[2]["turns"] == 1
+    assert positions[-1].client_states[2]["turns"] == 1
     assert caplog.text.count("client 2 is left out") == 2
 
 
@@ -117,7 +117,7 @@ def test_what_a_client_returns_costs_it_its_place_alone(name, caplog):
 def test_so_it_is_with_every_engine(engine):
     method, data = Returning(returned="a memory of its own class"), federation(SIZES)
     (*_, last), _ = train(method, data, engine=engine)
-    assert_near(last.state["x"], point(data, without=(2,)), 1e-12)
+    assert_near(last.server_state["x"], point(data, without=(2,)), 1e-12)
 
 
 names = st.text(max_size=4) | st.sampled_from(["a/b", "\ud800"])
@@ -131,19 +131,19 @@ anything = st.recursive(leaves, lambda inner: st.dictionaries(names, inner, max_
 
 @settings(max_examples=200)
 @given(st.dictionaries(names, anything, max_size=3))
-def test_a_memory_without_fault_can_be_loaded_again(memory):
+def test_a_memory_without_fault_can_be_loaded_again(client_state):
     """By torch's reader that runs no code: with a fault it could end a run when it is resumed."""
     file = io.BytesIO()
-    if tree.find_fault(memory) is None:
-        torch.save(memory, file)
+    if tree.find_tree_fault(client_state) is None:
+        torch.save(client_state, file)
         file.seek(0)
         loaded = torch.load(file, weights_only=True)
-        assert tree.signature(loaded) == tree.signature(memory)
-        paths = [path for path, _ in tree.leaves(memory)]
+        assert tree.signature(loaded) == tree.signature(client_state)
+        paths = [path for path, _ in tree.leaves(client_state)]
         assert len(set(paths)) == len(paths)
 
 
 def test_an_honest_update_has_no_fault():
     update = Update({"x": torch.ones(2), "deep": {"n": 2**1000, "t": "ü"}}, np.float32(3.0),
                     {"train/loss": float("nan"), "n": np.float64(2)})  # fmt: skip
-    assert find_fault(update, {"state": {}, "on": True}, None) is None
+    assert find_update_fault(update, {"server_state": {}, "on": True}, None) is None

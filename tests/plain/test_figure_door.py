@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from fedbolic.figure import Disc, Embedding, write
+from fedbolic.figure import DiscFigure, EmbeddingFigure, write_figure
 
 INSIDE, LABEL = torch.tensor([[0.6, 0.8]]), torch.tensor([0])  # of norm 1: ideal points are allowed
 
@@ -25,23 +25,23 @@ INSIDE, LABEL = torch.tensor([[0.6, 0.8]]), torch.tensor([0])  # of norm 1: idea
 )
 def test_what_is_no_point_of_the_disc_is_refused(points, labels, message):
     with pytest.raises(ValueError, match=message):
-        Disc(torch.tensor(points), torch.tensor(labels))
+        DiscFigure(torch.tensor(points), torch.tensor(labels))
 
 
 def test_marks_lie_in_the_disc_too():
-    Disc(INSIDE, LABEL, INSIDE)
+    DiscFigure(INSIDE, LABEL, INSIDE)
     with pytest.raises(ValueError, match=r"marks must lie in the unit disc, got norm 1\.1"):
-        Disc(INSIDE, LABEL, INSIDE * 1.1)
+        DiscFigure(INSIDE, LABEL, INSIDE * 1.1)
 
 
 def test_an_embedding_is_finite_and_labelled():
-    Embedding(torch.ones(1, 9), LABEL, of="vectors")
+    EmbeddingFigure(torch.ones(1, 9), LABEL, of="vectors")
     with pytest.raises(ValueError, match="points must be finite"):
-        Embedding(torch.full((1, 9), math.inf), LABEL, of="vectors")
+        EmbeddingFigure(torch.full((1, 9), math.inf), LABEL, of="vectors")
     with pytest.raises(ValueError, match="every point needs one label"):
-        Embedding(torch.ones(2, 9), LABEL, of="vectors")
+        EmbeddingFigure(torch.ones(2, 9), LABEL, of="vectors")
 
 
 def test_what_is_no_figure_is_not_written():
     with pytest.raises(TypeError, match="must be a Disc or an Embedding, got dict"):
-        write({"points": INSIDE}, io.BytesIO())
+        write_figure({"points": INSIDE}, io.BytesIO())

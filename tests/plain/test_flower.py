@@ -16,9 +16,9 @@ import yaml
 
 from fedbolic.configuration import build
 from fedbolic.experiment import run
-from fedbolic.federated.shelf import Shelf
 from fedbolic.record import RunFolder
-from tests.federated.boring import assert_near
+from fedbolic.remote.client_state_store import ClientStateStore
+from tests.federated.simple_method import assert_near
 
 pytestmark = [
     pytest.mark.flower,
@@ -30,13 +30,13 @@ DIRICHLET = {
     "init_args": {"num_clients": 3, "alpha": 1.0, "min_size": 40},
 }
 DIGITS = {
-    "class_path": "fedbolic.data.Images",
+    "class_path": "fedbolic.data.Partitioned",
     "init_args": {"dataset": "fedbolic.data.Digits", "partition": DIRICHLET},
 }
 FEDAVG = {
     "method": {
-        "class_path": "fedbolic.federated.FedAvg",
-        "init_args": {"rounds": 3, "schedule": {"epochs": 1, "batch_size": 32}},
+        "class_path": "fedbolic.methods.FedAvg",
+        "init_args": {"rounds": 3, "local": {"epochs": 1, "batch_size": 32}},
     },
     "data": DIGITS,
 }
@@ -56,7 +56,10 @@ FEDHULL = {
         "class_path": "fedhull.FedHull",
         "init_args": {
             "grid": {"epsilon": 0.1, "radius": 0.95},
-            "boundary": {"class_path": "fedhull.Hyperbolic", "init_args": {"C": 2e4, "pairs": 1}},
+            "boundary": {
+                "class_path": "fedhull.HyperbolicBoundary",
+                "init_args": {"C": 2e4, "pairs": 1},
+            },
         },
     },
     "data": {
@@ -117,7 +120,7 @@ def rows(path, *, of=lambda row: True):
     return names, [float(row["value"]) for row in found]
 
 
-def state(path):
+def server_state(path):
     return torch.load(path / "state.pt", weights_only=True)
 
 
@@ -125,22 +128,24 @@ def assert_same_run(path, plain):
     """State, what was measured, and what every client keeps are those of Sequential."""
     far, near = RunFolder(path).load(), RunFolder(plain).load()
     assert far["round"] == near["round"] > 0
-    assert_near(far["state"], near["state"], 1e-10)
+    assert_near(far["server_state"], near["server_state"], 1e-10)
     (names, values), (expected, wanted) = rows(path), rows(plain)
     assert names == expected
     assert values == pytest.approx(wanted, abs=1e-10)
-    assert far["memories"].keys() >= near["memories"].keys()
-    for client_id, named in far["memories"].items():
+    assert far["client_states"].keys() >= near["client_states"].keys()
+    for client_id, named in far["client_states"].items():
         assert named.keys() == {"name"}  # the memory itself is at the node
-        shelf = Shelf(path / "nodes" / str(client_id) / "memory.pt")
-        assert_near(shelf.memory(named["name"]), near["memories"].get(client_id, {}), 1e-10)
+        store = ClientStateStore(path / "nodes" / str(client_id) / "client_state.pt")
+        assert_near(
+            store.client_state(named["name"]), near["client_states"].get(client_id, {}), 1e-10
+        )
 
 
 @pytest.mark.parametrize("simulated", [False, True], ids=["processes", "simulated"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_federation_of_processes_does_what_sequential_does(name, simulated, tmp_path):
     file = configuration(name, tmp_path)
-    words = ["--terms.simulated", "true"] if simulated else []
+    words = ["--deployment.simulated", "true"] if simulated else []
     process = federation("flower", "--config", file, "--runs", tmp_path / "far", *words)
     code, said = ended(process)
     assert code == 0, said
@@ -159,7 +164,7 @@ def wait_for(condition, *, seconds=900):
 
 def kill_node(client_id, path):
     """Kill a SuperNode while its client works in round 2."""
-    wait_for(lambda: (path / "state.pt").exists() and state(path)["round"] == 1)
+    wait_for(lambda: (path / "state.pt").exists() and server_state(path)["round"] == 1)
 
     def at_work():
         found = members()
@@ -184,19 +189,19 @@ def test_a_supernode_killed_in_mid_round_is_left_out_and_the_run_goes_on(tmp_pat
     names, failed = rows(path, of=lambda row: row["name"] == "clients/failed")
     assert [name[0] for name in names] == ["1", "2", "3"]
     assert failed == [0, 1, 1]
-    assert state(path)["round"] == 3
+    assert server_state(path)["round"] == 3
 
 
 def test_a_run_that_needs_all_stops_at_a_killed_supernode_and_resume_finishes_it(tmp_path):
     file = configuration("fedavg", tmp_path)
-    words = ["--terms.least=3", "--runs", tmp_path]
+    words = ["--deployment.least=3", "--runs", tmp_path]
     process = federation("flower", "--config", file, *words)
     path = tmp_path / "fedavg" / "seed0"
     kill_node(1, path)
     code, said = ended(process)
     assert code == 1
     assert "stopped: 2 of 3 clients answered, and 3 must: {1:" in " ".join(said.split())
-    assert state(path)["round"] == 1
+    assert server_state(path)["round"] == 1
     code, said = ended(federation("resume", path))
     assert code == 0, said
     assert_same_run(path, sequential(file, tmp_path))

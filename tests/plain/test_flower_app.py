@@ -8,12 +8,12 @@ import torch
 
 from fedbolic.configuration import build, describe
 from fedbolic.experiment import run
-from tests.federated.boring import assert_near
+from tests.federated.simple_method import assert_near
 
 flwr = pytest.importorskip("flwr.app")
 serverapp = pytest.importorskip("flwr.serverapp")
 identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
-app = pytest.importorskip("fedbolic.deploy.app")
+app = pytest.importorskip("fedbolic.remote.app")
 
 
 class Here(serverapp.Grid):
@@ -29,7 +29,7 @@ class Here(serverapp.Grid):
                 run_id=1,
                 node_id=10 + i,
                 node_config=config,
-                state=flwr.RecordDict(),
+                server_state=flwr.RecordDict(),
                 run_config=settings,
             )
             for i, config in enumerate(configs)
@@ -77,23 +77,28 @@ def _identity(monkeypatch):
 @pytest.fixture
 def settings(config, runs):
     places = ["--config", str(config), "--runs", str(runs), "--name=far", "--device=cpu"]
-    return build(run, [*places, "--precision=64-true", "--evaluation.tune.epochs=1"])
+    return build(run, [*places, "--precision=64-true", "--evaluation.fine_tuning.epochs=1"])
 
 
 THREE = tuple({"partition-id": i} for i in range(3))
 
 
-def serve(settings, folder, *, configs=THREE, gone=(), lives=(), **terms):
-    """What the server's app says at its end."""
+def serve(settings, folder, *, configs=THREE, gone=(), lives=(), **limits):
+    """Outcome of the server's app."""
     of_app = {
         **{"config": describe(run, settings), "clients": 3, "timeout": 5.0, "least": 1},
-        **{"overwrite": False, "memory": str(folder / "nodes"), "run": "memory", "resume": ""},
-        **{"outcome": str(folder / "outcome.json"), **terms},
+        **{
+            "overwrite": False,
+            "client_state": str(folder / "nodes"),
+            "run": "client_state",
+            "resume": "",
+        },
+        **{"outcome": str(folder / "outcome.json"), **limits},
     }
     grid = Here(configs, of_app, dict(lives))
     grid.gone = set(gone)
     context = flwr.Context(
-        run_id=1, node_id=1, node_config={}, state=flwr.RecordDict(), run_config=of_app
+        run_id=1, node_id=1, node_config={}, server_state=flwr.RecordDict(), run_config=of_app
     )
     with contextlib.suppress(Exception):  # the outcome tells which
         app.server(grid, context)
@@ -107,7 +112,9 @@ def rows(path):
 
 
 def assert_same_run(far, plain):
-    states = [torch.load(path / "state.pt", weights_only=True)["state"] for path in (far, plain)]
+    states = [
+        torch.load(path / "state.pt", weights_only=True)["server_state"] for path in (far, plain)
+    ]
     assert_near(*states, 1e-10)
     assert rows(far)[0] == rows(plain)[0]
     assert rows(far)[1] == pytest.approx(rows(plain)[1], abs=1e-10)
@@ -119,7 +126,7 @@ def test_the_app_does_what_sequential_does(settings, runs, tmp_path):
     assert_same_run(runs / "far" / "seed0", plain)
     environment = json.loads((runs / "far" / "seed0" / "environment.json").read_text())
     assert environment["engine"] == "Nodes"
-    assert environment["terms"] == {"timeout": 5.0, "least": 1}
+    assert environment["deployment"] == {"timeout": 5.0, "least": 1}
 
 
 def test_an_app_that_is_run_again_goes_on(settings, runs, tmp_path):
@@ -153,12 +160,12 @@ def test_a_wrong_setting_is_said_in_one_line(settings, runs, tmp_path):
 def test_a_node_may_have_data_and_a_folder_of_its_own(settings, config, runs, tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text(config.read_text().replace("num_clients: 3", "num_clients: 1"))
-    node = {"partition-id": 2, "config": str(own), "memory": str(tmp_path / "there")}
+    node = {"partition-id": 2, "config": str(own), "client_state": str(tmp_path / "there")}
     configs = [{"partition-id": 0}, {"partition-id": 1}, node]
     said = serve(settings, tmp_path, configs=configs)
     assert said["code"] == 0, said
     assert {each.name for each in (tmp_path / "nodes").iterdir()} == {"0", "1"}
-    assert (tmp_path / "there" / "memory.pt").exists()
+    assert (tmp_path / "there" / "client_state.pt").exists()
     names, values = rows(runs / "far" / "seed0")
     weights = dict(zip(names, values, strict=True))
     assert weights["1,2,train/loss"] != weights["1,1,train/loss"]

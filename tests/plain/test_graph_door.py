@@ -1,4 +1,4 @@
-"""What the graph layers refuse, that they compile, and what they bring along."""
+"""Graph layers: refused inputs, compilation, and imports."""
 
 import subprocess
 import sys

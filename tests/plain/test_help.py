@@ -14,7 +14,7 @@ def test_help_names_what_may_be_asked(command, fedbolic):
 
 
 def test_the_help_of_a_class_is_its_docstring(fedbolic):
-    code, out, _ = fedbolic("run", "--method.help=fedbolic.federated.FedAvg")
+    code, out, _ = fedbolic("run", "--method.help=fedbolic.methods.FedAvg")
     assert code == 0
     assert "Local step size, above 0." in " ".join(out.split())
 
@@ -44,14 +44,14 @@ def test_help_names_every_option_of_a_configuration(name, fedbolic, monkeypatch)
 
 
 def test_help_is_that_of_the_class_named_by_a_flag(fedbolic):
-    ditto = "--method=fedbolic.baselines.Ditto"
+    ditto = "--method=fedbolic.methods.Ditto"
     for order in (["--help", ditto], [ditto, "-h"]):
         code, out, _ = fedbolic("run", *order)
         assert code == 0
         assert out.startswith("usage: fedbolic")
-        assert "--method.pull PULL" in out
+        assert "--method.personal_proximal PERSONAL_PROXIMAL" in out
         assert "--data.partition.alpha ALPHA" in out  # of the default
-        assert "--evaluation.tune.epochs EPOCHS" in out
-    assert "--method.pull" not in fedbolic("run", "--help")[1]
-    assert "--terms.timeout" in fedbolic("flower", "--help")[1]
+        assert "--evaluation.fine_tuning.epochs EPOCHS" in out
+    assert "--method.personal_proximal" not in fedbolic("run", "--help")[1]
+    assert "--deployment.timeout" in fedbolic("flower", "--help")[1]
     assert refused(fedbolic("run", "--help", "--config=no.yaml"), names=["no.yaml"])

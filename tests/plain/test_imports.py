@@ -1,4 +1,4 @@
-"""What somebody else's project loads when it imports ours: seen in fresh processes."""
+"""Modules loaded by an import of this package, seen in fresh processes."""
 
 import os
 import subprocess

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from fedbolic import sweep as module
-from fedbolic.jobs import Job, side_by_side
+from fedbolic.jobs import Job, run_jobs
 from fedbolic.sweep import sweep
 from tests.plain.conftest import ROOT, hear_interrupts
 
 
 def test_two_jobs_give_what_one_gives(config, runs):
-    rows = {"plain": None, "ditto": {"method": "fedbolic.baselines.Ditto"}}
+    rows = {"plain": None, "ditto": {"method": "fedbolic.methods.Ditto"}}
     found = []
     for jobs in (1, 2):
         folder, stopped = sweep(config, rows, seeds=(0, 1), runs=runs / str(jobs), jobs=jobs)
@@ -181,7 +181,7 @@ def work(what, *, callbacks):
 def test_a_process_that_dies_is_replaced_and_an_error_lets_the_others_end():
     jobs = [Job(what, (what,)) for what in ("die", "stop", "raise", "do")]
     with pytest.raises(RuntimeError, match="ZeroDivisionError: by nothing"):
-        side_by_side(work, jobs, 1)
+        run_jobs(work, jobs, 1)
     assert [job.reason for job in jobs] == [
         "die: its process was killed by SIGKILL",
         "stopped",

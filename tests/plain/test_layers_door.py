@@ -1,4 +1,4 @@
-"""What the layers of hyperbolic space refuse, in words that say what came and what to do."""
+"""Inputs that hyperbolic layers refuse, with messages that say what came and what to do."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""G13: every verb is one graph for torch.compile, and the compiled verb is the eager one."""
+"""Every operation is one graph for torch.compile, and the compiled operation equals the eager."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is refused where it is made, what is not looked at, and what an import brings along."""
+"""Manifolds: refused and unchecked inputs, and imports."""
 
 import copy
 import math
@@ -9,14 +9,7 @@ import sys
 import pytest
 import torch
 
-from fedbolic.manifolds import (
-    Curvature,
-    Euclidean,
-    Lorentz,
-    Poincare,
-    change_curvature,
-    to_lorentz,
-)
+from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare, change_curvature, to_lorentz
 
 
 @pytest.mark.parametrize("kind", [Lorentz, Poincare])

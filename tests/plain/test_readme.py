@@ -1,4 +1,4 @@
-"""What the pages tell a reader to type, works: Python blocks run, commands parse."""
+"""Code on the pages works: Python blocks run, commands parse."""
 
 import re
 import shlex

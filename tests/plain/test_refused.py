@@ -47,7 +47,7 @@ DOORS = {
     "a logger that is none": (["--loggers=[torch.nn.Linear]"], ["Linear", "cannot be made"]),
     "a logger that is a function": (["--loggers=[torch.load]"], ["torch.load", "no subclass"]),
     "a logger of another kind": (
-        ["--loggers=[fedbolic.federated.FedAvg]"],
+        ["--loggers=[fedbolic.methods.FedAvg]"],
         ["FedAvg", "no subclass of lightning.fabric.loggers.logger.Logger"],
     ),
     "a logger that is a program": (["--loggers=[pip.__main__.sys]"], ["would run a program"]),
@@ -82,7 +82,7 @@ SPELLS = {
     "a file for an engine": ("engine: {class_path: io.FileIO, init_args: {file: PWNED, mode: w}}",
                              ["io.FileIO", "not allowed"]),
     "a method within a method": (
-        "method: {class_path: fedbolic.federated.FedAvg, init_args: {backbone: "
+        "method: {class_path: fedbolic.methods.FedAvg, init_args: {backbone: "
         "{class_path: subprocess.Popen, init_args: {args: [touch, PWNED]}}}}",
         ["subprocess.Popen"],
     ),
@@ -127,7 +127,7 @@ def test_a_run_of_somebody_calls_no_function_when_it_is_resumed(
     ("text", "names"),
     [
         ("methd: 3", ["methd"]),
-        ("method: {class_path: fedbolic.federated.FedAvg, init_args: {speed: 3}}", ["speed"]),
+        ("method: {class_path: fedbolic.methods.FedAvg, init_args: {speed: 3}}", ["speed"]),
         ("seed: [1\n- {", ["config", "line 1"]),
         ("- 1\n- 2", ["config"]),
     ],

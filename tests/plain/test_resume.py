@@ -12,10 +12,13 @@ from fedbolic.experiment import resume, run
 from fedbolic.record import HEADERS, RunFolder
 
 METHODS = {
-    "ditto": ["--method=fedbolic.baselines.Ditto"],  # every client keeps a model of its own
-    "spherefed": ["--method=fedbolic.baselines.SphereFed"],  # the last round is another phase
-    "scaffold": ["--method=fedbolic.baselines.Scaffold", "--cohort.rate=0.5"],
-    "fedper": ["--method.sharing={'head.*': personal, '*': shared}", "--evaluation.tune.epochs=1"],
+    "ditto": ["--method=fedbolic.methods.Ditto"],  # every client keeps a model of its own
+    "spherefed": ["--method=fedbolic.methods.SphereFed"],  # the last round is another phase
+    "scaffold": ["--method=fedbolic.methods.Scaffold", "--cohort.rate=0.5"],
+    "fedper": [
+        "--method.sharing={'head.*': personal, '*': shared}",
+        "--evaluation.fine_tuning.epochs=1",
+    ],
 }
 COMMON = ["--method.rounds=4", "--evaluation.every=3"]
 
@@ -31,11 +34,11 @@ def flat(value, path=""):
 
 def result(folder):
     """All that must be equal between two runs: measurements and the last state, to the last bit."""
-    state = torch.load(folder / "state.pt", weights_only=True)
+    server_state = torch.load(folder / "state.pt", weights_only=True)
     for counted in ("sizes", "checksums"):
-        del state[counted]["times.csv"]  # a busy machine writes other numbers of seconds
-    states = {str(i): own for i, own in RunFolder(folder).load()["memories"].items()}
-    return (folder / "metrics.csv").read_text(), flat(state), flat(states)
+        del server_state[counted]["times.csv"]  # a busy machine writes other numbers of seconds
+    states = {str(i): own for i, own in RunFolder(folder).load()["client_states"].items()}
+    return (folder / "metrics.csv").read_text(), flat(server_state), flat(states)
 
 
 @pytest.fixture(params=METHODS)
@@ -160,7 +163,8 @@ def test_a_run_that_never_saved_begins_at_the_beginning(words, whole, runs, monk
 HANDSHAKE = """
 from dataclasses import dataclass, replace
 
-from fedbolic.federated import Collect, FedAvg, Mean, Method, Update
+from fedbolic.federated import Gather, Mean, Method, Update
+from fedbolic.methods import FedAvg
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class Handshake(Method):
 
     @property
     def aggregator(self):
-        return Collect() if self.asks else Mean()
+        return Gather() if self.asks else Mean()
 
     @property
     def cohort(self):
@@ -186,8 +190,8 @@ class Handshake(Method):
     def init(self, meta, rng):
         return {"exchange": 0, "met": 0, "sum": 0.0}
 
-    def local_update(self, message, client, memory, rng):
-        number = rng.at("draw").numpy().random() + memory.get("number", 0.0)
+    def local_update(self, message, client, client_state, rng):
+        number = rng.at("draw").numpy().random() + client_state.get("number", 0.0)
         return Update({"number": number}), {"number": number}
 
     def server_update(self, state, total):
@@ -195,15 +199,19 @@ class Handshake(Method):
             return {**state, "exchange": 1, "met": state["met"] + sum(total.clients)}
         return {**state, "exchange": 0, "sum": state["sum"] + total.payload["number"]}
 
-    def evaluate(self, message, client, memory, rng):
-        return {"test/sum": message["sum"] + memory.get("number", 0.0), "test/examples": 1}
+    def evaluate(self, message, client, client_state, rng):
+        return {"test/sum": message["sum"] + client_state.get("number", 0.0), "test/examples": 1}
 """
 
 
 def test_a_run_goes_on_between_the_exchanges_of_a_round(tmp_path, runs, monkeypatch):
     (tmp_path / "handshake.py").write_text(HANDSHAKE)
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["--method=handshake.Handshake", "--data=fedbolic.data.Images", "--cohort.rate=0.3"]
+    words = [
+        "--method=handshake.Handshake",
+        "--data=fedbolic.data.Partitioned",
+        "--cohort.rate=0.3",
+    ]
     words += [f"--runs={runs}"]
     whole = result(run(**build(run, [*words, "--name=whole"])))
     folder, save, seen = runs / "cut" / "seed0", RunFolder.save, []
@@ -225,7 +233,7 @@ def test_a_run_goes_on_between_the_exchanges_of_a_round(tmp_path, runs, monkeypa
     assert asked == [6, 6, 6]  # of both exchanges together
 
 
-SLOWER = ["--method.rounds=10", "--method.schedule={epochs: 3, batch_size: 8}"]
+SLOWER = ["--method.rounds=10", "--method.local={epochs: 3, batch_size: 8}"]
 SLOWER += ["--data.num_train=600", "--data.num_test=50"]
 """Rounds of about a tenth of a second, so that a kill can fall into one."""
 

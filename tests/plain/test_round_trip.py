@@ -1,4 +1,4 @@
-"""What a run writes of itself is what it was: objects to YAML and back."""
+"""Round trips of settings: objects to YAML and back."""
 
 from pathlib import Path
 
@@ -6,20 +6,19 @@ from hypothesis import Phase, given
 from hypothesis import settings as choices
 from hypothesis import strategies as st
 
-from fedbolic.baselines import Ditto, SphereFed
 from fedbolic.configuration import build, describe
-from fedbolic.data import IID, Arrays, Digits, Dirichlet, Images, Shards
+from fedbolic.data import IID, Arrays, Digits, Dirichlet, Partitioned, Shards
 from fedbolic.experiment import run
 from fedbolic.federated import (
-    Calibrate,
     Clip,
     Cohort,
     Evaluation,
-    FedAvg,
-    Schedule,
+    FineTune,
+    LocalTraining,
+    RidgeHead,
     Sequential,
-    Tune,
 )
+from fedbolic.methods import Ditto, FedAvg, SphereFed
 from fedbolic.nn.backbone import MLP, ConvNet
 from fedbolic.nn.resnet import ResNet
 from fedbolic.optim import SGD, Adam
@@ -42,11 +41,11 @@ backbones = (
     )
 )
 optimizers = st.builds(SGD, momentum=rates) | st.builds(Adam, beta1=rates, eps=positive)
-schedules = st.builds(Schedule, epochs=counts, batch_size=st.none() | counts)
+schedules = st.builds(LocalTraining, epochs=counts, batch_size=st.none() | counts)
 common = {
     "backbone": backbones,
     "rounds": st.integers(2, 99),
-    "schedule": schedules,
+    "local": schedules,
     "lr": positive,
     "optimizer": optimizers,
 }
@@ -55,8 +54,8 @@ tables = st.lists(
 ).map(lambda pairs: {**dict(pairs), "*": "shared"})
 methods = (
     st.builds(FedAvg, **common, sharing=tables, proximal=positive, momentum=rates)
-    | st.builds(Ditto, **common, pull=positive)
-    | st.builds(SphereFed, **common, calibrate=st.booleans(), ridge=positive)
+    | st.builds(Ditto, **common, personal_proximal=positive)
+    | st.builds(SphereFed, **common, closed_form_head=st.booleans(), ridge=positive)
 )
 partitions = (
     st.builds(IID, counts)
@@ -64,7 +63,7 @@ partitions = (
     | st.builds(Dirichlet, counts, alpha=positive, cap=st.booleans(), min_size=counts)
 )
 sources = st.builds(
-    Images,
+    Partitioned,
     st.just(Digits()) | st.builds(Arrays, texts.map(Path)),
     partitions,
     test_rate=rates,
@@ -81,8 +80,8 @@ settings = st.fixed_dictionaries(
         "evaluation": st.builds(
             Evaluation,
             counts,
-            st.none() | st.builds(Tune, counts, st.none() | positive),
-            st.none() | st.builds(Calibrate, positive),
+            st.none() | st.builds(FineTune, counts, st.none() | positive),
+            st.none() | st.builds(RidgeHead, positive),
         ),
         "precision": st.sampled_from(["32-true", "64-true", "bf16-mixed"]),
         "threads": counts,

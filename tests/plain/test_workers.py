@@ -32,7 +32,7 @@ def children(pid):
 
 
 def alive(pids):
-    """Those of some processes that are still there, zombies aside."""
+    """Processes that still run, zombies aside."""
     found = set()
     for pid in pids:
         try:
@@ -93,7 +93,7 @@ def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, 
 
 @pytest.mark.slow
 def test_runs_of_a_sweep_may_have_workers(config, runs):
-    rows = {"plain": None, "ditto": {"method": "fedbolic.baselines.Ditto"}}
+    rows = {"plain": None, "ditto": {"method": "fedbolic.methods.Ditto"}}
     engine = {"engine": "fedbolic.federated.Workers", "engine.num": 1}
     found = []
     for jobs, common in ((1, {}), (2, engine)):
@@ -116,7 +116,7 @@ def test_a_run_may_not_go_on_with_another_engine(fedbolic, config, runs):
     folder = runs / "tiny" / "seed0"
     file = folder / "config.yaml"
     text = file.read_text()
-    assert text.count("fedbolic.federated.sequential.Sequential") == 1
+    assert text.count("fedbolic.federated.engines.sequential.Sequential") == 1
     edited = text.replace("sequential.Sequential", "workers.Workers")
     file.write_text(edited)
     assert refused(fedbolic("resume", folder), names=["config.yaml was edited"])

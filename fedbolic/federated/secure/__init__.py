@@ -3,4 +3,7 @@
 from fedbolic.federated.secure.keys import write_identities
 from fedbolic.federated.secure.method import SecureSum
 
-__all__ = ["SecureSum", "write_identities"]
+__all__ = [
+    "SecureSum",
+    "write_identities",
+]

@@ -1,6 +1,5 @@
-"""What the exchanges of a secure sum have in common."""
+"""Shared parts of the exchanges of a secure sum."""
 
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +10,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregate import Aggregator, Collect
-from fedbolic.federated.engine import RunStoppedError
-from fedbolic.federated.method import Cohort, Method, Phase, Total, Update
-from fedbolic.federated.modular import SumModulo
+from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.aggregators.modular import SumModulo
+from fedbolic.federated.engines.engine import RunStoppedError
+from fedbolic.federated.method import CohortKind, Method, Phase
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues
 from fedbolic.federated.secure.keys import new_secret, read_identity, read_secret
 from fedbolic.federated.secure.roster import Roster, to_bytes
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
-
-logger = logging.getLogger("fedbolic")
 
 WEIGHT_MODULUS = 2**62
 """Of the sum of weights, which are few: it may be large."""
@@ -32,7 +31,7 @@ LASTING = ("session", "signer", "known")
 
 @dataclass(frozen=True)
 class Protocol:
-    """What all parties of a secure sum have agreed on; see ``SecureSum`` for the arguments."""
+    """Settings shared by all parties of a secure sum; see ``SecureSum`` for the arguments."""
 
     modulus: int
     threshold: int | None
@@ -50,7 +49,7 @@ class Protocol:
         return 2 * num_clients // 3 + 1 if self.threshold is None else self.threshold
 
     def code(self, aggregator: Aggregator) -> FixedPoint | Residues:
-        """How the numbers of a summand become integers.
+        """Encoding of the numbers of a summand as integers.
 
         Args:
             aggregator: Of the method.
@@ -61,7 +60,7 @@ class Protocol:
 
     @property
     def weight_code(self) -> FixedPoint:
-        """How weights become integers."""
+        """Encoding of weights as integers."""
         return FixedPoint(WEIGHT_MODULUS, self.fraction_bits)
 
     def signer(self, own: Tree, client_id: int) -> bytes:
@@ -126,7 +125,7 @@ def check_enough(found: int, least: int, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Exchange(Phase):
+class SecureExchange(Phase):
     """One exchange of a secure sum.
 
     Args:
@@ -145,7 +144,7 @@ class Exchange(Phase):
 
     @property
     @override
-    def cohort(self) -> Cohort:
+    def cohort(self) -> CohortKind:
         return "same"
 
     @property
@@ -156,26 +155,28 @@ class Exchange(Phase):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return Collect()
+        return Gather()
 
     @override
     @abstractmethod
-    def broadcast(self, state: Tree, client_id: int) -> Tree: ...
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree: ...
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        own = memory.get("secure", {})
+        own = client_state.get("secure", {})
         if own.get("stage", "over") not in self.after:
             raise ValueError(
                 f"the exchange {self.stage!r} was asked for after {own.get('stage')!r}: secrets "
                 "serve one secure sum, once"
             )
-        return self.answer(message, client, memory, rng)
+        return self.answer(message, client, client_state, rng)
 
     @abstractmethod
-    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
+    def answer(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
         """The local work, at the right stage; as :meth:`local_update`."""
 
     def sign(self, content: Tree, roster: Roster, client: Client, own: Tree) -> Update:
@@ -190,11 +191,11 @@ class Exchange(Phase):
         signer = self.protocol.signer(own, client.id)
         return Update(roster.signed(self.stage, client.id, content, signer=signer))
 
-    def authentic(self, total: Total, roster: Roster) -> dict[int, Tree]:
-        """What came with a valid signature, by client id; the rest is left out with a warning.
+    def authentic(self, total: AggregatedUpdate, roster: Roster) -> dict[int, Tree]:
+        """Payloads with a valid signature, by client id; others are left out with a warning.
 
         Args:
-            total: Of ``Collect``.
+            total: Of ``Gather``.
             roster: Of this secure sum.
         """
         found = {i: total.payload[str(i)] for i in total.clients}
@@ -204,19 +205,19 @@ class Exchange(Phase):
                            "not fit", client_id, self.stage)  # fmt: skip
         return kept
 
-    def require(self, found: int, state: Tree, what: str) -> None:
+    def require(self, found: int, server_state: Tree, what: str) -> None:
         """Stop the run at fewer clients than the threshold.
 
         Args:
             found: Clients.
-            state: The server's.
+            server_state: The server's.
             what: They did.
 
         Raises:
             RunStoppedError: Saying so.
         """
         try:
-            check_enough(found, self.protocol.least(state["num_clients"]), what)
+            check_enough(found, self.protocol.least(server_state["num_clients"]), what)
         except ValueError as error:
             raise RunStoppedError(str(error)) from error
 

@@ -9,7 +9,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fedbolic import check, tree
-from fedbolic.federated.modular import LIMB, from_limbs, num_limbs, reduce_limbs
+from fedbolic.federated.aggregators.modular import LIMB, from_limbs, num_limbs, reduce_limbs
 from fedbolic.types import Tree
 
 
@@ -122,7 +122,7 @@ class Residues:
 
 
 def form_of(payload: Tree, summand: Tree) -> str:
-    """What a tree of numbers looks like, in words that the server reads the sum with.
+    """Form of a tree of numbers, as text with which the server decodes the sum.
 
     Args:
         payload: What a method sends: its dtypes are those of the aggregate.

@@ -1,4 +1,4 @@
-"""Keys of clients: agreement, sealed letters, signatures. Our code only arranges primitives.
+"""Key agreement, authenticated encryption and signatures of clients.
 
 X25519, HKDF with SHA-256, ChaCha20-Poly1305 and Ed25519 are those of the package cryptography.
 Secrets come from the operating system, never from the streams of a run.
@@ -20,7 +20,7 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 SIGNATURE_BYTES = 64
 SEAL_BYTES = NONCE_BYTES + 16
-"""How much longer a sealed letter is than what it says."""
+"""Length of a ciphertext beyond that of its plaintext."""
 
 
 class AlteredError(ValueError):
@@ -62,19 +62,19 @@ def agree(secret: bytes, public: bytes, *, session: bytes, purpose: bytes) -> by
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=purpose).derive(common)
 
 
-def seal(key: bytes, letter: bytes) -> bytes:
-    """The letter, encrypted and authenticated, behind its nonce (ChaCha20-Poly1305).
+def seal(key: bytes, plaintext: bytes) -> bytes:
+    """The nonce and the plaintext, encrypted and authenticated (ChaCha20-Poly1305).
 
     Args:
         key: Of 32 bytes.
-        letter: What only a holder of the key shall read.
+        plaintext: What only a holder of the key shall read.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, letter, None)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, plaintext, None)
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes:
-    """The letter that :func:`seal` was given.
+    """The plaintext that :func:`seal` was given.
 
     Args:
         key: The same.
@@ -86,7 +86,7 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
     except (InvalidTag, ValueError) as error:
-        raise AlteredError("a sealed letter was altered, or sealed with another key") from error
+        raise AlteredError("a ciphertext was altered, or encrypted with another key") from error
 
 
 def identity(secret: bytes) -> bytes:
@@ -109,7 +109,7 @@ def sign(secret: bytes, message: bytes) -> bytes:
 
 
 def is_signed(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the holder of an identity signed a message.
+    """True if the holder of an identity signed a message.
 
     Args:
         public: The identity.

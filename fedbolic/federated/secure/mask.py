@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from jaxtyping import Int64, UInt8
 from numpy import ndarray
 
-from fedbolic.federated.modular import LIMB, num_limbs
+from fedbolic.federated.aggregators.modular import LIMB, num_limbs
 
 SPARE_ROWS = 16
 """Candidates drawn beyond those expected, so that a second draw is rare."""
@@ -45,7 +45,7 @@ def expand(seed: bytes, modulus: int, length: int, *, stream: int) -> Int64[ndar
 
 
 def _below(limbs: Int64[ndarray, "n limbs"], modulus: int) -> ndarray:
-    """Which rows are integers below the modulus, compared from the highest limb down."""
+    """Mask of rows that are integers below the modulus, compared from the highest limb down."""
     below = np.full(len(limbs), modulus >> LIMB * limbs.shape[1] > 0)
     equal = ~below
     for place in reversed(range(limbs.shape[1])):
@@ -55,7 +55,7 @@ def _below(limbs: Int64[ndarray, "n limbs"], modulus: int) -> ndarray:
     return below
 
 
-def num_bytes(modulus: int) -> int:
+def bytes_of_modulus(modulus: int) -> int:
     """Bytes of an integer below ``modulus`` on the wire.
 
     Args:
@@ -78,7 +78,7 @@ def pack(limbs: Int64[ndarray, "n limbs"], modulus: int) -> UInt8[ndarray, "n by
     """
     whole = np.ascontiguousarray(limbs.astype("<u4")).view(np.uint8)
     rows = whole.reshape(len(limbs), 4 * limbs.shape[1])
-    return np.ascontiguousarray(rows[:, : num_bytes(modulus)])
+    return np.ascontiguousarray(rows[:, : bytes_of_modulus(modulus)])
 
 
 def unpack(packed: UInt8[ndarray, "n bytes"], modulus: int) -> Int64[ndarray, "n limbs"]:

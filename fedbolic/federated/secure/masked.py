@@ -1,6 +1,5 @@
 """Masked vectors: their sum, and the masks themselves."""
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -10,14 +9,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import tree
-from fedbolic.federated.aggregate import Aggregator
-from fedbolic.federated.method import Total, Update
-from fedbolic.federated.modular import num_limbs, reduce_limbs
-from fedbolic.federated.secure.mask import expand, num_bytes, unpack
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.modular import num_limbs, reduce_limbs
+from fedbolic.federated.secure.mask import bytes_of_modulus, expand, unpack
 from fedbolic.federated.secure.roster import Roster
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.log import logger
 from fedbolic.types import Tree
-
-logger = logging.getLogger("fedbolic")
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class MaskedSum(Aggregator):
     moduli: tuple[tuple[str, int], ...]
 
     @override
-    def aggregate(self, updates: Iterable[tuple[int, Update]]) -> Total:
+    def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
         sums: dict[tuple[object, ...], _Sum] = {}
         for client_id, update in updates:
             form = self._form(client_id, update.payload)
@@ -54,7 +52,9 @@ class MaskedSum(Aggregator):
             logger.warning("client %d is left out of this secure sum: its vector has another form "
                            "than most", client_id)  # fmt: skip
         payload = {name: reduce_limbs(usual.limbs[name], modulus) for name, modulus in self.moduli}
-        return Total({**payload, "form": form[0]}, float(len(usual.clients)), tuple(usual.clients))
+        return AggregatedUpdate(
+            {**payload, "form": form[0]}, float(len(usual.clients)), tuple(usual.clients)
+        )
 
     def _form(self, client_id: int, payload: Tree) -> tuple[object, ...] | None:
         """Common form of the vectors of a sum; ``None`` if this vector does not belong to it."""
@@ -66,7 +66,7 @@ class MaskedSum(Aggregator):
             vector = payload[name]
             if not isinstance(vector, Tensor) or vector.dtype != torch.uint8 or vector.ndim != 2:
                 return None
-            if vector.shape[1] != num_bytes(modulus):
+            if vector.shape[1] != bytes_of_modulus(modulus):
                 return None
         if not self.roster.is_signed("sums", client_id, payload):
             return None

@@ -8,19 +8,21 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client, FederatedData
-from fedbolic.federated.aggregate import Additive, Aggregator
-from fedbolic.federated.method import Cohort, Method, Total, Update
-from fedbolic.federated.secure.exchange import Exchange, Protocol
-from fedbolic.federated.secure.preparation import Cards, Shares
+from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
+from fedbolic.federated.method import CohortKind, Method
+from fedbolic.federated.secure.exchange import Protocol, SecureExchange
+from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
 from fedbolic.federated.secure.roster import Roster
-from fedbolic.federated.secure.summing import Sums, Survivors
+from fedbolic.federated.secure.summing import ConsistencyCheck, MaskedInput
 from fedbolic.federated.secure.unmasking import Unmasking
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 
-STAGES: dict[str, type[Exchange]] = {
-    phase.stage: phase for phase in (Cards, Shares, Sums, Survivors, Unmasking)
+STAGES: dict[str, type[SecureExchange]] = {
+    phase.stage: phase
+    for phase in (AdvertiseKeys, ShareKeys, MaskedInput, ConsistencyCheck, Unmasking)
 }
 
 
@@ -45,10 +47,11 @@ class SecureSum(Method):
     calibration after the run, for these would send other things in the clear.
 
     A method whose clients need places in an :attr:`~fedbolic.federated.method.Method.order` finds
-    them here without its server: each letter of *shares* carries 256 bits that its sender drew from
-    the operating system, and in *sums* a client's place is the rank of its bits among the sharers.
-    The server deals no order, and learns none while no client tells it. Masks of clients that were
-    told different sharers do not cancel, so all in a sum that can be read have the same order.
+    them here without its server: each ciphertext of *shares* carries 256 bits that its sender drew
+    from the operating system, and in *sums* a client's place is the rank of its bits among the
+    sharers. The server deals no order, and learns none while no client tells it. Masks of clients
+    that were told different sharers do not cancel, so all in a sum that can be read have the same
+    order.
 
     Secrets serve one sum. They lie in the client's memory from *cards* to *unmasking* and are then
     dropped, so a client answers each exchange once. A simulation keeps memories in its folder,
@@ -66,10 +69,10 @@ class SecureSum(Method):
         modulus: q of the sum, at least 2, of integers and floats; a method that adds modulo a
             number of its own, with ``SumModulo``, keeps it.
         threshold: Clients without whom nothing is revealed, more than half of those who take part;
-            none: ``2 * num_clients // 3 + 1``. It must be given if a cohort is a sample, and if
+            ``None``: ``2 * num_clients // 3 + 1``. It must be given if a cohort is a sample, and if
             clients are nodes.
         fraction_bits: Bits after the point of floats, at least 0.
-        keys: A folder of :func:`~fedbolic.federated.secure.keys.write_identities`; none: every
+        keys: A folder of :func:`~fedbolic.federated.secure.keys.write_identities`; ``None``: every
             client makes its long-term key at its first turn, and others know it from then on.
 
     Raises:
@@ -81,11 +84,12 @@ class SecureSum(Method):
         Prakash et al. (2024), App. B, for the order, arXiv:2308.06895.
 
     Example:
-        >>> from fedbolic.data import Digits, Images, IID
-        >>> from fedbolic.federated import FedAvg, Trainer
-        >>> data = Images(Digits(), IID(3)).load(Rng(0))
-        >>> *_, (position, rows) = Trainer().run(SecureSum(FedAvg(rounds=1)), data, Rng(0))
-        >>> position.round
+        >>> from fedbolic.data import Digits, Partitioned, IID
+        >>> from fedbolic.federated import Trainer
+        >>> from fedbolic.methods import FedAvg
+        >>> data = Partitioned(Digits(), IID(3)).load(Rng(0))
+        >>> *_, (state, rows) = Trainer().run(SecureSum(FedAvg(rounds=1)), data, Rng(0))
+        >>> state.round
         1
     """
 
@@ -104,7 +108,7 @@ class SecureSum(Method):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """Those of the method."""
+        """The metrics of the method."""
         return self.method.rounds
 
     @property
@@ -114,7 +118,7 @@ class SecureSum(Method):
 
     @property
     @override
-    def cohort(self) -> Cohort:
+    def cohort(self) -> CohortKind:
         return self.method.cohort
 
     @property
@@ -140,8 +144,8 @@ class SecureSum(Method):
         }
 
     @override
-    def admit(self, state: Tree, sizes: Sequence[int]) -> Tree:
-        return state | {"inner": self.method.admit(state["inner"], sizes)}
+    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
+        return server_state | {"inner": self.method.admit(server_state["inner"], sizes)}
 
     @override
     def check_deployed(self) -> None:
@@ -158,33 +162,35 @@ class SecureSum(Method):
         return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys, ordered)
 
     @override
-    def phase(self, state: Tree) -> Exchange:
-        inner = self.method.phase(state["inner"]) if "inner" in state else self.method
+    def phase(self, server_state: Tree) -> SecureExchange:
+        inner = self.method.phase(server_state["inner"]) if "inner" in server_state else self.method
         _check_additive(inner)
-        roster = Roster.read(state["roster"]) if "roster" in state else None
-        return STAGES[state["stage"]](inner, self._protocol, roster)
+        roster = Roster.read(server_state["roster"]) if "roster" in server_state else None
+        return STAGES[server_state["stage"]](inner, self._protocol, roster)
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return self.method.broadcast(state["inner"], client_id)
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return self.method.broadcast(server_state["inner"], client_id)
 
     @override
     def local_update(
-        self, message: Tree, client: Client, memory: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        return self.phase(message).local_update(message, client, memory, rng)
+        return self.phase(message).local_update(message, client, client_state, rng)
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
-        return self.phase(state).server_update(state, total)
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        return self.phase(server_state).server_update(server_state, total)
 
     @override
-    def evaluate(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> dict[str, float]:
-        return self.method.evaluate(message, client, memory.get("inner", {}), rng)
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        return self.method.evaluate(message, client, client_state.get("inner", {}), rng)
 
     @override
-    def figures(self, state: Tree, data: FederatedData) -> dict[str, Figure]:
-        return self.method.figures(state["inner"], data)
+    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
+        return self.method.figures(server_state["inner"], data)
 
 
 def _check_additive(method: Method) -> None:

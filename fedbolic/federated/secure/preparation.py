@@ -1,7 +1,6 @@
 """Before anything is summed: cards with public keys, and shares of two secrets of every client."""
 
 import hashlib
-import logging
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +8,8 @@ from typing_extensions import override
 
 from fedbolic import tree
 from fedbolic.data.client import Client
-from fedbolic.federated.method import Cohort, Total, Update
-from fedbolic.federated.secure.exchange import Exchange
+from fedbolic.federated.method import CohortKind
+from fedbolic.federated.secure.exchange import SecureExchange
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
     SEAL_BYTES,
@@ -31,20 +30,20 @@ from fedbolic.federated.secure.roster import (
     to_tensor,
 )
 from fedbolic.federated.secure.shamir import SHARE_BYTES, split_secret
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
-logger = logging.getLogger("fedbolic")
+CIPHERTEXT_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
+"""Length of a ciphertext with a share of the key of masks and one of the own mask's seed.
 
-LETTER_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
-"""A sealed letter with a share of the key of masks and one of the own mask's seed.
-
-Where clients agree on an order, their letters are longer by a number of ``KEY_BYTES``.
+Where clients agree on an order, their ciphertexts are longer by a number of ``KEY_BYTES``.
 """
 
 
 @dataclass(frozen=True)
-class Cards(Exchange):
+class AdvertiseKeys(SecureExchange):
     """Every client's fresh public keys, signed with its long-term key."""
 
     stage = "cards"
@@ -53,20 +52,22 @@ class Cards(Exchange):
 
     @property
     @override
-    def cohort(self) -> Cohort:
+    def cohort(self) -> CohortKind:
         return self.inner.cohort
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return {"stage": self.stage, "session": state["session"]}
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return {"stage": self.stage, "session": server_state["session"]}
 
     @override
     def template(self, message: Tree) -> Tree:
         return {"card": torch.zeros(CARD_BYTES, dtype=torch.uint8)}
 
     @override
-    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
-        own, session = memory.get("secure", {}), message["session"]
+    def answer(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        own, session = client_state.get("secure", {}), message["session"]
         if session <= own.get("session", 0):
             raise ValueError(f"secure sum {session} is not newer than the last: a replay")
         signer, cipher, mask = self.protocol.signer(own, client.id), new_secret(), new_secret()
@@ -76,23 +77,23 @@ class Cards(Exchange):
         if self.protocol.keys is None:
             secret["signer"] = signer
         kept |= {name: to_tensor(value) for name, value in secret.items()}
-        return Update({"card": to_tensor(card)}), {**memory, "secure": kept}
+        return Update({"card": to_tensor(card)}), {**client_state, "secure": kept}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         cards = {i: to_bytes(total.payload[str(i)]["card"]) for i in total.clients}
-        genuine = {i: c for i, c in cards.items() if is_genuine(c, state["session"], i)}
+        genuine = {i: c for i, c in cards.items() if is_genuine(c, server_state["session"], i)}
         genuine = {i: c for i, c in genuine.items() if has_keys(c)}
         for client_id in sorted(cards.keys() - genuine.keys()):
             logger.warning("client %d is left out: its card is not signed, or its keys are none",
                            client_id)  # fmt: skip
-        self.require(len(genuine), state, "showed a card")
-        roster = Roster(state["session"], tuple(genuine), tuple(genuine.values()))
-        return state | {"stage": Shares.stage, "roster": roster.tree()}
+        self.require(len(genuine), server_state, "showed a card")
+        roster = Roster(server_state["session"], tuple(genuine), tuple(genuine.values()))
+        return server_state | {"stage": ShareKeys.stage, "roster": roster.tree()}
 
 
 @dataclass(frozen=True)
-class Shares(Exchange):
+class ShareKeys(SecureExchange):
     """Shares of two secrets of every client, sealed for every other: of its key, of its mask.
 
     With them goes, where an order is wanted, a number that only clients shall know.
@@ -102,37 +103,39 @@ class Shares(Exchange):
     after = ("cards",)
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return {"stage": self.stage, "roster": state["roster"]}
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return {"stage": self.stage, "roster": server_state["roster"]}
 
     @override
     def template(self, message: Tree) -> Tree:
         size = len(message["roster"]["members"])
         shapes = {
             "commitment": (KEY_BYTES,),
-            "letters": (size, self._letter_bytes),
+            "ciphertexts": (size, self._ciphertext_bytes),
             "signature": (SIGNATURE_BYTES,),
         }
         return {name: torch.zeros(shape, dtype=torch.uint8) for name, shape in shapes.items()}
 
     @property
-    def _letter_bytes(self) -> int:
-        return LETTER_BYTES + (KEY_BYTES if self.protocol.ordered else 0)
+    def _ciphertext_bytes(self) -> int:
+        return CIPHERTEXT_BYTES + (KEY_BYTES if self.protocol.ordered else 0)
 
     @override
-    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
-        own, roster = memory["secure"], Roster.read(message["roster"])
+    def answer(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        own, roster = client_state["secure"], Roster.read(message["roster"])
         if roster.session != own["session"]:
             raise ValueError("the roster is of another secure sum")
         if roster.cards[roster.index(client.id)] != to_bytes(own["own_card"]):
             raise ValueError("the roster shows another card of this client than its own")
         self.protocol.check(roster, own, client)
         seed = new_secret()
-        letters = self._letters(seed, roster, own, client)
-        sealed = self._sealed(letters, roster, to_bytes(own["cipher"]), client.id)
+        plaintexts = self._plaintexts(seed, roster, own, client)
+        sealed = self._sealed(plaintexts, roster, to_bytes(own["cipher"]), client.id)
         content = {
             "commitment": to_tensor(commitment(seed, roster)),
-            "letters": to_tensor(sealed).reshape(-1, self._letter_bytes),
+            "ciphertexts": to_tensor(sealed).reshape(-1, self._ciphertext_bytes),
         }
         known = {str(i): to_tensor(roster.identity(i)) for i in roster.members}
         kept = {
@@ -141,11 +144,13 @@ class Shares(Exchange):
             "known": {**own["known"], **known} if self.protocol.keys is None else {},
             "roster": tree.clone(message["roster"]),
             "seed": to_tensor(seed),
-            "own_letter": to_tensor(letters[client.id]),
+            "own_plaintext": to_tensor(plaintexts[client.id]),
         }
-        return self.sign(content, roster, client, own), {**memory, "secure": kept}
+        return self.sign(content, roster, client, own), {**client_state, "secure": kept}
 
-    def _letters(self, seed: bytes, roster: Roster, own: Tree, client: Client) -> dict[int, bytes]:
+    def _plaintexts(
+        self, seed: bytes, roster: Roster, own: Tree, client: Client
+    ) -> dict[int, bytes]:
         """To each member: two shares, and the number that gives this client its place."""
         points = [i + 1 for i in roster.members]
         least = self.protocol.least(client.meta.num_clients)
@@ -156,36 +161,38 @@ class Shares(Exchange):
         return {i: key_share + seed_share + drawn for i, key_share, seed_share in shares}
 
     def _sealed(
-        self, letters: dict[int, bytes], roster: Roster, secret: bytes, client_id: int
+        self, plaintexts: dict[int, bytes], roster: Roster, secret: bytes, client_id: int
     ) -> bytes:
-        """The letters as they leave, in the order of members; zeros in place of the own one."""
+        """The ciphertexts as they leave, in the order of members; zeros in place of the own one."""
         sealed = []
-        for receiver, letter in letters.items():
+        for receiver, plaintext in plaintexts.items():
             if receiver == client_id:
-                sealed.append(bytes(self._letter_bytes))
+                sealed.append(bytes(self._ciphertext_bytes))
             else:
-                key = letter_key(roster, secret, own=client_id, sender=client_id, receiver=receiver)
-                sealed.append(seal(key, letter))
+                key = ciphertext_key(
+                    roster, secret, own=client_id, sender=client_id, receiver=receiver
+                )
+                sealed.append(seal(key, plaintext))
         return b"".join(sealed)
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
-        found = self.authentic(total, Roster.read(state["roster"]))
-        self.require(len(found), state, "shared their secrets")
-        return state | {
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        found = self.authentic(total, Roster.read(server_state["roster"]))
+        self.require(len(found), server_state, "shared their secrets")
+        return server_state | {
             "stage": "sums",
             "sharers": ids_tensor(list(found)),
-            "letters": torch.stack([payload["letters"] for payload in found.values()]),
+            "ciphertexts": torch.stack([payload["ciphertexts"] for payload in found.values()]),
             "commitments": torch.stack([payload["commitment"] for payload in found.values()]),
         }
 
 
-def letter_key(roster: Roster, secret: bytes, *, own: int, sender: int, receiver: int) -> bytes:
-    """The key of letters from one member to another.
+def ciphertext_key(roster: Roster, secret: bytes, *, own: int, sender: int, receiver: int) -> bytes:
+    """The key of ciphertexts from one member to another.
 
     Args:
         roster: Of this secure sum.
-        secret: The private key for letters of one of them.
+        secret: The private key for ciphertexts of one of them.
         own: Whose that is.
         sender: From whom.
         receiver: To whom.
@@ -196,7 +203,7 @@ def letter_key(roster: Roster, secret: bytes, *, own: int, sender: int, receiver
 
 
 def commitment(seed: bytes, roster: Roster) -> bytes:
-    """What a client shows of its own mask's seed, which is bound to it and tells nothing of it.
+    """Binding, hiding commitment of a client to the seed of its own mask.
 
     Args:
         seed: 32 secret bytes.

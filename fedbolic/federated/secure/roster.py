@@ -1,4 +1,4 @@
-"""Who takes part in a secure sum, by signed cards, and what they sign under its name."""
+"""Roster of a secure sum: signed public keys, and signatures bound to the sum."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -73,12 +73,12 @@ def digest(content: Tree) -> bytes:
 
 
 def make_card(session: int, client_id: int, *, cipher: bytes, mask: bytes, signer: bytes) -> bytes:
-    """What a client shows the others: public keys, signed.
+    """Signed public keys of one client.
 
     Args:
         session: The number of the secure sum.
         client_id: Whose.
-        cipher: The private key of letters.
+        cipher: The private key of ciphertexts.
         mask: The private key of masks.
         signer: The private key of the identity.
     """
@@ -165,7 +165,7 @@ class Roster:
         return {client_id: i for i, client_id in enumerate(self.members)}
 
     def cipher_key(self, client_id: int) -> bytes:
-        """The public key for letters to a member.
+        """The public key for ciphertexts to a member.
 
         Args:
             client_id: Whose.
@@ -209,7 +209,7 @@ class Roster:
         return content | {"signature": to_tensor(sign(signer, statement))}
 
     def is_signed(self, kind: str, client_id: int, payload: Tree) -> bool:
-        """Whether a payload of :meth:`signed` is what this member sent, here and as this kind.
+        """True if a payload of :meth:`signed` is what this member sent, here and as this kind.
 
         Args:
             kind: Of message.
@@ -230,7 +230,7 @@ class Roster:
         """Refuse a roster in which a member has another identity than the one that is known.
 
         Args:
-            known: The identity of a client; none: not yet known.
+            known: The identity of a client; ``None``: not yet known.
 
         Raises:
             ValueError: Naming the members.
@@ -244,7 +244,7 @@ class Roster:
 
 
 def is_genuine(card: bytes, session: int, client_id: int) -> bool:
-    """Whether a card is signed by the identity on it, for this session and client.
+    """True if a card is signed by the identity on it, for this session and client.
 
     Args:
         card: What came.

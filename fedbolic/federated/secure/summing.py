@@ -9,30 +9,25 @@ from typing_extensions import override
 
 from fedbolic import tree
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregate import Additive, Aggregator
-from fedbolic.federated.delivery import find_fault
-from fedbolic.federated.method import Total, Update
-from fedbolic.federated.modular import reduce_limbs
-from fedbolic.federated.secure.exchange import Exchange, ids_of
+from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
+from fedbolic.federated.aggregators.modular import reduce_limbs
+from fedbolic.federated.secure.exchange import SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues, encode_tree, form_of
 from fedbolic.federated.secure.keys import SIGNATURE_BYTES, unseal
 from fedbolic.federated.secure.mask import pack
 from fedbolic.federated.secure.masked import MaskedSum, masks, pair_sign
 from fedbolic.federated.secure.order import place_among
-from fedbolic.federated.secure.preparation import letter_key, mask_seed
-from fedbolic.federated.secure.roster import (
-    Roster,
-    ids_tensor,
-    to_bytes,
-    to_tensor,
-)
+from fedbolic.federated.secure.preparation import ciphertext_key, mask_seed
+from fedbolic.federated.secure.roster import Roster, ids_tensor, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_filter import find_update_fault
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 
 @dataclass(frozen=True)
-class Sums(Exchange):
+class MaskedInput(SecureExchange):
     """The method's own work, whose summand leaves the client under masks of two kinds."""
 
     stage = "sums"
@@ -51,30 +46,32 @@ class Sums(Exchange):
         return self.protocol.code(self.inner.aggregator), self.protocol.weight_code
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        place = (self.roster or Roster.read(state["roster"])).index(client_id)
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        place = (self.roster or Roster.read(server_state["roster"])).index(client_id)
         return {
             "stage": self.stage,
-            "sharers": state["sharers"],
-            "letters": state["letters"][:, place],
-            "turn": state["turn"],
-            "inner": self.inner.broadcast(state["inner"], client_id),
+            "sharers": server_state["sharers"],
+            "ciphertexts": server_state["ciphertexts"][:, place],
+            "turn": server_state["turn"],
+            "inner": self.inner.broadcast(server_state["inner"], client_id),
         }
 
     @override
-    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
-        own = memory["secure"]
+    def answer(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        own = client_state["secure"]
         roster = Roster.read(own["roster"])
         least = self.protocol.least(client.meta.num_clients)
         sharers = ids_of(
             message["sharers"], roster.members, least=least, own=client.id, what="shared secrets"
         )
-        letters = self._read(message["letters"], sharers, roster, own, client.id)
-        message = self._placed(message, letters, client.id)
-        update, inner = self._work(message, client, memory.get("inner", {}), rng)
+        plaintexts = self._read(message["ciphertexts"], sharers, roster, own, client.id)
+        message = self._placed(message, plaintexts, client.id)
+        update, inner = self._work(message, client, client_state.get("inner", {}), rng)
         content = self._masked(update, sharers, roster, own, client.id)
-        shares = b"".join(letter[: 2 * SHARE_BYTES] for letter in letters.values())
-        used = ("cipher", "mask", "seed", "own_letter", "own_card")
+        shares = b"".join(each[: 2 * SHARE_BYTES] for each in plaintexts.values())
+        used = ("cipher", "mask", "seed", "own_plaintext", "own_card")
         kept = {name: leaf for name, leaf in own.items() if name not in used}
         kept |= {
             "stage": self.stage,
@@ -84,35 +81,39 @@ class Sums(Exchange):
         return self.sign(content, roster, client, own), {"inner": inner, "secure": kept}
 
     def _read(
-        self, letters: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
+        self, ciphertexts: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
     ) -> dict[int, bytes]:
-        """What the sharers wrote, each behind a seal that must be whole."""
+        """Plaintexts of the sharers; a broken seal is an error."""
         secret, found = to_bytes(own["cipher"]), {}
-        for sender, letter in zip(sharers, letters, strict=True):
+        for sender, ciphertext in zip(sharers, ciphertexts, strict=True):
             if sender == client_id:
-                found[sender] = to_bytes(own["own_letter"])
+                found[sender] = to_bytes(own["own_plaintext"])
             else:
-                key = letter_key(roster, secret, own=client_id, sender=sender, receiver=client_id)
-                found[sender] = unseal(key, to_bytes(letter))
+                key = ciphertext_key(
+                    roster, secret, own=client_id, sender=sender, receiver=client_id
+                )
+                found[sender] = unseal(key, to_bytes(ciphertext))
         return found
 
-    def _placed(self, message: Tree, letters: dict[int, bytes], client_id: int) -> Tree:
+    def _placed(self, message: Tree, plaintexts: dict[int, bytes], client_id: int) -> Tree:
         """The message with the client's place among the sharers, if the method has an order."""
         if not self.protocol.ordered:
             return message
-        numbers = {sender: letter[2 * SHARE_BYTES :] for sender, letter in letters.items()}
+        numbers = {sender: each[2 * SHARE_BYTES :] for sender, each in plaintexts.items()}
         return message | {"inner": message["inner"] | {"place": place_among(numbers, client_id)}}
 
-    def _work(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
-        """What the method does, refused here if it cannot be used: under a mask nobody sees it."""
+    def _work(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        """The method's local work, validated here because nobody can see it under a mask."""
         inner = message["inner"]
         stream = in_the_clear(rng, message["turn"])
-        update, memory = self.inner.local_update(inner, client, memory, stream)
+        update, client_state = self.inner.local_update(inner, client, client_state, stream)
         template = self.inner.template(inner)
         expected = None if template is None else tree.signature(template)
-        if (fault := find_fault(update, memory, expected)) is not None:
+        if (fault := find_update_fault(update, client_state, expected)) is not None:
             raise ValueError(fault)
-        return update, memory
+        return update, client_state
 
     def _masked(
         self, update: Update, sharers: list[int], roster: Roster, own: Tree, client_id: int
@@ -120,7 +121,7 @@ class Sums(Exchange):
         aggregator = self.inner.aggregator
         if not isinstance(aggregator, Additive):
             raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")
-        summand = aggregator.lift(update)
+        summand = aggregator.to_summand(update)
         weight = torch.tensor([update.weight], dtype=torch.float64)
         secret, told = to_bytes(own["mask"]), roster.among(sharers)
         seeds = [
@@ -139,10 +140,10 @@ class Sums(Exchange):
         return content
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
-        self.require(len(total.clients), state, "sent a masked vector")
-        return state | {
-            "stage": Survivors.stage,
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        self.require(len(total.clients), server_state, "sent a masked vector")
+        return server_state | {
+            "stage": ConsistencyCheck.stage,
             "total": total.payload,
             "survivors": ids_tensor(total.clients),
         }
@@ -162,15 +163,15 @@ def in_the_clear(rng: Rng, turn: int) -> Rng:
 
 
 @dataclass(frozen=True)
-class Survivors(Exchange):
+class ConsistencyCheck(SecureExchange):
     """Every client's signature under the list of those whose vector is in the sum."""
 
     stage = "survivors"
     after = ("sums",)
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
-        return {"stage": self.stage, "survivors": state["survivors"]}
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return {"stage": self.stage, "survivors": server_state["survivors"]}
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -180,8 +181,10 @@ class Survivors(Exchange):
         }
 
     @override
-    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
-        own = memory["secure"]
+    def answer(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        own = client_state["secure"]
         roster = Roster.read(own["roster"])
         least = self.protocol.least(client.meta.num_clients)
         among = own["sharers"].tolist()
@@ -190,17 +193,19 @@ class Survivors(Exchange):
         )
         kept = {**own, "stage": self.stage, "survivors": ids_tensor(survivors)}
         content = {"survivors": ids_tensor(survivors)}
-        return self.sign(content, roster, client, own), {**memory, "secure": kept}
+        return self.sign(content, roster, client, own), {**client_state, "secure": kept}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         found = {
             client_id: payload["signature"]
-            for client_id, payload in self.authentic(total, Roster.read(state["roster"])).items()
-            if torch.equal(payload["survivors"].cpu(), state["survivors"].cpu())
+            for client_id, payload in self.authentic(
+                total, Roster.read(server_state["roster"])
+            ).items()
+            if torch.equal(payload["survivors"].cpu(), server_state["survivors"].cpu())
         }
-        self.require(len(found), state, "agreed on who is in the sum")
-        return state | {
+        self.require(len(found), server_state, "agreed on who is in the sum")
+        return server_state | {
             "stage": "unmasking",
             "witnesses": ids_tensor(list(found)),
             "signatures": torch.stack(list(found.values())),

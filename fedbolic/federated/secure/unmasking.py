@@ -8,23 +8,23 @@ from typing_extensions import override
 
 from fedbolic import tree
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregate import Additive
-from fedbolic.federated.engine import RunStoppedError
-from fedbolic.federated.method import Total, Update
-from fedbolic.federated.modular import reduce_limbs
-from fedbolic.federated.secure.exchange import LASTING, Exchange, ids_of
+from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.aggregators.modular import reduce_limbs
+from fedbolic.federated.engines.engine import RunStoppedError
+from fedbolic.federated.secure.exchange import LASTING, SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import decode_tree
 from fedbolic.federated.secure.keys import agreement_key
 from fedbolic.federated.secure.masked import masks, pair_sign
 from fedbolic.federated.secure.preparation import commitment, mask_seed
 from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES, join_shares
+from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 
 @dataclass(frozen=True)
-class Unmasking(Exchange):
+class Unmasking(SecureExchange):
     """Of every client that shared, one share: of its own mask if it is in the sum, else of its key.
 
     Never both: each would be harmless alone, and together they unmask its vector.
@@ -39,13 +39,15 @@ class Unmasking(Exchange):
         return self.inner.evaluates
 
     @override
-    def broadcast(self, state: Tree, client_id: int) -> Tree:
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         names = ("stage", "witnesses", "signatures")
-        return {name: state[name] for name in names}
+        return {name: server_state[name] for name in names}
 
     @override
-    def answer(self, message: Tree, client: Client, memory: Tree, rng: Rng) -> tuple[Update, Tree]:
-        own = memory["secure"]
+    def answer(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        own = client_state["secure"]
         roster = Roster.read(own["roster"])
         least = self.protocol.least(client.meta.num_clients)
         survivors, sharers = own["survivors"].tolist(), own["sharers"].tolist()
@@ -64,35 +66,37 @@ class Unmasking(Exchange):
         ]
         content = {"shares": to_tensor(b"".join(given)).reshape(-1, SHARE_BYTES)}
         kept = {name: own[name] for name in LASTING if name in own}
-        return self.sign(content, roster, client, own), {**memory, "secure": kept}
+        return self.sign(content, roster, client, own), {**client_state, "secure": kept}
 
     @override
-    def server_update(self, state: Tree, total: Total) -> Tree:
-        roster = Roster.read(state["roster"])
-        num_sharers = len(state["sharers"])
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        roster = Roster.read(server_state["roster"])
+        num_sharers = len(server_state["sharers"])
         found = {
             client_id: payload["shares"]
             for client_id, payload in self.authentic(total, roster).items()
             if tree.signature(payload).get("shares") == f"uint8[{num_sharers}, {SHARE_BYTES}]"
         }
-        self.require(len(found), state, "gave back shares")
+        self.require(len(found), server_state, "gave back shares")
         try:
-            summed = self._unmasked(state, found, roster)
+            summed = self._unmasked(server_state, found, roster)
         except ValueError as error:
             raise RunStoppedError(f"nothing was summed: {error}") from error
-        rest = {name: state[name] for name in ("num_clients", "session", "turn")}
+        rest = {name: server_state[name] for name in ("num_clients", "session", "turn")}
         return rest | {
             "stage": "cards",
-            "session": state["session"] + 1,
-            "turn": 0 if self.evaluates else state["turn"] + 1,
-            "inner": self.inner.server_update(state["inner"], summed),
+            "session": server_state["session"] + 1,
+            "turn": 0 if self.evaluates else server_state["turn"] + 1,
+            "inner": self.inner.server_update(server_state["inner"], summed),
         }
 
-    def _unmasked(self, state: Tree, found: Mapping[int, torch.Tensor], roster: Roster) -> Total:
+    def _unmasked(
+        self, server_state: Tree, found: Mapping[int, torch.Tensor], roster: Roster
+    ) -> AggregatedUpdate:
         """The total of the method, as its aggregator gives it."""
-        survivors = tuple(state["survivors"].tolist())
-        sharers = roster.among(state["sharers"].tolist())
-        secrets = self._secrets(state, found, roster)
+        survivors = tuple(server_state["survivors"].tolist())
+        sharers = roster.among(server_state["sharers"].tolist())
+        secrets = self._secrets(server_state, found, roster)
         seeds = [(1, secrets[i]) for i in survivors]
         for lost in secrets.keys() - set(survivors):
             seeds += [
@@ -104,26 +108,28 @@ class Unmasking(Exchange):
             raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")
         codes = {"sums": self.protocol.code(aggregator), "weight": self.protocol.weight_code}
         for stream, (name, code) in enumerate(codes.items()):
-            limbs = state["total"][name].cpu()
+            limbs = server_state["total"][name].cpu()
             mask = masks(seeds, code.modulus, len(limbs), stream=stream)
             sums[name] = reduce_limbs(limbs - mask, code.modulus)
         weight = codes["weight"].decode(sums["weight"], torch.float64).item()
-        device = next((x.device for x in tree.tensors(state["inner"]).values()), "cpu")
-        whole, like = decode_tree(sums["sums"], codes["sums"], state["total"]["form"], device)
-        return Total(aggregator.lower(whole, weight, like), weight, survivors)
+        device = next((x.device for x in tree.tensors(server_state["inner"]).values()), "cpu")
+        whole, like = decode_tree(
+            sums["sums"], codes["sums"], server_state["total"]["form"], device
+        )
+        return AggregatedUpdate(aggregator.from_sum(whole, weight, like), weight, survivors)
 
     def _secrets(
-        self, state: Tree, found: Mapping[int, torch.Tensor], roster: Roster
+        self, server_state: Tree, found: Mapping[int, torch.Tensor], roster: Roster
     ) -> dict[int, bytes]:
         """Of everybody who shared, the seed of the own mask, or of those lost the key of masks."""
-        least = self.protocol.least(state["num_clients"])
+        least = self.protocol.least(server_state["num_clients"])
         responders = {client_id + 1: found[client_id] for client_id in sorted(found)[:least]}
-        survivors, secrets = set(state["survivors"].tolist()), {}
-        for place, client_id in enumerate(state["sharers"].tolist()):
+        survivors, secrets = set(server_state["survivors"].tolist()), {}
+        for place, client_id in enumerate(server_state["sharers"].tolist()):
             shares = {point: to_bytes(rows[place]) for point, rows in responders.items()}
             secret = join_shares(shares)
             if client_id in survivors:
-                whole = commitment(secret, roster) == to_bytes(state["commitments"][place])
+                whole = commitment(secret, roster) == to_bytes(server_state["commitments"][place])
             else:
                 whole = agreement_key(secret) == roster.mask_key(client_id)
             if not whole:

@@ -1,0 +1,148 @@
+"""Federations of image classification, made of one published data set."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Float32, Int64, UInt8
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic.check import at_least, rate
+from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta
+from fedbolic.data.dataset import Dataset
+from fedbolic.data.digits import Digits
+from fedbolic.data.partition import Dirichlet, Partition
+from fedbolic.data.source import Source
+from fedbolic.rng import Rng
+
+
+@dataclass(frozen=True)
+class Partitioned(Source):
+    """A labelled data set whose official training part is split among clients.
+
+    Every client holds out a random share of its examples for testing; the official test part is
+    the server's. Pixels lie in [-1, 1], shape (C, H, W), float32. Rows of features are left as they
+    are.
+
+    Args:
+        dataset: What is read.
+        partition: How the training part is split among clients.
+        test_rate: Share of a client's examples that it is tested on, in [0, 1), rounded up; not
+            stratified.
+        validation_rate: Share of what is left that choices are made on, in [0, 1), rounded up.
+        num_train: Keep only the first so many examples of the official training part, at least 1.
+        num_test: Keep only the first so many examples of the official test part, at least 0, which
+            leaves no holdout.
+        pool: Side of the square blocks of pixels that are averaged, at least 1; 2 makes 28 x 28
+            images 14 x 14.
+        root: Folder to read from, laid out as torchvision's; nothing is downloaded then. Without
+            it, the folder named by the environment variable FEDBOLIC_DATA is tried, then the
+            user's cache.
+        download: Whether files that are missing are downloaded into the cache.
+
+    Example:
+        >>> data = Partitioned(partition=Dirichlet(5)).load(Rng(0))
+        >>> data.meta.num_clients, data.meta.input_shape, len(data.holdout.test)
+        (5, (1, 8, 8), 445)
+    """
+
+    dataset: Dataset = field(default_factory=Digits)
+    partition: Partition = field(default_factory=lambda: Dirichlet(num_clients=10))
+    test_rate: float = 0.25
+    validation_rate: float = 0.0
+    num_train: int | None = None
+    num_test: int | None = None
+    pool: int = 1
+    root: Path | None = None
+    download: bool = True
+
+    def __post_init__(self) -> None:
+        rate(below_one=True, test_rate=self.test_rate, validation_rate=self.validation_rate)
+        at_least(1, pool=self.pool)
+        if self.num_train is not None:
+            at_least(1, num_train=self.num_train)
+        if self.num_test is not None:
+            at_least(0, num_test=self.num_test)
+
+    @override
+    def load(self, rng: Rng) -> FederatedData:
+        parts = self.dataset.read(self.root, download=self.download)
+        train = self._examples(parts.x_train, parts.y_train, keep=self.num_train, name="num_train")
+        test = self._examples(parts.x_test, parts.y_test, keep=self.num_test, name="num_test")
+        shares = self.partition.split(train.tensors["y"], rng.at("partition"))
+        meta = Meta(
+            num_classes=parts.num_classes,
+            input_shape=tuple(train.tensors["x"].shape[1:]),
+            num_clients=len(shares),
+        )
+        parts = (
+            self._hold_out(client_id, share, rng=rng) for client_id, share in enumerate(shares)
+        )
+        clients = ClientSlices.dealt(train, parts, meta)
+        if not len(test):
+            return FederatedData(clients, meta)
+        empty = Examples(test.at(torch.arange(0)))
+        return FederatedData(clients, meta, Client(HOLDOUT, empty, empty, test, meta))
+
+    def _examples(self, x: Tensor, y: Tensor, *, keep: int | None, name: str) -> Examples:
+        """The first so many examples of an official part, ready for a model."""
+        if keep is not None and keep > len(y):
+            raise ValueError(
+                f"{name} is {keep}, but there are {len(y)} examples: ask for {len(y)} or fewer"
+            )
+        x, y = x[:keep], y[:keep]
+        if x.ndim > 2:
+            return Examples({"x": pixels(x, pool=self.pool), "y": y})
+        if self.pool > 1:
+            raise ValueError(f"pool is {self.pool}, but the examples are no images: use pool=1")
+        return Examples({"x": x.float(), "y": y})
+
+    def _hold_out(
+        self, client_id: int, share: Int64[Tensor, " n"], *, rng: Rng
+    ) -> tuple[Tensor, ...]:
+        """A client's examples split into train, validation and test."""
+        if not len(share):
+            raise ValueError(
+                f"client {client_id} got no example: use fewer clients or a partition with a "
+                "least size"
+            )
+        generator = rng.at("split", client_id).generator()
+        order = share[torch.randperm(len(share), generator=generator)]
+        num_test = _part(self.test_rate, len(share))
+        num_validation = _part(self.validation_rate, len(share) - num_test)
+        test, validation, train = order.tensor_split((num_test, num_test + num_validation))
+        return tuple(index.sort().values for index in (train, validation, test))
+
+
+def pixels(
+    images: UInt8[Tensor, "n c h w"] | Float[Tensor, "n c h w"], *, pool: int = 1
+) -> Float32[Tensor, "n c h//{pool} w//{pool}"]:
+    """Images as float32 in [-1, 1], averaged over blocks of ``pool`` by ``pool``.
+
+    Args:
+        images: Bytes, or floats in [0, 1].
+        pool: Side of a block, a divisor of height and width.
+
+    Raises:
+        ValueError: If ``pool`` does not divide height and width.
+
+    Example:
+        >>> pixels(torch.tensor([[[[0, 255], [0, 255]]]], dtype=torch.uint8)).flatten().tolist()
+        [-1.0, 1.0, -1.0, 1.0]
+    """
+    height, width = images.shape[2:]
+    if height % pool or width % pool:
+        raise ValueError(f"pool must divide height {height} and width {width}, got {pool}")
+    top = 255 if images.dtype == torch.uint8 else 1
+    # a copy that may be changed in place: large sets would not fit several times
+    scaled = images.to(torch.float32, copy=True).div_(top).sub_(0.5).div_(0.5)
+    return functional.avg_pool2d(scaled, pool) if pool > 1 else scaled
+
+
+def _part(share: float, size: int) -> int:
+    """``share`` of ``size`` rounded up, but never all of it."""
+    # the last digits go first: 0.07 * 100 is 7.000000000000001
+    return min(math.ceil(round(share * size, 6)), size - 1)

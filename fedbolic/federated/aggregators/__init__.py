@@ -1,0 +1,1 @@
+"""Aggregators: client updates to one aggregated update."""

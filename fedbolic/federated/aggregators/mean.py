@@ -1,0 +1,59 @@
+"""Weighted means and exact sums."""
+
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.aggregators.summand import as_double, as_summand, cast_like
+from fedbolic.federated.update import Update
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class Mean(Additive):
+    """The mean of the payloads by weight, summed in float64; integers are rounded to nearest.
+
+    Example:
+        >>> import torch
+        >>> updates = [(0, Update({"a": torch.tensor([0.0])}, 1.0)),
+        ...            (1, Update({"a": torch.tensor([4.0])}, 3.0))]
+        >>> Mean().aggregate(updates).payload
+        {'a': tensor([3.])}
+    """
+
+    @override
+    def to_summand(self, update: Update) -> Tree:
+        return tree.map(lambda leaf: as_double(leaf).mul_(update.weight), update.payload)
+
+    @override
+    def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:
+        if weight == 0:
+            raise ValueError("the weights of all updates are zero: no client has training data")
+        return tree.map(lambda leaf, old: cast_like(leaf / weight, old), total, like)
+
+
+@dataclass(frozen=True)
+class Sum(Additive):
+    """The sum of the payloads, whatever their weights: integers exactly, floats in float64.
+
+    Example:
+        >>> import torch
+        >>> updates = [(i, Update({"n": torch.tensor([2**53 + 1])})) for i in range(2)]
+        >>> Sum().aggregate(updates).payload["n"].item() == 2**54 + 2
+        True
+    """
+
+    @override
+    def to_summand(self, update: Update) -> Tree:
+        return tree.map(as_summand, update.payload)
+
+    @override
+    def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:
+        del weight
+        return tree.map(
+            lambda leaf, old: cast_like(leaf, old) if leaf.is_floating_point() else leaf,
+            total,
+            like,
+        )

@@ -1,0 +1,1 @@
+"""Engines: execution of the clients of an exchange."""

@@ -1,0 +1,72 @@
+"""Clients dealt among the ranks of torch.distributed."""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import distributed
+from typing_extensions import override
+
+from fedbolic.data.client import Client
+from fedbolic.federated.engines.engine import Engine, Failure, Result, RunStoppedError
+from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.engines.worker import deal, pickled, results, sent, worker_requests
+from fedbolic.federated.method import Method
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class Ranks(Engine):
+    """Every rank works for its share of the clients, and all get all results.
+
+    The ranks run one program with the same method, data and seed, each after
+    ``torch.distributed.init_process_group``; so each goes on with the same state. Results are as
+    those of :class:`~fedbolic.federated.engines.workers.Workers`, but a rank that is lost stops
+    all. The command line does not start ranks.
+
+    Args:
+        inner: How each loops its share.
+
+    Example:
+        >>> Ranks()
+        Ranks(inner=Sequential())
+    """
+
+    inner: Engine = Sequential()
+
+    @override
+    def check(self, clients: Sequence[Client]) -> None:
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise ValueError("Ranks need torch.distributed.init_process_group in every process")
+        self.inner.check(clients)
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        self.check(clients)
+        shares = deal(clients, distributed.get_world_size())
+        given = messages, shares, client_states, rng
+        task = worker_requests("updates", pickled(method), *given)[distributed.get_rank()]
+        by_id = {client.id: client for client in clients}
+        own = {
+            client_id: sent(pickle.dumps, update, client_state)
+            for client_id, update, client_state in results(self.inner, by_id, task)
+        }
+        gathered: list[Any] = [None] * len(shares)
+        try:
+            distributed.all_gather_object(gathered, own)
+        except RuntimeError as error:
+            raise RunStoppedError(f"a rank is lost: {error}") from error
+        found = {client_id: text for texts in gathered for client_id, text in texts.items()}
+        for client in clients:
+            update, client_state = pickle.loads(found.pop(client.id))
+            old = client_states.get(client.id, {})
+            yield client, update, old if isinstance(update, Failure) else client_state

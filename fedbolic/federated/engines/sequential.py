@@ -1,0 +1,43 @@
+"""One client after another: the engine that the others must equal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from fedbolic.data.client import Client
+from fedbolic.federated.engines.engine import Engine, Failure, Result, torch_stream
+from fedbolic.federated.method import Method
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class Sequential(Engine):
+    """Every client's own ``local_update``, in turn: the definition of the result.
+
+    What a network draws from torch's global random stream is the client's own, too: the stream is
+    seeded for each client and exchange, and is afterwards where it was.
+    """
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        for client in clients:
+            client_state = client_states.get(client.id, {})
+            stream = rng.at("client", client.id)
+            try:
+                with torch_stream(client, stream):
+                    update, new = method.local_update(
+                        messages[client.id], client, client_state, stream
+                    )
+            except Exception as error:  # one client's failure must not end the round
+                yield client, Failure(error), client_state
+            else:
+                yield client, update, new

@@ -1,0 +1,149 @@
+"""The scores of many clients from one forward pass of all."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedbolic import tree
+from fedbolic.data.client import Client, Split
+from fedbolic.federated.engines.client_task import tree_form
+from fedbolic.federated.engines.stacking import joined
+from fedbolic.federated.evaluation.score import CHUNK, score, score_values
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.types import Params, Tree
+
+SPLITS = ("validation", "test")
+
+Scores = dict[int, dict[str, float]]
+"""By client id and name."""
+
+
+class Held(NamedTuple):
+    """A client and what its predictions are made with."""
+
+    client: Client
+    local: Tree
+    context: Tree
+
+    def split(self, name: str) -> Split:
+        """Its examples of that name."""
+        return getattr(self.client, name)
+
+
+def is_stackable(method: object) -> bool:
+    """True for methods whose scores are those of ``predict`` after ``scored``, and nothing else."""
+    return isinstance(method, GradientMethod) and type(method).evaluate is GradientMethod.evaluate
+
+
+def held_together(
+    method: GradientMethod,
+    messages: Mapping[int, Tree],
+    clients: Sequence[Client],
+    client_states: Mapping[int, Tree],
+    *,
+    megabytes: float,
+) -> Iterator[list[Held]]:
+    """Neighbours in the order of ids, as many as fit; who has no model is left out.
+
+    Args:
+        method: Whose scores are to be found.
+        messages: What each client received, by id.
+        clients: Those who are scored.
+        client_states: What clients kept, by id.
+        megabytes: That may be taken besides what all have in common.
+    """
+    held: list[Held] = []
+    taken = 0
+    for client in clients:
+        found = method.scored(messages[client.id], client, client_states.get(client.id, {}))
+        if found is None:
+            continue
+        each = Held(client, *found)
+        own = 2 * _own_bytes(each, held[0]) if held else 0  # as it is, and stacked
+        if held and (taken + own > megabytes * 2**20 or len(held) == CHUNK):
+            yield held
+            held, taken, own = [], 0, 0
+        held.append(each)
+        taken += own
+    if held:
+        yield held
+
+
+def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
+    """The scores of :func:`~fedbolic.federated.evaluation.score.score` at every client.
+
+    Clients of one form go together, as many as have
+    :data:`~fedbolic.federated.evaluation.score.CHUNK` examples; where one alone has more, or its
+    model mixes the examples of a batch, it is alone.
+
+    Args:
+        method: Whose predictions are scored.
+        held: By client.
+    """
+    found: Scores = {each.client.id: {} for each in held}
+    groups: dict[Hashable, list[Held]] = {}
+    for each in held:
+        longest = max(len(each.split(name)) for name in SPLITS)
+        model = method.model(each.client.meta)
+        if longest > CHUNK or model.mixes_examples:
+            found[each.client.id] = score(method, each.local, each.context, each.client)
+        elif longest:
+            none = each.client.test.at(torch.arange(0))
+            form = id(model), *map(tree_form, (each.local, each.context, none))
+            groups.setdefault(form, []).append(each)
+    for name in SPLITS:
+        for group in groups.values():
+            for some in _chunks([each for each in group if len(each.split(name))], name):
+                for each, scores in zip(some, _scores(method, some, name), strict=True):
+                    named = {f"{name}/{metric}": value for metric, value in scores.items()}
+                    found[each.client.id] |= named
+    return found
+
+
+def _own_bytes(each: Held, other: Held) -> int:
+    """The bytes of the tensors that two clients do not have in common."""
+    total = 0
+    for mine, others in ((each.local, other.local), (each.context, other.context)):
+        known = tree.tensors(others)
+        total += sum(x.nbytes for path, x in tree.tensors(mine).items() if known.get(path) is not x)
+    return total
+
+
+def _chunks(group: list[Held], name: str) -> Iterator[list[Held]]:
+    """Clients whose examples are about as many, so that little is padded."""
+    some: list[Held] = []
+    for each in sorted(group, key=lambda each: len(each.split(name))):
+        if (len(some) + 1) * len(each.split(name)) > CHUNK:
+            yield some
+            some = []
+        some.append(each)
+    if some:
+        yield some
+
+
+def _scores(method: GradientMethod, held: Sequence[Held], name: str) -> list[dict[str, float]]:
+    """Accuracy, loss and number of examples of every client's split, from one forward pass."""
+    model = method.model(held[0].client.meta)
+    local, local_axes = joined([each.local for each in held])
+    context, context_axes = joined([each.context for each in held])
+    splits = [each.split(name) for each in held]
+    lengths = [len(split) for split in splits]
+    batch = _padded(splits, max(lengths))
+
+    def predicted(local: Tree, context: Tree, batch: Params) -> Tensor:
+        return method.predict(model, local, batch, context)
+
+    with torch.no_grad():
+        logits = vmap(predicted, in_dims=(local_axes, context_axes, 0))(local, context, batch)
+    rows = zip(logits, batch["y"], lengths, strict=True)
+    return [score_values(of_client[:n], labels[:n]) for of_client, labels, n in rows]
+
+
+def _padded(splits: Sequence[Split], length: int) -> Params:
+    """The examples of all side by side; a short one is filled up with its own first."""
+    positions = torch.arange(length)
+    of_client = [split.at(torch.where(positions < len(split), positions, 0)) for split in splits]
+    return {name: torch.stack([each[name] for each in of_client]) for name in of_client[0]}

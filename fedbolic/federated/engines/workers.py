@@ -1,0 +1,277 @@
+"""Clients dealt among processes of this machine."""
+
+import contextlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data.client import Client, ClientSlices
+from fedbolic.federated.engines.engine import Engine, Failure, Result, RunStoppedError
+from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.engines.shared_memory import Place, SharedMemory
+from fedbolic.federated.engines.worker import (
+    EXIT_SECONDS,
+    RequestKind,
+    Worker,
+    WorkerError,
+    by_id,
+    deal,
+    pickled,
+    worker_requests,
+)
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import Update
+from fedbolic.log import logger
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+AT_ONCE = 4096
+"""Clients whose states and messages are handed to the workers together, to be scored."""
+
+
+@dataclass(frozen=True)
+class Workers(Engine):
+    """Processes with one torch thread each, every one working for a share of the clients.
+
+    They are started once and kept over the rounds of a run. All clients' data are copied once to
+    memory that they share; messages, memories and updates go through such memory, too. Longer
+    clients are dealt first, each to the worker with the fewest examples so far.
+
+    Results are those of ``inner`` to the last bit, whatever the number of workers, if its result
+    for a client does not depend on which others it is given, as :class:`Sequential`'s does not.
+    That is also why updates are not summed in the workers: the rounding of a sum of partial sums
+    would depend on who worked for whom.
+
+    A worker that dies, by a signal or for want of memory, is replaced; its clients are failures of
+    that exchange.
+
+    Args:
+        num: Processes, at least 1; more than the machine has cores do not help.
+        inner: How each loops its share.
+
+    Raises:
+        ValueError: If ``num`` is below 1 or ``inner`` has processes of its own.
+
+    Example:
+        >>> Workers(num=4)
+        Workers(num=4, inner=Sequential())
+    """
+
+    num: int = 2
+    inner: Engine = Sequential()
+
+    def __post_init__(self) -> None:
+        check.at_least(1, num=self.num)
+        if isinstance(self.inner, Workers):
+            raise ValueError("inner must work in one process, got Workers: give num a larger value")
+
+    @override
+    def check(self, clients: Sequence[Client]) -> None:
+        some = clients[:1] if isinstance(clients, ClientSlices) else clients  # of one storage
+        devices = {client.no_inputs.device.type for client in some}
+        if devices - {"cpu"}:
+            raise ValueError(
+                f"Workers share the CPU, and the data are on {devices}: use device cpu"
+            )
+        self.inner.check(clients)
+
+    @override
+    def open(self, clients: Sequence[Client]) -> "Pool":
+        self.check(clients)
+        return Pool(self.num, self.inner, clients)
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        with self.open(clients) as pool:
+            yield from pool.run(method, messages, clients, client_states, rng)
+
+
+class Pool(Engine):
+    """The running processes of :class:`Workers`; leaving it as a context ends them.
+
+    Args:
+        num: How many.
+        inner: How each loops its share.
+        clients: All for whom they may be asked to work.
+    """
+
+    def __init__(self, num: int, inner: Engine, clients: Sequence[Client]) -> None:
+        self.num, self.inner = num, inner
+        self.clients = by_id(clients)
+        self.data, self.down = SharedMemory(), SharedMemory()
+        (self.extent,), _ = self.data.write([clients])
+        self.workers: dict[int, Worker] = {}
+        self.faults: dict[int, str] = {}
+        self.given: dict[Place, Tensor] = {}
+        self.method: tuple[Method | None, bytes] = (None, b"")
+
+    def __enter__(self) -> "Pool":
+        for index in range(self.num):
+            self._start(index)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self.workers.values():
+            worker.connection.close()
+        for worker in self.workers.values():
+            worker.end(EXIT_SECONDS if worker.ready and not worker.pending else 0.0)
+        self.workers = {}
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        results = self._results("updates", method, messages, clients, client_states, rng)
+        with contextlib.closing(results):
+            for client, update, client_state in results:
+                old = client_states.get(client.id, {})
+                yield client, update, old if isinstance(update, Failure) else client_state
+
+    @override
+    def scores(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> dict[int, dict[str, float]]:
+        found = {}
+        for start in range(0, len(clients), AT_ONCE):
+            some = clients[start : start + AT_ONCE]
+            given = method, messages, some, client_states, rng
+            for client, update, _ in self._results("scores", *given):
+                if isinstance(update, Failure):
+                    if isinstance(update.error, WorkerError):
+                        raise RunStoppedError(f"a client cannot be scored: {update.error}")
+                    raise update.error
+                found[client.id] = update.metrics
+        return found
+
+    def _results(
+        self,
+        kind: RequestKind,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Generator[Result, None, None]:
+        """Results of the workers for each client, in order."""
+        if unknown := [c.id for c in clients if not self._holds(c)]:
+            raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
+        if any(worker.pending for worker in self.workers.values()):
+            raise ValueError("the workers are at another exchange: end it, or open another pool")
+        found: dict[int, tuple[Update | Failure, Tree]] = {}
+        try:
+            self._hand_out(kind, method, messages, clients, client_states, rng)
+            for client in clients:
+                while client.id not in found:
+                    found |= self._listen()
+                yield client, *found.pop(client.id)
+        finally:
+            self.given = {}
+            for index, worker in list(self.workers.items()):
+                if worker.pending:  # whoever asked has stopped before the end
+                    self.workers.pop(index).end(0.0)
+
+    def _holds(self, client: Client) -> bool:
+        try:
+            return self.clients[client.id] is client
+        except LookupError:
+            return False
+
+    def _hand_out(
+        self,
+        kind: RequestKind,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> None:
+        """Give every worker its task."""
+        if method is not self.method[0]:
+            self.method = (method, pickled(method))
+        workers = self._ready()
+        shares = [share for share in deal(clients, len(workers)) if share]
+        work = worker_requests(kind, self.method[1], messages, shares, client_states, rng)
+        extents, self.given = self.down.write(work)
+        for worker, task, extent in zip(workers, work, extents, strict=False):
+            worker.give(extent, task.messages)
+
+    def _start(self, index: int) -> None:
+        """Start a worker, or note why it cannot be done."""
+        try:
+            self.workers[index] = Worker(index, self.inner, self.data, self.extent, self.down)
+        except OSError as error:
+            self.faults[index] = f"worker {index} cannot be started: {error}"
+
+    def _ready(self) -> list[Worker]:
+        """All workers that can be had, each ready for a task.
+
+        Raises:
+            RunStoppedError: If there is none.
+        """
+        self.faults = {}
+        self._listen(timeout=0.0)  # of those that died since the last exchange
+        for index in range(self.num):
+            if index not in self.workers:
+                self._start(index)
+        while not all(worker.ready for worker in self.workers.values()):
+            self._listen()
+        faults = "; ".join(self.faults.values())
+        if not self.workers:
+            raise RunStoppedError(f"no worker could be started: {faults}")
+        if faults:
+            logger.warning("%d of %d workers go on: %s", len(self.workers), self.num, faults)
+        return [self.workers[index] for index in sorted(self.workers)]
+
+    def _listen(self, timeout: float | None = None) -> dict[int, tuple[Update | Failure, Tree]]:
+        """Wait until a worker has something to say; the results that came, by client id.
+
+        A worker that died is started again, unless it had not even become ready.
+
+        Args:
+            timeout: Seconds to wait at most; ``None`` to wait until something comes.
+        """
+        found: dict[int, tuple[Update | Failure, Tree]] = {}
+        sources: dict[Any, int] = {}
+        for index, worker in self.workers.items():
+            sources |= {worker.connection: index, worker.process.sentinel: index}
+        for index in {sources[source] for source in connection.wait(list(sources), timeout)}:
+            worker = self.workers[index]
+            try:
+                found |= worker.receive(self.given)
+            except WorkerError as error:
+                del self.workers[index]
+                lost = WorkerError(f"{error} before it was done with this client")
+                found |= {client_id: (Failure(lost), {}) for client_id in worker.pending}
+                if worker.ready:
+                    self._start(index)
+                else:
+                    self.faults[index] = f"{error} before it was ready"
+        return found

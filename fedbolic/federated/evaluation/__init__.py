@@ -1,0 +1,1 @@
+"""Scores of the global model and at the clients."""

@@ -1,0 +1,283 @@
+"""Schedule of evaluations, and federation-wide means of client scores."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedbolic import check
+from fedbolic.data.client import HOLDOUT, Client, FederatedData
+from fedbolic.federated.engines.engine import Engine, Failure, torch_stream
+from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
+from fedbolic.federated.evaluation.ridge_head import RidgeHeadPhase
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.method import Method
+from fedbolic.federated.update_filter import UpdateFilter
+from fedbolic.log import logger
+from fedbolic.record import Row
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """Fine-tuning of every client's copy of the model before it is scored and dropped.
+
+    Args:
+        epochs: Passes over the local training data, at least 1.
+        lr: Step size, above 0; ``None`` for the method's own.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    epochs: int = 5
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        check.at_least(1, epochs=self.epochs)
+        if self.lr is not None:
+            check.positive(lr=self.lr)
+
+
+@dataclass(frozen=True)
+class RidgeHead:
+    r"""The closed-form head of a trained method's features, scored beside its own and dropped.
+
+    .. math::
+        W = \Bigl(\sum_k Z_k^T Z_k + \varepsilon I\Bigr)^{-1} \sum_k Z_k^T Y_k, \qquad
+        \text{logits } \hat z(x) W
+
+    with the unit-length features Z_k and one-hot labels Y_k of client k's training examples, summed
+    exactly (float64) in one more exchange over all clients. No channel acts on that exchange.
+
+    Args:
+        ridge: Epsilon, as a share of the mean of the diagonal of Z'Z; above 0.
+
+    Raises:
+        ValueError: If ``ridge`` is not above 0.
+
+    References:
+        Dong et al. (2022), Sec. 3, arXiv:2207.09413.
+
+    Example:
+        >>> Evaluation(ridge_head=RidgeHead(ridge=1e-3)).ridge_head
+        RidgeHead(ridge=0.001)
+    """
+
+    ridge: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check.positive(ridge=self.ridge)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of the server's model (G-FL) and at the clients (P-FL).
+
+    Args:
+        every: Rounds between two evaluations, at least 1; the last round is always evaluated.
+        fine_tuning: Fine-tuning for the personalised scores, done after the last round only;
+            ``None``: the clients are scored with what they receive.
+        ridge_head: A closed-form head for the method's features, found after the last round only
+            and scored under ``ridge_head/...``; ``None``: no such scores. A method without a global
+            model, or whose model takes no gradient steps, has none either.
+        clients: Clients that are scored, at least 1: a uniform sample, the same throughout a run;
+            ``None``: all of them.
+        per_client: Record every client's own numbers, too, besides those of the federation. A table
+            of results needs them for its mean and its worst client.
+
+    Raises:
+        ValueError: If ``every`` or ``clients`` is below 1.
+    """
+
+    every: int = 1
+    fine_tuning: FineTune | None = None
+    ridge_head: RidgeHead | None = None
+    clients: int | None = None
+    per_client: bool = True
+
+    def __post_init__(self) -> None:
+        check.at_least(1, every=self.every)
+        if self.clients is not None:
+            check.at_least(1, clients=self.clients)
+
+    def rows(
+        self,
+        method: Method,
+        data: FederatedData,
+        server_state: Tree,
+        client_states: Mapping[int, Tree],
+        *,
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """The scores after a round, if it is one to be evaluated.
+
+        Args:
+            method: Of which round.
+            data: Whose clients are scored, and the server's test set.
+            server_state: The server's.
+            client_states: Client state by id.
+            round: Which has ended.
+            engine: Scores the clients.
+            rng: The run's stream.
+        """
+        last = round == method.rounds
+        if round % self.every and not last:
+            return []
+        stream = rng.at("round", round, "evaluation")
+        scored = self._sample(data, rng.at("evaluation"))
+        given = server_state, client_states, round, engine, stream
+        rows = self._aggregated(method, scored, data.holdout, *given)
+        if last and self.fine_tuning:
+            rows += self._fine_tuned(method, scored, self.fine_tuning, *given)
+        if last and self.ridge_head:
+            rows += self._ridge_scored(method, data, scored, self.ridge_head.ridge, *given)
+        return rows
+
+    def client_rows(
+        self,
+        round: int,
+        scores: Mapping[int, Mapping[str, float]],
+        *,
+        reserved: Collection[str] = (),
+    ) -> list[Row]:
+        """The clients' numbers as far as they are recorded, and their means for the federation.
+
+        Args:
+            round: That has ended.
+            scores: By client id and name.
+            reserved: As for :func:`client_rows`.
+        """
+        rows = client_rows(round, scores, reserved=reserved)
+        return rows if self.per_client else [row for row in rows if row.client is None]
+
+    def _sample(self, data: FederatedData, rng: Rng) -> Sequence[Client]:
+        num_clients = len(data.clients)
+        if self.clients is None or self.clients >= num_clients:
+            return data.clients
+        chosen = torch.randperm(num_clients, generator=rng.generator())[: self.clients]
+        return [data.clients[i] for i in sorted(chosen.tolist())]
+
+    def _aggregated(
+        self,
+        method: Method,
+        clients: Sequence[Client],
+        holdout: Client | None,
+        server_state: Tree,
+        client_states: Mapping[int, Tree],
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """Scores of what every client, and the server's test set, receive from ``state``."""
+        messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
+        rows = self.client_rows(round, engine.scores(method, messages, clients, client_states, rng))
+        if holdout is not None:
+            message = method.broadcast(server_state, HOLDOUT)
+            stream = rng.at("holdout")
+            with torch_stream(holdout, stream):
+                found = method.evaluate(message, holdout, {}, stream)
+            rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in found.items()]
+        return rows
+
+    def _fine_tuned(
+        self,
+        method: Method,
+        clients: Sequence[Client],
+        settings: FineTune,
+        server_state: Tree,
+        client_states: Mapping[int, Tree],
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """Scores at the clients after fine-tuning, under ``fine_tuned/...``."""
+        inner = method.fine_tuning(settings.epochs, settings.lr)
+        if not isinstance(inner, GradientMethod):
+            return []
+        messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
+        results = engine.run(
+            FineTuningPhase(inner), messages, clients, client_states, rng.at("tune")
+        )
+        scores = {}
+        for client, update, _ in results:
+            if isinstance(update, Failure):
+                logger.warning("client %d could not be fine-tuned: %r", client.id, update.error)
+            else:
+                named = update.metrics.items()
+                scores[client.id] = {_rename(name, "fine_tuned"): v for name, v in named}
+        return self.client_rows(round, scores)
+
+    def _ridge_scored(
+        self,
+        method: Method,
+        data: FederatedData,
+        scored: Sequence[Client],
+        ridge: float,
+        server_state: Tree,
+        client_states: Mapping[int, Tree],
+        round: int,
+        engine: Engine,
+        rng: Rng,
+    ) -> list[Row]:
+        """Scores under the head of all clients' sums, and what these cost: ``ridge_head/...``."""
+        inner = method.ridge_head
+        if not isinstance(inner, GradientMethod):
+            logger.warning(
+                "%s has no features for a common head: it has no ridge head", type(method).__name__
+            )
+            return []
+        phase, server_state = RidgeHeadPhase(inner, ridge), {"inner": server_state}
+        messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
+        stream = rng.at("calibrate")
+        update_filter = UpdateFilter(phase, messages, (), stream)
+        results = engine.run(phase, messages, data.clients, client_states, stream)
+        try:
+            total = phase.aggregator.aggregate(update_filter.usable(results))
+        except ValueError as error:
+            logger.warning("%s has no ridge head: %s", type(method).__name__, error)
+            return []
+        answered = set(total.clients)
+        clients = [client for client in scored if client.id in answered]
+        server_state = phase.server_update(server_state, total)
+        given = server_state, client_states, round, engine, stream
+        rows = self._aggregated(phase, clients, data.holdout, *given)
+        rows += [Row(round, None, name, count) for name, count in update_filter.counts().items()]
+        return [row._replace(name=_rename(row.name, "ridge_head")) for row in rows]
+
+
+def _rename(name: str, prefix: str) -> str:
+    """``test/accuracy`` as ``fine_tuned/accuracy``; other splits only get the prefix."""
+    return f"{prefix}/{name.removeprefix('test/')}"
+
+
+def client_rows(
+    round: int,
+    scores: Mapping[int, Mapping[str, float]],
+    *,
+    reserved: Collection[str] = (),
+) -> list[Row]:
+    """Every client's scores, and their means by number of examples for the federation.
+
+    Args:
+        round: That has ended.
+        scores: By client id and name.
+        reserved: Names of what the server measures itself: there is no mean of that name.
+    """
+    rows = [
+        Row(round, client_id, name, value)
+        for client_id, named in scores.items()
+        for name, value in named.items()
+    ]
+    names = sorted({name for named in scores.values() for name in named if name not in reserved})
+    for name in names:
+        split = name.rpartition("/")[0]
+        present = [named for named in scores.values() if name in named]
+        weights = [named.get(f"{split}/examples", 1.0) for named in present]
+        if sum(weights) and not name.endswith("/examples"):
+            mean = sum(w * named[name] for w, named in zip(weights, present, strict=True))
+            rows.append(Row(round, None, name, mean / sum(weights)))
+    return rows

@@ -1,0 +1,364 @@
+"""Methods that train by gradient steps, given in parts so that an engine may batch clients."""
+
+import dataclasses
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.func import vmap
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import Client, Split
+from fedbolic.federated.evaluation.score import score
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import Update
+from fedbolic.nn.clamped import COUNTS, counting
+from fedbolic.nn.dropout import SEED
+from fedbolic.nn.model import Model
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Number and size of the local steps of one round.
+
+    Args:
+        epochs: Passes over the training data, at least 1.
+        batch_size: Examples of a step, at least 1; ``None`` for the whole client at once.
+        repeats: Steps on each batch before the next, at least 1.
+
+    Raises:
+        ValueError: If a count is below 1.
+    """
+
+    epochs: int = 5
+    batch_size: int | None = 128
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        check.at_least(1, epochs=self.epochs, repeats=self.repeats)
+        if self.batch_size is not None:
+            check.at_least(1, batch_size=self.batch_size)
+
+    def order(
+        self, size: int, rng: Rng
+    ) -> tuple[Int[Tensor, "steps batch"], Int[Tensor, " steps"]]:
+        """The positions of every batch of a round, and how many there are in each.
+
+        Each epoch is a new permutation. Its last batch is short if the batch size does not divide
+        ``size``; what is missing in its row is filled up with position 0.
+        """
+        generator = rng.at("order").generator()
+        batch_size = max(1, min(self.batch_size or size, size))
+        lengths = _lengths(size, batch_size, self.epochs, self.repeats)
+        num_batches = -(-size // batch_size)
+        positions = torch.zeros(self.epochs, num_batches * batch_size, dtype=torch.int64)
+        for epoch in positions:
+            torch.randperm(size, generator=generator, out=epoch[:size])
+        positions = positions.reshape(-1, batch_size)
+        if self.repeats > 1:
+            positions = positions.repeat_interleave(self.repeats, dim=0)
+        return positions, lengths
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """Batches and random draws of one client's round, fixed before the first step.
+
+    Args:
+        positions: Of the examples of every step; short batches are filled up with position 0.
+        lengths: How many in a row of ``positions`` count.
+        draws: Random numbers, with a leading axis of steps.
+    """
+
+    positions: Int[Tensor, "steps batch"]
+    lengths: Int[Tensor, " steps"]
+    draws: Params
+
+
+class GradientMethod(Method):
+    """A method whose clients take gradient steps on batches of their examples.
+
+    ``local_update`` below is the definition; an engine may do the same for many clients at once
+    from the parts, and must reach the same result up to rounding. ``local`` is what changes while a
+    client works: ``parameters``, ``buffers``, the optimiser's state, counters. ``context`` is what
+    does not: ``shared`` by all clients of a round, or a client's ``own``. Both are nested dicts of
+    tensors, with the same keys and shapes for all clients of the same architecture.
+    """
+
+    local: LocalTraining
+
+    @abstractmethod
+    def model(self, meta: Meta) -> Model:
+        """The architecture that is trained; the same object for the same ``meta``."""
+
+    @abstractmethod
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        """``(local, context)`` before the first step.
+
+        They may lie in the storage of what is given: whoever makes steps copies ``local`` first.
+        """
+
+    def examples(self, client: Client) -> Split:
+        """Examples that the steps of a client use; by default all tensors of its training split."""
+        return client.train
+
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        """All randomness of one client's round, with a leading axis of steps; by default empty.
+
+        What belongs to single examples has a second axis of ``batch_size``; a short batch uses its
+        beginning.
+        """
+        del num_steps, batch_size, generator
+        return {}
+
+    @abstractmethod
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        """The loss of every example of a batch, and the buffers after it.
+
+        ``batch`` holds the examples, ``mask`` (which of them count), ``visit`` (which repeat of the
+        batch this is) and the step's draws. Whoever calls masks and averages.
+        """
+
+    def stacked_loss(
+        self,
+        model: Model,
+        parameters: Params,
+        buffers: Params,
+        batch: Params,
+        context: Tree,
+        *,
+        axes: tuple[Tree, Tree],
+    ) -> tuple[Tensor, Params]:
+        """:meth:`loss` of many clients at once: everything has a leading axis of clients.
+
+        By default ``vmap`` finds it; a method that knows a better joint form gives its own. Losses
+        and buffers of a client may depend on this client alone. Beside the buffers may stand the
+        counts of a :class:`~fedbolic.nn.clamped.Counter`.
+
+        Args:
+            model: Of all.
+            parameters: Side by side.
+            buffers: Side by side.
+            batch: As for ``loss``; examples beyond a client's own are not in its ``mask``.
+            context: As ``start`` gave it.
+            axes: Of ``batch`` and of ``context``, leaf by leaf: 0, or none where all clients have
+                the same.
+        """
+
+        def forward(
+            parameters: Params, buffers: Params, batch: Params, context: Tree
+        ) -> tuple[Tensor, Params]:
+            return counted_loss(self, model, parameters, buffers, batch, context)
+
+        return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
+
+    @abstractmethod
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        """``local`` after one step, elementwise; it may reuse the storage of ``local``."""
+
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        """:meth:`step` of many clients at once: everything has a leading axis of clients.
+
+        By default ``vmap`` finds it; where :meth:`step` is elementwise in leading axes already, a
+        method may call it as it is.
+
+        Args:
+            local: Side by side.
+            gradients: Side by side.
+            context: As for :meth:`stacked_loss`.
+            axes: Of ``context``, leaf by leaf.
+        """
+        return vmap(self.step, in_dims=(0, 0, axes))(local, gradients, context)
+
+    @abstractmethod
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        """The update that leaves the client and the state it keeps, after the last step.
+
+        Either may lie in the storage of ``local``, as the result of :meth:`step` may.
+        """
+
+    @abstractmethod
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """One logit per class for every example; the largest is the prediction."""
+
+    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
+        """``(local, context)`` whose predictions are scored; ``None`` where there is no model.
+
+        By default those of the first step. A method that gives its own :meth:`evaluate` instead is
+        scored client by client.
+        """
+        return self.start(message, client, client_state)
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        held = self.scored(message, client, client_state)
+        return {} if held is None else score(self, *held, client)
+
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """Features of every example, one row each; by default those of the part ``body``."""
+        del context
+        body, buffers = (tree.part(local[kind], "body.") for kind in ("parameters", "buffers"))
+        return model.part("body")(body, buffers, batch["x"])[0]
+
+    @property
+    @override
+    def ridge_head(self) -> "GradientMethod | None":
+        return self
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        model, local, context, plan = self.begin(message, client, client_state, rng)
+        local = tree.clone(local)
+        losses, counts = [], []
+        for batch in self.batches(client, plan):
+            of_batch, gradients, buffers = differentiate(self, model, local, batch, context)
+            counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
+            with torch.no_grad():
+                local = self.step({**local, "buffers": buffers}, gradients, context)
+            losses.append(of_batch)
+        local = tree.map_tensors(torch.Tensor.detach, local)
+        loss = torch.cat(losses).sum() if losses else 0.0
+        clamped = torch.stack(counts).sum(0) if counts else None
+        return self.conclude(local, client, context, plan, loss, clamped=clamped)
+
+    def begin(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Model, Tree, Tree, BatchPlan]:
+        """The model, ``local`` and ``context``, and the plan of one client's round.
+
+        What ``start`` gives, with seeds of this round wherever the model drops out.
+        """
+        model = self.model(client.meta)
+        local, context = self.start(message, client, client_state)
+        stream = rng.at("dropout")
+        buffers = _with_seeds(local["buffers"], lambda name: stream.at(name).number())
+        return model, {**local, "buffers": buffers}, context, self.plan(model, client, rng)
+
+    def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
+        """The order of a client's examples in one round, and its draws."""
+        positions, lengths = self.local.order(client.size, rng)
+        if model.mixes_examples:  # batch norm has no variance to divide by in a batch of one
+            positions, lengths = positions[lengths > 1], lengths[lengths > 1]
+        batch_size = self.local.batch_size or client.size
+        draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())
+        return BatchPlan(positions, lengths, draws)
+
+    def batches(self, client: Client, plan: BatchPlan) -> Iterator[Params]:
+        """The batches of one client's round, in order, with everything that ``loss`` may read."""
+        device = client.no_inputs.device
+        positions = plan.positions.to(device)
+        draws = {name: draw.to(device) for name, draw in plan.draws.items()}
+        present = torch.ones(positions.shape[1], dtype=torch.bool, device=device)
+        visits = torch.arange(self.local.repeats, device=device)
+        examples = self.examples(client)
+        for i, length in enumerate(plan.lengths.tolist()):
+            yield {
+                **examples.at(positions[i, :length]),
+                "mask": present[:length],
+                "visit": visits[i % self.local.repeats],
+                **{name: draw[i] for name, draw in draws.items()},
+            }
+
+    def conclude(
+        self,
+        local: Tree,
+        client: Client,
+        context: Tree,
+        plan: BatchPlan,
+        loss: Tensor | float,
+        *,
+        clamped: Tensor | None = None,
+    ) -> tuple[Update, Tree]:
+        """Result of ``finish``, with the training loss among the metrics if there was a step.
+
+        And with the share of points that ball layers clamped, if the model has such layers.
+
+        Args:
+            local: After the last step.
+            client: Whose.
+            context: What ``start`` gave.
+            plan: What was gone over.
+            loss: The sum over all visits of an example.
+            clamped: Points that were clamped, and all points that ball layers took.
+        """
+        local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # stay here
+        update, client_state = self.finish(local, client, context)
+        if len(plan.lengths):
+            mean_loss = float(loss) / int(plan.lengths.sum())
+            metrics = {"train/loss": mean_loss, "train/examples": client.size}
+            outside, points = (0, 0) if clamped is None else clamped.tolist()
+            metrics |= {"train/clamped_fraction": outside / points} if points else {}
+            update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
+        return update, client_state
+
+
+def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
+    """The buffers with other seeds of dropout, by the buffer's name."""
+    names = [name for name in buffers if name.rpartition(".")[2] == SEED]
+    return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
+
+
+@functools.lru_cache(maxsize=1024)  # clients of one size, and every client again in each round
+def _lengths(size: int, batch_size: int, epochs: int, repeats: int) -> Tensor:
+    of_epoch = (size - torch.arange(0, size, batch_size)).clamp(max=batch_size)
+    return of_epoch.repeat(epochs).repeat_interleave(repeats)
+
+
+def check_losses(losses: Tensor, mask: Tensor) -> None:
+    """Refuse what a method's ``loss`` gave if it is not one number per example of a batch.
+
+    Raises:
+        ValueError: With both shapes.
+    """
+    if losses.shape != mask.shape:
+        raise ValueError(
+            f"the loss must give a number per example, {tuple(mask.shape)}, "
+            f"and gave {tuple(losses.shape)}"
+        )
+
+
+def counted_loss(
+    method: GradientMethod,
+    model: Model,
+    parameters: Params,
+    buffers: Params,
+    batch: Params,
+    context: Tree,
+) -> tuple[Tensor, Params]:
+    """Result of :meth:`GradientMethod.loss`, with counts of clamped points among the buffers.
+
+    Raises:
+        ValueError: If there is not one loss per example.
+    """
+    with counting(batch["mask"]) as counter:
+        losses, buffers = method.loss(model, parameters, buffers, batch, context)
+    check_losses(losses, batch["mask"])
+    return losses, {**buffers, **counter.total()}
+
+
+def differentiate(
+    method: GradientMethod, model: Model, local: Tree, batch: Params, context: Tree
+) -> tuple[Tensor, Params, Params]:
+    """The losses of a batch, the gradients of their mean by name, and the buffers after it."""
+    parameters = {
+        name: value if value.requires_grad else value.detach().requires_grad_()
+        for name, value in local["parameters"].items()
+    }
+    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
+    shares = torch.full_like(losses, 1 / len(losses))
+    values = list(parameters.values())
+    gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)
+    return losses.detach(), dict(zip(parameters, gradients, strict=True)), buffers

@@ -1,0 +1,132 @@
+"""The way of the updates of one exchange from the clients to the aggregator."""
+
+import math
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any
+
+from fedbolic import tree
+from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
+from fedbolic.federated.channel import Channel
+from fedbolic.federated.engines.engine import Failure, Result
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import Update
+from fedbolic.log import logger
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+
+class UpdateFilter:
+    """Sorts the results of an engine into usable updates and failures, and counts both.
+
+    What cannot be used (an error, values that are not finite, another form than the method's
+    template) is left out with a warning, before any channel; its client keeps its old memory.
+
+    Args:
+        phase: The method of this exchange.
+        messages: What every client was sent, by id.
+        channels: What happens to an update on the wire.
+        rng: The stream of this exchange.
+    """
+
+    def __init__(
+        self,
+        phase: Method,
+        messages: Mapping[int, Tree],
+        channels: tuple[Channel, ...],
+        rng: Rng,
+    ) -> None:
+        self.phase, self.messages, self.channels, self.rng = phase, messages, channels, rng
+        self.client_states: dict[int, Tree] = {}
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.bytes_up = 0
+
+    def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
+        """The usable updates as they arrive, in ascending order of client id."""
+        form = None
+        for client, update, client_state in results:
+            template = self.phase.template(self.messages[client.id])
+            expected = form if template is None else tree.signature(template)
+            fault = find_update_fault(update, client_state, expected, self.phase.aggregator)
+            if fault is not None or isinstance(update, Failure):
+                logger.warning("client %d is left out of this exchange: %s", client.id, fault)
+                continue
+            if isinstance(self.phase.aggregator, Additive):  # the first sets the form of a sum
+                form = tree.signature(update.payload)
+            for i, channel in enumerate(self.channels):
+                stream = self.rng.at("client", client.id, "channel", i)
+                update = channel.send(update, client, stream)
+            self.client_states[client.id] = client_state
+            self.metrics[client.id] = dict(update.metrics)
+            self.bytes_up += tree.num_bytes(update.payload)
+            yield client.id, update
+
+    def counts(self) -> dict[str, float]:
+        """Costs: bytes of messages and payloads, clients asked and clients left out."""
+        counts = {
+            "bytes/down": sum(tree.num_bytes(message) for message in self.messages.values()),
+            "bytes/up": self.bytes_up,
+            "clients/asked": len(self.messages),
+            "clients/failed": len(self.messages) - len(self.metrics),
+        }
+        return {name: float(count) for name, count in counts.items()}
+
+
+def find_update_fault(
+    update: object,
+    client_state: object,
+    expected: Mapping[str, str] | None,
+    aggregator: Aggregator | None = None,
+) -> str | None:
+    """The reason for which an update cannot be used, in words; ``None`` if it can.
+
+    Args:
+        update: What the engine gave, of whatever type.
+        client_state: What the client would keep, of whatever type.
+        expected: The signature that the payload must have; ``None``: any.
+        aggregator: Of the updates; ``None``: it has nothing to say.
+    """
+    try:
+        if isinstance(update, Failure):
+            return f"{type(update.error).__name__}: {update.error}"
+        if not isinstance(update, Update):
+            return f"it gave {type(update).__name__} in place of an Update"
+        fault = _find_fault(update, client_state, expected)
+        return fault if fault or aggregator is None else aggregator.find_fault(update)
+    except Exception as error:  # anything may come, and it costs its client alone
+        return f"what it gave cannot be examined: {type(error).__name__}"
+
+
+def _find_fault(
+    update: Update, client_state: Any, expected: Mapping[str, str] | None
+) -> str | None:
+    for name, part in (("payload", update.payload), ("client state", client_state)):
+        if (fault := tree.find_tree_fault(part)) is not None:
+            return f"its {name} is no tree: {fault}"
+    form = tree.signature(update.payload)
+    if expected is not None and form != expected:
+        wrong = sorted(form.items() ^ expected.items())
+        return f"its payload has another form than expected, at {dict(wrong[:4])}"
+    if not (_is_number(update.weight) and math.isfinite(update.weight) and update.weight >= 0):
+        return f"its weight is {update.weight!r:.80}"
+    if not isinstance(update.metrics, dict) or not all(map(_is_metric, update.metrics.items())):
+        return f"its metrics are not numbers by name: {update.metrics!r:.80}"
+    if not (tree.is_finite(update.payload) and tree.is_finite(client_state)):
+        return "its update holds NaN or infinite values"
+    return None
+
+
+def _is_metric(metric: tuple[object, object]) -> bool:
+    name, value = metric
+    return tree.is_text(name) and _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    """True for a number that fits a float; NaN and infinity do, and 10 ** 400 does not."""
+    if not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True

@@ -1,0 +1,5 @@
+"""The logger of all packages."""
+
+import logging
+
+logger = logging.getLogger("fedbolic")

@@ -1,0 +1,131 @@
+"""Pairwise distances and normalised weights of sets of points."""
+
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from fedbolic.manifolds.manifold import Manifold, Mode
+from fedbolic.manifolds.numerics import asinh_root, asinhc
+
+CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
+"""Pairs whose difference is below this share of what was subtracted are computed again by ``auto``.
+
+The product is wrong by a few ``eps`` of what was subtracted: beyond the bound that is 1e-5 of the
+distance in float32 and 1e-12 in float64.
+"""
+
+
+def cdist(space: Manifold, x: Tensor, y: Tensor, mode: Mode) -> Tensor:
+    """All distances; see ``Manifold.cdist``."""
+    if mode not in ("auto", "mm", "mm64", "broadcast"):
+        raise ValueError(f"mode must be auto, mm, mm64 or broadcast, got {mode!r}")
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    if mode == "auto" and _is_traced(x, y, space.c):
+        mode = "mm64" if dtype == torch.float32 else "broadcast"
+    if mode == "broadcast":
+        return space.dist(x.unsqueeze(-2), y.unsqueeze(-3))
+    if mode == "mm64":
+        return _product(space, x.double(), y.double())[0].to(dtype)
+    distances, apart = _product(space, x, y)
+    if mode == "mm":
+        return distances
+    return _again(space, x, y, distances, apart.detach() < CLOSE[dtype])
+
+
+def _product(space: Manifold, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.autocast(x.device.type, enabled=False):  # bfloat16 would leave two digits
+        return space.product(x, y)
+
+
+def _again(space: Manifold, x: Tensor, y: Tensor, distances: Tensor, close: Tensor) -> Tensor:
+    """``distances``, the close ones by ``dist``."""
+    where = close.nonzero(as_tuple=True)
+    if where[0].numel() == 0:
+        return distances
+    *batch, i, j = where
+    lead = distances.shape[:-2]
+    x = x.expand(*lead, *x.shape[-2:])[(*batch, i)]
+    y = y.expand(*lead, *y.shape[-2:])[(*batch, j)]
+    c = space.c
+    if isinstance(c, Tensor) and c.ndim:
+        space = with_curvature(space, c.expand_as(distances)[where])
+    return distances.index_put(where, space.dist(x, y))
+
+
+GapParts: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Points of the ball over their gaps ``g = 1 - c |x|^2``: ``x / g``, ``|x|^2 / g``, ``1 / g``."""
+
+
+def product(x: GapParts, y: GapParts, c: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Distances by one matrix product, and the share of what was subtracted that is left."""
+    left = torch.cat((-2 * x[0], x[1], x[2]), -1)
+    right = torch.cat((y[0], y[2], y[1]), -1)
+    # |x - y|^2 over both gaps; at least the smallest float, so that the root has a derivative
+    apart = (left @ right.mT).clamp_min(torch.finfo(left.dtype).tiny)
+    with torch.no_grad():
+        share = apart / (x[1] * y[2].mT + x[2] * y[1].mT).clamp_min(torch.finfo(left.dtype).tiny)
+    if isinstance(c, Tensor) or c == 0:
+        return 2 * apart.sqrt() * asinhc(c * apart), share
+    return 2 / c**0.5 * asinh_root(c * apart), share
+
+
+def matrix_curvature(c: Tensor | float, x: Tensor) -> Tensor | float:
+    """The curvature of ``cdist``, which broadcasts with a matrix, in the type of ``x``.
+
+    Raises:
+        ValueError: If it differs within one matrix.
+    """
+    if not isinstance(c, Tensor):
+        return c
+    if c.ndim and (c.ndim < 2 or c.shape[-2:] != (1, 1)):
+        raise ValueError(
+            f"cdist takes one curvature per matrix, of shape (..., 1, 1), got {tuple(c.shape)}: "
+            "for one per pair use mode='broadcast' or dist"
+        )
+    return c.to(x.dtype)
+
+
+def _is_traced(*tensors: object) -> bool:
+    return torch.compiler.is_compiling() or any(
+        isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in tensors
+    )
+
+
+def with_curvature(space: Manifold, c: Tensor | float) -> Manifold:
+    """The same model with another curvature; flat space has but one."""
+    return replace(cast(Any, space), c=c) if space.c is not c else space
+
+
+def per_set(space: Manifold) -> Manifold:
+    """The space of the points of a set whose curvature broadcasts with the sets."""
+    return with_curvature(space, space.c.unsqueeze(-1)) if isinstance(space.c, Tensor) else space
+
+
+def normalized_weights(
+    points: Float[Tensor, "*#batch n ambient"], weights: Float[Tensor, "*#batch n"] | None
+) -> Float[Tensor, "*#batch n 1"]:
+    """Weights that sum to one, with an axis for the coordinates."""
+    if weights is None:
+        return torch.ones_like(points[..., :1]) / points.shape[-2]
+    weights = weights.to(points.dtype).unsqueeze(-1)
+    return weights / weights.sum(-2, keepdim=True)
+
+
+def mean_length(spread: Tensor, time: Tensor) -> Tensor:
+    r"""The Minkowski length of the mean of points of the hyperboloid, in radii: at least 1.
+
+    .. math:: \sqrt{1 + 4 Q + 4 Q^2 / C^2}, \quad Q = \sum_i w_i \sinh^2(\sqrt c \, d_i / 2)
+
+    The length itself, a difference of squares, cancels far out. With :math:`p` the point of the
+    hyperboloid that has the mean's space coordinates, the mean is :math:`p` plus a vector along
+    time, and this is its length in the distances :math:`d_i` to :math:`p`.
+
+    Args:
+        spread: :math:`Q`, the mean over the points.
+        time: :math:`C`, the time coordinate of :math:`p` in radii.
+    """
+    return (1 + 4 * spread + (2 * spread / time).square()).sqrt()

@@ -1,0 +1,19 @@
+"""Federated methods for any classifier, one file each.
+
+Local training, FedProx, FedPer and FedBABU are settings of
+:class:`~fedbolic.methods.fedavg.FedAvg`.
+"""
+
+from fedbolic.methods.ditto import Ditto
+from fedbolic.methods.fedavg import FedAvg
+from fedbolic.methods.majority import Majority
+from fedbolic.methods.scaffold import Scaffold
+from fedbolic.methods.spherefed import SphereFed
+
+__all__ = [
+    "Ditto",
+    "FedAvg",
+    "Majority",
+    "Scaffold",
+    "SphereFed",
+]

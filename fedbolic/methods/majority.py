@@ -1,0 +1,73 @@
+"""The trivial classifier: one exact count of the labels, then always the commonest."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+from typing_extensions import override
+
+from fedbolic.data.client import HOLDOUT, Client, Split
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.evaluation.score import score_labels
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+
+
+@dataclass(frozen=True)
+class Majority(Method):
+    """Every client counts its training labels, the server adds the counts, exactly, in one round.
+
+    Everybody then predicts the commonest class of the federation; the personalised score
+    (``fine_tuned/accuracy``) is that of each client's own commonest class. Whatever a learned model
+    adds, it adds to these rows.
+    """
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sum()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {"counts": torch.zeros(meta.num_classes, dtype=torch.int64)}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        counts = one_hot(_labels(client.train), client.meta.num_classes).sum(dim=0)
+        update = Update({"counts": counts}, weight=float(client.size))
+        return update, {"own_counts": counts.clone()}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return message
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        return {"counts": total.payload["counts"]}
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        scores = _scores(message["counts"], client)
+        if client.id != HOLDOUT and client_state and len(client.test):
+            own = _scores(client_state["own_counts"], client)
+            scores |= {
+                f"fine_tuned/{name}": own[f"test/{name}"] for name in ("accuracy", "examples")
+            }
+        return scores
+
+
+def _labels(split: Split) -> Tensor:
+    return split.at(torch.arange(len(split)))["y"]
+
+
+def _scores(counts: Tensor, client: Client) -> dict[str, float]:
+    """Scores of the class of the largest count; of equal counts, the first."""
+    return score_labels(lambda _: counts.argmax(), client)

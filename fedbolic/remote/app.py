@@ -1,0 +1,110 @@
+"""The Flower app: the server in one process, every client in its own.
+
+Both read the run's configuration from the app; a node may override parts of it with a file of its
+own, such as where its data are.
+"""
+
+# pyright: reportMissingImports=false
+# (the extra flower may not be installed)
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedbolic.configuration import SetupError, build, one_line, setting_up
+from fedbolic.data import Client
+from fedbolic.experiment import DTYPES, arithmetic, load, place, resume, run
+from fedbolic.progress import ProgressBar
+from fedbolic.remote.client_state_store import ClientStateStore
+from fedbolic.remote.flower import FlowerTransport, from_records, to_records
+from fedbolic.remote.node import Node, handshake
+from fedbolic.remote.nodes import Nodes
+from fedbolic.reproducible import reproducible
+
+server = ServerApp()
+client = ClientApp()
+
+
+@server.main()
+def run_server(grid: Grid, context: Context) -> None:
+    """One run, or what is left of it."""
+    app = context.run_config
+    with _telling(str(app["outcome"])):
+        with setting_up():
+            settings = build(run, ["--config", str(app["config"])])
+            limits = {"timeout": float(app["timeout"]), "least": int(app["least"])}
+            nodes = Nodes(FlowerTransport(grid), int(app["clients"]), **limits)
+        path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
+        bar = ProgressBar(settings["name"])
+        if app["resume"] or (path.exists() and not app["overwrite"]):
+            resume(Path(str(app["resume"] or path)), callbacks=[bar], nodes=nodes)
+        else:
+            run(**settings, overwrite=True, callbacks=[bar], nodes=nodes)
+
+
+@contextlib.contextmanager
+def _telling(file: str) -> Iterator[None]:
+    """Write how the block ends, for whoever started Flower: an exit code, and why in one line."""
+    outcome = {"code": 0, "error": ""}
+    try:
+        yield
+    except Exception as error:
+        code = 2 if isinstance(error, SetupError) else 1
+        outcome = {"code": code, "error": one_line(error)}
+        raise
+    finally:
+        if file:
+            Path(file).write_text(json.dumps(outcome))
+
+
+@client.query()
+@client.train()
+@client.evaluate()
+def reply(message: Message, context: Context) -> Message:
+    """Reply of this node's client to a request of the server."""
+    settings = _settings(context)
+    own = _client(settings, context)
+    request = from_records(message.content)
+    if request.get("task") == "handshake":
+        return Message(to_records(handshake(own)), reply_to=message)
+    evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
+    node = Node(settings["method"], own, settings["channels"], evaluation, store)
+    device = own.no_inputs.device
+    with reproducible(device), arithmetic(settings["precision"], device):
+        told = node.reply(request)
+    return Message(to_records(told), reply_to=message)
+
+
+def _settings(context: Context) -> dict[str, Any]:
+    """The app's settings, with what a file of this node says in their place."""
+    files = ["--config", str(context.run_config["config"])]
+    if "config" in context.node_config:
+        files += ["--config", str(context.node_config["config"])]
+    return build(run, files)
+
+
+def _client(settings: dict[str, Any], context: Context) -> Client:
+    """This node's client: the only one of data of its own, or its share of common data."""
+    clients, client_id = load(settings).clients, int(context.node_config["partition-id"])
+    # data of its own do not say how many others there are, and the server must not
+    number = int(context.node_config.get("clients", context.run_config["clients"]))
+    if len(clients) > 1 and client_id not in range(len(clients)):
+        raise ValueError(f"partition-id is {client_id}, and the data have {len(clients)} clients")
+    own = clients[0 if len(clients) == 1 else client_id]
+    meta = dataclasses.replace(own.meta, num_clients=number)
+    own = dataclasses.replace(own, id=client_id, meta=meta)
+    return own.to(place(settings), DTYPES[settings["precision"]])
+
+
+def _file(context: Context) -> Path:
+    """File in which this node keeps its client state of this run."""
+    app, node = context.run_config, context.node_config
+    shared = Path(str(app["client_state"])) / str(node["partition-id"])
+    return Path(str(node.get("client_state", shared))) / f"{app['run']}.pt"

@@ -1,0 +1,211 @@
+"""Processes of a Flower federation on this machine, none of which outlives the federation."""
+
+import contextlib
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fedbolic.configuration import SetupError
+
+HOST = "127.0.0.1"
+
+_GRACE = 10.0
+"""Seconds that processes have to end by themselves."""
+
+_PAUSE = 0.2
+"""Seconds between two looks at what goes on."""
+
+PATIENCE = 60.0
+"""Seconds that a SuperLink has to answer after its start."""
+
+MARK = "FEDBOLIC_FEDERATION"
+"""The variable that all processes of one federation inherit, by which they are found again."""
+
+
+class Federation:
+    """A SuperLink and SuperNodes of this machine; leaving it as a context ends all processes.
+
+    They talk over loopback, in the clear.
+
+    While it lasts, and after an error, logs and Flower's own files lie in a folder beside a run's.
+
+    Args:
+        path: The run's folder, which need not be there.
+
+    Raises:
+        SetupError: If Flower is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.folder = path, path
+        self.mark = secrets.token_hex(16)
+        self.processes: list[subprocess.Popen] = []
+        self.address = f"{HOST}:{_free_port()}"
+        folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        if shutil.which("flower-superlink", path=folders) is None:
+            raise SetupError("Flower is not here: pip install 'fedbolic[flower]'")
+        self.environment = {
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            **os.environ,
+            "PATH": folders,
+            MARK: self.mark,
+        }
+
+    def __enter__(self) -> "Federation":
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f"{self.path.name}.flower-"
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self.path.parent))
+        home = self.folder / "home"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            '[superlink]\ndefault = "loopback"\n\n'
+            f'[superlink.loopback]\naddress = "{self.address}"\ninsecure = true\n'
+        )
+        self.environment["FLWR_HOME"] = str(home)
+        _adopt_orphans(True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._end()
+        finally:
+            _adopt_orphans(False)
+        if error is None:
+            shutil.rmtree(self.folder)
+
+    def start(self, number: int, *, simulated: bool) -> None:
+        """The SuperLink and ``number`` SuperNodes.
+
+        Args:
+            number: Of clients.
+            simulated: Whether Flower plays the clients, without SuperNodes.
+
+        Raises:
+            SetupError: If the SuperLink does not answer.
+        """
+        host, port = self.address.split(":")
+        link = ["flower-superlink", "--insecure", "--host", host, "--port", port]
+        link += ["--disable-runtime-dependency-installation"]
+        link += ["--simulation"] if simulated else []
+        process = self._launch("superlink", link)
+        end = time.monotonic() + PATIENCE
+        while not _answers(host, int(port)):
+            if process.poll() is not None or time.monotonic() > end:
+                raise SetupError(f"the SuperLink does not start; see {self.folder}/superlink.log")
+            time.sleep(_PAUSE)
+        for i in range(0 if simulated else number):
+            node = ["flower-supernode", "--insecure", "--superlink", self.address]
+            node += ["--host", HOST, "--port", str(_free_port())]
+            self._launch(f"node{i}", [*node, "--node-config", f"partition-id={i}"])
+
+    def submit(self, app: Path, settings: Sequence[str] = ()) -> None:
+        """Run an app to its end, its log on standard error.
+
+        Args:
+            app: Its folder.
+            settings: Flower's of a simulation.
+        """
+        words = ["flwr", "run", str(app), "loopback", "--stream"]
+        if settings:
+            words += ["--federation-config", " ".join(settings)]
+        self._launch("run", words, output=sys.stderr).wait()
+        while any(map(_serves, self._left())):  # the log broke off, the run did not
+            time.sleep(_PAUSE)
+
+    def _launch(self, name: str, words: Sequence[str], output: Any = None) -> subprocess.Popen:
+        with contextlib.ExitStack() as stack:
+            file = output or stack.enter_context((self.folder / f"{name}.log").open("wb"))
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,  # Ctrl-C is for this process, which ends the others
+                preexec_fn=_end_with_parent,
+            )
+        self.processes.append(process)
+        return process
+
+    def _end(self) -> None:
+        """Ask all to end, and see to it that none is left, nor any that they started."""
+        for process in reversed(self.processes):
+            process.terminate()
+        end = time.monotonic() + _GRACE
+        while (left := list(self._left())) and time.monotonic() < end + _GRACE:
+            for pid in left if time.monotonic() > end else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_PAUSE)
+
+    def _left(self) -> Iterator[int]:
+        """The processes of this federation that have not ended; those that have are forgotten."""
+        for process in self.processes:
+            process.poll()
+        wanted = f"{MARK}={self.mark}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if _is_zombie_of_ours(folder):
+                    os.waitpid(int(folder.name), os.WNOHANG)
+                elif wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    yield int(folder.name)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return listener.getsockname()[1]
+
+
+def _answers(host: str, port: int) -> bool:
+    with socket.socket() as caller:
+        caller.settimeout(1.0)
+        return caller.connect_ex((host, port)) == 0
+
+
+def _control(option: int, value: int) -> None:
+    """Linux's prctl; elsewhere nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _end_with_parent() -> None:
+    """Let the process that calls this be terminated when its parent ends, however that does."""
+    _control(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _adopt_orphans(adopt: bool) -> None:
+    """Let processes whose parent has ended become this one's, which can then see to their end."""
+    _control(36, int(adopt))  # PR_SET_CHILD_SUBREAPER
+
+
+def _serves(pid: int) -> bool:
+    """True if a process is the server's side of a run."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"flwr-serverapp" in words or b"flwr-simulation" in words
+    return False
+
+
+def _is_zombie_of_ours(folder: Path) -> bool:
+    """True if a process, given its folder in /proc, is a child that ended unwaited."""
+    state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+    return state == "Z" and int(parent) == os.getpid()

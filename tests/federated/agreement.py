@@ -1,0 +1,58 @@
+"""Exchanges and runs of two engines, held against one another."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedbolic import tree
+from fedbolic.data import Examples, FederatedData
+from fedbolic.federated import Batched
+from tests.federated.simple_method import RNG, SMALL, assert_near, train
+
+TOLERANCE = 1e-10
+UNEQUAL = (9, 1, 12, 3, 1, 20)
+
+
+def with_(**settings):
+    return dataclasses.replace(SMALL, **settings)
+
+
+def with_client(data, client_id, **splits):
+    """The federation with other data at one client."""
+    clients = [dataclasses.replace(c, **splits) if c.id == client_id else c for c in data.clients]
+    return FederatedData(tuple(clients), data.meta, data.holdout)
+
+
+def cut(data, sizes):
+    """The first clients with the first few training examples, in float64."""
+    clients = [
+        dataclasses.replace(c, train=Examples(c.train.at(torch.arange(min(n, c.size)))))
+        for c, n in zip(data.clients, sizes, strict=False)
+    ]
+    meta = dataclasses.replace(data.meta, num_clients=len(clients))
+    clients = [dataclasses.replace(c, meta=meta) for c in clients]
+    return FederatedData(tuple(clients), meta, data.holdout).to("cpu", torch.float64)
+
+
+def exchange(engine, method, data, rng=RNG):
+    """Results of an engine for all clients in a first exchange."""
+    messages = {client.id: first_message(method, data, client.id) for client in data.clients}
+    return list(engine.run(method, messages, data.clients, {}, rng))
+
+
+def first_message(method, data, client_id):
+    server_state = method.init(data.meta, RNG)
+    return method.broadcast(tree.to(server_state, "cpu", torch.float64), client_id)
+
+
+def assert_engines_agree(method, data, **settings):
+    """The runs of Sequential and Batched hold the same state, memories and rows."""
+    (*_, plain), rows = train(method, data, RNG, **settings)
+    (*_, fast), new = train(method, data, RNG, engine=Batched(), **settings)
+    assert_near(fast.server_state, plain.server_state, TOLERANCE)
+    assert fast.client_states.keys() == plain.client_states.keys()
+    for i, client_state in plain.client_states.items():
+        assert_near(fast.client_states[i], client_state, TOLERANCE)
+    assert [row[:3] for row in new] == [row[:3] for row in rows]
+    assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=TOLERANCE)

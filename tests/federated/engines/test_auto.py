@@ -1,0 +1,141 @@
+"""The engine that is chosen by trying: the right one, once, and without a trace in the results."""
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from fedbolic.configuration import SetupError
+from fedbolic.data import IID, Partitioned
+from fedbolic.experiment import resume, run
+from fedbolic.federated import Auto, Batched, Engine, LocalTraining, Sequential, Workers
+from fedbolic.federated.engines import auto
+from fedbolic.methods import FedAvg, Majority
+from fedbolic.nn.backbone import MLP
+from fedbolic.record import RunFolder
+from tests.federated.simple_method import RNG, SIZES, SMALL, assert_same, federation, train
+
+DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
+METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))
+
+
+class Clock:
+    """A stopwatch that stands still until an engine sets it forward."""
+
+    now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def _watched(monkeypatch):
+    monkeypatch.setattr(auto, "time", CLOCK)
+
+
+@dataclass(frozen=True)
+class Late(Engine):
+    """Sequential, and late by a fixed time for every exchange and for every step of it."""
+
+    exchange: float = 0.0
+    step: float = 0.0
+
+    def run(self, method, messages, clients, client_states, rng):
+        steps = sum(
+            len(method.plan(method.model(client.meta), client, rng).lengths) for client in clients
+        )
+        CLOCK.now += self.exchange + steps * self.step
+        return Sequential().run(method, messages, clients, client_states, rng)
+
+
+@dataclass(frozen=True)
+class Unable(Sequential):
+    def check(self, clients):
+        raise ValueError("this machine is too old")
+
+
+def chosen(engine, method, data):
+    messages = {c.id: method.broadcast(method.init(data.meta, RNG), c.id) for c in data.clients}
+    return engine.settle(method, messages, data.clients, RNG)
+
+
+@pytest.mark.parametrize("short", [0.0, auto.SHORT], ids=["estimated", "timed"])
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [(1, Late(step=0.01)), (40, Late(exchange=0.2))], ids=["short", "long"]
+)
+def test_the_whole_exchange_decides_and_not_its_beginning(epochs, expected, short, monkeypatch):
+    monkeypatch.setattr(auto, "SHORT", short)
+    method = dataclasses.replace(SMALL, local=LocalTraining(epochs, 20))
+    engines = (Late(exchange=0.2), Late(step=0.01))
+    engine, seconds = chosen(Auto(engines), method, federation((20, 20)))
+    assert engine == expected
+    assert seconds.keys() == {repr(e) for e in engines}
+    assert list(seconds.values()) == pytest.approx([0.2, 2 * epochs * 0.01])
+
+
+def test_it_leaves_no_trace_in_the_results():
+    (*_, plain), rows = train(SMALL, federation(SIZES), RNG)
+    (*_, new), new_rows = train(SMALL, federation(SIZES), RNG, engine=Auto((Late(1e-3), Late())))
+    assert_same(new.server_state, plain.server_state)
+    assert new_rows == rows
+
+
+def test_one_that_cannot_work_is_left_out():
+    data = federation(SIZES)
+    engine, seconds = chosen(Auto((Unable(), Late(0.01), Late())), SMALL, data)
+    assert engine == Late()
+    assert repr(Unable()) not in seconds
+    with pytest.raises(ValueError, match="too old"):
+        Auto((Unable(),)).check(data.clients)
+
+
+def test_without_steps_it_is_the_first():
+    assert chosen(Auto((Late(9.0), Sequential())), Majority(), federation(SIZES)) == (Late(9.0), {})
+
+
+@pytest.mark.parametrize("candidates", [(), (Sequential(), Sequential()), (Auto((Batched(),)),)])
+def test_what_is_no_choice_is_refused(candidates):
+    with pytest.raises(ValueError, match="candidates must"):
+        Auto(candidates)
+
+
+def test_the_folder_keeps_the_choice_and_a_resumed_run_goes_on_with_it(tmp_path, monkeypatch):
+    engine = Auto((Late(0.1), Batched()))
+    path = run(METHOD, DATA, engine=engine, runs=tmp_path)
+    kept = json.loads((path / "engine.json").read_text())
+    assert kept["engine"] == repr(Batched())
+    assert kept["seconds"] == {repr(Late(0.1)): pytest.approx(0.1), repr(Batched()): 0.0}
+
+    (path / "engine.json").write_text(json.dumps({"engine": repr(Batched()), "seconds": {}}))
+    folder = RunFolder(path)
+    folder.save({**folder.load(), "round": 1}, [], 0.0)
+    monkeypatch.setattr(auto, "seconds", None)  # nothing is timed again
+    groups = []
+    monkeypatch.setattr(Batched, "_advance", lambda *a: groups.append(a) or a[3](
+        [task.client for task in a[2]]
+    ))  # fmt: skip
+    assert resume(path)
+    assert groups
+
+
+def test_a_choice_that_is_no_candidate_any_more_is_refused(tmp_path):
+    path = run(METHOD, DATA, engine=Auto((Sequential(),)), runs=tmp_path)
+    (path / "engine.json").write_text(json.dumps({"engine": repr(Workers(num=9)), "seconds": {}}))
+    folder = RunFolder(path)
+    folder.save({**folder.load(), "round": 1}, [], 0.0)
+    with pytest.raises(SetupError, match="no candidate is Workers"):
+        resume(path)
+
+
+@pytest.mark.slow
+def test_the_real_candidates_are_all_timed(monkeypatch):
+    monkeypatch.setattr(auto, "time", time)
+    engine, seconds = chosen(Auto(), SMALL, federation(SIZES))
+    assert engine in Auto().candidates
+    assert len(seconds) == 3
+    assert all(0 < value < float("inf") for value in seconds.values())

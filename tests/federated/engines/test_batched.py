@@ -1,0 +1,177 @@
+"""All clients at once give what one after another give."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.func import vmap
+
+from fedbolic.data import Examples
+from fedbolic.federated import (
+    Cohort,
+    Evaluation,
+    FineTune,
+    GradientMethod,
+    LocalTraining,
+    Mean,
+    gradient_method,
+)
+from fedbolic.methods import Ditto, FedAvg, Scaffold
+from fedbolic.nn.backbone import MLP
+from fedbolic.optim import SGD, Adam, Optimizer
+from hyperfed import CrossEntropy, HyperFed
+from hyperfed.loss import Geodesic, Triplet
+from tests.federated.agreement import UNEQUAL, assert_engines_agree, cut, with_
+from tests.federated.curved import CurvedNet
+from tests.federated.simple_method import SMALL, NormNet, federation
+from tests.subjects import every_method, subject
+
+
+@every_method
+@pytest.mark.parametrize("sizes", [(8, 8, 8), (20, 3, 1, 11)], ids=["equal", "unequal"])
+def test_every_method_of_the_house_is_the_same(name, sizes, together):
+    method, data = subject(name)
+    if "rounds" in {field.name for field in dataclasses.fields(method)}:
+        method = dataclasses.replace(method, rounds=3)
+    tables = all(isinstance(client.train, Examples) for client in data.clients)
+    by_steps = isinstance(method, GradientMethod)
+    data = cut(data, sizes) if tables and by_steps else data.to("cpu", torch.float64)
+    assert_engines_agree(method, data, evaluation=Evaluation(every=3, fine_tuning=FineTune(1)))
+    if tables:  # clients' graphs differ in size, so each is on its own
+        assert set(together) == ({len(sizes)} if by_steps else set())
+
+
+HYPERFED = HyperFed(MLP((4,)), rounds=3, local=LocalTraining(2, 4), lr=0.1)
+
+ADAM = Adam(eps=1e-3)
+"""A bias before batch norm has a gradient of rounding errors, which Adam divides by their size."""
+
+SETTINGS = {
+    "several epochs": with_(local=LocalTraining(3, 4)),
+    "all of a client at once": with_(local=LocalTraining(3, None)),
+    "batches of one": with_(local=LocalTraining(1, 1)),
+    "repeats": with_(local=LocalTraining(2, 4, repeats=3)),
+    "adam": with_(optimizer=Adam(weight_decay=0.1), lr=0.01),
+    "momentum": with_(optimizer=SGD(momentum=0.9)),
+    "nesterov": with_(optimizer=SGD(momentum=0.9, nesterov=True)),
+    "personal": with_(sharing={"head.*": "personal", "*": "shared"}, backbone=NormNet()),
+    "own curvature": with_(
+        sharing={"*.curvature.raw": "personal", "*": "shared"}, backbone=CurvedNet()
+    ),
+    "dropout": with_(backbone=MLP((4, 6), dropout=0.5), local=LocalTraining(2, 4)),
+    "dropout at ditto": Ditto(MLP((4,), dropout=0.3), rounds=3, local=LocalTraining(2, 4)),
+    "fixed": with_(sharing={"head.*": "fixed", "*": "shared"}),
+    "fedprox": with_(proximal=0.1, momentum=0.5, local=LocalTraining(2, 4)),
+    "scaffold": Scaffold(NormNet(), rounds=3, local=LocalTraining(2, 4)),
+    "ditto": Ditto(NormNet(), rounds=3, local=LocalTraining(2, 4, repeats=2)),
+    "ditto and adam": Ditto(MLP((4,)), rounds=3, local=LocalTraining(2, 4), optimizer=Adam()),
+    "batch norm": with_(backbone=NormNet(), local=LocalTraining(2, 4), optimizer=ADAM),
+    "batch norm over all": with_(backbone=NormNet(), local=LocalTraining(2, None)),
+    "one negative": HYPERFED,
+    "all negatives": dataclasses.replace(HYPERFED, objective=Triplet(negatives="all")),
+    "hard negatives": dataclasses.replace(HYPERFED, objective=Triplet(negatives="hard")),
+    "geodesic": dataclasses.replace(HYPERFED, objective=Geodesic()),
+    "mixup": dataclasses.replace(HYPERFED, mixup=0.5, clip=None),
+    "mixup and batch norm": dataclasses.replace(HYPERFED, mixup=0.5, backbone=NormNet()),
+    "draws for all at once": dataclasses.replace(HYPERFED, mixup=0.5, local=LocalTraining(2, None)),
+    "own prototypes": dataclasses.replace(HYPERFED, prototypes="own"),
+    "trained prototypes": dataclasses.replace(HYPERFED, prototypes="trained"),
+    "riemannian momentum": dataclasses.replace(
+        HYPERFED, prototypes="trained", optimizer=SGD(momentum=0.5)
+    ),
+    "riemannian adam": dataclasses.replace(
+        HYPERFED, prototypes="trained", optimizer=Adam(), lr=0.01
+    ),
+    "h-ce-m": dataclasses.replace(
+        HYPERFED, objective=CrossEntropy(), aggregator=Mean(), momentum=0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_is_the_same_whatever_the_sizes(setting, together):
+    fine_tuning = Evaluation(every=3, fine_tuning=FineTune(1))
+    assert_engines_agree(SETTINGS[setting], federation(UNEQUAL), evaluation=fine_tuning)
+    assert together
+
+
+@dataclass(frozen=True)
+class Joint(FedAvg):
+    """The layers of an MLP with one hidden layer, for all clients in one product each."""
+
+    def stacked_loss(self, model, parameters, buffers, batch, context, *, axes):
+        x = batch["x"].flatten(2)
+        for layer in ("body.1", "head"):
+            weight, bias = parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]
+            x = torch.baddbmm(bias[:, None], x, weight.mT)
+            x = x.relu() if layer == "body.1" else x
+        losses = nn.functional.cross_entropy(x.mT, batch["y"], reduction="none")
+        return losses, buffers
+
+
+def test_a_joint_form_of_the_loss_is_used_and_is_the_same(together, monkeypatch):
+    mapped = []
+
+    def noted(function, **options):
+        mapped.append(function.__name__)
+        return vmap(function, **options)
+
+    monkeypatch.setattr(gradient_method, "vmap", noted)
+    settings = {f.name: getattr(SMALL, f.name) for f in dataclasses.fields(SMALL)}
+    method = Joint(**{**settings, "backbone": MLP((4,))})
+    assert_engines_agree(method, federation(UNEQUAL))
+    assert together
+    assert set(mapped) == {"step"}
+
+
+def test_clients_without_examples_or_without_a_full_batch_take_part(together):
+    for sizes in ((5, 0, 9), (1, 1, 1)):
+        for backbone in (MLP((4,)), NormNet()):
+            assert_engines_agree(with_(backbone=backbone), federation(sizes))
+    assert set(together) == {3}
+
+
+@pytest.mark.parametrize("method", [SMALL, SETTINGS["scaffold"], SETTINGS["ditto"]])
+def test_partial_participation_is_the_same(method):
+    assert_engines_agree(method, federation(UNEQUAL), cohort=Cohort(0.5))
+
+
+@dataclass(frozen=True)
+class Clipped(Optimizer):
+    """Descent whose steps look at a whole tensor, which is not elementwise."""
+
+    def init(self, parameters):
+        return {"num_steps": torch.ones(())}
+
+    def step(self, parameters, gradients, server_state, *, lr, spaces=None, donate=False):
+        steps = {n: lr * g / g.norm().clamp(min=0.01) for n, g in gradients.items()}
+        moved = {n: x - steps[n] / server_state["num_steps"] for n, x in parameters.items()}
+        return moved, {"num_steps": server_state["num_steps"] + 1}
+
+    def change_curvature(self, server_state, old, new):
+        return server_state
+
+
+@dataclass(frozen=True)
+class InPlace(Clipped):
+    """It reuses the storage of what it is given, as a step may."""
+
+    def step(self, parameters, gradients, server_state, *, lr, spaces=None, donate=False):
+        for name, x in parameters.items():
+            x.add_(gradients[name], alpha=-lr)
+        return parameters, {"num_steps": server_state["num_steps"].add_(1)}
+
+
+@pytest.mark.parametrize("optimizer", [Clipped(), InPlace()])
+def test_a_step_need_not_be_elementwise_nor_leave_local_alone(optimizer, together):
+    sizes = (9, 4, 13, 9)  # as many clients as the width of a layer: mistaken axes would fit
+    assert_engines_agree(with_(optimizer=optimizer), federation(sizes))
+    assert set(together) == {4}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("setting", ["adam", "batch norm", "mixup", "trained prototypes"])
+def test_it_is_the_same_on_a_gpu(setting):
+    assert_engines_agree(SETTINGS[setting], federation(UNEQUAL).to("cuda"))

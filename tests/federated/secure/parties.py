@@ -1,0 +1,140 @@
+"""A method of given numbers, and engines that lose clients or alter what they send."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from typing_extensions import override
+
+from fedbolic.federated import Failure, Method, Sequential, Sum, SumModulo, Update
+from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
+from tests.federated.simple_method import federation, train
+
+STAGES = ("cards", "shares", "sums", "survivors", "unmasking")
+
+
+@dataclass(frozen=True)
+class Numbers(Method):
+    """Every client sends its row of numbers; the server keeps the sum and who is in it."""
+
+    rows: tuple[tuple[int, ...], ...]
+    modulus: int | None = None
+    rounds: int = 1
+
+    @property
+    @override
+    def aggregator(self):
+        return Sum() if self.modulus is None else SumModulo(self.modulus)
+
+    @override
+    def init(self, meta, rng):
+        return {"round": 0}
+
+    @override
+    def local_update(self, message, client, client_state, rng):
+        row = list(self.rows[client.id])
+        values = torch.tensor(row) if self.modulus is None else to_limbs(row, self.modulus)
+        client_state = {"turns": client_state.get("turns", 0) + 1}
+        return Update(
+            {"deep": {"values": values}}, float(client.size), {"secret": 1.0}
+        ), client_state
+
+    @override
+    def server_update(self, server_state, total):
+        values = total.payload["deep"]["values"]
+        found = {"sum": values, "weight": total.weight, "clients": torch.tensor(total.clients)}
+        return {"round": server_state["round"] + 1, **found}
+
+    @override
+    def evaluate(self, message, client, client_state, rng):
+        return {"test/turns": float(client_state.get("turns", 0))}
+
+
+def summed(server_state, modulus=None):
+    """The numbers that the server of a run over ``Numbers`` holds."""
+    values = server_state["inner"]["sum"]
+    return values.tolist() if modulus is None else from_limbs(values)
+
+
+def parties(num):
+    """A federation of clients of 1, 2, 3, ... examples."""
+    return federation(tuple(range(1, num + 1)), dim=2, num_test=1)
+
+
+@dataclass(frozen=True)
+class Losing(Sequential):
+    """Clients that cannot be reached in an exchange, by pairs (stage, id)."""
+
+    lost: tuple[tuple[str, int], ...] = ()
+
+    @override
+    def run(self, method, messages, clients, client_states, rng):
+        for client, update, client_state in super().run(
+            method, messages, clients, client_states, rng
+        ):
+            if (method.stage, client.id) in self.lost:
+                yield (
+                    client,
+                    Failure(RuntimeError("out of reach")),
+                    client_states.get(client.id, {}),
+                )
+            else:
+                yield client, update, client_state
+
+
+@dataclass(frozen=True)
+class Altering(Sequential):
+    """Alteration of one client's payload of one exchange on its way."""
+
+    stage: str = ""
+    client_id: int = 0
+    delta: Callable = dict
+
+    @override
+    def run(self, method, messages, clients, client_states, rng):
+        for client, update, client_state in super().run(
+            method, messages, clients, client_states, rng
+        ):
+            if (method.stage, client.id) == (self.stage, self.client_id):
+                update = dataclasses.replace(update, payload=self.delta(update.payload))
+            yield client, update, client_state
+
+
+@dataclass(frozen=True)
+class Lying(Sequential):
+    """A server that tells one client something else in one exchange."""
+
+    stage: str = ""
+    client_id: int = 0
+    delta: Callable = dict
+
+    @override
+    def run(self, method, messages, clients, client_states, rng):
+        if method.stage == self.stage:
+            told = self.delta(messages[self.client_id])
+            messages = {**messages, self.client_id: told}
+        yield from super().run(method, messages, clients, client_states, rng)
+
+
+def flipped(tensor, index, bit=0):
+    """A uint8 tensor with one bit changed."""
+    changed = tensor.contiguous().clone()
+    changed.view(-1)[index] ^= 1 << bit
+    return changed
+
+
+TEN = parties(10)
+ROWS = tuple((10**i, -i, 7 * i) for i in range(10))
+
+
+def plain(rows, ids, modulus=None):
+    """The sum by Python's integers."""
+    total = [sum(of) for of in zip(*(rows[i] for i in ids), strict=True)]
+    return total if modulus is None else [value % modulus for value in total]
+
+
+def last(method, data=TEN, **settings):
+    """Final state of a run."""
+    positions, _ = train(method, data, **settings)
+    return positions[-1]

@@ -1,0 +1,409 @@
+"""Small federations, plain networks and loops to hold the federated core against."""
+
+import dataclasses
+import io
+import math
+import os
+import signal
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+from typing_extensions import override
+
+from fedbolic.data import HOLDOUT, Client, Examples, FederatedData
+from fedbolic.federated import (
+    AggregatedUpdate,
+    Aggregator,
+    LocalTraining,
+    Mean,
+    Median,
+    Method,
+    Sum,
+    Trainer,
+    Update,
+)
+from fedbolic.methods import FedAvg
+from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+
+RNG = Rng(3)
+
+
+def federation(sizes=(7, 4, 12), *, dim=5, classes=3, dtype=torch.float64, seed=0, num_test=6):
+    generator = torch.Generator().manual_seed(seed)
+
+    def examples(n):
+        x = torch.randn(n, dim, generator=generator, dtype=torch.float64).to(dtype)
+        return Examples({"x": x, "y": torch.randint(classes, (n,), generator=generator)})
+
+    meta = Meta(classes, (dim,), len(sizes))
+    clients = tuple(
+        Client(i, examples(n), examples(0), examples(num_test), meta) for i, n in enumerate(sizes)
+    )
+    holdout = Client(HOLDOUT, examples(0), examples(0), examples(9), meta)
+    return FederatedData(clients, meta, holdout)
+
+
+@dataclass(frozen=True)
+class NormNet(Backbone):
+    """A linear layer, batch norm, ReLU."""
+
+    width: int = 4
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.width
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(math.prod(meta.input_shape), self.width),
+            nn.BatchNorm1d(self.width),
+            nn.ReLU(),
+        )
+
+
+class MeanEmbedding(nn.Module):
+    """The mean vector of a row of words."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.embedding = nn.Embedding(10, width)
+
+    def forward(self, x):
+        return self.embedding(x).mean(dim=1)
+
+
+@dataclass(frozen=True)
+class Words(Backbone):
+    """For inputs that are integers below 10."""
+
+    width: int = 4
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.width
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        return MeanEmbedding(self.width)
+
+
+def with_words(data):
+    """The federation with whole numbers below 10 for inputs."""
+
+    def words(split):
+        return Examples({**split.tensors, "x": (5 + 2 * split.tensors["x"]).long().clamp(0, 9)})
+
+    def changed(client):
+        splits = (words(split) for split in (client.train, client.validation, client.test))
+        return Client(client.id, *splits, meta=client.meta)
+
+    return FederatedData(tuple(map(changed, data.clients)), data.meta, changed(data.holdout))
+
+
+def plain_network(parameters, buffers=None, *, dim=5, width=4, classes=3, norm=False):
+    """A torch module written by hand, with values under the names that the methods use."""
+    layers = [nn.Flatten(), nn.Linear(dim, width), *([nn.BatchNorm1d(width)] * norm), nn.ReLU()]
+    parts = OrderedDict(body=nn.Sequential(*layers), head=nn.Linear(width, classes))
+    network = nn.Sequential(parts).to(next(iter(parameters.values())).dtype)
+    network.load_state_dict({**parameters, **(buffers or {})})
+    return network.train()
+
+
+def batches(rng, round, client, *, epochs, batch_size, exchange=0):
+    """The named stream of a client's exchange, one permutation after another, cut."""
+    stream = rng.at("round", round, "exchange", exchange, "client", client.id, "order")
+    generator = stream.generator()
+    for _ in range(epochs):
+        order = torch.randperm(len(client.train), generator=generator)
+        for index in order.split(batch_size or len(order)):
+            yield client.train.tensors["x"][index], client.train.tensors["y"][index]
+
+
+def average(trees, weights):
+    """The mean of dicts of tensors by weight."""
+    return {
+        name: sum(w * tree[name] for w, tree in zip(weights, trees, strict=True)) / sum(weights)
+        for name in trees[0]
+    }
+
+
+def values(network):
+    return {name: value.detach().clone() for name, value in network.named_parameters()}
+
+
+def train(method, data, rng=RNG, state=None, **settings):
+    """Every position of a run, and all its rows."""
+    positions, rows = [], []
+    for now, new in Trainer(**settings).run(method, data, rng, state):
+        positions.append(now)
+        rows += new
+    return positions, rows
+
+
+def saved_and_loaded(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def flat(tree, path=""):
+    """Leaves by path, written without the code under test."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {k: v for name in tree for k, v in flat(tree[name], f"{path}/{name}").items()}
+
+
+def assert_same(x, y):
+    """Equal to the last bit: names, types, dtypes, shapes, values."""
+    x, y = flat(x), flat(y)
+    assert x.keys() == y.keys()
+    for path in x:
+        assert type(x[path]) is type(y[path]), path
+        if isinstance(x[path], torch.Tensor):
+            assert x[path].dtype == y[path].dtype, path
+            assert torch.equal(x[path], y[path]), path
+        else:
+            assert x[path] == y[path], path
+
+
+def assert_near(x, y, atol):
+    """Equal names, texts, shapes and dtypes, and values within ``atol``."""
+    x, y = flat(x), flat(y)
+    assert x.keys() == y.keys()
+    for path in x:
+        if isinstance(x[path], str):
+            assert x[path] == y[path], path
+            continue
+        torch.testing.assert_close(
+            x[path], y[path], rtol=0, atol=atol, msg=lambda text, path=path: f"{path}: {text}"
+        )
+
+
+FAULTS = {
+    "raises": "RuntimeError: the battery is empty",
+    "nan": "NaN or infinite",
+    "inf": "NaN or infinite",
+    "shape": "another form",
+    "dtype": "another form",
+    "extra": "another form",
+    "missing": "another form",
+    "nested": "another form",
+    "nan state": "NaN or infinite",
+    "inf state": "NaN or infinite",
+    "nan weight": "its weight is nan",
+    "inf weight": "its weight is inf",
+    "negative weight": r"its weight is -1\.0",
+}
+"""What can go wrong at a client, and what the warning says of it."""
+
+
+def spoil(fault, update, client_state):
+    """The update and memory of a client in trouble."""
+    delta = update.payload["delta"]
+    bad = {"nan": math.nan, "inf": math.inf, "negative": -1.0}.get(fault.split()[0])
+    if fault == "raises":
+        raise RuntimeError("the battery is empty")
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault.endswith("state"):
+        return update, {**client_state, "bad": {"deep": torch.tensor([0.0, bad])}}
+    if fault.endswith("weight"):
+        return dataclasses.replace(update, weight=bad), client_state
+    payload = {
+        "nan": {"x": torch.where(torch.arange(len(delta["x"])) == 1, math.nan, delta["x"])},
+        "inf": {"x": torch.where(torch.arange(len(delta["x"])) == 1, -math.inf, delta["x"])},
+        "shape": {"x": delta["x"][None]},
+        "dtype": {"x": delta["x"].half()},
+        "extra": {**delta, "secret": torch.zeros(1)},
+        "missing": {},
+        "nested": {"x": {"x": delta["x"]}},
+    }[fault]
+    return dataclasses.replace(update, payload={"delta": payload}), client_state
+
+
+@dataclass(frozen=True)
+class Averaged(Method):
+    """Every client sends how far its mean input, with a little noise, is from the server's point.
+
+    ``faults`` says by client id what goes wrong there, from the second round on.
+    """
+
+    rounds: int = 3
+    faults: dict[int, str] = field(default_factory=dict)
+    collect: Literal["mean", "sum", "median"] = "mean"
+    grow: float = 1.0
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return {"mean": Mean(), "sum": Sum(), "median": Median()}[self.collect]
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {"x": torch.rand(meta.input_shape, generator=rng.generator()), "round": 0}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"delta": {"x": message["x"]}}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        noise = torch.rand((), generator=rng.generator()).to(message["x"])
+        delta = client.train.tensors["x"].mean(0) + noise - message["x"]
+        update = Update({"delta": {"x": delta}}, float(client.size), {"noise": float(noise)})
+        client_state = {"turns": client_state.get("turns", 0) + 1, "last": delta.clone()}
+        fault = self.faults.get(client.id)
+        return (
+            spoil(fault, update, client_state)
+            if fault and message["round"]
+            else (update, client_state)
+        )
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        x = server_state["x"] + self.grow * total.payload["delta"]["x"]
+        return {"x": x, "round": server_state["round"] + 1}
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        gap = client.test.tensors["x"].mean(0) - message["x"]
+        return {
+            "test/gap": float(gap.norm()),
+            "test/examples": float(len(client.test)),
+            "test/turns": float(client_state.get("turns", 0)),
+        }
+
+
+@dataclass(frozen=True)
+class Relay(Method):
+    """Several exchanges make a round; the server notes who delivered in each, and what.
+
+    ``lost`` holds the pairs (exchange, client id) that fail, counted over the whole run.
+    """
+
+    rounds: int = 2
+    legs: int = 2
+    lost: tuple[tuple[int, int], ...] = ()
+    first: Literal["sample", "all"] = "sample"
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sum()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {"exchange": 0, "who": torch.zeros(self.legs * self.rounds, meta.num_clients)}
+
+    @override
+    def phase(self, server_state: Tree) -> "Leg":
+        return Leg(self, server_state["exchange"] % self.legs)
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        raise AssertionError("a phase works in place of the method")
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        raise AssertionError("a phase works in place of the method")
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        return {"test/turns": float(client_state.get("turns", 0))}
+
+
+@dataclass(frozen=True)
+class Leg(Method):
+    """One exchange of a relay."""
+
+    relay: Relay
+    leg: int
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return self.relay.aggregator
+
+    @property
+    @override
+    def cohort(self) -> Literal["sample", "same", "all"]:
+        return "same" if self.leg else self.relay.first
+
+    @property
+    @override
+    def evaluates(self) -> bool:
+        return self.leg == self.relay.legs - 1
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        raise AssertionError("the method begins, not a phase")
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        if (message["exchange"], client.id) in self.relay.lost:
+            raise RuntimeError("out of reach")
+        draw = 1 + float(torch.rand((), generator=rng.generator()))
+        who = torch.zeros_like(message["who"])
+        who[message["exchange"], client.id] = draw
+        update = Update({"who": who}, metrics={f"leg{self.leg}": draw})
+        return update, {"turns": client_state.get("turns", 0) + 1}
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        return {
+            "exchange": server_state["exchange"] + 1,
+            "who": server_state["who"] + total.payload["who"],
+        }
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        raise AssertionError("the method is scored, not a phase")
+
+
+SMALL = FedAvg(MLP((4,)), rounds=3, local=LocalTraining(1, 4), lr=0.2)
+SIZES = (7, 4, 12, 5)
+
+
+def point(data, rounds=3, *, without=(), weights=None):
+    """The server's point by hand: the mean of the clients' means and noises."""
+    x = torch.rand(5, generator=RNG.at("init").generator()).double()
+    for r in range(1, rounds + 1):
+        stream = RNG.at("round", r, "exchange", 0)
+        there = [c for c in data.clients if r == 1 or c.id not in without]
+        w = np.array([len(c.train) if weights is None else 1.0 for c in there])
+        ends = [
+            c.train.tensors["x"].mean(0) - x
+            + torch.rand((), generator=stream.at("client", c.id).generator()).double()
+            for c in there
+        ]  # fmt: skip
+        x = x + torch.from_numpy(np.average(np.stack([e.numpy() for e in ends]), 0, w))
+    return x
+
+
+def rows_of(rows, name, round=None, client=None):
+    return [
+        r.value for r in rows if r.name == name and r.client == client and round in (None, r.round)
+    ]

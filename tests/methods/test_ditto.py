@@ -1,0 +1,125 @@
+import dataclasses
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedbolic.federated import Cohort, LocalTraining
+from fedbolic.methods import Ditto, FedAvg
+from fedbolic.nn.backbone import MLP
+from fedbolic.optim import SGD
+from tests.federated.simple_method import (
+    RNG,
+    NormNet,
+    assert_near,
+    assert_same,
+    batches,
+    federation,
+    plain_network,
+    train,
+    values,
+)
+
+SIZES = (7, 4, 12, 5)
+METHOD = Ditto(MLP((4,)), rounds=3, local=LocalTraining(2, 3), lr=0.2, personal_proximal=0.5)
+
+
+def fedavg(method):
+    return FedAvg(
+        method.backbone, method.rounds, method.local, method.lr, optimizer=method.optimizer
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
+@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9, weight_decay=0.01)])
+def test_the_common_part_is_fedavg_to_the_last_bit(dtype, backbone, optimizer):
+    data = federation(SIZES, dtype=dtype)
+    method = dataclasses.replace(METHOD, backbone=backbone, optimizer=optimizer)
+    ours, _ = train(method, data, cohort=Cohort(0.5))
+    theirs, _ = train(fedavg(method), data, cohort=Cohort(0.5))
+    for x, y in zip(ours, theirs, strict=True):
+        assert_same(x.server_state["parameters"], y.server_state["parameters"])
+        assert_same(x.server_state["buffers"], y.server_state["buffers"])
+
+
+def own_loop(v, global_parameters, client, round, personal_proximal):
+    """Descent of the client's loss with the pull as a term of the loss."""
+    network = plain_network(v)
+    descent = torch.optim.SGD(network.parameters(), lr=METHOD.lr)
+    for x, y in batches(RNG, round, client, epochs=2, batch_size=3):
+        descent.zero_grad()
+        distance = sum(
+            (p - global_parameters[n]).square().sum() for n, p in network.named_parameters()
+        )
+        (cross_entropy(network(x), y) + personal_proximal / 2 * distance).backward()
+        descent.step()
+    return values(network)
+
+
+@pytest.mark.parametrize("personal_proximal", [0.0, 0.5, 2.0])
+def test_the_own_part_descends_the_pulled_loss(personal_proximal):
+    data = federation(SIZES)
+    method = dataclasses.replace(METHOD, personal_proximal=personal_proximal)
+    positions, _ = train(method, data)
+    common, _ = train(fedavg(method), data)
+    initial = {
+        n: v.double() for n, v in method.init(data.meta, RNG.at("init"))["parameters"].items()
+    }
+    anchors = [initial, *(p.server_state["parameters"] for p in common[:-1])]
+    for client in data.clients:
+        v = initial
+        for r, global_parameters in enumerate(anchors, start=1):
+            v = own_loop(v, global_parameters, client, r, personal_proximal)
+        assert_near(positions[-1].client_states[client.id]["own_parameters"], v, 1e-12)
+
+
+@pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
+def test_without_a_pull_the_own_model_is_trained_in_isolation(backbone):
+    data = federation(SIZES)
+    method = dataclasses.replace(METHOD, personal_proximal=0.0, backbone=backbone)
+    ours, _ = train(method, data)
+    alone, _ = train(dataclasses.replace(fedavg(method), sharing={"*": "personal"}), data)
+    for i, client_state in alone[-1].client_states.items():
+        assert_same(ours[-1].client_states[i]["own_parameters"], client_state["parameters"])
+        assert_same(ours[-1].client_states[i]["own_buffers"], client_state["buffers"])
+
+
+def test_clients_are_scored_with_their_own_model_and_the_server_with_the_common_one():
+    data = federation(SIZES)
+    positions, rows = train(METHOD, data)
+    scores = {(r.client, r.name): r.value for r in rows if r.round == 3}
+
+    def accuracy(parameters, client):
+        hits = plain_network(parameters)(client.test.tensors["x"]).argmax(1)
+        return int((hits == client.test.tensors["y"]).sum()) / len(client.test)
+
+    for client in data.clients:
+        own = positions[-1].client_states[client.id]["own_parameters"]
+        assert scores[client.id, "test/accuracy"] == accuracy(own, client)
+    common = positions[-1].server_state["parameters"]
+    assert scores[None, "holdout/accuracy"] == accuracy(common, data.holdout)
+
+
+def test_a_client_that_joins_late_starts_where_the_common_model_is():
+    data = federation(SIZES)
+    positions, _ = train(METHOD, data, cohort=Cohort(0.25))
+    first = {
+        i: p for p in reversed(positions) for i in p.client_states
+    }  # the round each one joined
+    before = {p.round: p.server_state["parameters"] for p in positions}
+    late = {i: p for i, p in first.items() if p.round > 1}
+    assert late
+    for i, p in late.items():
+        global_parameters = before[p.round - 1]
+        expected = own_loop(
+            global_parameters, global_parameters, data.clients[i], p.round, METHOD.personal_proximal
+        )
+        assert_near(p.client_states[i]["own_parameters"], expected, 1e-12)
+
+
+@pytest.mark.parametrize("changes", [{"rounds": 0}, {"lr": 0.0}, {"personal_proximal": -1.0}])
+def test_values_outside_their_range_are_refused(changes):
+    (name,) = changes
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        dataclasses.replace(METHOD, **changes)

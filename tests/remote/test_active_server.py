@@ -1,0 +1,185 @@
+"""A server that says what it likes to nodes, replayed letter by letter: it gets nothing by it."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from fedbolic.federated import RunStoppedError, Trainer
+from fedbolic.federated.update import Update
+from fedbolic.remote.node import make_request
+from fedbolic.types import Tree
+from flynn import FlyNN, Paper
+from tests.federated.secure.parties import ROWS, TEN, Numbers, plain, summed
+from tests.federated.simple_method import RNG, federation, train
+from tests.remote.transports import Here, away
+
+secure = pytest.importorskip("fedbolic.federated.secure")
+METHOD = secure.SecureSum(Numbers(ROWS), threshold=7)
+
+
+class Adversary:
+    """A server that forms secure sums over whom it likes and plays some of the clients itself.
+
+    Args:
+        post: To the nodes, client ``i`` at 1000 - i.
+        method: As the server has it.
+        meta: What it says that everybody knows.
+        played: Whose part it plays, with keys of its own.
+    """
+
+    def __init__(self, post, method, meta, *, played=()):
+        self.post, self.method, self.meta = post, method, meta
+        self.client_states: dict[int, Tree] = {client_id: {} for client_id in played}
+        self.errors = set()
+
+    def asked(self, phase, message, client_id, client_state):
+        """Reply of a node, or of the client that is played."""
+        if client_id not in self.client_states:
+            said = make_request(
+                phase, message, {"name": client_state}, self.meta, RNG, task="update"
+            )
+            node = 1000 - client_id
+            (answer,) = self.post.exchange("train", {node: said}, group="", timeout=1).values()
+            return answer
+        credulous = dataclasses.replace(self.meta, num_clients=100)
+        client = dataclasses.replace(TEN.clients[-1], id=client_id, meta=credulous)
+        method = dataclasses.replace(self.method, method=Numbers(((0, 0, 0),) * (client_id + 1)))
+        kept = self.client_states[client_id]
+        update, self.client_states[client_id] = method.local_update(message, client, kept, RNG)
+        return {"payload": update.payload, "weight": update.weight, "name": ""}
+
+    def sum(self, members, session, *, client_state=None):
+        """The sum over some clients, by the protocol; ``None`` if it does not come about.
+
+        Args:
+            members: Whose.
+            session: Of the secure sum.
+            client_state: Its name in the first question; later ones name what the node named.
+        """
+        server_state, names = {**self.method.init(self.meta, RNG), "session": session}, {}
+        while server_state["stage"] != "cards" or not names:
+            phase = self.method.phase(server_state)
+            given = {
+                i: self.asked(
+                    phase, phase.broadcast(server_state, i), i, names.get(i, client_state or "")
+                )
+                for i in members
+            }
+            if refused := {i for i, answer in given.items() if "error" in answer}:
+                self.errors |= refused
+                return None
+            names = {i: answer["name"] for i, answer in given.items()}
+            updates = ((i, Update(a["payload"], a["weight"])) for i, a in given.items())
+            server_state = phase.server_update(server_state, phase.aggregator.aggregate(updates))
+        return summed(server_state)
+
+
+def identified(method, tmp_path):
+    secure.write_identities(tmp_path / "keys", 10)
+    return dataclasses.replace(method, keys=tmp_path / "keys")
+
+
+def test_the_adversary_gets_the_sum_of_all_where_it_is_honest(tmp_path):
+    server = Adversary(Here(METHOD, TEN, tmp_path), METHOD, TEN.meta)
+    assert server.sum(range(10), 1) == plain(ROWS, range(10))
+
+
+@pytest.mark.parametrize("threshold", [None, 7])
+def test_a_server_that_says_there_are_two_clients_gets_no_sum_of_a_pair(threshold, tmp_path):
+    """From the sums of three pairs follows every one of their clients' numbers."""
+    method = identified(dataclasses.replace(METHOD, threshold=threshold), tmp_path)
+    two = dataclasses.replace(TEN.meta, num_clients=2)
+    lying = dataclasses.replace(method, threshold=None)
+    server = Adversary(Here(method, TEN, tmp_path), lying, two)
+    for session, pair in enumerate([(0, 1), (1, 2), (0, 2)], 1):
+        assert server.sum(pair, session) is None
+    assert server.errors == {0, 1, 2}
+
+
+def test_a_server_that_told_the_truth_at_first_gets_no_pair_later(tmp_path):
+    post = Here(METHOD, TEN, tmp_path)
+    assert Adversary(post, METHOD, TEN.meta).sum(range(10), 1) is not None
+    lying = dataclasses.replace(METHOD, threshold=2)
+    two = dataclasses.replace(TEN.meta, num_clients=2)
+    for meta in (TEN.meta, two):
+        assert Adversary(post, lying, meta).sum((0, 1), 2) is None
+
+
+@pytest.mark.parametrize("client_state", ["", "known"])
+def test_a_server_cannot_play_the_others_to_a_client_that_met_them(client_state, tmp_path):
+    """It would know all summands but one. The empty memory is that of a client that met nobody."""
+    post = Here(METHOD, TEN, tmp_path)
+    server = Adversary(post, METHOD, TEN.meta)
+    server.sum(range(10), 1)
+    named = post.nodes[1000].store._load()["last"] if client_state else ""
+    playing = Adversary(post, METHOD, TEN.meta, played=range(1, 10))
+    assert playing.sum(range(10), 2, client_state=named) is None
+    assert playing.errors == {0}
+
+
+def test_a_server_cannot_play_clients_of_whom_there_are_none(tmp_path):
+    post = Here(METHOD, TEN, tmp_path)
+    server = Adversary(post, METHOD, TEN.meta)
+    server.sum(range(10), 1)
+    named = post.nodes[1000].store._load()["last"]
+    strangers = range(10, 19)
+    playing = Adversary(post, METHOD, TEN.meta, played=strangers)
+    assert playing.sum((0, *strangers), 2, client_state=named) is None
+    assert playing.errors == {0}
+
+
+@pytest.mark.parametrize("lie", [{"num_clients": 1}, {"num_classes": 2}, {"input_shape": (3,)}])
+def test_private_noise_does_not_follow_from_what_the_server_says(lie, tmp_path):
+    """Every party spends epsilon over their number: a server that says one would get all of it."""
+    method = FlyNN(dim=300, fan_in=2, active=7, privacy=Paper(1.0, 5))
+    data = federation((5,) * 10)
+    post = Here(method, data, tmp_path)
+    server_state = method.admit(method.init(data.meta, RNG), data.sizes)
+    for meta in (dataclasses.replace(data.meta, **lie), data.meta):
+        asked = make_request(
+            method, method.broadcast(server_state, 0), {}, meta, RNG, task="update"
+        )
+        (answer,) = post.exchange("train", {1000: asked}, group="", timeout=1).values()
+        assert ("error" in answer) == (meta != data.meta)
+
+
+def test_what_a_node_was_told_at_first_stays(tmp_path):
+    """A class more may be true, for a node may lack it: but it is so from the first on."""
+    data, method = federation((5,) * 4), Numbers(ROWS)
+    post = Here(method, data, tmp_path)
+
+    def answer(num_classes):
+        meta = dataclasses.replace(data.meta, num_classes=num_classes)
+        asked = make_request(method, {"round": 0}, {}, meta, RNG, task="scores")
+        return post.nodes[1000].reply(json.loads(json.dumps(asked)))
+
+    assert "error" not in answer(4)
+    assert "error" in answer(5)
+    assert "error" not in answer(4)
+
+
+def test_a_deployment_whose_protection_follows_from_a_number_of_clients_is_refused(tmp_path):
+    method = dataclasses.replace(METHOD, threshold=None)
+    nodes, seen = away(method, TEN, tmp_path)
+    with pytest.raises(ValueError, match="SecureSum needs a threshold where clients are nodes"):
+        Trainer(engine=nodes).begin(method, seen, RNG)
+    assert train(method, TEN)  # in a simulation nobody lies
+
+
+def test_a_deployment_of_seeded_noise_is_refused(tmp_path):
+    method = FlyNN(dim=300, fan_in=2, active=7, privacy=Paper(1.0, 5), noise="seeded")
+    nodes, seen = away(method, federation((5, 6)), tmp_path)
+    with pytest.raises(ValueError, match="noise is 'seeded'"):
+        Trainer(engine=nodes).begin(method, seen, RNG)
+    assert torch.is_tensor(train(method, federation((5, 6)))[0][0].server_state["counts"])
+
+
+def test_two_halves_are_not_enough(tmp_path):
+    """The threshold of the nodes holds, whatever that of the server is."""
+    lying = dataclasses.replace(METHOD, threshold=5)
+    server = Adversary(Here(METHOD, TEN, tmp_path), lying, TEN.meta)
+    assert server.sum(range(5), 1) is None
+    with pytest.raises(RunStoppedError, match="threshold is 7"):
+        Adversary(Here(METHOD, TEN, tmp_path / "new"), METHOD, TEN.meta).sum(range(5), 1)

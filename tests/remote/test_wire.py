@@ -1,0 +1,105 @@
+"""Letters: every tree comes back to the last bit, and nothing else is read."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedbolic.remote.wire import WIRE_DTYPES, WireMessage, decode_message, encode_message
+from tests.federated.simple_method import assert_same, flat
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+shapes = st.lists(st.integers(0, 3), max_size=3)
+tensors = st.tuples(st.sampled_from(sorted(WIRE_DTYPES)), shapes, st.integers(0, 2**32)).map(
+    lambda drawn: tensor(*drawn)
+)
+leaves = st.integers() | st.floats(allow_nan=False) | st.booleans() | names | tensors
+branches = st.dictionaries(names, leaves, max_size=3)
+trees = st.dictionaries(names, leaves | branches | st.dictionaries(names, branches, max_size=2),
+                        max_size=3)  # fmt: skip
+few = settings(max_examples=30)
+
+
+def tensor(dtype, shape, seed):
+    """Any bits that are not NaN, which no comparison knows."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == "bool":
+        return torch.rand(shape, generator=generator) < 0.5
+    bits = torch.randint(256, (*shape, WIRE_DTYPES[dtype].itemsize), generator=generator)
+    x = bits.to(torch.uint8).flatten().view(WIRE_DTYPES[dtype]).reshape(shape)
+    return x.nan_to_num() if x.is_floating_point() else x
+
+
+@few
+@given(trees)
+def test_a_tree_comes_back_to_the_last_bit_and_in_its_order(content):
+    again = decode_message(encode_message(content))
+    assert_same(again, content)
+    assert list(flat(again)) == list(flat(content))
+    assert encode_message(again) == encode_message(content)
+
+
+def test_not_a_number_and_infinity_come_back_as_well():
+    again = decode_message(
+        encode_message({"x": torch.tensor([math.nan, -math.inf]), "y": math.nan, "z": -math.inf})
+    )
+    assert again["x"].isnan().tolist() == [True, False]
+    assert math.isnan(again["y"])
+    assert again["z"] == -math.inf
+
+
+def test_a_transposed_tensor_is_sent_by_its_values():
+    x = torch.arange(6.0).reshape(2, 3).T
+    assert torch.equal(decode_message(encode_message({"x": x}))["x"], x)
+
+
+def test_what_arrived_can_be_written_to():
+    decode_message(encode_message({"x": torch.zeros(3)}))["x"].add_(1)
+
+
+@few
+@given(trees, trees)
+def test_letters_have_the_same_name_only_if_they_are_the_same(one, other):
+    first, second = encode_message(one), encode_message(other)
+    assert (first.digest() == second.digest()) == (first == second)
+
+
+def test_bytes_do_not_move_between_tensors_unnoticed():
+    one = WireMessage('{"a": ["uint8", 1], "b": ["uint8", 2]}', (b"x", b"yz"))
+    assert one.digest() != WireMessage(one.text, (b"xy", b"z")).digest()
+
+
+@pytest.mark.parametrize("content", [{"x": None}, {"x": [1]}, {"x": torch.zeros(2).to_sparse()},
+                                     {"x": {1: 2.0}}, {"x": torch.ones(2).cfloat()}])  # fmt: skip
+def test_what_is_no_tree_is_not_sent(content):
+    with pytest.raises(ValueError, match=r"tree|sent"):
+        encode_message(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "buffers"),
+    [
+        ("", ()),
+        ("[]", ()),
+        ("3", ()),
+        ('{"x": null}', ()),
+        ('{"x": []}', ()),
+        ('{"x": ["float32", 2]}', ()),
+        ('{"x": ["float32", 2]}', (b"1234",)),
+        ('{"x": ["float32", -1]}', (b"",)),
+        ('{"x": ["float32", true]}', (b"1234",)),
+        ('{"x": ["float32", 1.0]}', (b"1234",)),
+        ('{"x": ["object", 1]}', (b"12345678",)),
+        ('{"x": [["float32"], 1]}', (b"1234",)),
+        ('{"x": 1}', (b"1234",)),
+        ('{"x": ["float32", 0, 100000000000000000000]}', (b"",)),
+        ('{"x": ["float32", 100000000000000000000]}', (b"",)),
+        ("{" * 100000, ()),
+        ('{"x": ' * 100000, ()),
+    ],
+)
+def test_what_nobody_wrote_is_not_read(text, buffers):
+    with pytest.raises(ValueError, match=r"message|Expecting"):
+        decode_message(WireMessage(text, buffers))

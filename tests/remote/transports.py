@@ -1,0 +1,64 @@
+"""A federation of nodes in this process: their letters are written and read, but not carried."""
+
+from fedbolic.federated import Evaluation
+from fedbolic.remote.client_state_store import ClientStateStore
+from fedbolic.remote.node import Node, handshake
+from fedbolic.remote.nodes import Nodes, Transport
+from fedbolic.remote.wire import decode_message, encode_message
+
+
+class Here(Transport):
+    """Nodes of this process, by numbers that are not those of their clients.
+
+    Args:
+        method: That every node has.
+        data: Of whose clients each node gets one.
+        folder: Where they keep their memories.
+        channels: At every node.
+        evaluation: At every node.
+    """
+
+    def __init__(self, method, data, folder, *, channels=(), evaluation=Evaluation()):
+        self.nodes = {
+            1000 - client.id: Node(
+                method,
+                client,
+                channels,
+                evaluation,
+                ClientStateStore(folder / str(client.id) / "client_state.pt"),
+            )
+            for client in data.clients
+        }
+        self.gone, self.lost, self.requests = set(), set(), []
+
+    def online(self):
+        return self.nodes.keys() - self.gone
+
+    def exchange(self, kind, requests, *, group, timeout):
+        replies = {}
+        for number in sorted(requests):
+            request = decode_message(encode_message(requests[number]))
+            self.requests.append((kind, number, request))
+            replies[number] = decode_message(encode_message(self.reply(number, request)))
+            if (kind, number) in self.lost:  # it did the work, and nobody hears of it
+                replies[number] = {"error": "lost"}
+        return replies
+
+    def reply(self, number, request):
+        node = self.nodes[number]
+        if request["task"] == "handshake":
+            return handshake(node.client)
+        return node.reply(request)
+
+
+def away(method, data, folder, *, least=1, **settings):
+    """An engine of such nodes, and the federation as its server sees it."""
+    transport = Here(method, data, folder, **settings)
+    nodes = Nodes(transport, len(data.clients), least=least)
+    inputs = data.clients[0].no_inputs
+    return nodes, nodes.federation(data.holdout).to(inputs.device, inputs.dtype)
+
+
+def without_data(data):
+    """True if no client holds an example."""
+    return all(len(split) == 0 for c in data.clients for split in (c.train, c.validation, c.test))

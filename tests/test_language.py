@@ -1,0 +1,104 @@
+"""Names and sentences: the field's words in code, docstrings and pages."""
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
+FILES = sorted(
+    file
+    for top in (*INSTALLED, "benchmarks", "tests")
+    for file in (ROOT / top).rglob("*.py")
+    if file != Path(__file__)
+)
+PAGES = [
+    *sorted(file for top in (*INSTALLED, "benchmarks") for file in (ROOT / top).rglob("*.md")),
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+]
+
+CLAUSES = {"What", "How", "Whether", "Where", "Which", "Who", "Whose", "Those", "When"}
+"""A summary is a noun phrase or an imperative, and so begins with none of these."""
+
+REPLACED = {
+    *("Stepped", "Schedule", "Delivery", "Feed", "Ragged", "Footprint", "Shelf", "Letter", "Post"),
+    *("Terms", "Cards", "Survivors", "Tune", "Tuned", "tuning", "Calibrate", "Calibrated"),
+    *("calibrating", "Collect", "Curved", "Images", "Published", "side_by_side", "acquainted"),
+    *("tally", "memories", "drawn_in", "draw_in", "likeness", "alike", "chord", "sheet"),
+}
+"""Words that stood for known things in earlier versions; each has the field's own word now."""
+
+
+def names_in(source):
+    """The identifiers of Python code."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def spans_in(page):
+    """The identifiers in the code spans and code blocks of a page."""
+    spans = re.findall(r"`+([^`]+)`+", page)
+    return {name for span in spans for name in re.findall(r"(?<![\w-])[A-Za-z_]\w*(?![\w-])", span)}
+
+
+def docstrings(source):
+    """All docstrings of a file."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    return [text for node in nodes if (text := ast.get_docstring(node))]
+
+
+def definitions(source):
+    """The public names that a module defines."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        else:
+            names = []
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def clauses(source):
+    """The summaries that begin with a clause."""
+    summaries = [text.partition("\n")[0] for text in docstrings(source)]
+    return [line for line in summaries if line.split()[0].rstrip(",") in CLAUSES]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_speaks_the_fields_language(file):
+    source = file.read_text()
+    assert clauses(source) == []
+    assert [line for line in docstrings(source) if re.search(r"\bnone: ", line)] == [], (
+        "write ``None``"
+    )
+    assert names_in(source) & REPLACED == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_what_there_is(page):
+    assert spans_in(page.read_text()) & REPLACED == set()
+
+
+def test_a_public_name_is_defined_once():
+    found = defaultdict(list)
+    for file in FILES:
+        if file.relative_to(ROOT).parts[0] in INSTALLED:
+            for name in definitions(file.read_text()):
+                found[name].append(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in found.items() if len(files) > 1 and name != "main"} == {}
+
+
+def test_the_checks_can_fail():
+    planted = 'x = Tune()\ndef f():\n    """Whether it is so; none: not."""\n'
+    assert clauses(planted) == ["Whether it is so; none: not."]
+    assert names_in(planted) & REPLACED == {"Tune"}
+    assert spans_in("a `Shelf.keep` and the shelf") & REPLACED == {"Shelf"}
+    assert list(definitions("a: int = 1\n_b = 2\nclass C: ...\n")) == ["a", "C"]
