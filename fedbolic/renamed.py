@@ -60,7 +60,7 @@ def renamed(text: str) -> str:
         if re.search(rf"(?<![\w.]){re.escape(path)}(?!\w)", text):
             found[path] = paths[path]
             text = text.replace(path, "")
-    quoted = {key for key in KEYS if re.search(rf"(?<=[-.'\"]){key}(?=[.'\":])", text)}
+    quoted = {key for key in KEYS if re.search(rf"(?<=[-.'\"]){key}(?=[.'\":=])", text)}
     found |= {key: KEYS[key] for key in sorted(quoted)}
     return ", ".join(f"{old} is now called {new}" for old, new in found.items())
 
