@@ -8,13 +8,13 @@ import torch
 from fedbolic.figure import DiscFigure
 from fedbolic.record import Row, RunFolder
 from fedbolic.report import (
-    CALIBRATED_G,
-    CALIBRATED_P,
     CHOSEN,
     DOWN,
     G_FL,
     MEAN,
     P_FL,
+    RIDGE_G,
+    RIDGE_P,
     ROUNDS,
     UP,
     VALIDATION,
@@ -124,21 +124,21 @@ def test_tuned_scores_are_preferred_at_the_clients(write):
     assert found[G_FL] == pytest.approx(50.0)
 
 
-def test_calibrated_scores_have_columns_and_legends_where_a_run_has_them(write):
-    calibrated = (
+def test_ridge_head_scores_have_columns_and_legends_where_a_run_has_them(write):
+    ridge = (
         "2,,ridge_head/holdout/accuracy,0.55\n2,,ridge_head/accuracy,0.75\n"
         "2,0,ridge_head/accuracy,0.9\n2,,ridge_head/bytes/up,3000000\n"
     )
     write("a/seed0")
-    runs = write("b/seed0", FIRST + calibrated)
+    runs = write("b/seed0", FIRST + ridge)
     text = report([runs])
     head, rows = cells(text)
-    assert head[:6] == [G_FL, P_FL, MEAN, WORST, CALIBRATED_G, CALIBRATED_P]
-    assert (rows["b"][CALIBRATED_G], rows["b"][CALIBRATED_P]) == ("55", "75")
-    assert rows["a"][CALIBRATED_G] == rows["a"][CALIBRATED_P] == ""
+    assert head[:6] == [G_FL, P_FL, MEAN, WORST, RIDGE_G, RIDGE_P]
+    assert (rows["b"][RIDGE_G], rows["b"][RIDGE_P]) == ("55", "75")
+    assert rows["a"][RIDGE_G] == rows["a"][RIDGE_P] == ""
     assert {rows[name][UP] for name in "ab"} == {"1.5"}
     assert {rows[name][P_FL] for name in "ab"} == {"70"}
-    assert f"{CALIBRATED_G}: accuracy" in text.replace("\n", " ")
+    assert f"{RIDGE_G}: accuracy" in text.replace("\n", " ")
     assert "ridge head" not in report([runs / "a"])
 
 
