@@ -15,6 +15,7 @@ from fedbolic.data import Client, Digits, Dirichlet, Examples, Partitioned, Poin
 from fedbolic.data.points import ClassRuns
 from fedbolic.federated import AggregatedUpdate, Aggregator, Method, SumModulo, Trainer, Update
 from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
+from fedbolic.federated.capabilities import Ordered
 from fedbolic.federated.secure import SecureSum, keys
 from fedbolic.federated.secure.preparation import CIPHERTEXT_BYTES, ciphertext_key
 from fedbolic.federated.secure.roster import Roster, make_card, to_bytes, to_tensor
@@ -237,7 +238,7 @@ def compare(name: str, method: Method, secure: SecureSum, source: Source) -> Non
         states.append(state.server_state if run is method else state.server_state["inner"])
     for kind, cost in zip(("in the clear", "in secret"), costs, strict=True):
         print(f"| {name} {kind} | {cost} |", flush=True)
-    if method.order is None:  # an order is drawn anew, and labels and groups follow it
+    if not isinstance(method, Ordered):  # an order is drawn anew, and labels and groups follow it
         flat = [dict(tree.leaves(server_state)) for server_state in states]
         largest = max(_difference(leaf, flat[1][path]) for path, leaf in flat[0].items())
         print(f"  largest difference in the server's state: {largest:g}", flush=True)

@@ -15,8 +15,8 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.capabilities import Ordered
 from fedbolic.federated.evaluation.score import score_labels
-from fedbolic.federated.method import Method
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
@@ -31,7 +31,7 @@ from fedhull.transmit import prime_above
 
 
 @dataclass(frozen=True)
-class FedHull(Method):
+class FedHull(Ordered):
     r"""A federated SVM in the Poincare disc from the quantised convex hulls of clients' classes.
 
     FLP of the paper; with ``boundary`` Euclidean, FLE.

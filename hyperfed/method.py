@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.classifier_method import ClassifierMethod
+from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.figure import DiscFigure, EmbeddingFigure, Figure
 from fedbolic.log import logger
@@ -43,7 +44,7 @@ CLIPPED = "clipped"
 
 
 @dataclass(frozen=True)
-class HyperFed(GradientMethod):
+class HyperFed(ClassifierMethod):
     r"""Features drawn to class prototypes in the Poincare ball, and steps that suit all clients.
 
     .. math:: \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \Delta^*, \quad
@@ -53,7 +54,7 @@ class HyperFed(GradientMethod):
 
     The variants of the paper's ablation are settings: *Geodesic*, *Averaged* (``aggregator`` Mean),
     *Shared* and *Fixed* (``prototypes`` ``trained`` and ``own``). H-CE is ``CrossEntropy`` with
-    Mean, and H-CE-M the same with ``momentum`` 0.5.
+    Mean, and H-CE-M the same with ``ServerSGD(momentum=0.5)``.
 
     Departs from the paper: features are clipped, without which its step size of 0.3 gives NaN in
     the first rounds; the consistent step is the exact one (see MinNorm).
@@ -71,7 +72,7 @@ class HyperFed(GradientMethod):
         clip: Longest feature, above 0, in units of length at the origin; ``None``: any.
         mixup: Weight of the authors' cross-entropy of mixed inputs, at least 0; 0 in the paper.
         aggregator: How the clients' changes become one step.
-        momentum: The server's beta in [0, 1).
+        server_optimizer: The server's step along the aggregated delta.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -86,25 +87,22 @@ class HyperFed(GradientMethod):
 
     backbone: Backbone = ConvNet()
     rounds: int = 100
-    local: LocalTraining = LocalTraining()
     lr: float = 0.3
-    optimizer: Optimizer = SGD()
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
     objective: Objective = Triplet()
     slope: float = 0.9
     prototypes: Literal["fixed", "trained", "own"] = "fixed"
     clip: float | None = 3.1
     mixup: float = 0.0
-    aggregator: Aggregator = MinNorm()  # type: ignore[override]  # a property of the others
-    momentum: float = 0.0
+    aggregator: Aggregator = MinNorm()  # type: ignore[override]  # likewise
+    server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
 
     def __post_init__(self) -> None:
-        check.at_least(1, rounds=self.rounds)
-        check.positive(lr=self.lr)
+        super().__post_init__()
         check_slope(self.slope)
         if self.clip is not None:
             check.positive(clip=self.clip)
         check.not_negative(mixup=self.mixup)
-        check.rate(momentum=self.momentum, below_one=True)
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -119,16 +117,10 @@ class HyperFed(GradientMethod):
         if self.prototypes == "trained":
             parameters = {**parameters, _HEAD: points}
         return {
-            "parameters": parameters,
-            "buffers": buffers,
+            **self.server_state(parameters, buffers),
             "prototypes": {} if self.prototypes == "trained" else {_HEAD: points},
-            "velocity": tree.zeros_like(parameters) if self.momentum else {},
             "seed": rng.at("own").number(),
         }
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: value for name, value in server_state.items() if name != "velocity"}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -136,16 +128,9 @@ class HyperFed(GradientMethod):
         if self.prototypes == "own":
             generator = Rng(message["seed"]).at("client", client.id).generator()
             fixed = {_HEAD: turned(fixed[_HEAD], generator)}
-        parameters = message["parameters"]
-        local = {
-            "parameters": parameters,
-            "buffers": {
-                **message["buffers"],
-                CLIPPED: torch.zeros((), device=client.no_inputs.device),
-            },
-            "optimizer": self.optimizer.init(parameters),
-        }
-        return local, {"shared": {"global_parameters": parameters}, "own": fixed}
+        parameters, none = message["parameters"], torch.zeros((), device=client.no_inputs.device)
+        local = self.local_state(parameters, {**message["buffers"], CLIPPED: none})
+        return local, {**self.context(parameters, fixed={}), "own": fixed}
 
     @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
@@ -183,32 +168,20 @@ class HyperFed(GradientMethod):
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        payload = {
-            "delta": tree.subtract_(local["parameters"], context["shared"]["global_parameters"]),
-            "buffers": _without(local["buffers"], CLIPPED),
-        }
+        buffers = _without(local["buffers"], CLIPPED)
+        update, _ = super().finish({**local, "buffers": buffers}, client, context)
         visits = client.size * self.local.epochs * self.local.repeats
         metrics = {"train/clipped": float(local["buffers"][CLIPPED]) / max(visits, 1)}
-        return Update(payload, weight=float(client.size), metrics=metrics), {}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {"delta": message["parameters"], "buffers": message["buffers"]}
+        return dataclasses.replace(update, metrics=metrics), {}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        delta = total.payload["delta"]
-        if self.momentum:
-            delta = tree.add(tree.scale(server_state["velocity"], self.momentum), delta)
-        parameters = tree.add(server_state["parameters"], delta)
-        if self.prototypes == "trained":
-            parameters[_HEAD] = Poincare().projx(parameters[_HEAD])  # momentum may carry them out
-        return {
-            **server_state,
-            "parameters": parameters,
-            "buffers": total.payload["buffers"],
-            "velocity": delta if self.momentum else {},
-        }
+        server_state = super().server_update(server_state, total)
+        if self.prototypes == "trained":  # the server's step may carry them out of the ball
+            parameters = server_state["parameters"]
+            inside = {_HEAD: Poincare().projx(parameters[_HEAD])}
+            server_state = {**server_state, "parameters": {**parameters, **inside}}
+        return server_state
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
@@ -227,11 +200,6 @@ class HyperFed(GradientMethod):
     @override
     def ridge_head(self) -> "HyperFed | None":
         return None if self.prototypes == "own" else self
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> "HyperFed":
-        local = dataclasses.replace(self.local, epochs=epochs)
-        return dataclasses.replace(self, local=local, lr=lr or self.lr)
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:

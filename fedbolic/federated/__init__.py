@@ -6,6 +6,7 @@ from fedbolic.federated.aggregators.median import Median
 from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.channel import Channel, Clip
+from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.batched import Batched
@@ -16,6 +17,13 @@ from fedbolic.federated.engines.workers import Workers
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
 from fedbolic.federated.method import Method
+from fedbolic.federated.server_optimizer import (
+    ServerAdagrad,
+    ServerAdam,
+    ServerOptimizer,
+    ServerSGD,
+    ServerYogi,
+)
 from fedbolic.federated.trainer import Trainer, TrainerState
 from fedbolic.federated.update import AggregatedUpdate, Update
 
@@ -26,6 +34,7 @@ __all__ = [
     "Auto",
     "Batched",
     "Channel",
+    "ClassifierMethod",
     "Clip",
     "Cohort",
     "Engine",
@@ -43,6 +52,11 @@ __all__ = [
     "RidgeHead",
     "RunStoppedError",
     "Sequential",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerOptimizer",
+    "ServerSGD",
+    "ServerYogi",
     "Sum",
     "SumModulo",
     "Trainer",

@@ -32,19 +32,24 @@ class LocalTraining:
         epochs: Passes over the training data, at least 1.
         batch_size: Examples of a step, at least 1; ``None`` for the whole client at once.
         repeats: Steps on each batch before the next, at least 1.
+        clip_norm: Largest norm of a step's gradient over all parameters, above 0: a longer
+            gradient is scaled to it. ``None`` for no bound.
 
     Raises:
-        ValueError: If a count is below 1.
+        ValueError: If a count is below 1, or ``clip_norm`` is not positive.
     """
 
     epochs: int = 5
     batch_size: int | None = 128
     repeats: int = 1
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         check.at_least(1, epochs=self.epochs, repeats=self.repeats)
         if self.batch_size is not None:
             check.at_least(1, batch_size=self.batch_size)
+        if self.clip_norm is not None:
+            check.positive(clip_norm=self.clip_norm)
 
     def order(
         self, size: int, rng: Rng
@@ -65,6 +70,23 @@ class LocalTraining:
         if self.repeats > 1:
             positions = positions.repeat_interleave(self.repeats, dim=0)
         return positions, lengths
+
+    def clip(self, gradients: Params, *, num_axes: int = 0) -> Params:
+        """Gradients whose norm is at most ``clip_norm``.
+
+        Args:
+            gradients: By parameter.
+            num_axes: Leading axes of clients, each with a gradient and a norm of its own.
+        """
+        if self.clip_norm is None or not gradients:
+            return gradients
+        squares = [g.double().square().flatten(num_axes).sum(-1) for g in gradients.values()]
+        factor = (self.clip_norm / torch.stack(squares).sum(0).sqrt()).clamp(max=1)
+
+        def scaled(g: Tensor) -> Tensor:
+            return g * factor.to(g.dtype).view(factor.shape + (1,) * (g.ndim - num_axes))
+
+        return {name: scaled(g) for name, g in gradients.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +233,21 @@ class GradientMethod(Method):
         body, buffers = (tree.part(local[kind], "body.") for kind in ("parameters", "buffers"))
         return model.part("body")(body, buffers, batch["x"])[0]
 
+    def fine_tuning(self, epochs: int, lr: float | None) -> "GradientMethod | None":
+        """The method that fine-tunes at the clients for a personalised score.
+
+        By default ``None``: there is no such score.
+
+        Args:
+            epochs: Passes over the local training data.
+            lr: Step size; ``None`` for the method's own.
+        """
+        del epochs, lr
+        return None
+
     @property
-    @override
     def ridge_head(self) -> "GradientMethod | None":
+        """The method whose features a common ridge head uses; ``None`` if it has no features."""
         return self
 
     @override
@@ -227,6 +261,7 @@ class GradientMethod(Method):
             of_batch, gradients, buffers = differentiate(self, model, local, batch, context)
             counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
             with torch.no_grad():
+                gradients = self.local.clip(gradients)
                 local = self.step({**local, "buffers": buffers}, gradients, context)
             losses.append(of_batch)
         local = tree.map_tensors(torch.Tensor.detach, local)

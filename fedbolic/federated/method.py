@@ -123,20 +123,6 @@ class Method(ABC):
         """True if a round ends, and is counted and recorded, with this exchange."""
         return True
 
-    @property
-    def once(self) -> bool:
-        """True if client state holds one-time secrets and must not be rolled back."""
-        return False
-
-    @property
-    def order(self) -> str | None:
-        """Name of the server-state entry that gives every client a place in an order, or ``None``.
-
-        Only clients need know the order: under a secure sum they agree on one, the state goes
-        without, and each finds its place in every message under ``place``.
-        """
-        return None
-
     def check_deployed(self) -> None:
         """Refuse settings that are safe in a simulation and not where every client is a node.
 
@@ -147,21 +133,6 @@ class Method(ABC):
             ValueError: Saying what to set.
         """
         return
-
-    def fine_tuning(self, epochs: int, lr: float | None) -> "Method | None":
-        """The method that fine-tunes at the clients for a personalised score; ``None``: not of use.
-
-        Args:
-            epochs: Passes over the local training data.
-            lr: Step size; ``None`` for the method's own.
-        """
-        del epochs, lr
-        return None
-
-    @property
-    def ridge_head(self) -> "Method | None":
-        """The method whose features a common ridge head uses; ``None`` if it has no features."""
-        return None
 
 
 class Phase(Method):

@@ -3,28 +3,23 @@
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data.client import HOLDOUT, Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.nn.backbone import MLP, Backbone
-from fedbolic.nn.classifier import classifier
+from fedbolic.federated.classifier_method import ClassifierMethod
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.update import Update
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.types import Params, Tree
 
 COMMON, OWN = "common.", "own."
 """Prefixes of the two models' values, which are trained side by side as one set of parameters."""
 
 
 @dataclass(frozen=True)
-class Ditto(GradientMethod):
+class Ditto(ClassifierMethod):
     r"""FedAvg, and at every client a model of its own that is pulled towards the common one.
 
     .. math:: \min_{v_k} f_k(v_k) + \tfrac{\lambda}{2} \|v_k - \theta\|^2
@@ -49,45 +44,21 @@ class Ditto(GradientMethod):
         Li et al. (2021), Eq. (1) and Algorithm 1, arXiv:2012.04221.
     """
 
-    backbone: Backbone = MLP()
-    rounds: int = 20
-    local: LocalTraining = LocalTraining()
-    lr: float = 0.1
-    optimizer: Optimizer = SGD()
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
     personal_proximal: float = 1.0
 
     def __post_init__(self) -> None:
-        check.at_least(1, rounds=self.rounds)
-        check.positive(lr=self.lr)
+        super().__post_init__()
         check.not_negative(personal_proximal=self.personal_proximal)
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
-
-    @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta)
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        parameters, buffers = self.model(meta).init(rng.at("model").number())
-        return {"parameters": parameters, "buffers": buffers}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         # The first time, the own model starts where the common one is.
-        parameters = _join(
-            message["parameters"], client_state.get("own_parameters", message["parameters"])
+        parameters, buffers = (
+            _join(message[kind], client_state.get(f"own_{kind}", message[kind]))
+            for kind in ("parameters", "buffers")
         )
-        buffers = _join(message["buffers"], client_state.get("own_buffers", message["buffers"]))
-        local = {
-            "parameters": parameters,
-            "buffers": buffers,
-            "optimizer": self.optimizer.init(parameters),
-        }
-        return local, {"shared": {"global_parameters": message["parameters"]}}
+        return self.local_state(parameters, buffers), self.context(message["parameters"], fixed={})
 
     @override
     def loss(
@@ -95,10 +66,9 @@ class Ditto(GradientMethod):
     ) -> tuple[Tensor, Params]:
         losses, updated = [], {}
         for prefix in (COMMON, OWN):
-            logits, new = model(
-                tree.part(parameters, prefix), tree.part(buffers, prefix), batch["x"], training=True
-            )
-            losses.append(cross_entropy(logits, batch["y"], reduction="none"))
+            of = tree.part(parameters, prefix), tree.part(buffers, prefix)
+            of_model, new = super().loss(model, *of, batch, context)
+            losses.append(of_model)
             updated |= {prefix + name: buffer for name, buffer in new.items()}
         return losses[0] + losses[1], updated
 
@@ -107,50 +77,36 @@ class Ditto(GradientMethod):
         global_parameters, parameters = context["shared"]["global_parameters"], local["parameters"]
         drift = {OWN + n: parameters[OWN + n] - value for n, value in global_parameters.items()}
         penalized = {n: gradients[n] + self.personal_proximal * v for n, v in drift.items()}
-        parameters, optimizer = self.optimizer.step(
-            parameters, {**gradients, **penalized}, local["optimizer"], lr=self.lr, donate=True
-        )
-        return {**local, "parameters": parameters, "optimizer": optimizer}
+        return super().step(local, {**gradients, **penalized}, context)
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        parameters, buffers = local["parameters"], local["buffers"]
-        delta = tree.subtract_(
-            tree.part(parameters, COMMON), context["shared"]["global_parameters"]
-        )
-        payload = {"delta": delta, "buffers": tree.part(buffers, COMMON)}
-        client_state = {
-            "own_parameters": tree.part(parameters, OWN),
-            "own_buffers": tree.part(buffers, OWN),
-        }
-        return Update(payload, weight=float(client.size)), client_state
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {"delta": message["parameters"], "buffers": message["buffers"]}
-
-    @override
-    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        parameters = tree.add(server_state["parameters"], total.payload["delta"])
-        return {"parameters": parameters, "buffers": total.payload["buffers"]}
+        update, _ = super().finish(_of(COMMON, local), client, context)
+        own = _of(OWN, local)
+        return update, {"own_parameters": own["parameters"], "own_buffers": own["buffers"]}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """The own model's logits; at the server's test set, where there is none, the common's."""
-        return model(
-            tree.part(local["parameters"], OWN), tree.part(local["buffers"], OWN), batch["x"]
-        )[0]
+        return super().predict(model, _of(OWN, local), batch, context)
 
     @override
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Features of the common model: those of a personal model mean nothing to others."""
-        kinds = ("parameters", "buffers")
-        common = {kind: tree.part(local[kind], COMMON) for kind in kinds}
-        return super().features(model, common, batch, context)
+        return super().features(model, _of(COMMON, local), batch, context)
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         return self.start(message, client, {} if client.id == HOLDOUT else client_state)
+
+    @override
+    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
+        return None  # every client is scored with a model of its own already
+
+
+def _of(prefix: str, local: Tree) -> Tree:
+    """The values of one of the two models."""
+    return {kind: tree.part(local[kind], prefix) for kind in ("parameters", "buffers")}
 
 
 def _join(common: Params, own: Params) -> Params:

@@ -4,31 +4,25 @@ A round, in the words of the paper's Algorithm 1: the server sends its parameter
 client trains them on its own data, and the server takes the mean of what comes back.
 """
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.classifier_method import ClassifierMethod
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, select_kind
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.nn.backbone import MLP, Backbone
-from fedbolic.nn.classifier import classifier
-from fedbolic.nn.model import Model
+from fedbolic.federated.update import Update
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)
-class FedAvg(GradientMethod):
+class FedAvg(ClassifierMethod):
     r"""Federated averaging, with FedProx's term, server momentum and a table of what is shared.
 
     .. math::
@@ -48,7 +42,8 @@ class FedAvg(GradientMethod):
         sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins, and
             a pattern that decides nothing is refused.
         proximal: FedProx's mu, at least 0; 0 is FedAvg.
-        momentum: The server's beta in [0, 1); 0 is FedAvg.
+        server_optimizer: The server's step; ``ServerSGD(momentum=0.9)`` is FedAvgM, ``ServerAdam``
+            FedAdam, and so on.
         weights: Clients count by ``size`` (training examples) or ``uniform``.
 
     Raises:
@@ -63,31 +58,20 @@ class FedAvg(GradientMethod):
         20
     """
 
-    backbone: Backbone = MLP()
-    rounds: int = 20
-    local: LocalTraining = LocalTraining()
-    lr: float = 0.1
-    optimizer: Optimizer = SGD()
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
     sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
     proximal: float = 0.0
-    momentum: float = 0.0
+    server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
-        check.at_least(1, rounds=self.rounds)
-        check.positive(lr=self.lr)
+        super().__post_init__()
         check.not_negative(proximal=self.proximal)
-        check.rate(momentum=self.momentum, below_one=True)
         check_sharing(self.sharing)
 
-    @property
     @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
-
-    @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta)
+    def weight(self, client: Client) -> float:
+        return super().weight(client) if self.weights == "size" else 1.0
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -96,36 +80,13 @@ class FedAvg(GradientMethod):
         shared = select_kind(parameters, self.sharing, "shared")
         shared_buffers = select_kind(buffers, self.sharing, "shared")
         check_patterns(self.sharing, parameters | buffers)
-        return {
-            "parameters": shared,
-            "buffers": shared_buffers,
-            "velocity": tree.zeros_like(shared) if self.momentum else {},
-            "seed": seed,
-        }
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: server_state[name] for name in ("parameters", "buffers", "seed")}
+        return {**self.server_state(shared, shared_buffers), "seed": seed}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
-        local = {
-            "parameters": values.trained,
-            "buffers": values.buffers,
-            "optimizer": self.optimizer.init(values.trained),
-        }
-        return local, {
-            "shared": {"global_parameters": message["parameters"], "fixed": values.fixed}
-        }
-
-    @override
-    def loss(
-        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
-    ) -> tuple[Tensor, Params]:
-        parameters = {**parameters, **context["shared"]["fixed"]}
-        logits, buffers = model(parameters, buffers, batch["x"], training=True)
-        return cross_entropy(logits, batch["y"], reduction="none"), buffers
+        local = self.local_state(values.trained, values.buffers)
+        return local, self.context(message["parameters"], fixed=values.fixed)
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
@@ -136,56 +97,19 @@ class FedAvg(GradientMethod):
                 for n in global_parameters
                 if n in gradients
             }
-            gradients = {
-                **gradients,
-                **{n: gradients[n] + self.proximal * v for n, v in drift.items()},
-            }
-        parameters, optimizer = self.optimizer.step(
-            local["parameters"], gradients, local["optimizer"], lr=self.lr, donate=True
-        )
-        return {**local, "parameters": parameters, "optimizer": optimizer}
+            pull = {n: gradients[n] + self.proximal * v for n, v in drift.items()}
+            gradients = {**gradients, **pull}
+        return super().step(local, gradients, context)
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        global_parameters = context["shared"]["global_parameters"]
-        payload = {
-            "delta": tree.subtract_(
-                {n: local["parameters"][n] for n in global_parameters}, global_parameters
-            ),
-            "buffers": select_kind(local["buffers"], self.sharing, "shared"),
-        }
         personal = {
-            "parameters": select_kind(local["parameters"], self.sharing, "personal"),
-            "buffers": select_kind(local["buffers"], self.sharing, "personal"),
+            kind: select_kind(local[kind], self.sharing, "personal")
+            for kind in ("parameters", "buffers")
         }
-        weight = float(client.size) if self.weights == "size" else 1.0
-        return Update(payload, weight), personal if any(personal.values()) else {}
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return {"delta": message["parameters"], "buffers": message["buffers"]}
-
-    @override
-    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        delta = total.payload["delta"]
-        if self.momentum:
-            delta = tree.add(tree.scale(server_state["velocity"], self.momentum), delta)
-        return {
-            **server_state,
-            "parameters": tree.add(server_state["parameters"], delta),
-            "buffers": total.payload["buffers"],
-            "velocity": delta if self.momentum else {},
-        }
-
-    @override
-    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        parameters = {**local["parameters"], **context["shared"]["fixed"]}
-        return model(parameters, local["buffers"], batch["x"])[0]
-
-    @override
-    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        parameters = {**local["parameters"], **context["shared"]["fixed"]}
-        return super().features(model, {**local, "parameters": parameters}, batch, context)
+        buffers = select_kind(local["buffers"], self.sharing, "shared")
+        update, _ = super().finish({**local, "buffers": buffers}, client, context)
+        return update, personal if any(personal.values()) else {}
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
@@ -194,11 +118,10 @@ class FedAvg(GradientMethod):
         return self.start(message, client, client_state)
 
     @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> "FedAvg | None":
+    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
         if "shared" not in self.sharing.values():
             return None  # already trained on nothing but the client's own data
-        local = dataclasses.replace(self.local, epochs=epochs)
-        return dataclasses.replace(self, local=local, lr=lr or self.lr)
+        return super().fine_tuning(epochs, lr)
 
     @property
     @override

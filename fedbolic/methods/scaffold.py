@@ -4,27 +4,20 @@ import dataclasses
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.classifier_method import ClassifierMethod
+from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.methods.fedavg import FedAvg
-from fedbolic.nn.backbone import MLP, Backbone
-from fedbolic.nn.classifier import classifier
-from fedbolic.nn.model import Model
-from fedbolic.optim import SGD
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)
-class Scaffold(GradientMethod):
+class Scaffold(ClassifierMethod):
     r"""Federated averaging whose local steps are freed of client drift.
 
     .. math::
@@ -49,106 +42,73 @@ class Scaffold(GradientMethod):
         Karimireddy et al. (2020), Algorithm 1 with option II, arXiv:1910.06378.
     """
 
-    backbone: Backbone = MLP()
-    rounds: int = 20
-    local: LocalTraining = LocalTraining()
-    lr: float = 0.1
     server_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        check.at_least(1, rounds=self.rounds)
-        check.positive(lr=self.lr, server_lr=self.server_lr)
+        super().__post_init__()
+        check.positive(server_lr=self.server_lr)
 
     @property
     @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
+    def server_optimizer(self) -> ServerOptimizer:
+        return ServerSGD(self.server_lr)
 
     @override
-    def model(self, meta: Meta) -> Model:
-        return classifier(self.backbone, meta)
+    def weight(self, client: Client) -> float:
+        return 1.0
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        seed = rng.at("model").number()
-        parameters, buffers = self.model(meta).init(seed)
+        server_state = super().init(meta, rng)
         return {
-            "parameters": parameters,
-            "buffers": buffers,
-            "variate": tree.zeros_like(parameters),
+            **server_state,
+            "variate": tree.zeros_like(server_state["parameters"]),
             "num_clients": meta.num_clients,
-            "seed": seed,
+            "seed": rng.at("model").number(),  # for the method that fine-tunes
         }
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: server_state[name] for name in ("parameters", "buffers", "variate", "seed")}
+        message = super().broadcast(server_state, client_id)
+        return {name: value for name, value in message.items() if name != "num_clients"}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        parameters = message["parameters"]
+        local, context = super().start(message, client, client_state)
         steps = torch.zeros((), dtype=torch.float64, device=client.no_inputs.device)
-        local = {
-            "parameters": parameters,
-            "buffers": message["buffers"],
-            "num_steps": steps,
-        }
-        own = client_state.get("own_variate") or tree.zeros_like(parameters)
-        common = {"global_parameters": message["parameters"], "variate": message["variate"]}
-        return local, {"shared": common, "own": {"variate": own}}
-
-    @override
-    def loss(
-        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
-    ) -> tuple[Tensor, Params]:
-        logits, buffers = model(parameters, buffers, batch["x"], training=True)
-        return cross_entropy(logits, batch["y"], reduction="none"), buffers
+        own = client_state.get("own_variate") or tree.zeros_like(message["parameters"])
+        shared = {**context["shared"], "variate": message["variate"]}
+        return {**local, "num_steps": steps}, {"shared": shared, "own": {"variate": own}}
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         drift = tree.subtract(context["shared"]["variate"], context["own"]["variate"])
-        direction = tree.add(gradients, drift)
-        parameters, _ = SGD().step(local["parameters"], direction, {}, lr=self.lr, donate=True)
-        return {**local, "parameters": parameters, "num_steps": local["num_steps"] + 1}
+        local = super().step(local, tree.add(gradients, drift), context)
+        return {**local, "num_steps": local["num_steps"] + 1}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        own, shared = context["own"]["variate"], context["shared"]
-        delta = tree.subtract_(local["parameters"], shared["global_parameters"])
+        update, _ = super().finish(local, client, context)
+        own = context["own"]["variate"]
         # A client without a step learned nothing of its gradient: its variate stays.
         num_steps = float(local["num_steps"])
         new = own
         if num_steps:
-            mean_gradient = tree.scale(delta, -1 / (num_steps * self.lr))
-            new = tree.add(tree.subtract(own, shared["variate"]), mean_gradient)
-        payload = {
-            "delta": delta,
-            "variate": tree.subtract(new, own),
-            "buffers": local["buffers"],
-        }
-        return Update(payload, weight=1.0), {"own_variate": new}
+            mean_gradient = tree.scale(update.payload["delta"], -1 / (num_steps * self.lr))
+            new = tree.add(tree.subtract(own, context["shared"]["variate"]), mean_gradient)
+        payload = {**update.payload, "variate": tree.subtract(new, own)}
+        return Update(payload, update.weight), {"own_variate": new}
 
     @override
     def template(self, message: Tree) -> Tree:
-        parameters = message["parameters"]
-        return {"delta": parameters, "variate": parameters, "buffers": message["buffers"]}
+        return {**super().template(message), "variate": message["parameters"]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        delta = tree.scale(total.payload["delta"], self.server_lr)
         share = len(total.clients) / server_state["num_clients"]
-        return {
-            **server_state,
-            "parameters": tree.add(server_state["parameters"], delta),
-            "variate": tree.add(
-                server_state["variate"], tree.scale(total.payload["variate"], share)
-            ),
-            "buffers": total.payload["buffers"],
-        }
-
-    @override
-    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        return model(local["parameters"], local["buffers"], batch["x"])[0]
+        change = tree.scale(total.payload["variate"], share)
+        variate = tree.add(server_state["variate"], change)
+        return {**super().server_update(server_state, total), "variate": variate}
 
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> FedAvg:

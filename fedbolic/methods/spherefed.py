@@ -1,21 +1,17 @@
 """SphereFed: features on the unit sphere, a frozen orthonormal head, and one exact calibration."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic import check
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.method import Method
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.methods.closed_form_head import ClosedFormHead
-from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.nn.classifier import CosineHead, classifier
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -26,7 +22,7 @@ _HEAD = "head.weight"
 
 
 @dataclass(frozen=True)
-class SphereFed(GradientMethod):
+class SphereFed(ClassifierMethod):
     r"""Mean squared error between cosines with fixed class vectors and the one-hot labels.
 
     .. math:: \ell(x, y) = \tfrac1C \|W \hat z(x) - e_y\|^2, \qquad \hat z = z / \|z\|
@@ -54,27 +50,19 @@ class SphereFed(GradientMethod):
         Dong et al. (2022), Sec. 3, arXiv:2207.09413.
     """
 
-    backbone: Backbone = MLP()
-    rounds: int = 20
-    local: LocalTraining = LocalTraining()
-    lr: float = 0.1
-    optimizer: Optimizer = SGD()
+    optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
     closed_form_head: bool = True
     ridge: float = 1e-4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check.at_least(1 + self.closed_form_head, rounds=self.rounds)
-        check.positive(lr=self.lr, ridge=self.ridge)
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
+        check.positive(ridge=self.ridge)
 
     @override
     def phase(self, server_state: Tree) -> Method:
-        calibrates = self.closed_form_head and server_state["round"] == self.rounds - 1
-        return ClosedFormHead(self, _HEAD, self.ridge) if calibrates else self
+        last = self.closed_form_head and server_state["round"] == self.rounds - 1
+        return ClosedFormHead(self, _HEAD, self.ridge) if last else self
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -82,67 +70,29 @@ class SphereFed(GradientMethod):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        parameters, buffers = self.model(meta).init(rng.at("model").number())
-        return {"parameters": parameters, "buffers": buffers, "round": 0}
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {name: server_state[name] for name in ("parameters", "buffers", "round")}
+        return {**super().init(meta, rng), "round": 0}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         body = _body(message["parameters"])
-        local = {
-            "parameters": body,
-            "buffers": message["buffers"],
-            "optimizer": self.optimizer.init(body),
-        }
-        return local, {"shared": {"global_parameters": body, "head": message["parameters"][_HEAD]}}
+        fixed = {_HEAD: message["parameters"][_HEAD]}
+        return self.local_state(body, message["buffers"]), self.context(body, fixed=fixed)
 
     @override
-    def loss(
-        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
-    ) -> tuple[Tensor, Params]:
-        parameters = {**parameters, _HEAD: context["shared"]["head"]}
-        cosines, buffers = model(parameters, buffers, batch["x"], training=True)
-        target = one_hot(batch["y"], cosines.shape[-1])
-        return (cosines - target).square().mean(dim=-1), buffers
-
-    @override
-    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        parameters, optimizer = self.optimizer.step(
-            local["parameters"], gradients, local["optimizer"], lr=self.lr, donate=True
-        )
-        return {**local, "parameters": parameters, "optimizer": optimizer}
-
-    @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        delta = tree.subtract_(local["parameters"], context["shared"]["global_parameters"])
-        payload = {"delta": delta, "buffers": local["buffers"]}
-        return Update(payload, weight=float(client.size)), {}
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits - one_hot(labels, logits.shape[-1])).square().mean(dim=-1)
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {"delta": _body(message["parameters"]), "buffers": message["buffers"]}
+        return {**super().template(message), "delta": _body(message["parameters"])}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        body = tree.add(_body(server_state["parameters"]), total.payload["delta"])
-        return {
-            "parameters": {**body, _HEAD: server_state["parameters"][_HEAD]},
-            "buffers": total.payload["buffers"],
-            "round": server_state["round"] + 1,
-        }
-
-    @override
-    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        parameters = {**local["parameters"], _HEAD: context["shared"]["head"]}
-        return model(parameters, local["buffers"], batch["x"])[0]
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> "SphereFed":
-        local = dataclasses.replace(self.local, epochs=epochs)
-        return dataclasses.replace(self, local=local, lr=lr or self.lr)
+        parameters = server_state["parameters"]
+        body = {**server_state, "parameters": _body(parameters)}
+        server_state = super().server_update(body, total)
+        whole = {**server_state["parameters"], _HEAD: parameters[_HEAD]}
+        return {**server_state, "parameters": whole, "round": server_state["round"] + 1}
 
 
 def _body(parameters: Params) -> Params:

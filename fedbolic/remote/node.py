@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fedbolic import tree
 from fedbolic.data.client import Client
+from fedbolic.federated.capabilities import OneTimeSecrets
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.engines.engine import torch_stream
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
@@ -148,7 +149,7 @@ class Node:
         if request["purpose"] != "train":  # what is scored and dropped leaves the memory as it is
             return {**given, "name": request["client_state"]}
         reply = {**given, "name": name}
-        beside = "" if self.method.once else request["client_state"]
+        beside = "" if isinstance(self.method, OneTimeSecrets) else request["client_state"]
         self.store.keep(name, reply, kept, beside=beside)
         return reply
 
@@ -166,7 +167,7 @@ class Node:
         # empty one knows nobody
         client_state = (
             self.store.last()
-            if self.method.once
+            if isinstance(self.method, OneTimeSecrets)
             else self.store.client_state(request["client_state"])
         )
         return client, rng, tree.to(client_state, client.no_inputs.device)
@@ -212,14 +213,16 @@ class Node:
         return self.method.phase(request["message"])
 
     def _fine_tuning_phase(self, settings: FineTune | None) -> Method | None:
-        inner = self.method.fine_tuning(settings.epochs, settings.lr) if settings else None
-        return FineTuningPhase(inner) if isinstance(inner, GradientMethod) else None
+        if settings is None or not isinstance(self.method, GradientMethod):
+            return None
+        inner = self.method.fine_tuning(settings.epochs, settings.lr)
+        return FineTuningPhase(inner) if inner else None
 
     def _ridge_head_phase(self, settings: RidgeHead | None) -> Method | None:
-        inner = self.method.ridge_head
-        if settings is None or not isinstance(inner, GradientMethod):
+        if settings is None or not isinstance(self.method, GradientMethod):
             return None
-        return RidgeHeadPhase(inner, settings.ridge)
+        inner = self.method.ridge_head
+        return RidgeHeadPhase(inner, settings.ridge) if inner else None
 
 
 _TASKS: dict[str, Callable[[Node, Tree], Tree]] = {

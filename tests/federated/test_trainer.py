@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedbolic.federated import Clip, Cohort, Evaluation, FineTune, TrainerState
+from fedbolic.federated import (
+    Clip,
+    Cohort,
+    Evaluation,
+    FineTune,
+    ServerAdam,
+    ServerSGD,
+    TrainerState,
+)
 from fedbolic.rng import Rng
 from tests.federated.simple_method import (
     SIZES,
@@ -149,7 +157,11 @@ def test_every_exchange_has_streams_of_its_own():
 RUNS = {
     "means": (Averaged(), {"cohort": Cohort(0.5)}),
     "lost between exchanges": (Relay(legs=3, lost=((1, 2), (4, 0))), {}),
-    "fedavg": (dataclasses.replace(SMALL, momentum=0.5), {"cohort": Cohort(0.5)}),
+    "fedavg": (
+        dataclasses.replace(SMALL, server_optimizer=ServerSGD(momentum=0.5)),
+        {"cohort": Cohort(0.5)},
+    ),
+    "fedadam": (dataclasses.replace(SMALL, server_optimizer=ServerAdam()), {}),
     "personal heads": (
         dataclasses.replace(SMALL, sharing={"head.*": "personal", "*": "shared"}),
         {"cohort": Cohort(0.5), "evaluation": Evaluation(2, FineTune(1))},

@@ -17,6 +17,8 @@ from fedbolic.federated import (
     LocalTraining,
     RidgeHead,
     Sequential,
+    ServerAdam,
+    ServerSGD,
 )
 from fedbolic.methods import Ditto, FedAvg, SphereFed
 from fedbolic.nn.backbone import MLP, ConvNet
@@ -41,6 +43,9 @@ backbones = (
     )
 )
 optimizers = st.builds(SGD, momentum=rates) | st.builds(Adam, beta1=rates, eps=positive)
+servers = st.builds(ServerSGD, lr=positive, momentum=rates) | st.builds(
+    ServerAdam, lr=positive, beta1=rates, tau=positive, beta2=rates
+)
 schedules = st.builds(LocalTraining, epochs=counts, batch_size=st.none() | counts)
 common = {
     "backbone": backbones,
@@ -53,7 +58,7 @@ tables = st.lists(
     st.tuples(texts, st.sampled_from(["shared", "personal", "fixed"])), max_size=3
 ).map(lambda pairs: {**dict(pairs), "*": "shared"})
 methods = (
-    st.builds(FedAvg, **common, sharing=tables, proximal=positive, momentum=rates)
+    st.builds(FedAvg, **common, sharing=tables, proximal=positive, server_optimizer=servers)
     | st.builds(Ditto, **common, personal_proximal=positive)
     | st.builds(SphereFed, **common, closed_form_head=st.booleans(), ridge=positive)
 )

@@ -95,6 +95,7 @@ def _step(
     with torch.no_grad():
         local = {**local, "buffers": tree.map(torch.Tensor.detach, buffers)}
         named = dict(zip(parameters, gradients, strict=True))
+        named = method.local.clip(named, num_axes=1)
         local = method.stacked_step(local, named, context, axes=dims[1])
         return {"local": local, "loss": state["loss"] + sums.detach(), "clamped": clamped}
 

@@ -195,8 +195,10 @@ class Evaluation:
         rng: Rng,
     ) -> list[Row]:
         """Scores at the clients after fine-tuning, under ``fine_tuned/...``."""
+        if not isinstance(method, GradientMethod):
+            return []
         inner = method.fine_tuning(settings.epochs, settings.lr)
-        if not isinstance(inner, GradientMethod):
+        if inner is None:
             return []
         messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
         results = engine.run(
@@ -224,8 +226,8 @@ class Evaluation:
         rng: Rng,
     ) -> list[Row]:
         """Scores under the head of all clients' sums, and what these cost: ``ridge_head/...``."""
-        inner = method.ridge_head
-        if not isinstance(inner, GradientMethod):
+        inner = method.ridge_head if isinstance(method, GradientMethod) else None
+        if inner is None:
             logger.warning(
                 "%s has no features for a common head: it has no ridge head", type(method).__name__
             )

@@ -9,6 +9,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
+from fedbolic.federated.capabilities import OneTimeSecrets, Ordered
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
 from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
@@ -27,7 +28,7 @@ STAGES: dict[str, type[SecureExchange]] = {
 
 
 @dataclass(frozen=True)
-class SecureSum(Method):
+class SecureSum(OneTimeSecrets):
     r"""A method with an additive aggregator, whose server sees the sum of a cohort and no summand.
 
     .. math:: y_u = x_u + G(b_u) + \sum_{v > u} G(s_{uv}) - \sum_{v < u} G(s_{uv}) \bmod q
@@ -46,8 +47,8 @@ class SecureSum(Method):
     work stay at the client. Channels cannot act on what is masked. There is no fine-tuning or
     calibration after the run, for these would send other things in the clear.
 
-    A method whose clients need places in an :attr:`~fedbolic.federated.method.Method.order` finds
-    them here without its server: each ciphertext of *shares* carries 256 bits that its sender drew
+    An :class:`~fedbolic.federated.capabilities.Ordered` method finds the places of its clients
+    here without its server: each ciphertext of *shares* carries 256 bits that its sender drew
     from the operating system, and in *sums* a client's place is the rank of its bits among the
     sharers. The server deals no order, and learns none while no client tells it. Masks of clients
     that were told different sharers do not cancel, so all in a sum that can be read have the same
@@ -121,11 +122,6 @@ class SecureSum(Method):
     def cohort(self) -> CohortKind:
         return self.method.cohort
 
-    @property
-    @override
-    def once(self) -> bool:
-        return True
-
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         least = self._protocol.least(meta.num_clients)
@@ -134,7 +130,8 @@ class SecureSum(Method):
                 f"a threshold of {least} does not suit {meta.num_clients} clients: a sum of fewer "
                 "than two tells all, and more than there are never come"
             )
-        inner, order = self.method.init(meta, rng), self.method.order
+        inner = self.method.init(meta, rng)
+        order = self.method.order if isinstance(self.method, Ordered) else None
         return {
             "stage": "cards",
             "session": 1,
@@ -158,7 +155,7 @@ class SecureSum(Method):
 
     @property
     def _protocol(self) -> Protocol:
-        ordered = self.method.order is not None
+        ordered = isinstance(self.method, Ordered)
         return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys, ordered)
 
     @override

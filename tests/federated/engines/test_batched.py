@@ -16,6 +16,7 @@ from fedbolic.federated import (
     GradientMethod,
     LocalTraining,
     Mean,
+    ServerSGD,
     gradient_method,
 )
 from fedbolic.methods import Ditto, FedAvg, Scaffold
@@ -60,10 +61,13 @@ SETTINGS = {
     "own curvature": with_(
         sharing={"*.curvature.raw": "personal", "*": "shared"}, backbone=CurvedNet()
     ),
+    "clipped gradients": with_(local=LocalTraining(2, 4, clip_norm=0.2)),
     "dropout": with_(backbone=MLP((4, 6), dropout=0.5), local=LocalTraining(2, 4)),
     "dropout at ditto": Ditto(MLP((4,), dropout=0.3), rounds=3, local=LocalTraining(2, 4)),
     "fixed": with_(sharing={"head.*": "fixed", "*": "shared"}),
-    "fedprox": with_(proximal=0.1, momentum=0.5, local=LocalTraining(2, 4)),
+    "fedprox": with_(
+        proximal=0.1, server_optimizer=ServerSGD(momentum=0.5), local=LocalTraining(2, 4)
+    ),
     "scaffold": Scaffold(NormNet(), rounds=3, local=LocalTraining(2, 4)),
     "ditto": Ditto(NormNet(), rounds=3, local=LocalTraining(2, 4, repeats=2)),
     "ditto and adam": Ditto(MLP((4,)), rounds=3, local=LocalTraining(2, 4), optimizer=Adam()),
@@ -85,7 +89,10 @@ SETTINGS = {
         HYPERFED, prototypes="trained", optimizer=Adam(), lr=0.01
     ),
     "h-ce-m": dataclasses.replace(
-        HYPERFED, objective=CrossEntropy(), aggregator=Mean(), momentum=0.5
+        HYPERFED,
+        objective=CrossEntropy(),
+        aggregator=Mean(),
+        server_optimizer=ServerSGD(momentum=0.5),
     ),
 }
 

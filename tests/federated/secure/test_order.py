@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from typing_extensions import override
 
-from fedbolic.federated import AggregatedUpdate, Method, RunStoppedError, Sequential, Sum, Update
+from fedbolic.federated import AggregatedUpdate, RunStoppedError, Sequential, Sum, Update
 from fedbolic.federated.aggregators.modular import reduce_limbs
+from fedbolic.federated.capabilities import Ordered
 from fedbolic.federated.secure import SecureSum, keys
 from fedbolic.federated.secure.masked import masks, pair_sign
 from fedbolic.federated.secure.order import place_among
@@ -29,7 +30,7 @@ from tests.remote.transports import away
 
 
 @dataclass(frozen=True)
-class Seats(Method):
+class Seats(Ordered):
     """Every client sends a one for its place, and keeps the place."""
 
     rounds: int = 1

@@ -1,0 +1,162 @@
+"""Base of methods that train one classifier on all clients by gradient steps."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic import check, tree
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.nn.classifier import classifier
+from fedbolic.nn.model import Model
+from fedbolic.optim import SGD, Optimizer
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+
+@dataclass(frozen=True)
+class ClassifierMethod(GradientMethod):
+    """Base of methods that train one classifier by gradient steps; unchanged, it is plain FedAvg.
+
+    A method overrides what differs from FedAvg. The server's state holds ``parameters``,
+    ``buffers`` and the server optimiser's state ``optimizer``, which is not sent; a payload holds
+    ``delta`` and ``buffers``.
+
+    Args:
+        backbone: The network from inputs to features; a linear head follows.
+        rounds: Communication rounds, at least 1.
+        local: Local epochs and batch size.
+        lr: Local step size, above 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    backbone: Backbone = MLP()
+    rounds: int = 20
+    local: LocalTraining = LocalTraining()
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The local optimiser, started afresh each round; a field where users choose it."""
+        return SGD()
+
+    @property
+    def server_optimizer(self) -> ServerOptimizer:
+        """The server's step; a field where users choose it."""
+        return ServerSGD()
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
+    def weight(self, client: Client) -> float:
+        """Weight of a client in the aggregate; by default its number of training examples."""
+        return float(client.size)
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        parameters, buffers = self.model(meta).init(rng.at("model").number())
+        return self.server_state(parameters, buffers)
+
+    def server_state(self, parameters: Params, buffers: Params) -> Tree:
+        """The server's first state, from the values that clients are sent."""
+        optimizer = self.server_optimizer.init(parameters)
+        return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
+
+    @override
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return {name: value for name, value in server_state.items() if name != "optimizer"}
+
+    @override
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        parameters, buffers = message["parameters"], message["buffers"]
+        return self.local_state(parameters, buffers), self.context(parameters, fixed={})
+
+    def local_state(self, parameters: Params, buffers: Params) -> Tree:
+        """``local`` before the first step."""
+        optimizer = self.optimizer.init(parameters)
+        return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
+
+    def context(self, global_parameters: Params, fixed: Params) -> Tree:
+        """``context`` of a round: the parameters the delta is taken from, and untrained ones."""
+        return {"shared": {"global_parameters": global_parameters, "fixed": fixed}}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        parameters = {**parameters, **context["shared"]["fixed"]}
+        logits, buffers = model(parameters, buffers, batch["x"], training=True)
+        return self.losses(logits, batch["y"]), buffers
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of every example of a batch; by default the cross-entropy."""
+        return cross_entropy(logits, labels, reduction="none")
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        parameters, optimizer = self.optimizer.step(
+            local["parameters"], gradients, local["optimizer"], lr=self.lr, donate=True
+        )
+        return {**local, "parameters": parameters, "optimizer": optimizer}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        global_parameters = context["shared"]["global_parameters"]
+        trained = {name: local["parameters"][name] for name in global_parameters}
+        payload = {
+            "delta": tree.subtract_(trained, global_parameters),
+            "buffers": local["buffers"],
+        }
+        return Update(payload, self.weight(client)), {}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"delta": message["parameters"], "buffers": message["buffers"]}
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        parameters, optimizer = self.server_optimizer.step(
+            server_state["parameters"], total.payload["delta"], server_state["optimizer"]
+        )
+        buffers = total.payload["buffers"]
+        return {
+            **server_state,
+            "parameters": parameters,
+            "buffers": buffers,
+            "optimizer": optimizer,
+        }
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        return model(parameters, local["buffers"], batch["x"])[0]
+
+    @override
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        return super().features(model, {**local, "parameters": parameters}, batch, context)
+
+    @override
+    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
+        local = dataclasses.replace(self.local, epochs=epochs)
+        return dataclasses.replace(self, local=local, lr=lr or self.lr)
