@@ -68,8 +68,8 @@ def check_patterns(sharing: Mapping[str, SharingKind], names: Iterable[str]) -> 
         if not free and pattern != "*":
             before = deciding[matched[0]]
             raise ValueError(
-                f"sharing of {pattern!r} decides nothing, as {before!r} stands above it and "
-                f"already matches {matched[0]!r}: put the narrower pattern first"
+                f"sharing of {pattern!r} has no effect: the earlier row {before!r} already matches "
+                f"{matched[0]!r}; put the narrower pattern first"
             )
         deciding |= dict.fromkeys(free, pattern)
 

@@ -254,7 +254,7 @@ def frank_wolfe(
     for _ in range(steps):
         products = gram @ p
         tau = int(products.argmin())
-        slope = p @ (products - products[tau])  # no negative term: no cancellation
+        slope = p @ (products - products[tau])  # all terms are non-negative: no cancellation
         square = p @ products - 2 * products[tau] + gram[tau, tau]
         # Eq. (11) is 0 / 0, up to rounding, once the most conflicting vector is the step itself
         if slope <= len(p) * torch.finfo(p.dtype).eps * (p @ products).abs() or square <= 0:

@@ -133,7 +133,7 @@ class SecureExchange(Phase):
     Args:
         inner: The method, or its phase, whose sum is computed.
         protocol: Settings shared by all parties.
-        roster: Clients of this sum; ``None`` if the state or message does not hold them.
+        roster: Roster of this sum; ``None`` if neither the server state nor the message holds it.
     """
 
     inner: Method
@@ -239,6 +239,6 @@ def ids_of(tensor: Tensor, among: Sequence[int], *, least: int, own: int, what: 
     """
     ids = tensor.tolist()
     if ids != sorted(set(ids)) or not set(ids) <= set(among) or own not in (-1, *ids):
-        raise ValueError(f"the server says that clients {ids} {what}, which cannot be")
+        raise ValueError(f"the server says that clients {ids} {what}, which cannot be true")
     check_enough(len(ids), least, what)
     return ids

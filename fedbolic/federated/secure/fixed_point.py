@@ -88,7 +88,7 @@ class FixedPoint:
         else:
             found = [v - self.modulus if v > half else v for v in from_limbs(limbs)]
             if any(abs(value) > 2**62 for value in found):
-                raise ValueError("the sum exceeds its range: a client sent a summand that is too large")
+                raise ValueError("the sum is out of range: some client sent too large a number")
             whole = torch.tensor(found, dtype=torch.int64)
         return whole if dtype == torch.int64 else whole.double() / 2.0**self.fraction_bits
 
@@ -107,7 +107,7 @@ class Residues:
         """Limbs of one summand, unchanged.
 
         Args:
-            values: Limbs.
+            values: Limbs of integers below q.
             num_summands: Ignored: this sum may wrap around.
         """
         del num_summands

@@ -154,8 +154,8 @@ class SecureSum(Method):
     def check_deployed(self) -> None:
         if self.threshold is None:
             raise ValueError(
-                "SecureSum needs a threshold if clients are nodes, got None, which would depend on "
-                "the number of clients: set threshold to about 2/3 of the participants"
+                "SecureSum needs a threshold where clients are nodes, got None, which would depend "
+                "on the number of clients: set threshold to about 2/3 of the participants"
             )
         self.method.check_deployed()
 
