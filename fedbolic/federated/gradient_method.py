@@ -72,8 +72,7 @@ class BatchPlan:
     """Batches and random draws of one client's round, fixed before the first step.
 
     Args:
-        positions: Positions of the examples of every step; short batches are padded with position
-            0.
+        positions: Positions of the examples of every step; position 0 pads short batches.
         lengths: Number of valid positions in each row of ``positions``.
         draws: Random numbers, with a leading axis of steps.
     """
@@ -166,7 +165,7 @@ class GradientMethod(Method):
 
     @abstractmethod
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        """``local`` after one step, which must be elementwise; the result may reuse its storage."""
+        """``local`` after one step; the result may reuse the storage of ``local``."""
 
     def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
         """Batched :meth:`step`: arguments and result have a leading axis of clients.
@@ -251,9 +250,13 @@ class GradientMethod(Method):
         return model, {**local, "buffers": buffers}, context, self.plan(model, client, rng)
 
     def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
-        """Batches and random draws of one client's round."""
+        """Batches and random draws of one client's round.
+
+        A model that mixes the examples of a batch, as batch norm does, skips batches of one
+        example.
+        """
         positions, lengths = self.local.order(client.size, rng)
-        if model.mixes_examples:  # batch norm has no variance to divide by in a batch of one
+        if model.mixes_examples:  # one example has no variance to divide by
             positions, lengths = positions[lengths > 1], lengths[lengths > 1]
         batch_size = self.local.batch_size or client.size
         draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())

@@ -30,7 +30,7 @@ class Method(ABC):
     @property
     @abstractmethod
     def aggregator(self) -> Aggregator:
-        """Aggregator of the payloads of a round."""
+        """Aggregator of the client updates of an exchange."""
 
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -97,7 +97,7 @@ class Method(ABC):
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         """Figures of the trained model, by names that are valid in file names; by default empty.
 
-        Called once, after the last round, without gradients. A run saves the figures with its
+        Called once, after the last round and without gradients. A run saves the figures next to its
         metrics.
 
         Args:
@@ -153,7 +153,7 @@ class Method(ABC):
         return
 
     def fine_tuning(self, epochs: int, lr: float | None) -> "Method | None":
-        """Method that fine-tunes at the clients, for personalised scores; ``None`` if it has none.
+        """Method that fine-tunes at the clients, for personalised scores; ``None`` if unsupported.
 
         Args:
             epochs: Passes over the local training data.

@@ -91,7 +91,7 @@ class Trainer:
 
         Raises:
             ValueError: If a channel does not fit the first aggregator, the method does not fit the
-                data, or the engine does not fit the clients.
+                data or a deployment, or the engine does not fit the clients.
         """
         self.engine.check(data.clients)
         if isinstance(self.engine, Remote):

@@ -101,7 +101,7 @@ class Protocol:
         if len({*shown, *map(roster.mask_key, roster.members)}) < 2 * size:
             raise ValueError("the roster has the same public key twice")
         if forged := roster.forged():
-            raise ValueError(f"the cards of clients {forged} lack a valid signature for this sum")
+            raise ValueError(f"the cards of clients {forged} are not signed by them for this sum")
         folder, seen = self.keys, own.get("known", {})
         if folder is not None:
             roster.check_identities(lambda i: read_identity(folder, i))
