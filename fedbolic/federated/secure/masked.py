@@ -57,7 +57,7 @@ class MaskedSum(Aggregator):
         )
 
     def _form(self, client_id: int, payload: Tree) -> tuple[object, ...] | None:
-        """Form of a vector, equal for all that can be added; ``None`` if the vector is not valid."""
+        """Form of a vector, equal for all vectors of a sum; ``None`` if it is not valid."""
         form, signature = payload.get("form"), tree.signature(payload)
         names = [name for name, _ in self.moduli]
         if payload.keys() != {"form", "signature", *names} or not isinstance(form, str):
