@@ -36,9 +36,9 @@ class MinNorm(Aggregator):
 
     The step conflicts with no client: :math:`\langle \Delta_k, \Delta^* \rangle \ge |\Delta^*|^2`
     for all k. It combines ``payload["delta"]``; of every other part it returns the weighted mean,
-    or the maximum for integers. Clients of weight 0 do not influence the step, nor do clients whose
-    delta is 0 or below 1e-8 of the median nonzero length. A delta that is not finite excludes its
-    client entirely, with a warning.
+    or the maximum for integers. The hull excludes clients of weight 0 and clients whose delta is 0
+    or below 1e-8 of the median nonzero length. A delta that is not finite excludes its client from
+    everything, with a warning.
 
     The least-norm point is unique. Its weights are not unique if the deltas are affinely dependent,
     as any n + 2 deltas of n parameters are. Where the step depends on these weights (``l2``,
