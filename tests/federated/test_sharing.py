@@ -57,7 +57,7 @@ def test_an_error_names_the_pattern_and_what_is_near(pattern, near):
 
 
 def test_a_row_below_one_that_takes_its_names_is_refused():
-    with pytest.raises(ValueError, match=r"'head.\*' decides nothing, as '\*' stands above"):
+    with pytest.raises(ValueError, match=r"'head.\*' has no effect: the earlier row '\*'"):
         check_patterns({"*": "shared", "head.*": "personal"}, NAMES)
 
 

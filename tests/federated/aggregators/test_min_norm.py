@@ -269,8 +269,8 @@ def test_a_change_that_is_not_finite_is_left_out_of_everything(caplog):
     ("sent", "message"),
     [
         ([], "no update"),
-        ([{"parameters": {}}], r"client 0 sent \['parameters'\]: MinNorm needs its 'change'"),
-        ([{"delta": {"a": torch.tensor([np.nan])}}], "no client sent a finite change"),
+        ([{"parameters": {}}], r"client 0 sent \['parameters'\]: MinNorm needs the part 'delta'"),
+        ([{"delta": {"a": torch.tensor([np.nan])}}], "no client sent a finite delta"),
         (
             [{"delta": {"a": torch.ones(2)}}, {"delta": {"a": torch.ones(3)}}],
             "client 1 sent a payload of another form",

@@ -219,7 +219,7 @@ def test_a_loss_that_is_already_a_mean_is_refused(engine):
     method = Averaging(MLP((4,)), rounds=2, local=LocalTraining(1, 4))
     for _, update, _ in exchange(engine, method, federation(SIZES)):
         assert isinstance(update, Failure)
-        assert "the loss must give a number per example" in str(update.error)
+        assert "the loss must return one number per example" in str(update.error)
 
 
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])

@@ -170,7 +170,7 @@ def test_a_tree_is_read_back_from_its_numbers(modulus):
     assert torch.equal(total["c"]["d"], summand["c"]["d"])
     assert like["a"].dtype == torch.uint8
     assert like["c"]["d"] == 0
-    with pytest.raises(ValueError, match="the form is of 5 numbers"):
+    with pytest.raises(ValueError, match="the form has 5 numbers"):
         decode_tree(torch.cat([limbs, limbs]), code, form_of(payload, summand), "cpu")
 
 

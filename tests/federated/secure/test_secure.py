@@ -175,7 +175,7 @@ def test_a_client_answers_every_exchange_once():
         phase = method.phase(before.server_state)
         message = phase.broadcast(before.server_state, 3)
         phase.local_update(message, TEN.clients[3], before.client_states.get(3, {}), RNG)
-        with pytest.raises(ValueError, match=r"serve one secure sum, once|a replay"):
+        with pytest.raises(ValueError, match=r"used once, in one secure sum|a replay"):
             phase.local_update(message, TEN.clients[3], after.client_states[3], RNG)
 
 
