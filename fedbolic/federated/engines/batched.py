@@ -131,7 +131,7 @@ class Batched(Engine):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> Iterator[dict[int, ClientTask | Client]]:
-        """Groups of consecutive clients that fit in memory; the client replaces a failed task."""
+        """Groups of clients that fit in memory: the task of each, or the client if that failed."""
         footprint, tasks, taken = MemoryEstimate(method), {}, LIBRARIES
         for client in clients:
             message, memory = messages[client.id], client_states.get(client.id, {})
