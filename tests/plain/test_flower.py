@@ -200,7 +200,7 @@ def test_a_run_that_needs_all_stops_at_a_killed_supernode_and_resume_finishes_it
     kill_node(1, path)
     code, said = ended(process)
     assert code == 1
-    assert "stopped: 2 of 3 clients answered, and 3 must: {1:" in " ".join(said.split())
+    assert "stopped: 2 of 3 clients replied, fewer than least=3: {1:" in " ".join(said.split())
     assert server_state(path)["round"] == 1
     code, said = ended(federation("resume", path))
     assert code == 0, said

@@ -132,7 +132,7 @@ def test_the_app_does_what_sequential_does(settings, runs, tmp_path):
 def test_an_app_that_is_run_again_goes_on(settings, runs, tmp_path):
     said = serve(settings, tmp_path, lives={12: 1}, least=3)
     assert said["code"] == 1
-    assert said["error"] == "2 of 3 clients answered, and 3 must: {2: 'its node is gone'}"
+    assert said["error"] == "2 of 3 clients replied, fewer than least=3: {2: 'its node is gone'}"
     far = runs / "far" / "seed0"
     assert torch.load(far / "state.pt", weights_only=True)["round"] == 1
     assert serve(settings, tmp_path, least=3)["code"] == 0
@@ -148,7 +148,7 @@ def test_without_a_client_a_run_goes_on_if_it_may(settings, runs, tmp_path):
 
 def test_a_missing_node_is_named_and_nothing_is_written(settings, runs, tmp_path):
     said = serve(settings, tmp_path, gone={11}, timeout=0.01)
-    assert said == {"code": 1, "error": "2 of 3 clients came within 0.01 seconds: [0, 2]"}
+    assert said == {"code": 1, "error": "2 of 3 clients joined within 0.01 seconds: [0, 2]"}
     assert not runs.exists()
 
 
@@ -181,7 +181,7 @@ def test_a_node_takes_the_number_of_clients_from_its_own_configuration(settings,
 
 def test_what_is_no_letter_is_refused():
     records = flwr.RecordDict({"text": flwr.ConfigRecord({"text": "{}"})})
-    with pytest.raises(ValueError, match="a message has other records than a tree has"):
+    with pytest.raises(ValueError, match="a message must have one text and its tensors as records"):
         app.from_records(records)
 
 

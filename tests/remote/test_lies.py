@@ -305,7 +305,7 @@ def test_who_comes_later_does_not_take_the_place_of_another(tmp_path, caplog):
     post.nodes[5] = post.nodes[998]
     far, _ = next(run)
     assert_near(far.server_state, plain.server_state, 1e-12)
-    assert "node 5 is not taken for a client: client 2 is another node" in caplog.text
+    assert "node 5 is not accepted as a client: client 2 already has another node" in caplog.text
 
 
 def test_there_are_many_lies():

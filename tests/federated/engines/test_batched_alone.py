@@ -190,8 +190,8 @@ class Constant(FedAvg):
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        (Majority(), "it makes no steps"),
-        (Constant(MLP((4,)), rounds=2), "it has a local_update of its own"),
+        (Majority(), "it takes no gradient steps"),
+        (Constant(MLP((4,)), rounds=2), "it overrides local_update or batches"),
     ],
 )
 def test_what_is_not_given_in_steps_is_run_one_by_one_and_said_once(

@@ -261,7 +261,7 @@ def test_a_worker_killed_at_work_costs_the_rest_of_its_share_and_is_replaced(poo
     for i in lost:
         text = f"client {i} is left out of this exchange: WorkerError: worker 1 (process "
         assert text in caplog.text
-    assert f"(process {before[1]}) was killed by SIGKILL before it was done" in caplog.text
+    assert f"(process {before[1]}) was killed by SIGKILL before it finished" in caplog.text
     _, rows = train(Averaged(), DATA, engine=pool, state=positions[-1])
     assert rows_of(rows, "clients/failed") == [0]
     after = {index: worker.process.pid for index, worker in pool.workers.items()}
@@ -281,7 +281,7 @@ def test_others_go_on_if_a_worker_cannot_be_started_again(caplog, monkeypatch):
         run = Trainer(engine=pool).run(SMALL, DATA, RNG)
         first, _ = next(run)
         monkeypatch.setattr("fedbolic.federated.engines.workers.Worker", no_process)
-        for index, rest in ((1, "1 of 2 workers go on"), (0, "")):
+        for index, rest in ((1, "1 of 2 workers remain"), (0, "")):
             os.kill(pool.workers[index].process.pid, signal.SIGKILL)
             pool.workers[index].process.join()
             if rest:
@@ -324,7 +324,7 @@ def test_whoever_stops_early_leaves_no_process_at_work(pools):
     messages = {client.id: server_state for client in DATA.clients}
     answers = pool.run(Averaged(), messages, DATA.clients, {}, RNG)
     next(answers)
-    with pytest.raises(ValueError, match="the workers are at another exchange"):
+    with pytest.raises(ValueError, match="the workers run another exchange"):
         next(pool.run(Averaged(), messages, DATA.clients, {}, RNG))
     answers.close()
     assert not any(worker.pending for worker in pool.workers.values())

@@ -176,7 +176,7 @@ def test_if_everybody_fails_there_are_no_rows_and_the_run_ends(caplog):
     assert not [row for row in rows if row.name.startswith("ridge_head/")]
     said = [r.getMessage() for r in caplog.records]
     assert len([m for m in said if "no features today" in m]) == 4
-    assert "Featureless has no ridge head" in said[-1]
+    assert "Featureless gets no ridge head" in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_without_a_global_model_there_are_no_rows_and_it_is_said_once(method, ca
     assert not [row for row in rows if row.name.startswith("ridge_head/")]
     (said,) = [r.getMessage() for r in caplog.records]
     name = type(method).__name__
-    assert said == f"{name} has no features for a common head: it has no ridge head"
+    assert said == f"{name} has no common features, so it gets no ridge head"
 
 
 def test_without_holdout_it_is_scored_at_the_clients_only():
