@@ -258,7 +258,7 @@ class Adam(Optimizer):
         points, mean, square = given
         lined_up = [_lying_as(x, g) for x, g in zip(points, _of(gradients, names), strict=True)]
         numbers = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        torch._fused_adam_(  # type: ignore[attr-defined]  # the public call counts every row
+        torch._fused_adam_(  # type: ignore[attr-defined]  # the public adam() counts per row
             *map(rows, (points, lined_up, mean, square)),
             [],
             list(step.float().reshape(-1).unbind()) * len(names),

@@ -24,8 +24,8 @@ class Manifold(ABC):
     Every space satisfies these laws up to rounding: ``logmap(x, expmap(x, u)) = u``;
     ``norm(x, logmap(x, y)) = dist(x, y)``; ``dist`` is a metric; ``transp`` preserves ``inner``;
     ``dist`` scales with the unit of length, :math:`1 / \sqrt c`. An operation whose name ends in
-    ``0`` is the one of the same name at the origin. Operations replace a point off the space by
-    ``projx`` of it and raise no error, because they do not inspect tensors; ``require`` does.
+    ``0`` is the one of the same name at the origin. Operations read a point ``x`` off the space as
+    ``projx(x)``. They raise no error, because they do not inspect tensors; ``require`` does.
 
     ``c`` is a number, or a tensor that broadcasts with the result of ``dist`` (or of ``cdist``), so
     a record is one space, or one space per client or per sample. Operations on float16 and bfloat16
@@ -74,7 +74,7 @@ class Manifold(ABC):
 
     @abstractmethod
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        """The end of the geodesic from ``x`` with the initial tangent ``u`` and its length."""
+        """The point reached at time 1 by the geodesic from ``x`` with initial velocity ``u``."""
 
     @abstractmethod
     def expmap0(self, u: PointTensor) -> PointTensor:
@@ -126,7 +126,7 @@ class Manifold(ABC):
 
         Args:
             points: One or more points.
-            weights: Numbers of 0 or more, not all 0, of any sum; all equal by default.
+            weights: Numbers of 0 or more, not all 0, of any total; all equal by default.
 
         References:
             Law et al. (2019), Eq. (12), PMLR 97; Chen et al. (2022), Eq. (10), arXiv:2105.14686.

@@ -9,7 +9,7 @@ from fedbolic.manifolds.manifold import Manifold, PointTensor, Scalars
 from fedbolic.manifolds.numerics import per_point, to_point, unit
 
 _NEAR = 1e-6
-"""Squared distance in radii below which ``k coth k`` is taken as 1, an error of a third of it."""
+"""Squared distance in radii below which ``k coth(k)`` is taken as 1; the error is a third of it."""
 
 
 @to_point
@@ -54,7 +54,7 @@ def frechet_mean(
     Args:
         space: Space of the points.
         points: One or more points.
-        weights: Numbers of 0 or more, not all 0, of any sum; all equal by default.
+        weights: Numbers of 0 or more, not all 0, of any total; all equal by default.
         steps: Number of Newton steps; 8 reach float64 precision for points within 10 radii.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Pairwise distances, and means of sets of points."""
+"""Pairwise distances, and the weights and lengths of centroids."""
 
 from dataclasses import replace
 from typing import Any, TypeAlias, cast

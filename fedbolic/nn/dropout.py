@@ -29,7 +29,7 @@ class _Coins(nn.Module):
         seed = self.dropout_seed
         own = torch.Size(shape[seed.ndim :])
         words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
-        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two of each word
+        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two per word
         self.dropout_seed = seed + 1
         least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
         kept = coins.bitwise_xor_(-(2**31)) >= least  # an unsigned comparison on signed integers

@@ -45,7 +45,7 @@ def weighted(
 
     Raises:
         ValueError: If edges or weights have the wrong shape or dtype, a sparse matrix comes with
-            ``weight``, or a bipartite graph is to be normalised or to get self loops.
+            ``weight``, or a bipartite graph with ``normalize`` or ``add_self_loops``.
     """
     if is_sparse(adj):
         if weight is not None:

@@ -74,7 +74,7 @@ class LorentzConv(_Convolution):
         bias: Whether the linear map learns a bias.
         normalize: Whether to multiply edge weights by :math:`1 / \sqrt{d_i d_j}` as in a GCN, with
             :math:`d_i` the sum of the weights of the edges to :math:`i`.
-        add_self_loops: Whether to add an edge of weight 1 to itself to each node without one.
+        add_self_loops: Whether to add a self loop of weight 1 to each node without one.
         curvature: Minus the sectional curvature of inputs and outputs, a number or a ``Curvature``,
             which layers may share.
 
@@ -172,7 +172,7 @@ class HGCNConv(_Convolution):
         out_features: Dimensions of the output space.
         bias: Whether to learn the bias :math:`b`.
         normalize: As in ``LorentzConv``, before the weights are divided by their sum.
-        add_self_loops: Whether to add an edge of weight 1 to itself to each node without one.
+        add_self_loops: Whether to add a self loop of weight 1 to each node without one.
         local: Whether to take the mean in the tangent space at the node itself, as in the paper, or
             at the origin, which costs less and is the default of the authors' code.
         activation: Function :math:`\sigma` of tangents at the origin, such as ``torch.relu``;

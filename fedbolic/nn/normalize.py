@@ -15,7 +15,7 @@ from fedbolic.nn.space import HyperbolicModule, wide
 
 
 class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
-    r"""Batch norm of points: translated to a learnt centroid and scaled about it.
+    r"""Batch norm of points, with a learnt centroid and a learnt scale about it.
 
     With :math:`\mu` the centroid of the batch and :math:`T_{a \to b}` the translation that maps
     :math:`a` to :math:`b` along the geodesic between them,
@@ -29,7 +29,7 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
     :math:`\beta`. (The reference scales tangents, which moves the centroid.) In flat space the
     layer is ordinary batch norm.
 
-    Training updates running statistics, which replace those of the batch in evaluation, where an
+    Training updates running statistics. Evaluation uses them in place of those of the batch, so an
     output depends on its own input only. ``running_mean`` holds the space coordinates of a point
     that moves along geodesics; ``running_var`` is unbiased (``N / (N - 1)``) as in torch.
 

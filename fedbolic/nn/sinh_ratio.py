@@ -1,8 +1,8 @@
-"""Scaled ``asinh`` and ``sinh`` with hand-written derivatives, which dominate the time of a head.
+"""Scaled ``asinh`` and ``sinh`` with hand-written derivatives.
 
-Compositions of torch functions would need ``where``, which costs more than a matrix product on the
-CPU, as does ``torch.asinh``. ``torch.compile`` does not support functions with a forward derivative
-and gets the composed form, which it fuses.
+A head spends most of its time here. Compositions of torch functions would need ``where``, which
+costs more than a matrix product on the CPU, as does ``torch.asinh``. ``torch.compile`` does not
+support functions with a forward derivative; it is given the composed form, which it fuses.
 """
 
 import math
