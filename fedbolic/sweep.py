@@ -41,19 +41,19 @@ def sweep(
 
     Args:
         base: Configuration file that all rows share. On the command line, this path and those of
-            ``published`` may be relative to the sweep's own file.
+            published may be relative to the sweep's own file.
         rows: Settings in which each row differs from the base, by name of the row and dotted
             option. A row that selects another class keeps those settings of the base that the new
             class has, too.
         common: Settings in which all rows differ from the base, by dotted option; a row's own
             settings take precedence.
-        grid: Values to run every row with, by dotted option; each combination becomes a row. Values
-            of ``method.lr`` turn row ``A`` into ``A lr=0.1`` and ``A lr=0.3``.
+        grid: Values to run every row with, by dotted option; each combination becomes a row. Two
+            values of method.lr turn the row "A" into "A lr=0.1" and "A lr=0.3".
         seeds: Seeds, all different; every row runs once with each.
         published: CSV files of published numbers, with the columns row, setting, column, value and
             source.
         settings: Common settings of each experimental setting, by its name in those files; they
-            take precedence over ``common``. Every row runs in every setting, in the folder
+            take precedence over common. Every row runs in every setting, in the folder
             RUNS/NAME/SETTING, and each setting gets its own table.
         name: Name of the sweep, whose runs are saved in RUNS/NAME/ROW/seedSEED. Defaults to the
             stem of the configuration file, or "sweep".
