@@ -87,7 +87,7 @@ def _find_classes_here() -> None:
 
 @contextlib.contextmanager
 def _saying_how_to_go_on(command: str, words: Sequence[str]) -> Iterator[None]:
-    """Add the command that continues to an interrupt that does not name one yet."""
+    """Name the command that continues in the message of an interrupt that lacks one."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -99,7 +99,7 @@ def _saying_how_to_go_on(command: str, words: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_the_run(settings: dict[str, Any], bar: ProgressBar | None = None) -> Iterator[None]:
-    """Add the command that resumes the run to an interrupt."""
+    """Name the command that resumes the run in the message of an interrupt."""
     path = settings["runs"] / (settings["name"] or "run") / f"seed{settings['seed']}"
     mine = not (path.exists() and settings["overwrite"])
     try:
@@ -204,7 +204,7 @@ def command_line() -> ArgumentParser:
     command.add_argument("run", type=Path, help="Folder of the run.")
     commands.add_subcommand("resume", command, help=_first_line(resume))
     command = new_parser()
-    command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or of several runs.")
+    command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
     commands.add_subcommand("report", command, help=_first_line(report))
     return parser
 

@@ -30,7 +30,7 @@ class _Open:
         self.num_values += 1
         self.size += size
         if self.size > SIZE:
-            raise _refused(f"more than {SIZE} values, those of aliases counted every time", mark)
+            raise _refused(f"more than {SIZE} values with aliases expanded", mark)
 
 
 def refuse_unclear(text: str) -> None:
