@@ -170,7 +170,7 @@ def test_every_number_that_may_be_asked_for_has_its_range_in_the_help(config, mo
 
 def test_the_help_is_the_docstring():
     text = " ".join(parser_of(run).format_help().split())
-    assert "Threads of one operation on the CPU" in text
+    assert "Number of CPU threads per operation" in text
     assert "default: 1" in text
     assert "overwrite" not in text
 

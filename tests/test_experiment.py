@@ -352,7 +352,7 @@ OUTSIDE = functools.partial(DiscFigure, torch.full((1, 2), 9.0), torch.zeros(1).
     ("figures", "message"),
     [
         (lambda self, state, data: 1 / 0, "division by zero"),
-        (lambda self, state, data: {"../heads": weights(state, data)["heads"]}, "name a file"),
+        (lambda self, state, data: {"../heads": weights(state, data)["heads"]}, "be file names"),
         (lambda self, state, data: {"a": OUTSIDE()}, "unit disc"),
     ],
 )

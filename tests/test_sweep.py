@@ -246,7 +246,7 @@ def test_a_row_that_stops_lets_the_others_end(base, tmp_path):
         ({"seeds": ()}, "num_seeds"),
         ({"seeds": (1, 2, 1)}, r"seeds must differ .* \[1, 2, 1\]"),
         ({"jobs": 0}, "jobs must be at least 1"),
-        ({"settings": {"../out": {}}}, "setting '../out' must be named by a text"),
+        ({"settings": {"../out": {}}}, "setting '../out' must have a name that is a folder"),
         ({"rows": {"good": None, "wrong": {"method.lr": -1}}}, "lr must be a positive"),
         ({"rows": {"a/b": None}}, "row 'a/b'"),
         ({"rows": {".": None}}, r"row '\.'"),

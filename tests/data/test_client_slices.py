@@ -110,7 +110,7 @@ def test_pickled_clients_are_the_same():
 
 
 def test_lengths_must_add_up_to_those_of_the_splits():
-    with pytest.raises(ValueError, match="add up to others"):
+    with pytest.raises(ValueError, match="add up to those of the splits"):
         ClientSlices((examples(2), examples(0), examples(0)), torch.tensor([[3], [0], [0]]), META)
 
 

@@ -109,7 +109,7 @@ def test_a_download_cut_short_is_refused_and_not_kept(server, folder):
 
 
 def test_an_unreachable_server_is_named(server, nobody):
-    with pytest.raises(ConnectionError, match="place it in a folder") as caught:
+    with pytest.raises(ConnectionError, match="set root to a folder") as caught:
         fetch([f"{server.url}/none/f", nobody], KNOWN, name="f")
     assert f"{server.url}/none/f: 404" in str(caught.value)
     assert nobody in str(caught.value)

@@ -130,7 +130,7 @@ SPELLS = {
 def test_reading_a_pickle_runs_nothing_of_it(spell, protocol, tmp_path):
     file, done = tmp_path / "ind.cora.graph", tmp_path / "done"
     file.write_bytes(pickle.dumps(SPELLS[spell](done), protocol))
-    with pytest.raises(ValueError, match="holds something else than the published numbers"):
+    with pytest.raises(ValueError, match="does not hold the published numbers"):
         planetoid.unpickle(file)
     assert not done.exists()
     assert "antigravity" not in sys.modules
@@ -221,7 +221,7 @@ def test_a_file_of_arxiv_without_numbers_is_named(tmp_path):
     (folder / "raw").mkdir(parents=True)
     for name, data in arxiv_files(**{"node-label": "cs.LG\n"}).items():
         (folder / name).write_bytes(data)
-    with pytest.raises(ValueError, match=r"node-label.csv.gz is not what was published"):
+    with pytest.raises(ValueError, match=r"node-label.csv.gz is not as published"):
         Arxiv().read(Rng(0), tmp_path, download=False)
 
 

@@ -143,7 +143,7 @@ def test_a_client_of_one_node_is_trained_and_not_scored():
 
 def test_a_client_with_nothing_to_learn_from_is_refused():
     graph, rate, rng = learning([0, 3])
-    with pytest.raises(ValueError, match="client 1 has 2 nodes and none to learn from: use fewer"):
+    with pytest.raises(ValueError, match="client 1 has 2 nodes but no training node: use fewer"):
         Graphs(graph, Parts([0, 1, 2, 3], [4, 5]), train_rate=rate).load(rng)
 
 

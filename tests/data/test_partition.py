@@ -212,7 +212,7 @@ def test_wrong_fields_are_refused(build, message):
         (IID(6), "6 clients cannot share 5 examples: ask for 5 or fewer"),
         (Shards(2, 3), "6 shards cannot share 5 examples"),
         (Dirichlet(6, min_size=0), "6 clients cannot share 5 examples"),
-        (Dirichlet(2, min_size=3), "the 5 there are: use min_size=2 or less"),
+        (Dirichlet(2, min_size=3), "the 5 available: use min_size=2 or less"),
     ],
 )
 def test_too_few_examples_are_refused(partition, message):

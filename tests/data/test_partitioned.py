@@ -198,7 +198,7 @@ def test_wrong_fields_are_refused_before_anything_is_read(fields, message):
         (Partitioned(Numbered(), IID(61)), "61 clients cannot share 60 examples"),
         (Partitioned(Numbered(), IID(2), num_train=61), "num_train is 61, but there are 60"),
         (Partitioned(Numbered(), IID(2), num_test=6), "num_test is 6, but there are 5"),
-        (Partitioned(Numbered(), IID(2), pool=2), "pool is 2, but the examples are no images"),
+        (Partitioned(Numbered(), IID(2), pool=2), "pool is 2, but the examples are not images"),
         (Partitioned(pool=3), "pool must divide height 8 and width 8, got 3"),
         (
             Partitioned(Numbered(), Dirichlet(30, 0.01, min_size=0)),

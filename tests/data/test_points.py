@@ -73,7 +73,7 @@ def test_a_part_that_is_empty_and_a_split_that_is_not_drawn_are_refused(file):
     with pytest.raises(ValueError, match="split is 3, but the official holdout is not drawn"):
         Points(path, split=3, holdout="official")
     np.savez(path, x_train=x, y_train=y, x_test=x[:0], y_test=y[:0])
-    with pytest.raises(ValueError, match="has an empty part: take holdout='drawn'"):
+    with pytest.raises(ValueError, match="has an empty part: use holdout='drawn'"):
         Points(path, holdout="official").load(Rng(0))
     assert len(Points(path).load(Rng(0)).holdout.test) == 6
 

@@ -59,7 +59,7 @@ def test_classes_are_made_two(publish, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a\ttarget\n1\t2\n3\n", "rows are not of one length"), ("a\tb\nx\t1\n", "what is no number")],
+    [("a\ttarget\n1\t2\n3\n", "rows differ in length"), ("a\tb\nx\t1\n", "that is not a number")],
 )
 def test_damaged_tables_are_refused_by_name(text, message, publish, tmp_path):
     table = publish(text, "tsv")
@@ -135,7 +135,7 @@ def test_images_become_rows_of_their_pixels():
     assert (some.x_train.numpy() == load_digits().data[:100][kept]).all()
     assert (some.y_train.numpy() == (labels[kept] == 3)).all()
     assert some.num_classes == 2
-    with pytest.raises(ValueError, match="images of bytes are needed"):
+    with pytest.raises(ValueError, match="uint8 images are needed"):
         Rows(Bytes(torch.float32)).read(None, download=False)
     with pytest.raises(ValueError, match="two or more different ones"):
         Rows(Bytes(), classes=(3, 3))

@@ -292,16 +292,16 @@ def test_an_interrupt_says_how_to_go_on(fedbolic, config, runs, monkeypatch):
     code, out, err = fedbolic("run", "--config", config, "--runs", runs)
     assert (code, out) == (130, "")
     folder = runs / "tiny" / "seed0"
-    assert err == f"fedbolic: interrupted; `fedbolic resume {folder}` goes on where it was\n"
+    assert err == f"fedbolic: interrupted; continue with `fedbolic resume {folder}`\n"
     code, _, err = fedbolic("resume", folder)
     assert code == 130
-    assert err == f"fedbolic: interrupted; `fedbolic resume {folder}` goes on where it was\n"
+    assert err == f"fedbolic: interrupted; continue with `fedbolic resume {folder}`\n"
     sweep = config.with_name("sweep.yaml")
     sweep.write_text("base: tiny.yaml\nrows: {a: null, b: null}")
     words = ["sweep", "--config", str(sweep), "--runs", str(runs)]
     code, _, err = fedbolic(*words, "--overwrite")
     assert code == 130
-    assert err == f"fedbolic: interrupted; `fedbolic {' '.join(words)}` goes on where it was\n"
+    assert err == f"fedbolic: interrupted; continue with `fedbolic {' '.join(words)}`\n"
     assert not (runs / "sweep" / "b" / "seed0").exists()
 
 
@@ -314,7 +314,7 @@ def test_an_interrupt_before_anything_began_says_so(fedbolic, config, runs, monk
     words = ("run", "--config", config, "--runs", runs)
     for more in (["--name=new"], ["--overwrite"]):  # the old run is none to go on with
         code, _, err = fedbolic(*words, *more)
-        assert (code, err) == (130, "fedbolic: interrupted; nothing had begun\n")
+        assert (code, err) == (130, "fedbolic: interrupted; the run had not started\n")
 
 
 INTERRUPTED = """

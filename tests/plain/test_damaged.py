@@ -263,7 +263,7 @@ def test_a_run_that_cannot_be_made_leaves_nothing_and_keeps_the_old_one(
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.write_text", full)
         answer = fedbolic(*words, "--overwrite")
-    assert refused(answer, names=[f"{folder} cannot be made", "No space left"])
+    assert refused(answer, names=[f"{folder} cannot be created", "No space left"])
     assert {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()} == before
 
 
@@ -282,5 +282,5 @@ def test_a_report_that_cannot_be_kept_is_printed_all_the_same(folder, fedbolic):
     (folder / "report.md").mkdir()  # as root may write where others may only read
     code, out, err = fedbolic("report", folder)
     assert (code, out.splitlines()[0][0]) == (1, "|")
-    assert err.startswith(f"fedbolic: stopped: the report cannot be kept in {folder}: ")
+    assert err.startswith(f"fedbolic: stopped: the report cannot be saved in {folder}: ")
     assert err.count("\n") == 1

@@ -148,7 +148,7 @@ def test_ctrl_c_stops_all_of_a_sweep_and_says_how_to_go_on(config, runs, fedboli
     os.close(terminal)
     assert process.wait(timeout=60) == 130
     assert "Traceback" not in screen.text
-    said = re.search(r"fedbolic: interrupted; `(.*)` goes on where it was", screen.text)
+    said = re.search(r"fedbolic: interrupted; continue with `(.*)`", screen.text)
     assert shlex.split(said[1]) == ["fedbolic", *map(str, words)]
     for _ in range(600):  # the tracker of shared resources ends when it sees that all others have
         if not session(leader):
