@@ -161,7 +161,7 @@ def _tree(**arrays: np.ndarray) -> Tree:
 
 
 def _scaled(found: np.ndarray, learned: Tree) -> np.ndarray:
-    """Log-odds of each class; of two classes, the first has minus those of the second."""
+    """Log-odds of each class; for two classes, the first has minus those of the second."""
     platt = learned["platt"].double().cpu().numpy()
     odds = found * platt[:, 0] + platt[:, 1]
     return np.concatenate([-odds, odds], axis=1) if odds.shape[1] == 1 else odds

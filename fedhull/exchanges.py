@@ -81,7 +81,7 @@ class Sizes(HullExchange):
     """First exchange: the sum of the clients' bin counts; metrics report what the bins would leak.
 
     Args:
-        grid: The bins.
+        grid: Polar grid of bins.
         min_count: Points that a bin must hold to be revealed, at least 1.
     """
 
@@ -124,7 +124,7 @@ class Sizes(HullExchange):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         capacity = int(total.payload["size"])
         if not capacity:
-            raise RunStoppedError("no client reveals a bin: lower min_count, or enlarge epsilon")
+            raise RunStoppedError("no client reveals a bin: decrease min_count or increase epsilon")
         return server_state | {"exchange": "hulls", "capacity": capacity}
 
 
@@ -133,7 +133,7 @@ class Hulls(HullExchange):
     """Second exchange: power sums of labelled bins, decoded to hulls; the server trains on them.
 
     Args:
-        grid: The bins.
+        grid: Polar grid of bins.
         code: Code of the labels.
         grouping: Rule that groups hulls by class.
         boundary: Classifier to train on the groups.

@@ -29,7 +29,7 @@ def hull_figure(
     point.
 
     Args:
-        grid: The bins.
+        grid: Polar grid of bins.
         boundary: The classifier that the server trained.
         server_state: State of the server after the last exchange.
         holdout: Client whose test points are drawn.

@@ -62,8 +62,8 @@ class Binary(LabelCode):
     def decode(self, total: int, num_labels: int) -> list[int]:
         if not 0 < total <= self.largest_sum(num_labels):
             raise DecodingError(
-                f"{total} is no sum of different labels among {num_labels}: a message was altered, "
-                "or a label was added twice"
+                f"{total} is not a sum of different labels among {num_labels}: a message was "
+                "altered, or a label was added twice"
             )
         return [label for label in range(num_labels) if total >> label & 1]
 
@@ -127,7 +127,7 @@ class _Construction:
     def decode(self, total: int) -> list[int]:
         h, modulus = self.field.degree(), self.field.modulus()
         if not 0 < total <= h * max(self.values):
-            raise DecodingError(f"{total} is no sum of up to {h} labels")
+            raise DecodingError(f"{total} is not a sum of up to {h} labels")
         power = self.field.gen() ** (total + h * self.first)
         # a product of h factors x + alpha; factors with alpha_1 stand for no label
         _, factors = (modulus + power.polynomial()).factor()
@@ -136,12 +136,12 @@ class _Construction:
             alpha = int(factor[0]) if factor.degree() == 1 else -1
             if alpha not in self.labels and alpha != self.pad:
                 raise DecodingError(
-                    f"{total} is no sum of up to {h} labels: a message was altered, or more labels "
-                    "fell into one bin; increase h, or use binary labels"
+                    f"{total} is not a sum of up to {h} labels: a message was altered, or more "
+                    "labels fell into one bin; increase h, or use binary labels"
                 )
             found += [self.labels[alpha]] * times if alpha != self.pad else []
         if sum(self.values[label] for label in found) != total:
-            raise DecodingError(f"{total} is no sum of up to {h} labels")
+            raise DecodingError(f"{total} is not a sum of up to {h} labels")
         return sorted(found)
 
 

@@ -22,7 +22,7 @@ def quantised_hull(
 
     Args:
         points: Points of one class at one client; may be empty.
-        grid: The bins.
+        grid: Polar grid of bins.
         min_count: Points that a bin must hold to be revealed, at least 1; points in bins with fewer
             are left out before the first hull.
 
@@ -57,7 +57,7 @@ def quantised_hulls(
     Args:
         points: Training points of the client.
         labels: Their classes.
-        grid: The bins.
+        grid: Polar grid of bins.
         min_count: Points that a bin must hold to be revealed, as in :func:`quantised_hull`.
     """
     found = {
@@ -117,7 +117,7 @@ def leakage(
     Args:
         points: Training points of the client.
         labels: Their classes.
-        grid: The bins.
+        grid: Polar grid of bins.
         revealed: Bins that the client would send, by class, from :func:`quantised_hulls`.
 
     Example:

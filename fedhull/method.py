@@ -46,7 +46,7 @@ class FedHull(Method):
     server does not know (App. B).
 
     Args:
-        grid: The bins; their radius is public.
+        grid: Polar grid of bins, with a public radius.
         code: Code of the labels.
         grouping: Rule that groups hulls by class.
         boundary: Classifier to train on the groups.

@@ -142,8 +142,8 @@ class FedPub(GraphMethod):
         lr: Local step size, above 0.
         optimizer: Local optimiser, without weight decay; each client keeps its state between
             rounds.
-        weight_decay: Coefficient of the parameter added to its gradient, at least 0.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
+        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         proximal: Coefficient of the proximal term, at least 0.
         temperature: The paper's tau, at least 0; 0 gives all clients the same mean, and 3 is the
             value of the authors' script for Cora.

@@ -45,8 +45,8 @@ class GraphMethod(GradientMethod):
         local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size, above 0.
         optimizer: Local optimiser, without weight decay.
-        weight_decay: Coefficient of the parameter added to its gradient, at least 0.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
+        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         proximal: Coefficient of the proximal term, at least 0.
 
     Raises:

@@ -64,9 +64,9 @@ class FlatLand(GraphMethod):
         lr: Local step size, above 0.
         optimizer: Local optimiser, without weight decay; each client keeps its state between
             rounds.
-        weight_decay: Coefficient of the parameter added to its gradient, at least 0; not applied
-            to the curvature.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0; not applied to
+            the curvature.
+        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         curvature: Estimator of a client's initial curvature, unused if the curvature is shared.
         curvature_rate: The curvature's step size over ``lr``, above 0.
         proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.

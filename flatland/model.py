@@ -364,7 +364,7 @@ class _Centroids(torch.autograd.Function):
         back = block.neighbours.transposed
         pull = 2 * c * of_square * t
         pulled = block.gather(back, pull)
-        # for a node without neighbours, both pull terms are bitwise equal and cancel exactly
+        # for a node without neighbours, both terms are bitwise equal and cancel exactly
         to_s = grad.div(length).sub_(s * (pull / t))
         to_y = block.gather(back, to_s).add_(points * (pulled / times))
         to_c = of_square * (length * length / c) - pulled / (2 * c * c * times)

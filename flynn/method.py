@@ -141,7 +141,7 @@ class FlyNN(Method):
         if is_hopeless(self.privacy.epsilon, sum(sizes), server_state["counts"].numel()):
             logger.warning(
                 "noise will drown the counts: %d examples times epsilon %g are fewer than the %d "
-                "counts; take a shorter hash or a larger epsilon",
+                "counts; use a shorter hash or a larger epsilon",
                 sum(sizes),
                 self.privacy.epsilon,
                 server_state["counts"].numel(),

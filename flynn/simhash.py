@@ -44,7 +44,7 @@ def simhash_accuracies(
         Ram and Sinha (2022), Appendix D.5, arXiv:2112.07157; Charikar (2002), Section 3.
     """
     generator = torch.Generator().manual_seed(seed)
-    order, sizes = torch.cat(list(folds)), [len(fold) for fold in folds]  # fold by fold
+    order, sizes = torch.cat(list(folds)), [len(fold) for fold in folds]  # grouped by fold
     x, labels = x[order].float(), labels[order]
     cells = torch.arange(len(folds)).repeat_interleave(torch.tensor(sizes)) * num_classes + labels
     found = torch.empty(len(dims), len(folds), dtype=torch.float64)

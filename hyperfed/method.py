@@ -2,7 +2,7 @@
 
 A round of the paper's Algorithm 1: every client attracts the features of its examples to the fixed
 prototypes of their classes and repels them from the others (:mod:`hyperfed.loss`); the server takes
-a step that improves the losses of all clients (:mod:`fedbolic.federated.aggregators.min_norm`).
+a step that no client's update opposes (:mod:`fedbolic.federated.aggregators.min_norm`).
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
 from hyperfed.prototypes import check_slope, prototypes, turned
 
 _HEAD = "head.weight"
-"""Parameter name of the prototypes, if they are trained."""
+"""Key of the prototypes, which are among the parameters if they are trained."""
 
 _NUM_DRAWN = 2000
 """Test examples in a figure; more would hide one another."""
@@ -95,7 +95,7 @@ class HyperFed(GradientMethod):
     prototypes: Literal["fixed", "trained", "own"] = "fixed"
     clip: float | None = 3.1
     mixup: float = 0.0
-    aggregator: Aggregator = MinNorm()  # type: ignore[override]  # a property of the others
+    aggregator: Aggregator = MinNorm()  # type: ignore[override]  # a property in other methods
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
