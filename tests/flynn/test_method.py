@@ -148,7 +148,7 @@ def test_a_party_with_another_number_of_features_is_left_out(caplog):
     model = in_one_place(data.clients[:1], 3)
     assert (state.server_state["counts"].numpy() == model.counts_).all()
     assert next(row.value for row in rows if row.name == "clients/failed") == 1
-    assert "examples have 4 features, those of all 5" in caplog.text
+    assert "examples have 4 features instead of 5" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,7 @@ def test_bad_settings_are_refused(settings, message):
 @pytest.mark.parametrize(
     ("num_classes", "dim", "message"),
     [
-        (1, 20, "there is nothing to keep apart: num_classes is 1"),
+        (1, 20, "num_classes must be at least 2, got 1"),
         (3, 1, "a line has two directions"),
     ],
 )

@@ -221,8 +221,8 @@ def test_prototypes_lie_at_one_distance_inside_the_ball(slope, num_classes, dim)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1, 3), "nothing to keep apart: num_classes is 1"),
-        ((0, 3), "nothing to keep apart: num_classes is 0"),
+        ((1, 3), "num_classes must be at least 2, got 1"),
+        ((0, 3), "num_classes must be at least 2, got 0"),
         ((3, 0), "dim must be at least 1, got 0"),
         ((3, 1), "a line has two directions, not 3: dim must be at least 2"),
     ],
