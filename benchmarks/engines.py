@@ -1,4 +1,4 @@
-"""Engines against a plain PyTorch loop and other frameworks, on the same work in one run.
+"""Engines compared with a plain PyTorch loop and other frameworks, on the same work in one run.
 
 python -m benchmarks.engines [--workloads NAME ...] [--rounds N] [--peers PYTHON]
 """
@@ -30,8 +30,8 @@ def row(name: str, found: Found) -> str:
     """One line of a workload's table.
 
     Args:
-        name: Of the candidate.
-        found: On this workload.
+        name: The candidate.
+        found: Measurements of this workload.
     """
     costs = found.costs.get(name)
     if not costs:
@@ -61,12 +61,12 @@ def title(work: Workload) -> str:
 
 
 def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
-    """A table for every workload, then one of the goals.
+    """Print a table for every workload, then the table of goals.
 
     Args:
-        names: Of the workloads.
-        rounds: That are timed.
-        interpreters: Of the peers, by name.
+        names: Names of the workloads.
+        rounds: Number of timed rounds.
+        interpreters: Python interpreters of the peers, by name.
     """
     found: dict[str, Found] = {}
     for name in names:

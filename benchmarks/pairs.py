@@ -28,9 +28,9 @@ def compare(
     """Print the accuracy of both methods with every number of pairs, and CPU seconds of a run.
 
     Args:
-        title: Of the data.
-        load: The data of a draw.
-        num: How many draws.
+        title: Name of the data.
+        load: Loads the data of a draw.
+        num: Number of draws.
         C: Lambda.
         grid: The bins.
     """
@@ -55,10 +55,10 @@ def compare(
 
 
 def told(values: Sequence[float]) -> str:
-    """Mean and half the width of its interval, where there are several.
+    """Mean and, for several values, half the width of its interval.
 
     Args:
-        values: At least one.
+        values: At least one value.
     """
     return interval(list(values)) if len(values) > 1 else f"{values[0]:.2f}"
 
@@ -67,7 +67,7 @@ def generated(seed: int) -> FederatedData:
     """The points of Figure 5, mu 0.2 and gamma 0.01.
 
     Args:
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
     return HalfPlanes(20_000, offset=0.2, margin=0.01, least=1000).load(Rng(seed))
 
@@ -76,7 +76,7 @@ def fashion(seed: int) -> FederatedData:
     """The embedding of Fashion-MNIST with its own test part, dealt to ten clients.
 
     Args:
-        seed: Of the deal.
+        seed: Seed of the deal.
     """
     return Points(FASHION, ClassRuns(10), holdout="official").load(Rng(seed))
 

@@ -234,6 +234,4 @@ def test_properties_are_drawn_alike_on_every_machine():
 def test_no_test_reads_a_stopwatch():
     stopwatch = re.compile(r"\btime\.(perf_counter|process_time|time)(_ns)?\(")
     found = [str(f) for f in (ROOT / "tests").rglob("*.py") if stopwatch.search(f.read_text())]
-    assert found == [
-        str(ROOT / "tests/federated/engines/test_engines.py")
-    ]  # it tests CPU time
+    assert found == [str(ROOT / "tests/federated/engines/test_engines.py")]  # it tests CPU time

@@ -1,4 +1,4 @@
-"""Reported figures of a run, on hand-made measurements."""
+"""Reported figures of a run, from hand-made metrics."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_an_interval_holds_the_mean_and_narrows_with_agreement():
     wide, narrow = paired([3.0, 1.0, 5.0], [1.0, 1.0, 1.0]), paired([3.0, 2.9, 3.1], [1.0] * 3)
     assert wide.mean == pytest.approx(2.0)
     assert wide.low <= wide.mean <= wide.high
-    assert (wide.low, wide.high) == (0.0, 4.0)  # of 27 equal draws 1 is the least, 1 the largest
+    assert (wide.low, wide.high) == (0.0, 4.0)  # each extreme is 1 of 27 draws
     assert narrow.high - narrow.low < 0.25
 
 

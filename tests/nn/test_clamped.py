@@ -53,7 +53,7 @@ def test_a_layer_of_the_other_model_does_not_warn(name):
 
 @every_ball
 def test_points_of_the_boundary_are_points(case):
-    """Points at the limit of a dtype, and rounded ones, cause no warning: layers return such points."""
+    """Outputs of layers cause no warning, even points at the limit of a dtype and rounded ones."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         for c in (0.05, 1.0, 30.0):
             layer = case.make(c).to(dtype)
@@ -121,7 +121,7 @@ def measured(method, data, engine):
 
 @pytest.mark.parametrize("engine", [Sequential(), Batched()], ids=repr)
 def test_the_clamped_share_is_reported_for_every_client_and_round(engine):
-    """The share over all visits of examples, by hand; short batches and padding do not distort it."""
+    """The share of all visits of examples, by hand; short batches and padding do not change it."""
     data, c = federation((9, 4, 12, 1)), 0.3
     method = dataclasses.replace(SMALL, backbone=Raw(c), rounds=2)
     found = measured(method, data, engine)

@@ -52,9 +52,7 @@ def test_every_layer_is_listed():
     }
     assert len(convolutions) >= 2
     listed = {type(case.make()) for case in CASES.values()}
-    assert (
-        listed == (exported - {Dropout}) | convolutions
-    )  # flat dropout has no manifold
+    assert listed == (exported - {Dropout}) | convolutions  # flat dropout has no manifold
 
 
 @every_layer
