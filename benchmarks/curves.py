@@ -84,8 +84,8 @@ def main() -> None:
     from matplotlib.figure import Figure
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", nargs="+", default=["digits"], help="digits, numbers of OpenML")
-    parser.add_argument("--lifts", type=int, default=3, help="draws of M")
+    parser.add_argument("--sets", nargs="+", default=["digits"], help="digits or numbers of OpenML")
+    parser.add_argument("--lifts", type=int, default=3, help="number of draws of M")
     parser.add_argument("--plot", type=Path, help="draw the curves into this file")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", metavar="PYTHON", help="has pfl 0.6.0, flwr[simulation] 1.41.0")
+    parser.add_argument("--peers", metavar="PYTHON", help="with pfl 0.6.0, flwr[simulation] 1.41.0")
     parser.add_argument("--peak", metavar="CANDIDATE", help=argparse.SUPPRESS)
     parser.add_argument("--memory", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()

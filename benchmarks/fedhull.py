@@ -180,8 +180,8 @@ def cases() -> dict[str, tuple[FedHull, Callable[[int], FederatedData]]]:
 def main() -> None:
     """Print hull sizes, times of stages, and the goals that were met."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="for the sizes of hulls")
-    parser.add_argument("--trials", type=int, default=10, help="for the times by stage")
+    parser.add_argument("--seeds", type=int, default=5, help="point sets of each size")
+    parser.add_argument("--trials", type=int, default=10, help="runs for the times by stage")
     options = parser.parse_args()
     torch.set_num_threads(1)
     measured = {"hull of 10^6 points": hulls(tuple(10**k for k in range(3, 7)), options.seeds)}

@@ -58,8 +58,8 @@ def main() -> None:
     from matplotlib.figure import Figure
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="of sweeps with settings")
-    parser.add_argument("--plot", type=Path, default=Path("figure5.png"), help="what is written")
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of sweeps with settings")
+    parser.add_argument("--plot", type=Path, default=Path("figure5.png"), help="file of the figure")
     options = parser.parse_args()
     canvas = Figure(figsize=(4.5 * len(options.folders), 3.5), layout="constrained")
     FigureCanvasAgg(canvas)

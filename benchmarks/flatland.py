@@ -154,11 +154,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     parts = commands.add_parser(
-        "partition", help="the clients' graphs in numbers; takes options of a run, too"
+        "partition", help="report on the clients' graphs; also accepts options of a run"
     )
     parts.add_argument("config", type=Path)
     parts.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parts.add_argument("--plot", type=Path, help="a picture of the first seed's clients")
+    parts.add_argument("--plot", type=Path, help="file for a figure of the first seed's clients")
     scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
     scored.add_argument("sweep", type=Path)
     scored.add_argument("--reference", default="Local(E)", help="the row to compare with")

@@ -259,8 +259,8 @@ def main() -> None:
     """Print ratios, cross-validation and, if its files are there, the whole of MNIST."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, help="folder with torchvision/MNIST and pmlb/letter")
-    parser.add_argument("--repeats", type=int, default=5, help="calls of each, the least counts")
-    parser.add_argument("--only-mnist", action="store_true", help="in this process, nothing else")
+    parser.add_argument("--repeats", type=int, default=5, help="calls of each, the fastest counts")
+    parser.add_argument("--only-mnist", action="store_true", help="MNIST only, in this process")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.only_mnist:

@@ -304,7 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--compiled", nargs="+", choices=FLOORS, default=(), help="groups to compile: minutes each"
+        "--compiled", nargs="+", choices=FLOORS, default=(), help="groups to compile, minutes each"
     )
     given = parser.parse_args()
     torch.set_num_threads(1)

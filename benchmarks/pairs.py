@@ -84,9 +84,9 @@ def fashion(seed: int) -> FederatedData:
 def main() -> None:
     """Print all comparisons."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=60, help="of Olsson's cells")
-    parser.add_argument("--draws", type=int, default=10, help="of generated points")
-    parser.add_argument("--deals", type=int, default=1, help="of Fashion-MNIST's embedding")
+    parser.add_argument("--splits", type=int, default=60, help="splits of Olsson's cells")
+    parser.add_argument("--draws", type=int, default=10, help="draws of generated points")
+    parser.add_argument("--deals", type=int, default=1, help="deals of Fashion-MNIST's embedding")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cells = {"num": options.splits, "C": 0.1, "grid": GRID}

@@ -255,10 +255,10 @@ def main() -> None:
     """Print ledgers, audit and tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000])
-    parser.add_argument("--draws", type=int, default=4, help="of data and lift")
+    parser.add_argument("--draws", type=int, default=4, help="draws of data and lift")
     parser.add_argument("--repeats", type=int, default=5, help="runs on each draw")
     parser.add_argument("--all", action="store_true", help="all four hashes of the paper")
-    parser.add_argument("--digits", type=Path, help="MNIST's 3 and 8, too, from this folder")
+    parser.add_argument("--digits", type=Path, help="data folder, to include MNIST's 3 and 8")
     parser.add_argument("--plot", type=Path, help="draw the curves into this file")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -191,8 +191,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=sizes)
     parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
     parser.add_argument("--engine", choices=ENGINES, default="Sequential")
-    parser.add_argument("--root", type=Path, default=Path(tempfile.gettempdir()), help="for runs")
-    parser.add_argument("--folder", type=Path, help="run one size here, and print its numbers")
+    parser.add_argument(
+        "--root", type=Path, default=Path(tempfile.gettempdir()), help="for the runs"
+    )
+    parser.add_argument("--folder", type=Path, help="measure one size here and print its figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.folder:

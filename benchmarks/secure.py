@@ -298,13 +298,13 @@ def main() -> None:
     """Print the table for cohorts of several sizes, and that of methods."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--length", type=int, default=1000, help="numbers of each client")
+    parser.add_argument("--length", type=int, default=1000, help="length of a client's vector")
     parser.add_argument("--bits", type=int, default=61, help="the modulus is 2 ** bits - 1")
-    parser.add_argument("--lost", type=float, default=0.1, help="share lost before masked sums")
-    parser.add_argument("--measured", type=int, default=5, help="clients measured")
+    parser.add_argument("--lost", type=float, default=0.1, help="share lost before the masked sum")
+    parser.add_argument("--measured", type=int, default=5, help="number of measured clients")
     parser.add_argument("--whole", type=int, default=100, help="largest cohort run as a whole")
     parser.add_argument("--root", type=Path, help="data folder with single_cell/olsson")
-    parser.add_argument("--only-methods", action="store_true", help="no table of cohorts")
+    parser.add_argument("--only-methods", action="store_true", help="skip the table of cohorts")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.only_methods:

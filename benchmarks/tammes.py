@@ -143,8 +143,8 @@ def verdict(goal: str, value: str, *, met: bool) -> bool:
 def main() -> None:
     """Print the table of cases and the goals."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="of the searches")
-    parser.add_argument("--steps", type=int, default=5000, help="of Eq. 5; 0 leaves it out")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the searches")
+    parser.add_argument("--steps", type=int, default=5000, help="steps of Eq. 5; 0 leaves it out")
     parser.add_argument("--no-large", action="store_true", help="leave out (100, 20)")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -200,7 +200,7 @@ def test_a_state_that_cannot_be_read_any_more_stops_the_run(tmp_path):
 
 
 def test_an_exchange_holds_and_writes_the_states_of_its_cohort_only(tmp_path):
-    """Checked over a whole run: states in memory after each save, and growth of the log."""
+    """States in memory after each save, and growth of the log, over a whole run."""
     data = DATA.load(Rng(0))
     folder = create(tmp_path / "seed0")
     begun = Trainer().begin(METHOD, data, Rng(0))

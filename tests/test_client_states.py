@@ -102,7 +102,7 @@ def states_of(store):
 @settings(max_examples=30)
 @given(changes=CHANGES, slack=st.sampled_from([0, 10**6]))
 def test_a_store_is_a_dict_that_is_updated(changes, slack, tmp_path_factory):
-    """Covers runs with and without compaction, each with and without closing in between."""
+    """Stores with and without compaction, each with and without closing in between."""
     folder = tmp_path_factory.mktemp("store")
     model, store = {}, ClientStateLog(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +120,7 @@ def test_a_store_is_a_dict_that_is_updated(changes, slack, tmp_path_factory):
 
 
 def test_writing_a_few_costs_as_much_among_many_as_among_few(tmp_path):
-    """Compares the bytes that one exchange adds to logs of few and many states."""
+    """Bytes that one exchange adds to logs of few and of many states."""
     own = {"own": torch.zeros(450)}
     added = []
     for num_clients in (10, 1000):

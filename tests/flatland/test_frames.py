@@ -1,4 +1,4 @@
-"""Frames and prototypes compared with independent distances and boosts; ``personal_proximal``."""
+"""Frames, prototypes and the personal proximal term, compared with independent computations."""
 
 import dataclasses
 

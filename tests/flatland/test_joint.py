@@ -1,4 +1,4 @@
-"""Clients in one batch equal the same clients one by one: methods, sizes, dropout, cohorts."""
+"""Clients in one batch give the same results as one by one: methods, sizes, dropout, cohorts."""
 
 import dataclasses
 import gc

@@ -49,7 +49,7 @@ def test_rounds_of_some_clients_alone_do_not_compare():
 def test_a_run_whose_best_round_is_late_may_still_be_rising():
     rows = measured([(0.1 * r,) for r in range(10)], [(0.1 * r,) for r in range(10)], (4.0,))
     assert choose(rows).rising
-    assert not choose(measured([(0.5,)], [(0.5,)], (4.0,))).rising  # one round says nothing
+    assert not choose(measured([(0.5,)], [(0.5,)], (4.0,))).rising  # one round is too few
 
 
 def test_scores_of_the_servers_model_are_kept_apart():

@@ -47,7 +47,7 @@ class Case:
         gives: Manifold of the outputs; ``None`` for real numbers.
         num: Number of output features.
         training: Mode in which the layer is tested.
-        reach: Share of the largest radius up to which derivatives fit in a float, in (0, 1].
+        reach: Share of the floats' largest radius beyond which derivatives may overflow, in (0, 1].
         shape: Shape of the batch of input points.
         raw: Name of the parameter that holds a learnable curvature.
     """

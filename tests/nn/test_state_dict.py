@@ -70,7 +70,7 @@ def test_both_curvatures_of_a_change_count():
 
 
 def test_a_dict_that_says_nothing_is_taken_at_its_word():
-    """Tools that know parameters only write such dicts, or people do; other keys stay strict."""
+    """Such dicts are made by hand or by tools that know parameters only; other keys stay strict."""
     layer = LorentzMLR(3, 2, curvature=2.0)
     named = {name: value.detach() for name, value in layer.named_parameters()}
     assert not any(layer.load_state_dict(named))

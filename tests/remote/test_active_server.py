@@ -57,7 +57,7 @@ class Adversary:
             members: Ids of the clients.
             session: Number of the secure sum.
             client_state: Name of the client state in the first request; later requests use the
-                names that the nodes reply.
+                names that the nodes return.
         """
         server_state, names = {**self.method.init(self.meta, RNG), "session": session}, {}
         while server_state["stage"] != "cards" or not names:

@@ -43,7 +43,7 @@ PERSONAL = dataclasses.replace(SMALL, sharing={"head.*": "personal", "*": "share
 
 
 def assert_as_sequential(method, data, folder, *, cohort=Cohort(), **settings):
-    """Assert equality with Sequential up to rounding, which depends on memory layout."""
+    """Assert the states and rows of Sequential, up to rounding since memory layouts differ."""
     (*_, plain), rows = train(method, data, cohort=cohort, **settings)
     kept = {name: settings[name] for name in ("channels", "evaluation") if name in settings}
     nodes, seen = away(method, data, folder, **kept)

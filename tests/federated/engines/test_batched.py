@@ -46,7 +46,7 @@ def test_every_method_of_the_house_is_the_same(name, sizes, together):
 HYPERFED = HyperFed(MLP((4,)), rounds=3, local=LocalTraining(2, 4), lr=0.1)
 
 ADAM = Adam(eps=1e-3)
-"""A large ``eps`` keeps rounding errors, the only gradient of a bias before batch norm, small."""
+"""Has a large ``eps``: a bias before batch norm has a gradient of rounding errors only."""
 
 SETTINGS = {
     "several epochs": with_(local=LocalTraining(3, 4)),

@@ -64,7 +64,7 @@ def seats(state):
 
 
 def drawn(positions):
-    """Random numbers by client that sent ciphertexts; each client keeps its own until the sum."""
+    """Numbers of the clients that sent ciphertexts; each client keeps its own until the sum."""
     client_states = positions[1].client_states.items()
     ciphertexts = {
         i: m["secure"]["own_plaintext"] for i, m in client_states if "own_plaintext" in m["secure"]
