@@ -101,7 +101,7 @@ def synthetic(name: str, draw: int) -> Task:
     """
     match = SYNTHETIC.fullmatch(name)
     if match is None:
-        raise ValueError(f'a synthetic set needs a name such as "real 1000 x 50", got {name!r}')
+        raise ValueError(f'a synthetic set is named such as "real 1000 x 50", got {name!r}')
     n, d = int(match[2]), int(match[3])
     inner = d if match[1] == "real" else d // 10
     parts = Synthetic(n, 0, inner, draw=draw).read(None, download=False)
