@@ -1,6 +1,6 @@
 """The same operations on the same numbers, by this library or a peer, in the peer's environment.
 
-Run as a script, ``peers.py IN.pt OUT.pt LIBRARY``, it needs torch and that library alone.
+As a script, ``peers.py IN.pt OUT.pt LIBRARY`` needs torch and that library only.
 """
 
 import importlib
@@ -16,7 +16,7 @@ Verbs = dict[str, Callable[..., Tensor]]
 
 
 def fedbolic(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """This library."""
+    """Operations of this library."""
     from fedbolic.manifolds import Lorentz, Poincare
 
     space = Poincare(c) if model == "ball" else Lorentz(c)
@@ -24,7 +24,7 @@ def fedbolic(model: str, c: float, dtype: torch.dtype) -> Verbs:
 
 
 def geoopt(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """Geoopt, whose hyperboloid takes the squared radius ``1 / c``."""
+    """Operations of geoopt, whose hyperboloid takes the squared radius ``1 / c``."""
     import geoopt
 
     held: Any = torch.tensor(
@@ -34,7 +34,7 @@ def geoopt(model: str, c: float, dtype: torch.dtype) -> Verbs:
 
 
 def hypll(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """Hypll's formulas on plain tensors; it has no hyperboloid."""
+    """Hypll's formulas on ordinary tensors; it has no hyperboloid."""
     if model != "ball":
         return {}
     diffgeom = importlib.import_module("hypll.manifolds.poincare_ball.math.diffgeom")
@@ -56,7 +56,7 @@ def _methods(space: Any, model: str) -> Verbs:
 
 
 def answers(verbs: Verbs, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Answers of a library to one cell of the grid, in float64."""
+    """Results of a library in one cell of the grid, in float64."""
     if not verbs:
         return {}
     x, reached = given["x"], verbs["expmap"](given["x"], given["step"])
@@ -80,7 +80,7 @@ LIBRARIES = {"fedbolic": fedbolic, "geoopt": geoopt, "hypll": hypll}
 
 
 def main(given: str, out: str, library: str) -> None:
-    """Answer every cell of the file ``given``."""
+    """Compute the results for every cell of the file ``given``."""
     torch.set_num_threads(1)
     cells = torch.load(given)
     made = []

@@ -1,4 +1,4 @@
-"""Run folders: what is written is read, and a crash at any moment leaves them whole."""
+"""Run folders survive writing and reading; a crash at any moment leaves them intact."""
 
 import json
 import math
@@ -202,7 +202,7 @@ def test_metrics_that_lost_something_are_refused(folder):
 
 
 class PowerError(BaseException):
-    """Nothing that the code catches."""
+    """An exception that the code does not catch, like a kill."""
 
 
 @pytest.mark.parametrize("moment", ["writing", "syncing", "replacing"])

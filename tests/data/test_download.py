@@ -48,7 +48,7 @@ def server():
 
 @pytest.fixture
 def nobody():
-    """An address that refuses at once: its port is taken, but nobody listens."""
+    """An address that refuses connections: its port is bound, but nothing listens on it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}/f"

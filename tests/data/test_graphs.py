@@ -1,4 +1,4 @@
-"""Federations of one graph: splits, partitions, odd clients."""
+"""Federations of one graph: splits, partitions, unusual clients."""
 
 import pytest
 import torch
@@ -123,7 +123,7 @@ class Parts(GraphPartition):
 
 
 def learning(nodes_to_train, n=6):
-    """A path of nodes, and a seed by which just these are trained on."""
+    """A path graph, a training rate and a seed for which exactly the given nodes are trained on."""
     graph = given(torch.eye(n), [[i, i + 1] for i in range(n - 1)], torch.arange(n) % 2)
     rate = len(nodes_to_train) / n
     for seed in range(1000):

@@ -1,4 +1,4 @@
-"""Points of the disc as clients: files, generated sets, the partitions of the paper."""
+"""Points of the disc as clients: files, generated sets, partitions of the paper."""
 
 import math
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_the_old_shuffle_is_that_of_the_authors():
 def test_generated_points_are_uniform_by_area(radius, c):
     x = uniform_points(4000, radius=radius, c=c, rng=Rng(1))
 
-    # the area of a hyperbolic disc grows as sinh^2 of half its radius, in units of length
+    # the area of a hyperbolic disc grows as sinh^2 of half its radius in units of length
     def area(r):
         return np.sinh(np.arctanh(r * math.sqrt(c))) ** 2
 

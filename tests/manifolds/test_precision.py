@@ -1,4 +1,4 @@
-"""Every operation against 60 digits on a grid of radii: goals G1 to G3."""
+"""Every operation compared with 60 digits on a grid of radii: goals G1 to G3."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Figures at the door: what cannot be drawn is refused where it is made."""
+"""Invalid figures are refused when they are created."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""The Flower app with a grid in this process: all of it but Flower's own processes."""
+"""The Flower app with a grid in this process: everything except Flower's own processes."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ app = pytest.importorskip("fedbolic.remote.app")
 
 
 class Here(serverapp.Grid):
-    """Nodes that answer as soon as they are asked, unless they are gone.
+    """Nodes that reply at once until they have left.
 
-    ``lives`` says by node how many times it trains before it is.
+    ``lives`` holds the number of training requests that a node serves before it leaves.
     """
 
     def __init__(self, configs, settings, lives):
@@ -69,7 +69,7 @@ class Here(serverapp.Grid):
 
 @pytest.fixture(autouse=True)
 def _identity(monkeypatch):
-    """Messages are made by a task of a run; there is none without Flower's processes."""
+    """Set the task and run of messages, which Flower's processes would set."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(identity, name, 1)
 
@@ -100,7 +100,7 @@ def serve(settings, folder, *, configs=THREE, gone=(), lives=(), **limits):
     context = flwr.Context(
         run_id=1, node_id=1, node_config={}, server_state=flwr.RecordDict(), run_config=of_app
     )
-    with contextlib.suppress(Exception):  # the outcome tells which
+    with contextlib.suppress(Exception):  # the outcome says which
         app.server(grid, context)
     return json.loads((folder / "outcome.json").read_text())
 
@@ -176,7 +176,7 @@ def test_a_node_takes_the_number_of_clients_from_its_own_configuration(settings,
     assert serve(settings, tmp_path, configs=configs, least=2)["code"] == 0
     names, values = rows(runs / "far" / "seed0")
     failed = [v for n, v in zip(names, values, strict=True) if n.endswith(",clients/failed")]
-    assert failed == [1, 1]  # to client 0 the server speaks of another federation
+    assert failed == [1, 1]  # the server claims another federation to client 0
 
 
 def test_what_is_no_letter_is_refused():

@@ -1,4 +1,4 @@
-"""Lies of one node: each costs that node its place, and nobody else."""
+"""Lies of one node cost that node its place and affect no other node."""
 
 import dataclasses
 import json
@@ -25,18 +25,18 @@ from tests.federated.simple_method import (
 from tests.remote.transports import Here
 
 LIAR = 0
-"""The client whose node lies: the first, for others must not be measured by it."""
+"""The client of the lying node: the first, for its update must not set the form of the others."""
 
 NAMED = (
     *("holdout/accuracy", "bytes/up", "clients/failed", "ridge_head/accuracy"),
     *("\ud800", "", "a b", "test/accuracy\n1,,holdout/accuracy", "x" * 10**6, "ü"),
     *("/", "test//accuracy", "../x"),
 )
-"""Names of metrics or scores that are not a client's to give."""
+"""Names of metrics or scores that a client must not report."""
 
 
 def tree_of(text, *buffers):
-    """Reply that a transport delivers for a message of the node's own making."""
+    """Reply that a transport delivers for a message forged by a node."""
     try:
         return decode_message(WireMessage(text, buffers))
     except ValueError as error:
@@ -60,7 +60,7 @@ def named(part, name, value=1.0):
 
 
 def of_one(part, leaf):
-    """The one tensor of a payload in place of which something else comes."""
+    """Return a function that replaces every tensor of a payload."""
 
     def delta(told):
         def replaced(branch):
@@ -179,7 +179,7 @@ HANDSHAKES = {
 
 @dataclass(frozen=True)
 class Counted(Averaged):
-    """Whole numbers that are added, modulo a number or not; no template says of what form."""
+    """Integers summed with or without a modulus; no template gives their form."""
 
     modulus: int | None = None
 
@@ -220,7 +220,7 @@ AVERAGING = dataclasses.replace(SMALL, rounds=1)
 
 
 class Lied(Here):
-    """Nodes, one of which says something else than it should, to one kind of request."""
+    """Nodes of which one falsifies its replies to one kind of request."""
 
     task, lie = "", staticmethod(dict)
 
@@ -236,7 +236,7 @@ class Lied(Here):
 
 @dataclass(frozen=True)
 class Without(Sequential):
-    """One place without the liar, as far as it has lost its place."""
+    """Sequential without the liar in the tasks in which it loses its place."""
 
     tasks: tuple[str, ...]
 

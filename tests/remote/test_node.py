@@ -1,4 +1,4 @@
-"""Clients behind letters, with their memories on their own disks, do what Sequential does."""
+"""Clients on remote nodes with client states on their own disks give the results of Sequential."""
 
 import dataclasses
 import logging
@@ -43,7 +43,7 @@ PERSONAL = dataclasses.replace(SMALL, sharing={"head.*": "personal", "*": "share
 
 
 def assert_as_sequential(method, data, folder, *, cohort=Cohort(), **settings):
-    """State and rows are those of Sequential; it may round otherwise, for tensors lie elsewhere."""
+    """Assert the states and rows of Sequential, up to rounding since memory layouts differ."""
     (*_, plain), rows = train(method, data, cohort=cohort, **settings)
     kept = {name: settings[name] for name in ("channels", "evaluation") if name in settings}
     nodes, seen = away(method, data, folder, **kept)
@@ -95,7 +95,7 @@ def test_a_phase_that_the_state_tells_is_found_by_its_message(tmp_path):
 
 
 def positions_of(method, data, engine):
-    """A run's positions, one after another, with the rows of each."""
+    """The states of a run, one after another, with the rows of each."""
     return Trainer(engine=engine).run(method, data, RNG)
 
 
@@ -105,7 +105,7 @@ def test_a_server_that_forgot_an_exchange_goes_on_as_if_it_had_not(tmp_path):
     nodes, seen = away(PERSONAL, data, tmp_path)
     run = positions_of(PERSONAL, seen, nodes)
     first, _ = next(run)
-    next(run)  # of this the server forgets everything, the nodes nothing
+    next(run)  # the server forgets all of this exchange, the nodes nothing
     known = TrainerState.restore(saved_and_loaded(first.checkpoint()))
     (*_, last), new = train(PERSONAL, seen, engine=nodes, state=known)
     assert_same(last.server_state, whole.server_state)
@@ -130,7 +130,7 @@ def test_who_is_asked_the_same_again_does_not_work_twice(tmp_path):
 
 @dataclasses.dataclass(frozen=True)
 class Absent(Engine):
-    """Sequential, of which one client's answer in one round never comes."""
+    """Sequential without the reply of one client in one round."""
 
     round: int
     client: int
@@ -227,11 +227,11 @@ def test_a_server_cannot_take_a_client_of_a_secure_sum_back(tmp_path):
     request = [each for _, n, each in nodes.transport.requests if n == 1000 and "phase" in each]
     (survivors,) = [each for each in request if each["phase"] == "ConsistencyCheck"]
     others = {**survivors["message"], "survivors": survivors["message"]["survivors"][:-1]}
-    assert "payload" not in node.reply(survivors)  # its secrets are gone, and so is the answer
+    assert "payload" not in node.reply(survivors)  # its secrets are deleted, and so is its reply
     assert node.reply({**survivors, "message": others}) == {"error": "ValueError"}
     last = [each for each in request if each["task"] == "update"][-1]
     assert last["phase"] == "Unmasking"
-    assert "payload" in node.reply(last)  # the same again tells nothing new
+    assert "payload" in node.reply(last)  # repeating the same reply reveals nothing new
     assert node.reply({**last, "seed": 5}) == {"error": "ValueError"}
 
 
