@@ -155,11 +155,13 @@ def padded_work(alpha: float, rng: Rng) -> float:
     tasks = [
         ClientTask.begin(trained, message, c, {}, rng.at("client", c.id)) for c in data.clients
     ]
-    feed = BatchLoader(
+    loader = BatchLoader(
         sorted(tasks, key=lambda task: -len(task.plan.lengths)), trained.local.repeats
     )
     masks = [
-        batch["mask"] for step in range(len(feed.num_active)) for _, batch, _ in feed.batches(step)
+        batch["mask"]
+        for step in range(len(loader.num_active))
+        for _, batch, _ in loader.batches(step)
     ]
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 

@@ -84,7 +84,7 @@ def plain_round(members: list[Client], epochs: int, rate: float) -> Callable[[],
     states: list = [None] * len(members)
     listed = []
     for client in members:
-        graph = client.train.graph  # set above
+        graph = client.train.graph  # type: ignore[attr-defined]
         x = graph.features.to_dense() if graph.features.is_sparse else graph.features
         edges, weights = gcn_norm(graph.edges, num_nodes=len(graph))
         nodes = client.train.nodes  # type: ignore[attr-defined]

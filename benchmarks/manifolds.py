@@ -128,8 +128,10 @@ def _hypll(device: str) -> dict[str, Case]:
 
     diffgeom = importlib.import_module("hypll.manifolds.poincare_ball.math.diffgeom")
     c = torch.tensor(1.0, device=device)
-    verbs = ("dist", "expmap", "logmap", "expmap0", "logmap0")
-    space = SimpleNamespace(**{verb: partial(getattr(diffgeom, verb), c=c) for verb in verbs})
+    operations = ("dist", "expmap", "logmap", "expmap0", "logmap0")
+    space = SimpleNamespace(
+        **{operation: partial(getattr(diffgeom, operation), c=c) for operation in operations}
+    )
     own = {"broadcast": lambda x, w: diffgeom.cdist(x.unsqueeze(0), w.unsqueeze(0), c).squeeze(0)}
     return cases(space, own, _same, device)
 
@@ -172,7 +174,7 @@ def report(interpreters: dict[str, str], device: str) -> None:
     print(
         f"Time, forward and backward, over the floor; {BATCH} points, {CLASSES} classes, {DIM}-d."
     )
-    print(f"\n| verb (floor) | {' | '.join(found)} |\n|---{'|---' * len(found)}|")
+    print(f"\n| operation (floor) | {' | '.join(found)} |\n|---{'|---' * len(found)}|")
     for key in keys:
         cells = [f"{row[key]:.1f}" if key in row else "" for row in found.values()]
         print(f"| {key} ({FLOORS[key.split()[1]]}) | {' | '.join(cells)} |")

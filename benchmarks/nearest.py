@@ -66,8 +66,8 @@ def compare(
     torch.set_num_threads(1)
     done = _read(results)
     theirs = [] if published is None else _lines(published)
-    fine_tuning = {"most": most, "lifts": lifts, "channels": channels}
-    settings = {**fine_tuning, "planes": planes, "gradients": gradients}
+    search = {"most": most, "lifts": lifts, "channels": channels}
+    settings = {**search, "planes": planes, "gradients": gradients}
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
     for name in made:
         found = []

@@ -98,7 +98,7 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--splits", type=int, default=60, help="number of splits of the cells")
-    parser.add_argument("--price", type=float, default=0.1, help="penalty lambda")
+    parser.add_argument("--penalty", type=float, default=0.1, help="penalty lambda")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = splits(options.splits, options.penalty)

@@ -55,24 +55,24 @@ def _methods(space: Any, model: str) -> Verbs:
     return {n: getattr(space, n) for n in names + (["mobius_add"] if model == "ball" else [])}
 
 
-def answers(verbs: Verbs, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def answers(operations: Verbs, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Results of a library in one cell of the grid, in float64."""
-    if not verbs:
+    if not operations:
         return {}
-    x, reached = given["x"], verbs["expmap"](given["x"], given["step"])
+    x, reached = given["x"], operations["expmap"](given["x"], given["step"])
     out = {
-        "far from tangents": verbs["dist"](
-            verbs["expmap0"](given["u"]), verbs["expmap0"](given["v"])
+        "far from tangents": operations["dist"](
+            operations["expmap0"](given["u"]), operations["expmap0"](given["v"])
         ),
-        "far": verbs["dist"](x, given["y"]),
-        "near": verbs["dist"](x, given["near"]),
-        "expmap0": verbs["expmap0"](given["u"]),
-        "exp0, log0": verbs["logmap0"](verbs["expmap0"](given["u"])),
+        "far": operations["dist"](x, given["y"]),
+        "near": operations["dist"](x, given["near"]),
+        "expmap0": operations["expmap0"](given["u"]),
+        "exp0, log0": operations["logmap0"](operations["expmap0"](given["u"])),
         "expmap": reached,
-        "exp, log": verbs["logmap"](x, reached),
+        "exp, log": operations["logmap"](x, reached),
     }
-    if "mobius_add" in verbs:
-        out["mobius_add"] = verbs["mobius_add"](x, given["other"])
+    if "mobius_add" in operations:
+        out["mobius_add"] = operations["mobius_add"](x, given["other"])
     return {name: value.double() for name, value in out.items()}
 
 

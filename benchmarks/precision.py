@@ -31,18 +31,18 @@ STEP = 1.0
 BROKEN = 1e-3
 
 
-def model_of(model: str, c: float) -> truth.Ball | truth.Sheet:
+def model_of(model: str, c: float) -> truth.Ball | truth.Hyperboloid:
     """The textbook manifold."""
-    return truth.Ball(c) if model == "ball" else truth.Sheet(c)
+    return truth.Ball(c) if model == "ball" else truth.Hyperboloid(c)
 
 
-def scaled(space: truth.Ball | truth.Sheet, x: list, u: list, length: float) -> list:
+def scaled(space: truth.Ball | truth.Hyperboloid, x: list, u: list, length: float) -> list:
     """The tangent ``u`` at ``x``, scaled to the given length."""
     factor = mpf(length) / space.norm(x, u)
     return [factor * a for a in u]
 
 
-def stored(space: truth.Ball | truth.Sheet, points: list[list], dtype: torch.dtype) -> Tensor:
+def stored(space: truth.Ball | truth.Hyperboloid, points: list[list], dtype: torch.dtype) -> Tensor:
     """Points rounded to floats; their time coordinate follows from the rounded coordinates."""
     x = torch.tensor([[float(a) for a in p] for p in points], dtype=torch.float64).to(dtype)
     if isinstance(space, truth.Ball):
@@ -130,7 +130,7 @@ def errors(cell: Cell, given: dict[str, Tensor], answers: dict[str, Tensor]) -> 
 
 
 def _errors(
-    space: truth.Ball | truth.Sheet, radius: float, row: dict, got: dict
+    space: truth.Ball | truth.Hyperboloid, radius: float, row: dict, got: dict
 ) -> Iterator[tuple[str, float]]:
     origin = [mpf(0)] * DIM
     reached = {"expmap0": space.expmap0(row["u"]), "expmap": space.expmap(row["x"], row["step"])}
@@ -160,11 +160,11 @@ def _errors(
         )
 
 
-def _holds(space: truth.Ball | truth.Sheet, x: list) -> bool:
-    return isinstance(space, truth.Sheet) or space.c * truth.dot(x, x) < 1
+def _holds(space: truth.Ball | truth.Hyperboloid, x: list) -> bool:
+    return isinstance(space, truth.Hyperboloid) or space.c * truth.dot(x, x) < 1
 
 
-def _apart(space: truth.Ball | truth.Sheet, x: list, y: list) -> float:
+def _apart(space: truth.Ball | truth.Hyperboloid, x: list, y: list) -> float:
     if not all(math.isfinite(a) for a in x):
         return math.nan
     return float(space.dist(x, y)) if _holds(space, x) else math.inf
@@ -196,8 +196,8 @@ def measure(cells: list[tuple[Cell, dict]], interpreters: dict[str, str]) -> Fou
     found: Found = {}
     for library in ("fedbolic", *interpreters):
         if library == "fedbolic":
-            verbs = [peers.fedbolic(m, c, getattr(torch, dtype)) for (m, c, dtype, _), _ in cells]
-            made = [peers.answers(v, given) for v, (_, given) in zip(verbs, cells, strict=True)]
+            known = [peers.fedbolic(m, c, getattr(torch, dtype)) for (m, c, dtype, _), _ in cells]
+            made = [peers.answers(v, given) for v, (_, given) in zip(known, cells, strict=True)]
         else:
             made = ask(library, interpreters[library], cells)
         for (cell, given), answers in zip(cells, made, strict=True):
@@ -220,23 +220,24 @@ def reach(row: dict[float, float]) -> str:
 def tables(found: Found) -> Iterator[str]:
     """A Markdown table per dtype and curvature: the radius up to which every operation is right."""
     cells = sorted({cell for _, cell in found}, key=str)
-    verbs = list(dict.fromkeys(name for row in found.values() for name in row))
+    operations = list(dict.fromkeys(name for row in found.values() for name in row))
     for dtype, c in dict.fromkeys((cell[2], cell[1]) for cell in cells):
-        yield f"\n**{dtype}, c = {c:g}**\n\n| | {' | '.join(verbs)} |\n|---{'|---' * len(verbs)}|"
+        head, rule = " | ".join(operations), "|---" * len(operations)
+        yield f"\n**{dtype}, c = {c:g}**\n\n| | {head} |\n|---{rule}|"
         for library, model in dict.fromkeys((name, cell[0]) for name, cell in found):
             rows = [found.get((library, (model, c, dtype, r)), {}) for r in RADII]
             texts = [
                 reach({r: row[v] for r, row in zip(RADII, rows, strict=True)})
                 if v in rows[0]
                 else ""
-                for v in verbs
+                for v in operations
             ]
             yield f"| {library} {model} | {' | '.join(texts)} |"
 
 
 def write_csv(found: Found, path: Path) -> None:
     """Write every error as one line."""
-    lines = ["library,model,c,dtype,radius,verb,error"]
+    lines = ["library,model,c,dtype,radius,operation,error"]
     for (library, cell), row in found.items():
         lines += [f"{library},{','.join(map(str, cell))},{v},{e:.3g}" for v, e in row.items()]
     path.write_text("\n".join(lines) + "\n")
@@ -249,18 +250,19 @@ def plot(found: Found, path: Path, c: float = 1.0) -> None:
     mpl.use("agg")
     from matplotlib import pyplot
 
-    verbs = ["far from tangents", "near", "expmap", "exp, log"]
+    operations = ["far from tangents", "near", "expmap", "exp, log"]
     dtypes = list(dict.fromkeys(cell[2] for _, cell in found))
-    figure, axes = pyplot.subplots(len(dtypes), len(verbs), figsize=(14, 6), squeeze=False)
-    for (i, dtype), (j, verb) in itertools.product(enumerate(dtypes), enumerate(verbs)):
+    figure, axes = pyplot.subplots(len(dtypes), len(operations), figsize=(14, 6), squeeze=False)
+    for (i, dtype), (j, operation) in itertools.product(enumerate(dtypes), enumerate(operations)):
         for library, model in dict.fromkeys((name, cell[0]) for name, cell in found):
             row = [
-                found.get((library, (model, c, dtype, r)), {}).get(verb, math.nan) for r in RADII
+                found.get((library, (model, c, dtype, r)), {}).get(operation, math.nan)
+                for r in RADII
             ]
             style = "-" if library == "fedbolic" else "--"
             axes[i][j].loglog(RADII, row, style, label=f"{library} {model}")
         axes[i][j].axhline(BROKEN, color="grey", linewidth=0.5)
-        axes[i][j].set_title(f"{verb}, {dtype}", fontsize=9)
+        axes[i][j].set_title(f"{operation}, {dtype}", fontsize=9)
     axes[0][0].legend(fontsize=7)
     figure.supxlabel("distance from the origin, c = 1")
     figure.supylabel("error")

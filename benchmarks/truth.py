@@ -82,12 +82,14 @@ class Ball:
 
     def transp(self, x: Vector, y: Vector, v: Vector) -> Vector:
         """Parallel transport through the hyperboloid, where it is one formula."""
-        lorentz = Sheet(self.c)
-        moved = lorentz.transp(to_sheet(self, x), to_sheet(self, y), push_to_sheet(self, x, v))
-        return push_to_ball(lorentz, to_sheet(self, y), moved)
+        lorentz = Hyperboloid(self.c)
+        moved = lorentz.transp(
+            to_hyperboloid(self, x), to_hyperboloid(self, y), push_to_hyperboloid(self, x, v)
+        )
+        return push_to_ball(lorentz, to_hyperboloid(self, y), moved)
 
 
-class Sheet:
+class Hyperboloid:
     """The Lorentz model by space coordinates (Nickel and Kiela 2018)."""
 
     def __init__(self, c: float) -> None:
@@ -139,23 +141,23 @@ class Sheet:
         return combine(mpf(1), v, push, combine(mpf(1), x, mpf(1), y))
 
 
-def to_sheet(ball: Ball, x: Vector) -> Vector:
+def to_hyperboloid(ball: Ball, x: Vector) -> Vector:
     """The isometry from the ball."""
     return [2 * a / (1 - ball.c * dot(x, x)) for a in x]
 
 
-def to_ball(lorentz: Sheet, x: Vector) -> Vector:
+def to_ball(lorentz: Hyperboloid, x: Vector) -> Vector:
     """The isometry to the ball."""
     return [a / (1 + lorentz.root * lorentz.time(x)) for a in x]
 
 
-def push_to_sheet(ball: Ball, x: Vector, u: Vector) -> Vector:
-    """The differential of ``to_sheet``."""
+def push_to_hyperboloid(ball: Ball, x: Vector, u: Vector) -> Vector:
+    """The differential of ``to_hyperboloid``."""
     gap = 1 - ball.c * dot(x, x)
     return combine(2 / gap, u, 4 * ball.c * dot(x, u) / gap**2, x)
 
 
-def push_to_ball(lorentz: Sheet, x: Vector, u: Vector) -> Vector:
+def push_to_ball(lorentz: Hyperboloid, x: Vector, u: Vector) -> Vector:
     """The differential of ``to_ball``, at a point of the hyperboloid."""
     time = 1 + lorentz.root * lorentz.time(x)
     return combine(1 / time, u, -lorentz.root * dot(x, u) / (lorentz.time(x) * time**2), x)

@@ -94,7 +94,7 @@ class Fashion(Problem):
         body = ConvNet(dim).build(Meta(10, (1, 14, 14), num_clients=1))
         if twin == self.twins[0]:
             return nn.Sequential(body, nn.Linear(dim, 10))
-        return nn.Sequential(body, ToSheet(), LorentzMLR(dim, 10))
+        return nn.Sequential(body, ToHyperboloid(), LorentzMLR(dim, 10))
 
     @override
     def losses(self, generator: torch.Generator) -> Iterator[Callable[[nn.Module], Tensor]]:
@@ -159,7 +159,7 @@ class Cora(Problem):
         return 100 * (model().argmax(1) == self.labels)[mask].float().mean().item()
 
 
-class ToSheet(nn.Module):
+class ToHyperboloid(nn.Module):
     """Maps vectors, as tangents at the origin, to points of the hyperboloid."""
 
     @override

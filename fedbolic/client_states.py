@@ -122,9 +122,9 @@ class ClientStateLog(Mapping[int, Tree]):
         """
         self.appended += 1
         records = {
-            i: _record(i, server_state)
-            for i, server_state in changed.items()
-            if server_state or i in self
+            i: _record(i, client_state)
+            for i, client_state in changed.items()
+            if client_state or i in self
         }
         if not records:
             return
@@ -282,8 +282,8 @@ class _Places:
         return sum(place[1] for i in client_ids if (place := self.get(i)))
 
 
-def _record(client_id: int, server_state: Tree) -> bytes:
-    body = tree_to_bytes(server_state)
+def _record(client_id: int, client_state: Tree) -> bytes:
+    body = tree_to_bytes(client_state)
     rest = RECORD_HEAD.pack(0, client_id, len(body))[4:] + body
     return struct.pack("<I", zlib.crc32(rest)) + rest
 

@@ -51,7 +51,7 @@ def to_lorentz(space: Poincare, x: Float[Tensor, "*batch dim"]) -> Float[Tensor,
         tensor([1., 0., 0.])
     """
     lorentz = Lorentz(space.c)
-    return lorentz.projx(lorentz.lift(_to_sheet(space, x)))
+    return lorentz.projx(lorentz.lift(_to_hyperboloid(space, x)))
 
 
 def push_to_poincare(
@@ -126,7 +126,7 @@ def _to_ball(space: Lorentz, x: PointTensor) -> Tensor:
 
 
 @in_float32
-def _to_sheet(space: Poincare, x: PointTensor) -> Tensor:
+def _to_hyperboloid(space: Poincare, x: PointTensor) -> Tensor:
     x, gap = space._read(x)
     return 2 * x / gap
 

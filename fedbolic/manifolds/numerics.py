@@ -224,32 +224,32 @@ def bounded(x: Any) -> Any:
     return x.to(dtype)
 
 
-def _run(verb: Callable, space: Any, tensors: tuple, options: dict, is_point: bool) -> Tensor:
+def _run(operation: Callable, space: Any, tensors: tuple, options: dict, is_point: bool) -> Tensor:
     """Apply an operation to bounded arguments; round to a half type if every tensor has one."""
     if isinstance(space.c, Tensor):
         space = replace(space, c=bounded(space.c))
-    result = verb(space, *(bounded(x) for x in tensors), **options)
+    result = operation(space, *(bounded(x) for x in tensors), **options)
     if not {x.dtype for x in tensors if isinstance(x, Tensor)} <= set(HALVES):
         return result
     dtype = tensors[0].dtype
     return narrow(space.within(result, dtype) if is_point else result, dtype)
 
 
-def in_float32(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def in_float32(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Decorate an operation to compute half types in float32, round once and bound gradients."""
 
-    @functools.wraps(verb)
+    @functools.wraps(operation)
     def guarded(space: Any, *tensors: Any, **options: Any) -> Tensor:
-        return _run(verb, space, tensors, options, False)
+        return _run(operation, space, tensors, options, False)
 
     return guarded
 
 
-def to_point(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def to_point(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``in_float32`` for operations that return points, which lie on the space after rounding."""
 
-    @functools.wraps(verb)
+    @functools.wraps(operation)
     def guarded(space: Any, *tensors: Any, **options: Any) -> Tensor:
-        return _run(verb, space, tensors, options, True)
+        return _run(operation, space, tensors, options, True)
 
     return guarded

@@ -63,7 +63,7 @@ def sinh_ratio_and_cosh(
         return d, torch.ones_like(d)
     if not torch.compiler.is_compiling():
         return ClosedForm.apply(d, c, SINH_RATIO)
-    d = _bounded_arc(d, c)
+    d = _bounded_length(d, c)
     value = d * sinhc(c * d * d) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
     return value, (1 + c * value * value).sqrt()
 
@@ -152,12 +152,12 @@ def _bounded(t: Tensor, c: Tensor | float) -> Tensor:
     return t.clamp(-limit, limit)
 
 
-def _bounded_arc(d: Tensor, c: Tensor | float) -> Tensor:
+def _bounded_length(d: Tensor, c: Tensor | float) -> Tensor:
     limit = (0.5 * math.log(HYPERBOLOID_RADIUS[d.dtype]) + math.log(2)) / c**0.5
     return d.clamp(-limit, limit)
 
 
-def _arcs(t: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
+def _asinh_parts(t: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
     s = c**0.5 * _bounded(t, c)
     q = s * s
     cosh = (q + 1).sqrt_()
@@ -166,8 +166,8 @@ def _arcs(t: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
     return torch.addcdiv(s.abs(), q, cosh + 1).log1p_().copysign_(s).div_(c**0.5), cosh
 
 
-def _chords(d: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
-    s = (c**0.5 * _bounded_arc(d, c)).sinh_()
+def _sinh_parts(d: Tensor, c: Tensor | float) -> tuple[Tensor, Tensor]:
+    s = (c**0.5 * _bounded_length(d, c)).sinh_()
     return s / c**0.5, (s * s).add_(1).sqrt_()
 
 
@@ -177,7 +177,7 @@ def _arc_by_curvature(t: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tens
 
 
 def _chord_by_curvature(d: Tensor, c: Tensor, value: Tensor, cosh: Tensor) -> Tensor:
-    d = _bounded_arc(d, c)
+    d = _bounded_length(d, c)
     return _by_curvature(_SINH_SERIES, d, c, d * cosh - value)
 
 
@@ -202,16 +202,16 @@ def _by_curvature(series: tuple, x: Tensor, c: Tensor, gap: Tensor) -> Tensor:
 
 
 ASINH_RATIO = Derivatives(
-    _arcs,
+    _asinh_parts,
     slope=lambda g, t, c, value, cosh: g / cosh,
     by_curvature=_arc_by_curvature,
     bend=lambda g, t, c, value, cosh: g * (c * _bounded(t, c) / cosh),
     cosh_by_curvature=lambda t, c, value, cosh: _bounded(t, c).square() / (2 * cosh),
 )
 SINH_RATIO = Derivatives(
-    _chords,
+    _sinh_parts,
     slope=lambda g, d, c, value, cosh: g * cosh,
     by_curvature=_chord_by_curvature,
     bend=lambda g, d, c, value, cosh: g * (c * value),
-    cosh_by_curvature=lambda d, c, value, cosh: _bounded_arc(d, c) * value / 2,
+    cosh_by_curvature=lambda d, c, value, cosh: _bounded_length(d, c) * value / 2,
 )

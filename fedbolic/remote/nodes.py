@@ -18,10 +18,10 @@ from fedbolic.remote.node import make_request, merge_handshakes, purpose
 from fedbolic.remote.replies import (
     MOST_CLASSES,
     NodeError,
-    check_introduction,
+    check_handshake,
     deviating,
     plain_error,
-    rarely_tuned,
+    rarely_fine_tuned,
     read_numbers,
     read_update,
     unusual,
@@ -158,7 +158,7 @@ class Nodes(Remote):
                 found[client.id] = read_numbers(replies[client.id], "scores", kind="scores")
             except NodeError as error:
                 logger.warning("client %d is not scored: %s", client.id, error)
-        for client_id in rarely_tuned(found):
+        for client_id in rarely_fine_tuned(found):
             logger.warning("client %d is not scored: most clients lack such scores", client_id)
             del found[client_id]
         return found
@@ -217,14 +217,14 @@ class Nodes(Remote):
             if "error" in told:
                 logger.warning("node %d sent no handshake: %s", node, told["error"])
             else:
-                self._introduce(node, told)
+                self._shake_hands(node, told)
         return dict(sorted((told["client"], node) for node, told in self.handshakes.items()))
 
-    def _introduce(self, node: int, told: Tree) -> None:
+    def _shake_hands(self, node: int, told: Tree) -> None:
         """Accept a node as the client that its handshake names, or refuse it."""
         bounds = {"num_clients": self.num_clients, "num_classes": self.num_classes}
         try:
-            check_introduction(told, **bounds)
+            check_handshake(told, **bounds)
         except NodeError as error:
             self._refuse(node, str(error))
             return

@@ -51,7 +51,7 @@ class NodeError(RuntimeError):
     """A client on another machine sent no usable reply."""
 
 
-def check_introduction(told: Tree, *, num_clients: int, num_classes: int = MOST_CLASSES) -> None:
+def check_handshake(told: Tree, *, num_clients: int, num_classes: int = MOST_CLASSES) -> None:
     """Raise an error for a handshake that no client of this federation could send.
 
     Args:
@@ -86,20 +86,20 @@ def _read_shape(text: object) -> list[int] | None:
 
 
 def deviating(
-    introductions: Mapping[int, Tree], own: tuple[int, ...] | None = None
+    handshakes: Mapping[int, Tree], own: tuple[int, ...] | None = None
 ) -> tuple[str, list[int]]:
     """The most frequent input shape, in JSON, and the ids of clients with another shape.
 
     Args:
-        introductions: Handshakes by client id, at least one, that passed
-            :func:`check_introduction`.
+        handshakes: Handshakes by client id, at least one, that passed
+            :func:`check_handshake`.
         own: Shape of the server's own inputs, which counts as one more client; ``None`` if it has
             no inputs.
 
     Raises:
         ValueError: If no single shape is the most frequent.
     """
-    shapes = {i: tuple(json.loads(told["input_shape"])) for i, told in introductions.items()}
+    shapes = {i: tuple(json.loads(told["input_shape"])) for i, told in handshakes.items()}
     votes = Counter([*shapes.values(), *([own] if own is not None else [])])
     (usual, most), *others = votes.most_common(2)
     if others and others[0][1] == most:
@@ -182,7 +182,7 @@ def _is_possible(kind: str, value: float) -> bool:
     return 0 <= value <= 1 if kind == "accuracy" else abs(value) <= LARGEST_COUNT
 
 
-def rarely_tuned(scores: Mapping[int, Mapping[str, float]]) -> list[int]:
+def rarely_fine_tuned(scores: Mapping[int, Mapping[str, float]]) -> list[int]:
     """Ids of clients with fine-tuned scores that fewer than half of all clients have.
 
     An honest federation has such scores for every client or for none, and records their mean.

@@ -80,8 +80,8 @@ def call(kind, name, c, *tensors):
         return change_curvature(*tensors, space, kind(0.5))
     if name in FUNCTIONS:
         return FUNCTIONS[name](space, *tensors)
-    verb, *mode = name.split()
-    return getattr(space, verb)(*tensors, **({"mode": mode[0]} if mode else {}))
+    operation, *mode = name.split()
+    return getattr(space, operation)(*tensors, **({"mode": mode[0]} if mode else {}))
 
 
 def normal(seed, *shape, dtype=torch.float64):

@@ -58,7 +58,7 @@ def slope(kind, c, x, y):
     step = c * mpf(10) ** -15
 
     def dist(c):
-        space = truth.Ball(c) if kind is Poincare else truth.Sheet(c)
+        space = truth.Ball(c) if kind is Poincare else truth.Hyperboloid(c)
         return space.dist(truth.exact(x), truth.exact(y))
 
     return float((dist(c + step) - dist(c - step)) / (2 * step))

@@ -194,5 +194,5 @@ def test_the_sheet_of_low_curvature_is_not_noise():
         x, y = (normal(s, 4, dtype=torch.float32) for s in (seed, seed + 50))
         y = x + y * 0.005
         got = space.dist(*(space.projx(lifted(Lorentz, v)) for v in (x, y))).item()
-        true = truth.Sheet(1e-3).dist(truth.exact(x), truth.exact(y))
+        true = truth.Hyperboloid(1e-3).dist(truth.exact(x), truth.exact(y))
         assert abs(float((mpf(got) - true) / true)) < 1e-6

@@ -29,7 +29,7 @@ class Here(serverapp.Grid):
                 run_id=1,
                 node_id=10 + i,
                 node_config=config,
-                server_state=flwr.RecordDict(),
+                state=flwr.RecordDict(),
                 run_config=settings,
             )
             for i, config in enumerate(configs)
@@ -98,7 +98,7 @@ def serve(settings, folder, *, configs=THREE, gone=(), lives=(), **limits):
     grid = Here(configs, of_app, dict(lives))
     grid.gone = set(gone)
     context = flwr.Context(
-        run_id=1, node_id=1, node_config={}, server_state=flwr.RecordDict(), run_config=of_app
+        run_id=1, node_id=1, node_config={}, state=flwr.RecordDict(), run_config=of_app
     )
     with contextlib.suppress(Exception):  # the outcome says which
         app.server(grid, context)

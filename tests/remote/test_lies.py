@@ -62,20 +62,20 @@ def named(part, name, value=1.0):
 def of_one(part, leaf):
     """Return a function that replaces every tensor of a payload."""
 
-    def delta(told):
+    def changed(told):
         def replaced(branch):
             return {n: replaced(b) if isinstance(b, dict) else leaf(b) for n, b in branch.items()}
 
         return {**told, part: replaced(told[part])}
 
-    return delta
+    return changed
 
 
 UPDATES = {
     "nothing": lambda told: {},
     "an error": lambda told: {"error": "\x1b[2J" + "x" * 10**5},
     "an error that is a tensor": lambda told: {"error": torch.ones(3)},
-    "a name with a slash": instead(payload={"change/x": torch.zeros(5).double()}),
+    "a name with a slash": instead(payload={"delta/x": torch.zeros(5).double()}),
     "no payload": without("payload"),
     "a text for a payload": instead(payload="x"),
     "an empty payload": instead(payload={}),

@@ -132,14 +132,14 @@ class Batched(Engine):
         rng: Rng,
     ) -> Iterator[dict[int, ClientTask | Client]]:
         """Groups of clients that fit in memory: the task of each, or the client if that failed."""
-        footprint, tasks, taken = MemoryEstimate(method), {}, LIBRARIES
+        estimate, tasks, taken = MemoryEstimate(method), {}, LIBRARIES
         for client in clients:
             message, memory = messages[client.id], client_states.get(client.id, {})
             stream = rng.at("client", client.id)
             try:
                 with torch_stream(client, stream):
                     task = ClientTask.begin(method, message, client, memory, stream)
-                    needed = footprint.megabytes(task)
+                    needed = estimate.megabytes(task)
             except Exception:  # raised again when the client is run alone, as its failure
                 task, needed = client, 0.0
             if tasks and taken + needed > self.memory:

@@ -34,25 +34,25 @@ def advance(
     # a client that has taken its last step is cut off the end and never copied again.
     order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
     tasks = [tasks[i] for i in order]
-    feed = BatchLoader(tasks, method.local.repeats)
+    loader = BatchLoader(tasks, method.local.repeats)
     context, dims = joined([task.context for task in tasks])
     state = _stack([task.local for task in tasks])
     state = {
         "local": state,
-        "loss": torch.zeros(len(tasks), device=feed.device),
-        "clamped": torch.zeros(len(tasks), 2, dtype=torch.int64, device=feed.device),
+        "loss": torch.zeros(len(tasks), device=loader.device),
+        "clamped": torch.zeros(len(tasks), 2, dtype=torch.int64, device=loader.device),
     }
     ended: list[Tree] = []
     losses: list[Tensor] = []
     counts: list[Tensor] = []
-    for step, num_active in enumerate([*feed.num_active, 0]):
+    for step, num_active in enumerate([*loader.num_active, 0]):
         if num_active < len(state["loss"]):
             ended = _unstack(_at(state["local"], slice(num_active, None))) + ended
             losses = [state["loss"][num_active:], *losses]
             counts = [state["clamped"][num_active:], *counts]
             state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
         moved, rows = [], []
-        for row, batch, batch_dims in feed.batches(step):
+        for row, batch, batch_dims in loader.batches(step):
             own, given = _at(state, row), _at(context, row, dims)
             moved.append(_step(method, tasks[0].model, own, batch, given, (batch_dims, dims)))
             rows.append(row)

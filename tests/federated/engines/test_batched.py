@@ -145,23 +145,23 @@ class Clipped(Optimizer):
     def init(self, parameters):
         return {"num_steps": torch.ones(())}
 
-    def step(self, parameters, gradients, server_state, *, lr, spaces=None, donate=False):
+    def step(self, parameters, gradients, state, *, lr, spaces=None, donate=False):
         steps = {n: lr * g / g.norm().clamp(min=0.01) for n, g in gradients.items()}
-        moved = {n: x - steps[n] / server_state["num_steps"] for n, x in parameters.items()}
-        return moved, {"num_steps": server_state["num_steps"] + 1}
+        moved = {n: x - steps[n] / state["num_steps"] for n, x in parameters.items()}
+        return moved, {"num_steps": state["num_steps"] + 1}
 
-    def change_curvature(self, server_state, old, new):
-        return server_state
+    def change_curvature(self, state, old, new):
+        return state
 
 
 @dataclass(frozen=True)
 class InPlace(Clipped):
     """An optimiser that reuses the storage of its arguments, as ``step`` may."""
 
-    def step(self, parameters, gradients, server_state, *, lr, spaces=None, donate=False):
+    def step(self, parameters, gradients, state, *, lr, spaces=None, donate=False):
         for name, x in parameters.items():
             x.add_(gradients[name], alpha=-lr)
-        return parameters, {"num_steps": server_state["num_steps"].add_(1)}
+        return parameters, {"num_steps": state["num_steps"].add_(1)}
 
 
 @pytest.mark.parametrize("optimizer", [Clipped(), InPlace()])

@@ -89,7 +89,7 @@ class Altering(Sequential):
 
     stage: str = ""
     client_id: int = 0
-    delta: Callable = dict
+    alter: Callable = dict
 
     @override
     def run(self, method, messages, clients, client_states, rng):
@@ -97,7 +97,7 @@ class Altering(Sequential):
             method, messages, clients, client_states, rng
         ):
             if (method.stage, client.id) == (self.stage, self.client_id):
-                update = dataclasses.replace(update, payload=self.delta(update.payload))
+                update = dataclasses.replace(update, payload=self.alter(update.payload))
             yield client, update, client_state
 
 
@@ -107,12 +107,12 @@ class Lying(Sequential):
 
     stage: str = ""
     client_id: int = 0
-    delta: Callable = dict
+    alter: Callable = dict
 
     @override
     def run(self, method, messages, clients, client_states, rng):
         if method.stage == self.stage:
-            told = self.delta(messages[self.client_id])
+            told = self.alter(messages[self.client_id])
             messages = {**messages, self.client_id: told}
         yield from super().run(method, messages, clients, client_states, rng)
 
