@@ -1,12 +1,12 @@
-"""The default channels of FlyNNClassifier, by a rule, on the tables of the FlyNN paper's list.
+"""The default channels of FlyNNClassifier, chosen by a rule on the tables of the FlyNN paper.
 
 FEDBOLIC_DATA=FOLDER python -m benchmarks.channels --config configs/flynn/channels.yaml
 
-The rule: on every table the ten folds of Table 2. In every fold, each kind of channels takes that
-of the same four settings that is best by leaving one out on the nine training folds: features as
-they are or z-scores of the training folds, rows of a tenth or of three tenths of the values. Its
-accuracy is the mean over test folds. The default is the kind with the least mean rank over tables,
-equal ones sharing their ranks; of equal mean ranks the first of plain, signed, on-off.
+The rule uses the ten folds of Table 2 for every table. In every fold, each kind of channels gets
+the best of the same four settings by leaving one out on the nine training folds: raw features or
+z-scores of the training folds, rows of a tenth or of three tenths of the values. Its accuracy is
+the mean over test folds. The default is the kind with the least mean rank over tables, where equal
+accuracies share their ranks; of equal mean ranks, the first of plain, signed, on-off wins.
 """
 
 import csv
@@ -34,23 +34,23 @@ from flynn.fly_hash import connections, fly_hash
 KINDS: tuple[Channels, ...] = get_args(Channels)
 SCALINGS = ("none", "standard")
 SHARES = (0.1, 0.3)
-"""Values that a row adds up, over all: with the two scalings these are the four settings."""
+"""Share of the values that a row adds up; with the two scalings, these are the four settings."""
 
 ROWS_PER_FEATURE, ACTIVE, DECAY = 256, 32, 0.5
-"""What else the estimator has by default; equally long hashes for every kind."""
+"""Other defaults of the estimator, the same length of hashes for every kind."""
 
 Figures = dict[str, float]
 Picks = tuple[float, float]
-"""Accuracy by leaving one out on training folds, and on the test fold."""
+"""Accuracy by leaving one out on the training folds, and accuracy on the test fold."""
 
 
 def choose(sets: list[str], seed: int = 0, results: Path = Path("channels.csv")) -> None:
-    """Print the accuracy of all channels and of kNN on every table, and what the rule says.
+    """Print the accuracy of all channels and of kNN on every table, and the choice of the rule.
 
     Args:
         sets: Names of data sets, as in Table 2.
-        seed: Of the hash, and of its signs.
-        results: Figures of data sets that are done, and where those of others are added.
+        seed: Seed of the hash and of its signs.
+        results: File of figures; data sets found in it are skipped, and new figures are appended.
     """
     torch.set_num_threads(1)
     done = _read(results)
@@ -66,11 +66,11 @@ def choose(sets: list[str], seed: int = 0, results: Path = Path("channels.csv"))
 
 
 def figures(task: Task, seed: int) -> Figures:
-    """The accuracy of every kind of channels by the rule, and with either scaling alone.
+    """The accuracy of every kind of channels by the rule, and with each scaling alone.
 
     Args:
-        task: The data, its features as they are.
-        seed: Of the hash.
+        task: The data, with raw features.
+        seed: Seed of the hash.
     """
     start = time.process_time()
     found: dict[str, list[float]] = {}
@@ -127,16 +127,16 @@ def _accuracies(task: Task, winners: torch.Tensor, train: np.ndarray, test: np.n
 
 
 def _best(picks: Sequence[Picks]) -> float:
-    """The test accuracy of the setting that is best on training folds; of equal ones the first."""
+    """The test accuracy of the best setting on training folds; the first of equal ones."""
     return max(picks, key=lambda pick: pick[0])[1]
 
 
 def mean_ranks(found: Sequence[Figures], names: Sequence[str]) -> list[float]:
-    """The mean rank of each name over data sets; 1 is the best, and equal ones share theirs.
+    """The mean rank of each name over data sets; 1 is the best, and equal accuracies share ranks.
 
     Args:
-        found: Accuracies by name, of every data set.
-        names: What is ranked.
+        found: Accuracies by name, for every data set.
+        names: Names to rank.
 
     Example:
         >>> mean_ranks([{"a": 0.5, "b": 0.5}, {"a": 0.2, "b": 0.9}], ["a", "b"])
@@ -147,7 +147,7 @@ def mean_ranks(found: Sequence[Figures], names: Sequence[str]) -> list[float]:
 
 
 def verdict(found: Sequence[Figures]) -> None:
-    """Print mean ranks and accuracies: by the rule, and of each scaling alone, which is no choice.
+    """Print mean ranks and accuracies by the rule, and for information, with each scaling alone.
 
     Args:
         found: Figures of every data set.
@@ -171,7 +171,7 @@ def verdict(found: Sequence[Figures]) -> None:
 
 
 def _read(file: Path) -> dict[str, Figures]:
-    """Figures of the data sets that are done."""
+    """Figures of the data sets that have been computed."""
     found: dict[str, Figures] = {}
     if file.exists():
         with file.open(newline="") as lines:

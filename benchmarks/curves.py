@@ -28,20 +28,20 @@ FIXED: dict[str, list[float]] = {
     "rho": [8, 32],
     "gamma": [0.0, 0.5],
 }
-"""What the three others are while one is turned."""
+"""Values of the three other sizes while one size varies."""
 
 Curve = dict[float, list[float]]
 
 
 def curves(data: Task, turned: str, lifts: int) -> dict[str, Curve]:
-    """Ten-fold accuracies of all lifts by the value of one number, for every setting of the others.
+    """Ten-fold accuracies of all lifts by the value of one size, for every setting of the others.
 
-    Hashes with more than half of their bits one are left out, as in the paper.
+    Hashes in which more than half of the bits are ones are left out, as in the paper.
 
     Args:
         data: The examples.
-        turned: Which number.
-        lifts: Draws of M.
+        turned: Name of the size that varies.
+        lifts: Number of draws of M.
     """
     found: dict[str, Curve] = {}
     ranges = {name: TURNED[name] if name == turned else FIXED[name] for name in TURNED}
@@ -63,15 +63,15 @@ def curves(data: Task, turned: str, lifts: int) -> dict[str, Curve]:
 def accuracies(
     data: Task, dim: int, density: float, active: int, decays: list[float], seed: int
 ) -> list[float]:
-    """Of one hash for every decay: the mean over folds.
+    """Mean accuracy over folds of one hash, for every decay.
 
     Args:
         data: The examples.
         dim: Length of the hash.
-        density: Features of a row over all features.
-        active: Ones of a hash.
-        decays: Gammas.
-        seed: Of the lift.
+        density: Features of a row over all features, in (0, 1].
+        active: Number of ones in a hash.
+        decays: Values of gamma.
+        seed: Seed of the lift.
     """
     x, d = torch.from_numpy(data.x), data.x.shape[1]
     winners = fly_hash(x, connections(dim, d, max(1, round(density * d)), seed), active)
@@ -80,12 +80,12 @@ def accuracies(
 
 
 def main() -> None:
-    """Print and draw the curves, a row of panels for each data set."""
+    """Print and draw the curves, one row of panels per data set."""
     from matplotlib.figure import Figure
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", nargs="+", default=["digits"], help="digits, numbers of OpenML")
-    parser.add_argument("--lifts", type=int, default=3, help="draws of M")
+    parser.add_argument("--sets", nargs="+", default=["digits"], help="digits or numbers of OpenML")
+    parser.add_argument("--lifts", type=int, default=3, help="number of draws of M")
     parser.add_argument("--plot", type=Path, help="draw the curves into this file")
     options = parser.parse_args()
     torch.set_num_threads(1)

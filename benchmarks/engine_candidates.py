@@ -1,6 +1,6 @@
 """Candidates and workloads of ``benchmarks.engines``.
 
-Every candidate starts from the same parameters and takes the batches of every round in the same
+All candidates start from the same parameters and take the batches of every round in the same
 order.
 """
 
@@ -60,16 +60,16 @@ WORKLOADS = {
     )
 }
 PEERED = ("MLP", "CNN-S", "MLP 100x32")
-"""The workloads on which goals name a peer."""
+"""Workloads for which the goals name a peer."""
 RNG = Rng(0)
 ROOT = Path(__file__).resolve().parent.parent
 START = "import sys; from benchmarks.engine_peers import main; main(*sys.argv[1:])"
-"""Not ``-m``: what a framework's own processes must find again cannot live in ``__main__``."""
+"""Command of a peer; no ``-m``, for processes of a framework cannot import from ``__main__``."""
 
 
 @dataclass(frozen=True)
 class Body(Backbone):
-    """The plain loop's network up to its head, as a backbone."""
+    """The plain loop's network without its head, as a backbone."""
 
     work: Workload
 
@@ -90,7 +90,7 @@ def method(work: Workload) -> FedAvg:
 
 
 def federation(work: Workload, data: Sequence[tuple[Tensor, Tensor]]) -> FederatedData:
-    """The clients of a workload, laid out as the sources do it, with nothing to be scored on."""
+    """The clients of a workload, laid out in memory as by the sources, without test data."""
     sizes = [len(y) for _, y in data]
     meta = Meta(work.num_classes, work.input_shape, len(sizes))
     together = Examples(
@@ -103,32 +103,32 @@ def federation(work: Workload, data: Sequence[tuple[Tensor, Tensor]]) -> Federat
 
 
 def seeds(work: Workload, round: int) -> list[int]:
-    """Of the orders of all clients in a round, from 1 on: those of the trainer's streams."""
+    """Seeds of the orders of all clients in a round, counted from 1, by the trainer's streams."""
     stream = RNG.at("round", round, "exchange", 0)
     return [stream.at("client", i, "order").number() for i in range(work.num_clients)]
 
 
 class Candidate(ABC):
-    """Somebody who trains by federated averaging."""
+    """A system that trains by federated averaging."""
 
     @abstractmethod
     def round(self, orders: list[int]) -> None:
         """Train for one more round.
 
         Args:
-            orders: The seeds of the clients' orders in it.
+            orders: Seeds of the clients' orders in this round.
         """
 
     @abstractmethod
     def values(self) -> Params:
-        """The global parameters after it."""
+        """The current global parameters."""
 
     def processes(self) -> list[int]:
-        """The processes that work for this candidate, the leading one first."""
+        """Ids of the candidate's processes, the leading one first."""
         return [os.getpid()]
 
     def close(self) -> None:
-        """Give back what was taken; by default nothing was."""
+        """Release resources; the default does nothing."""
         return
 
 
@@ -162,7 +162,7 @@ class Trained(Candidate):
 
     @override
     def round(self, orders: list[int]) -> None:
-        del orders  # the trainer draws the same ones from its own streams
+        del orders  # the trainer draws the same orders from its own streams
         state, _ = next(self.rounds)
         self.now = state.server_state["parameters"]
 
@@ -181,14 +181,14 @@ class Trained(Candidate):
 
 
 class Peer(Candidate):
-    """Another framework, in a process and an environment of its own.
+    """Another framework in a separate process and environment.
 
     Args:
         name: One of ``PEERS``.
-        python: The interpreter of that environment.
-        work: What every client does.
-        data: Of the clients.
-        values: The first global parameters.
+        python: Interpreter of that environment.
+        work: Work of every client.
+        data: Inputs and labels of the clients.
+        values: Initial global parameters.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Peer(Candidate):
     @override
     def close(self) -> None:
         self.line.close()
-        for pid in self.processes():  # Ray leaves its own behind when it is merely told to end
+        for pid in self.processes():  # Ray leaves its processes behind when it is only asked to end
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()

@@ -1,4 +1,4 @@
-"""Goals of the engines, and checks of a run of ``benchmarks.engines`` against them."""
+"""Goals of the engines, and the comparison of a run of ``benchmarks.engines`` with them."""
 
 import io
 import itertools
@@ -21,21 +21,21 @@ from fedbolic.rng import Rng
 
 CROWD = Workload("1000 x CNN-S", 1000, 32, channels=(6, 16), widths=(64,))
 BUDGETS = (512.0, 950.0)
-"""MiB: the default of Batched, and just below a gigabyte."""
+"""Memory budgets in MiB: the default of Batched, and just below a gigabyte."""
 DRAWS = 20
 EXAMPLES = 6000
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound and the figure that stands against it.
+    """A bound and the measured figure.
 
     Args:
-        id: Goals of one id belong together.
-        what: The quantity.
-        sense: Whether the figure must be at least or at most the bound.
-        bound: What it is held against.
-        figure: As measured; ``None`` if it was not.
+        id: Name of a group of goals.
+        what: Description of the quantity.
+        sense: ``>=`` if the figure must be at least the bound, ``<=`` if at most.
+        bound: Bound on the figure.
+        figure: Measured figure; ``None`` if it was not measured.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Goal:
 
     @property
     def verdict(self) -> str:
-        """``met``, ``not met`` or ``not measured``; a figure that is no number meets nothing."""
+        """``met``, ``not met`` or ``not measured``; a figure of NaN meets no goal."""
         if self.figure is None:
             return "not measured"
         met = self.figure >= self.bound if self.sense == ">=" else self.figure <= self.bound
@@ -54,7 +54,7 @@ class Goal:
 
 
 def table(rows: Sequence[Goal]) -> str:
-    """The goals as Markdown."""
+    """The goals as a Markdown table."""
     lines = ["| goal | | bound | figure | |", "|---|---|---|---|---|"]
     for goal in rows:
         figure = "" if goal.figure is None else f"{goal.figure:.3g}"
@@ -67,7 +67,7 @@ def goals(found: Mapping[str, Found]) -> list[Goal]:
     """All goals.
 
     Args:
-        found: By the name of the workload; what was not run is not measured.
+        found: Measurements by the name of the workload; workloads may be missing.
     """
     return [*speed_goals(found), *equality_goals(found), *own_goals()]
 
@@ -140,32 +140,34 @@ def own_goals() -> list[Goal]:
 
 
 def padded_work(alpha: float, rng: Rng) -> float:
-    """Examples that Batched computes in a round over those that count, as it would feed them.
+    """Examples that Batched computes in a round, padding included, over those that count.
 
     Args:
-        alpha: Of a Dirichlet split over 20 clients, whose sizes vary freely.
-        rng: Of the split.
+        alpha: Concentration of a Dirichlet split over 20 clients with freely varying sizes.
+        rng: Stream of the split.
     """
     labels = torch.randint(10, (EXAMPLES,), generator=rng.at("labels").generator())
     split = Dirichlet(20, alpha=alpha, cap=False, min_size=1).split(labels, rng)
     work = Workload("", len(split), 0, input_shape=(1,))
     data = federation(work, [(torch.zeros(len(part), 1), labels[part]) for part in split])
-    trained = FedAvg(Body(work))  # its default schedule: 5 epochs in batches of 128
+    trained = FedAvg(Body(work))  # local training by default: 5 epochs in batches of 128
     message = trained.broadcast(trained.init(data.meta, rng), 0)
     tasks = [
         ClientTask.begin(trained, message, c, {}, rng.at("client", c.id)) for c in data.clients
     ]
-    feed = BatchLoader(
+    loader = BatchLoader(
         sorted(tasks, key=lambda task: -len(task.plan.lengths)), trained.local.repeats
     )
     masks = [
-        batch["mask"] for step in range(len(feed.num_active)) for _, batch, _ in feed.batches(step)
+        batch["mask"]
+        for step in range(len(loader.num_active))
+        for _, batch, _ in loader.batches(step)
     ]
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
 
 def resume_difference(engine: Engine) -> float:
-    """Of round 3 after a checkpoint of round 2 was written and read, from an uninterrupted run."""
+    """Difference at round 3 between a run resumed from a checkpoint of round 2 and one without."""
     work = WORKLOADS["tiny"]
     trainer = Trainer(engine, evaluation=Evaluation(every=10))
     data = federation(work, plain_loop.examples(work))

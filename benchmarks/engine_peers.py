@@ -1,8 +1,8 @@
-"""The rounds of ``benchmarks.engines`` by other frameworks, each in its own environment.
+"""Rounds of ``benchmarks.engines`` by other frameworks, each in its own environment.
 
-Only torch and the framework are needed. A round begins when the seeds of its orders arrive on the
-line to the benchmark and ends when "done" has been sent back, so that rounds of all candidates can
-take turns.
+Such an environment needs torch and the framework only. A round begins when the seeds of its orders
+arrive from the benchmark and ends when "done" has been sent back, so that the rounds of all
+candidates can be interleaved.
 """
 
 import functools
@@ -21,37 +21,37 @@ from benchmarks import plain_loop
 from benchmarks.plain_loop import Workload
 
 GIVEN = "FEDBOLIC_BENCHMARK_GIVEN"
-"""The variable that names the file with the work, for the processes that a framework starts."""
+"""Environment variable that names the file with the work, for processes that a framework starts."""
 
 ENDLESS = 10**6
 
 
 @functools.cache
 def given() -> tuple[Workload, list[tuple[Tensor, Tensor]], dict[str, Tensor]]:
-    """Work of every client, the clients' data and the first global parameters."""
+    """Work of every client, the clients' data and the initial global parameters."""
     fields, data, values = torch.load(os.environ[GIVEN])
     return Workload(**fields), data, values
 
 
 class Line:
-    """The end of the line to the benchmark that lies in the peer.
+    """The peer's end of the connection to the benchmark.
 
     Args:
-        descriptor: Of the open line.
+        descriptor: File descriptor of the open connection.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.connection = Connection(descriptor)
 
     def done(self) -> None:
-        """Say that the round has ended."""
+        """Report the end of the round."""
         self.connection.send("done")
 
     def begin(self, values: Callable[[], dict[str, np.ndarray]]) -> list[int]:
-        """The seeds of the next round, once it is this peer's turn.
+        """Wait for this peer's turn and return the seeds of the next round.
 
         Args:
-            values: Gives the global parameters, should the benchmark ask for them first.
+            values: Returns the global parameters, which the benchmark may request first.
         """
         while (asked := self.connection.recv()) == "values":
             self.connection.send(values())
@@ -59,26 +59,26 @@ class Line:
 
 
 class _Network(nn.Module):
-    """A network with the two functions that pfl asks of one."""
+    """A network with the two functions that pfl expects."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """The mean over a batch."""
+        """The mean loss of a batch."""
         return cross_entropy(self.net(x), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """Only asked for before the first round."""
+        """Metrics; pfl requests them before the first round only."""
         return {"loss": self.loss(x, y).item()}
 
 
 def pfl(line: Line) -> None:
-    """FederatedAveraging of pfl in one process; data are permuted as they are handed out.
+    """FederatedAveraging of pfl in one process; data are permuted when they are loaded.
 
     Args:
-        line: To the benchmark.
+        line: Connection to the benchmark.
     """
     ask = functools.cache(importlib.import_module)
     work, data, values = given()
@@ -129,7 +129,7 @@ def pfl(line: Line) -> None:
 
 
 def train_client(message: Any, context: Any) -> Any:
-    """One client's round in Flower, in whatever process that runs."""
+    """One client's round in Flower, in any process."""
     torch.set_num_threads(1)
     app = importlib.import_module("flwr.app")
     work, data, _ = given()
@@ -151,11 +151,11 @@ def _flower_network() -> nn.Module:
 
 
 def flower(line: Line, num_actors: int) -> None:
-    """Flower's simulation with Ray: FedAvg without evaluation, a CPU for each actor.
+    """Flower's simulation with Ray: FedAvg without evaluation, one CPU for each actor.
 
     Args:
-        line: To the benchmark.
-        num_actors: Clients that are worked for at a time.
+        line: Connection to the benchmark.
+        num_actors: Number of clients trained at a time.
     """
     app = importlib.import_module("flwr.app")
     strategies = importlib.import_module("flwr.serverapp.strategy")
@@ -204,6 +204,6 @@ PEERS: dict[str, Callable[[Line], None]] = {
 
 
 def main(name: str, descriptor: str) -> None:
-    """Take part, until the line is cut."""
+    """Run rounds until the connection is closed."""
     torch.set_num_threads(1)
     PEERS[name](Line(int(descriptor)))

@@ -1,7 +1,7 @@
 """Time, memory and numerical difference of a round of each candidate.
 
-The candidates' rounds take turns within one run, so that the ratios of two of them survive a
-machine that is busy with something else.
+The rounds of the candidates are interleaved within one run, so that ratios of two candidates hold
+on a machine that is busy with something else.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ class Cost:
     """Cost of one round, in seconds.
 
     Args:
-        wall: By the clock on the wall.
-        cpu: Of all processes together.
-        critical: CPU time of the leading process and of the busiest of the others: what the round
-            would take at most if every process had a core of its own.
+        wall: Wall-clock time.
+        cpu: CPU time of all processes together.
+        critical: CPU time of the leading process plus that of the busiest other one: an upper bound
+            on the round if every process had a core of its own.
     """
 
     wall: float
@@ -55,7 +55,7 @@ class Cost:
 
 
 def timed(candidate: Candidate, orders: list[int]) -> Cost:
-    """One more round."""
+    """Cost of one more round."""
     before = processes.cpu_seconds(candidate.processes())
     begin = time.perf_counter()
     candidate.round(orders)
@@ -66,7 +66,7 @@ def timed(candidate: Candidate, orders: list[int]) -> Cost:
 
 
 def difference(x: Params, y: Params) -> float:
-    """The largest of a coordinate."""
+    """The largest absolute difference of a coordinate."""
     return max(float((x[name] - y[name]).abs().max()) for name in x)
 
 
@@ -75,11 +75,11 @@ class Found:
     """Measurements of one workload, by candidate.
 
     Args:
-        costs: Of every round after the first few.
-        differences: From the plain loop's parameters after every round, in float32.
+        costs: Cost of every round after the first few.
+        differences: Difference from the plain loop's parameters after every round, in float32.
         exact: The same after a few rounds in float64.
-        peaks: MiB of memory.
-        failed: Why a candidate has nothing in the others.
+        peaks: Peak memory in MiB.
+        failed: Reason for the failure of a candidate without other measurements.
     """
 
     costs: dict[str, list[Cost]] = field(default_factory=dict)
@@ -92,8 +92,8 @@ class Found:
         """Speed of one candidate over another, round by round.
 
         Args:
-            name: Of the candidate.
-            other: Whom it is held against.
+            name: The candidate.
+            other: The candidate to compare with.
             kind: A field of :class:`Cost`.
         """
         pairs = zip(self.costs.get(other, []), self.costs.get(name, []), strict=False)
@@ -106,19 +106,19 @@ class Found:
 
 
 def first_values(work: Workload, dtype: torch.dtype) -> Params:
-    """The global parameters before the first round, as the trainer begins."""
+    """The global parameters before the first round, as the trainer initialises them."""
     meta = Meta(work.num_classes, work.input_shape, work.num_clients)
     parameters = method(work).init(meta, RNG.at("init"))["parameters"]
     return {name: value.to(dtype) for name, value in parameters.items()}
 
 
 def measure(work: Workload, rounds: int, interpreters: Mapping[str, str]) -> Found:
-    """All candidates in turns.
+    """Measure all candidates with interleaved rounds.
 
     Args:
-        work: What is done.
-        rounds: That are timed, after a few that are not.
-        interpreters: Of the peers, by name.
+        work: The workload.
+        rounds: Number of timed rounds, which follow a few untimed ones.
+        interpreters: Python interpreters of the peers, by name.
     """
     found, data = Found(), plain_loop.examples(work)
     values = first_values(work, torch.float32)
@@ -144,7 +144,7 @@ def measure(work: Workload, rounds: int, interpreters: Mapping[str, str]) -> Fou
 def _turn(
     candidates: dict[str, Candidate], orders: list[int], found: Found, *, counts: bool
 ) -> None:
-    """One round of everybody; who fails is taken out."""
+    """Run one round of every candidate; remove those that fail."""
     for name, candidate in list(candidates.items()):
         try:
             cost = timed(candidate, orders)
@@ -159,7 +159,7 @@ def _turn(
 
 
 def exact_differences(work: Workload) -> dict[str, float]:
-    """From the plain loop after a few rounds in float64, by engine."""
+    """Differences from the plain loop after a few rounds in float64, by engine."""
     data = plain_loop.examples(work, torch.float64)
     plain = PlainLoop(work, data, first_values(work, torch.float64))
     for index in range(1, EXACT_ROUNDS + 1):
@@ -174,15 +174,15 @@ def exact_differences(work: Workload) -> dict[str, float]:
 
 
 def peak(name: str, work: Workload, memory: float | None = None) -> float:
-    """MiB that a round takes at its peak above the imports and the data; to be asked once.
+    """Peak memory of a round in MiB above imports and data; call it once per process.
 
-    What workers import is theirs and counts. A round of something small has gone before, so that
-    what is imported on its first use does not.
+    The imports of workers count, since they belong to the engine. A small round comes first, so
+    that modules imported on first use do not count.
 
     Args:
-        name: Of the plain loop or an engine.
-        work: What is done.
-        memory: Of :class:`Batched`, in its place.
+        name: The plain loop or an engine.
+        work: The workload.
+        memory: Budget of :class:`Batched` in MiB; ``None`` for its default.
     """
     with contextlib.closing(_candidate(name, SMALL, plain_loop.examples(SMALL), memory)) as small:
         small.round(seeds(SMALL, 1))
@@ -204,7 +204,7 @@ def _candidate(
 
 
 def ask_peak(name: str, work_name: str, memory: float | None = None) -> float:
-    """:func:`peak` in a process of its own."""
+    """Result of :func:`peak` in a separate process."""
     words = ["--peak", name, "--workloads", work_name]
     words += [] if memory is None else ["--memory", str(memory)]
     done = subprocess.run(

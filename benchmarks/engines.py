@@ -1,4 +1,4 @@
-"""Engines against a plain PyTorch loop and other frameworks, on the same work in one run.
+"""Engines compared with a plain PyTorch loop and other frameworks, on the same work in one run.
 
 python -m benchmarks.engines [--workloads NAME ...] [--rounds N] [--peers PYTHON]
 """
@@ -30,8 +30,8 @@ def row(name: str, found: Found) -> str:
     """One line of a workload's table.
 
     Args:
-        name: Of the candidate.
-        found: On this workload.
+        name: The candidate.
+        found: Measurements of this workload.
     """
     costs = found.costs.get(name)
     if not costs:
@@ -61,12 +61,12 @@ def title(work: Workload) -> str:
 
 
 def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
-    """A table for every workload, then one of the goals.
+    """Print a table for every workload, then the table of goals.
 
     Args:
-        names: Of the workloads.
-        rounds: That are timed.
-        interpreters: Of the peers, by name.
+        names: Names of the workloads.
+        rounds: Number of timed rounds.
+        interpreters: Python interpreters of the peers, by name.
     """
     found: dict[str, Found] = {}
     for name in names:
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", metavar="PYTHON", help="has pfl 0.6.0, flwr[simulation] 1.41.0")
+    parser.add_argument("--peers", metavar="PYTHON", help="with pfl 0.6.0, flwr[simulation] 1.41.0")
     parser.add_argument("--peak", metavar="CANDIDATE", help=argparse.SUPPRESS)
     parser.add_argument("--memory", type=float, help=argparse.SUPPRESS)
     given = parser.parse_args()

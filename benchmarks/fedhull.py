@@ -1,8 +1,8 @@
-"""FedHull: hull sizes, and processor time by stage: ``python -m benchmarks.fedhull``.
+"""FedHull: hull sizes, and CPU time by stage: ``python -m benchmarks.fedhull``.
 
-One process plays all parties. Times of stages are taken inside whole runs, beside those that the
-specification measured in a trial of its own. Olsson's cells are read from the folder named by
-FEDBOLIC_DATA.
+One process plays all parties. Times of stages are taken within whole runs and printed next to those
+that the specification measured in a separate trial. Olsson's cells are read from the folder named
+by FEDBOLIC_DATA.
 """
 
 import argparse
@@ -44,15 +44,15 @@ SPEC = {
     },
     "20,000 points": {"together": "1200-1500", "bytes up": "32000-52000"},
 }
-"""What the specification reports, in ms and bytes; masks and keys are in its sums, 3 ms."""
+"""Values of the specification, in ms and bytes; its totals contain 3 ms of masks and keys."""
 
 
 def hulls(sizes: tuple[int, ...], seeds: int) -> float:
-    """Print the sizes and times of hulls of uniform points; give the median time of the last.
+    """Print the sizes and times of hulls of uniform points; return the median seconds of the last.
 
     Args:
         sizes: Numbers of points.
-        seeds: Sets of each.
+        seeds: Number of point sets of each size.
     """
     print("| points | corners: mean ± sd | over N^(1/3) | ms of CPU |\n|-|-|-|-|")
     seconds = [math.nan]
@@ -74,11 +74,11 @@ def hulls(sizes: tuple[int, ...], seeds: int) -> float:
 def watched(
     places: dict[str, tuple[Any, str]], seconds: dict[str, float]
 ) -> Iterator[dict[str, float]]:
-    """Adds up the processor time of functions while the body runs.
+    """Add up the CPU time of functions while the body runs.
 
     Args:
-        places: By stage, a module or class and the name of its function.
-        seconds: By stage; grows.
+        places: A module or class and the name of its function, by stage.
+        seconds: Seconds by stage, updated in place.
     """
 
     def clocked(stage: str, function: Callable) -> Callable:
@@ -106,8 +106,8 @@ def run(method: Method, data: FederatedData) -> dict[str, float]:
     """The sum over clients of every metric of a run.
 
     Args:
-        method: What is run.
-        data: On which clients.
+        method: Method to run.
+        data: Its clients.
     """
     found: dict[str, float] = {}
     for _, rows in Trainer().run(method, data, Rng(0)):
@@ -117,11 +117,11 @@ def run(method: Method, data: FederatedData) -> dict[str, float]:
 
 
 def trial(method: FedHull, data: FederatedData) -> dict[str, float]:
-    """Milliseconds by stage, of the run around them, and of a masked run; bytes of a client.
+    """Milliseconds of each stage, of the whole run and of a masked run; bytes of a client.
 
     Args:
-        method: What is run.
-        data: On which clients.
+        method: Method to run.
+        data: Its clients.
     """
     stages = {
         "client hulls, report": (Sizes, "local_update"),
@@ -157,8 +157,8 @@ def olsson(split: int | None, *, legacy: int | None, seed: int) -> FederatedData
 
     Args:
         split: Seed of the split.
-        legacy: As in ``ClassRuns``.
-        seed: Of the partition.
+        legacy: Same as in ``ClassRuns``.
+        seed: Seed of the partition.
     """
     source = Points(OLSSON, ClassRuns(3, legacy=legacy), split=split)
     return source.load(Rng(seed).at("data"))
@@ -178,16 +178,16 @@ def cases() -> dict[str, tuple[FedHull, Callable[[int], FederatedData]]]:
 
 
 def main() -> None:
-    """Print hull sizes, stages, and which goals were met."""
+    """Print hull sizes, times of stages, and the goals that were met."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="for the sizes of hulls")
-    parser.add_argument("--trials", type=int, default=10, help="for the times by stage")
+    parser.add_argument("--seeds", type=int, default=5, help="point sets of each size")
+    parser.add_argument("--trials", type=int, default=10, help="runs for the times by stage")
     options = parser.parse_args()
     torch.set_num_threads(1)
     measured = {"hull of 10^6 points": hulls(tuple(10**k for k in range(3, 7)), options.seeds)}
     medians: dict[str, dict[str, float]] = {}
     for title, (method, load) in cases().items():
-        trial(method, load(0))  # warm
+        trial(method, load(0))  # warm-up
         found = [trial(method, load(i)) for i in range(options.trials)]
         medians[title] = {name: statistics.median(of[name] for of in found) for name in found[0]}
         measured[title] = medians[title]["together"]

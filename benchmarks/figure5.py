@@ -1,7 +1,7 @@
 """Accuracy over a parameter, from a sweep with settings: ``python -m benchmarks.figure5 RUNS``.
 
-For each folder of a sweep whose settings are named by a parameter and a number, such as ``mu 0.2``,
-a panel with a line for every row: the mean over seeds and its 95 % interval.
+The settings of a sweep must be named by a parameter and a number, such as ``mu 0.2``. Each sweep's
+folder becomes a panel with one line per row: the mean over seeds and its 95 % interval.
 """
 
 import argparse
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 WIDE = 100.0
-"""Values of the parameter that differ by more than this factor stand on a logarithmic axis."""
+"""Ratio of the parameter's values above which the axis is logarithmic."""
 
 
 def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> None:
-    """One sweep: accuracy on the server's test set over the parameter.
+    """Draw one sweep: accuracy on the server's test set over the parameter.
 
     Args:
-        axes: To draw on.
-        folder: Of the sweep.
-        colours: Of the rows; those that have none get the next one.
+        axes: Axes to draw on.
+        folder: Folder of the sweep.
+        colours: Colours by row; rows without a colour get the next one.
     """
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     parameter = ""
@@ -53,13 +53,13 @@ def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Draw the sweeps that are named, side by side."""
+    """Draw the given sweeps side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="of sweeps with settings")
-    parser.add_argument("--plot", type=Path, default=Path("figure5.png"), help="what is written")
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of sweeps with settings")
+    parser.add_argument("--plot", type=Path, default=Path("figure5.png"), help="file of the figure")
     options = parser.parse_args()
     canvas = Figure(figsize=(4.5 * len(options.folders), 3.5), layout="constrained")
     FigureCanvasAgg(canvas)

@@ -17,19 +17,19 @@ from flatland.partition import PartitionReport, partition_report
 from flatland.protocol import LOCAL, Chosen, choose, paired, tuned
 
 COLUMN = "P-FL client mean %"
-"""The column of published numbers."""
+"""Column of the published numbers."""
 
 
 def partition(
     config: Path, seeds: Sequence[int], options: Sequence[str], plot: Path | None
 ) -> None:
-    """Print what the partition of a configuration gives, for each seed, and how much seeds matter.
+    """Print the partition report of a configuration for each seed, and the spread over seeds.
 
     Args:
-        config: A run's.
-        seeds: Of the split and the partition.
-        options: Settings of the run that are to be others.
-        plot: Where a picture of the first seed's clients goes; ``None``: nowhere.
+        config: Configuration of a run.
+        seeds: Seeds of the split and the partition.
+        options: Command-line options that override settings of the run.
+        plot: File for a figure of the first seed's clients; ``None`` for no figure.
     """
     settings = build(experiment.run, ["--config", str(config), *options])
     reports = [partition_report(settings["data"].load(Rng(seed).at("data"))) for seed in seeds]
@@ -51,11 +51,11 @@ MEANS: dict[str, Callable[[PartitionReport], float]] = {
     "clustering": lambda report: statistics.fmean(part.clustering for part in report.parts),
     "heterogeneity": lambda report: report.heterogeneity,
 }
-"""What Table 2 of the paper has."""
+"""Quantities of Table 2 of the paper."""
 
 
 def draw(report: PartitionReport, file: Path) -> None:
-    """The clients' classes, and how curved their graphs are, as a picture."""
+    """Draw the clients' classes and the curvatures of their graphs."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -74,14 +74,14 @@ def draw(report: PartitionReport, file: Path) -> None:
 
 
 COPIED = " †"
-"""After a published number that the paper has from elsewhere, as its source says."""
+"""Mark of a published number that the paper copied from elsewhere, according to its source."""
 
 Runs = dict[str, list[Row]]
-"""What was measured, by seed."""
+"""Rows of metrics by seed."""
 
 
 def ended(row: TableRow) -> Runs:
-    """The runs of a row that have had all their rounds."""
+    """The completed runs of a row."""
     found = {}
     for folder in row.folders:
         settings = yaml.safe_load(folder.config.read_text())["method"].get("init_args", {})
@@ -92,9 +92,9 @@ def ended(row: TableRow) -> Runs:
 
 
 def scores(runs: Runs) -> dict[str, Chosen]:
-    """The scores of the clients' own models, for every seed.
+    """Scores of the clients' own models, for every seed.
 
-    A method that does not train its clients' models has them after tuning, or only the server's.
+    Without local models, the scores are those after fine-tuning or, failing that, the server's.
     """
     found = {}
     for seed, rows in runs.items():
@@ -154,11 +154,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     parts = commands.add_parser(
-        "partition", help="the clients' graphs in numbers; takes options of a run, too"
+        "partition", help="report on the clients' graphs; also accepts options of a run"
     )
     parts.add_argument("config", type=Path)
     parts.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parts.add_argument("--plot", type=Path, help="a picture of the first seed's clients")
+    parts.add_argument("--plot", type=Path, help="file for a figure of the first seed's clients")
     scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
     scored.add_argument("sweep", type=Path)
     scored.add_argument("--reference", default="Local(E)", help="the row to compare with")

@@ -1,8 +1,8 @@
-"""Federated graph convolutions against a loop over clients in PyG: ``python -m benchmarks.graphs``.
+"""Federated graph convolutions compared with a loop in PyG: ``python -m benchmarks.graphs``.
 
-20 clients with graphs of 90 to 153 nodes, two convolutions of 128 and a linear head, the whole
-graph in every step, Adam. The loop has one model, dense features and PyG's scatter; the weights of
-its edges are computed beforehand. CPU time of a round, taken in turns; a ratio above 1 is faster.
+20 clients with graphs of 90 to 153 nodes, two convolutions of width 128 and a linear head, the
+whole graph in every step, Adam. The loop has one model, dense features and PyG's scatter; its edge
+weights are computed beforehand. Timed rounds are interleaved; a ratio above 1 means faster.
 """
 
 import argparse
@@ -33,14 +33,14 @@ WORK = {
     "1433 sparse features, E = 3": (1433, 3),
     "64 dense features, E = 3": (64, 3),
 }
-"""Features and local epochs; with more than 100 features 1.3 % of them are not 0."""
+"""Features and local epochs; with more than 100 features, 1.3 % of them are nonzero."""
 
 GOALS = {"1433 sparse features, E = 1": 1.7, "1433 sparse features, E = 3": 1.7,
          "64 dense features, E = 3": 2.5}  # fmt: skip
 
 
 def clients(num_features: int, seed: int = 0) -> list[Client]:
-    """Random graphs with about the degrees of Cora; a fifth of their nodes is labelled."""
+    """Random graphs with about the degrees of Cora; a fifth of the nodes is labelled."""
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.randint(90, 154, (NUM_CLIENTS,), generator=generator).tolist()
     meta = Meta(NUM_CLASSES, (num_features,), len(sizes))
@@ -61,7 +61,7 @@ def clients(num_features: int, seed: int = 0) -> list[Client]:
 
 
 class Plain(nn.Module):
-    """The network as PyG's layers give it."""
+    """The same network of PyG's layers."""
 
     def __init__(self, num_features: int, rate: float) -> None:
         super().__init__()
@@ -77,14 +77,14 @@ class Plain(nn.Module):
 
 
 def plain_round(members: list[Client], epochs: int, rate: float) -> Callable[[], None]:
-    """A round of the loop; every client's Adam goes on where its last round ended."""
+    """A round of the loop; every client's Adam continues from its last round."""
     model = Plain(members[0].meta.input_shape[0], rate)
     global_parameters = copy.deepcopy(model.state_dict())
     adam = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=1e-5)
     states: list = [None] * len(members)
     listed = []
     for client in members:
-        graph = client.train.graph  # type: ignore[attr-defined]  # made above
+        graph = client.train.graph  # type: ignore[attr-defined]
         x = graph.features.to_dense() if graph.features.is_sparse else graph.features
         edges, weights = gcn_norm(graph.edges, num_nodes=len(graph))
         nodes = client.train.nodes  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def plain_round(members: list[Client], epochs: int, rate: float) -> Callable[[],
 def our_round(
     engine: Engine, members: list[Client], epochs: int, rate: float
 ) -> Callable[[], None]:
-    """A round of an engine; the same steps, and Adam's moments are kept."""
+    """A round of an engine with the same steps; Adam's moments are kept as client state."""
     network = GCN((WIDTH, WIDTH), dropout=rate)
     method = FlatLand(network, sharing={"*": "shared"}, local=LocalTraining(epochs, None))
     server_state = method.init(members[0].meta, Rng(0))
@@ -124,7 +124,7 @@ def our_round(
 
 
 def measure(num_features: int, epochs: int, rate: float, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of every timed round, by candidate; each has a round to warm up."""
+    """CPU seconds of every timed round, by candidate, after one warm-up round each."""
     members = clients(num_features)
     candidates = {
         "loop in PyG": plain_round(members, epochs, rate),

@@ -1,4 +1,4 @@
-"""FlyHash and its counts beside a vectorised reference: CPU seconds of one thread, memory, bits."""
+"""FlyHash and its counts compared with a vectorised reference: CPU seconds, memory, bits."""
 
 import argparse
 import statistics
@@ -38,10 +38,10 @@ class Case:
         x: Examples.
         y: Labels from 0.
         dim: Length of the hash.
-        fan_in: Features of a row.
-        active: Ones of a hash.
+        fan_in: Number of features in a row.
+        active: Number of ones in a hash.
         goal: Least ratio of the reference's CPU seconds to ours.
-        timed: Examples that the reference is timed on.
+        timed: Number of examples on which the reference is timed.
     """
 
     x: NDArray[np.floating] | NDArray[np.uint8]
@@ -54,7 +54,7 @@ class Case:
 
 
 def cases(root: Path | None) -> dict[str, Case]:
-    """Digits and synthetic data, and with a data folder also Letters and MNIST.
+    """Digits and synthetic data; with a data folder, also Letters and MNIST.
 
     Args:
         root: The data folder, or ``None``.
@@ -78,10 +78,10 @@ def cases(root: Path | None) -> dict[str, Case]:
 
 
 def reference(case: Case, rows: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Counts as a careful user of numpy and scipy would get them, in batches of 256.
+    """Counts as a careful user of numpy and scipy would compute them, in batches of 256.
 
     Args:
-        case: What is counted, its first ``timed`` examples.
+        case: The case; its first ``timed`` examples are counted.
         rows: The lift.
     """
     x, y = case.x[: case.timed].astype(np.float64), case.y[: case.timed]
@@ -101,9 +101,9 @@ def ours(case: Case, rows: NDArray[np.int32], *, compiled: bool) -> torch.Tensor
     """Counts of the same examples by our hash.
 
     Args:
-        case: What is counted, its first ``timed`` examples.
+        case: The case; its first ``timed`` examples are counted.
         rows: The lift.
-        compiled: With numba; else in torch alone.
+        compiled: Use numba instead of torch.
     """
     x, table = torch.from_numpy(case.x[: case.timed]), torch.from_numpy(rows)
     if compiled:
@@ -116,10 +116,10 @@ def ours(case: Case, rows: NDArray[np.int32], *, compiled: bool) -> torch.Tensor
 
 
 def on_off(case: Case, rows: NDArray[np.int32]) -> torch.Tensor:
-    """The hashes of the same examples next to their negatives.
+    """Hashes of the same examples with ON-OFF channels.
 
     Args:
-        case: What is hashed, its first ``timed`` examples.
+        case: The case; its first ``timed`` examples are hashed.
         rows: A lift of twice the features.
     """
     signs = channel_signs("on-off", case.x.shape[1], seed=0)
@@ -128,12 +128,12 @@ def on_off(case: Case, rows: NDArray[np.int32]) -> torch.Tensor:
 
 
 def differing(case: Case, rows: NDArray[np.int32], num: int = 300) -> int:
-    """Of some examples those whose bits are not those of sorted int64 sums.
+    """Number of examples whose bits differ from those of sorted int64 sums.
 
     Args:
-        case: Its first ``num`` examples are taken, by both paths.
+        case: The case; its first ``num`` examples are hashed by both code paths.
         rows: The lift.
-        num: Examples.
+        num: Number of examples.
     """
     whole = fixed_point(torch.from_numpy(case.x[:num]), case.fan_in)
     table, wrong = torch.from_numpy(rows), 0
@@ -152,7 +152,7 @@ def cpu_seconds(function: Callable[[], object]) -> float:
     """CPU seconds of one call.
 
     Args:
-        function: What to call.
+        function: Function to call.
     """
     start = time.process_time()
     function()
@@ -160,11 +160,11 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 
 
 def ratios(found: dict[str, Case], repeats: int) -> None:
-    """Print for each case the reference and both of ours, interleaved; the least of each counts.
+    """Print the times of the reference and of both our code paths for each case, interleaved.
 
     Args:
-        found: By name.
-        repeats: Calls of each.
+        found: Cases by name.
+        repeats: Calls of each, of which the least time counts.
     """
     print(
         f"{'':<11}{'rows':>6}{'reference':>11}{'numba':>9}{'torch':>9}   CPU s (least of {repeats})"
@@ -201,7 +201,7 @@ def folds(repeats: int) -> None:
     """Print the CPU seconds of a 10-fold cross-validation of one setting, hash included.
 
     Args:
-        repeats: The least counts.
+        repeats: Number of repetitions, of which the least time counts.
     """
     x, y = load_digits(return_X_y=True)
     rows, labels = connections(16_384, 64, 19, seed=0), torch.from_numpy(y)
@@ -228,7 +228,7 @@ def folds(repeats: int) -> None:
 
 
 def whole_mnist(root: Path) -> None:
-    """Hash and count all training images, and print CPU seconds and peak memory of this process.
+    """Hash and count all training images; print CPU seconds and peak memory of this process.
 
     Args:
         root: The data folder.
@@ -244,7 +244,7 @@ def whole_mnist(root: Path) -> None:
     hashed = time.process_time() - start
     counts = bloom.count(winners, labels, dim=170_128, num_classes=10)
     spent = time.process_time() - start
-    status = Path("/proc/self/status").read_text()  # ru_maxrss would be that of who started us
+    status = Path("/proc/self/status").read_text()  # ru_maxrss would be that of the parent process
     peak = int(status.partition("VmHWM:")[2].split()[0]) / 1e6
     goals = spent <= GOAL_SECONDS, peak <= GOAL_GIGABYTES
     told = ["met" if goal else "MISSED" for goal in goals]
@@ -256,11 +256,11 @@ def whole_mnist(root: Path) -> None:
 
 
 def main() -> None:
-    """Print ratios, cross-validation, and the whole of MNIST where its files are."""
+    """Print ratios, cross-validation and, if its files are there, the whole of MNIST."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, help="folder with torchvision/MNIST and pmlb/letter")
-    parser.add_argument("--repeats", type=int, default=5, help="calls of each, the least counts")
-    parser.add_argument("--only-mnist", action="store_true", help="in this process, nothing else")
+    parser.add_argument("--repeats", type=int, default=5, help="calls of each, the fastest counts")
+    parser.add_argument("--only-mnist", action="store_true", help="MNIST only, in this process")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.only_mnist:
@@ -268,7 +268,7 @@ def main() -> None:
         return
     ratios(cases(options.root), options.repeats)
     folds(options.repeats)
-    if options.root is not None:  # in a process of its own: the peak of memory is only its
+    if options.root is not None:  # in a separate process, for its own peak of memory
         again = [sys.executable, "-m", "benchmarks.hash", "--only-mnist", "--root", options.root]
         subprocess.run(again, check=True)
 

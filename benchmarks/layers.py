@@ -1,8 +1,8 @@
-"""Cost of layers, forward and backward, over a Euclidean layer's in the same run.
+"""Cost of layers, forward and backward, relative to a Euclidean layer in the same run.
 
 python -m benchmarks.layers [--compiled linear classifier] [--device cuda]
 
-Peers are measured where they are installed beside this library.
+Other libraries are measured if they are installed in the same environment.
 """
 
 import argparse
@@ -28,7 +28,7 @@ FLOOR = "nn.Linear"
 GROUPS = ("linear", "classifier")
 Function: TypeAlias = Callable[[Tensor], Tensor]
 Built: TypeAlias = tuple[Function, list[Tensor], Tensor]
-"""What is timed, its parameters, and its input."""
+"""A function to time, its parameters and its input."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Candidate:
     Args:
         group: ``linear``, 128 to 128 dimensions and the sum of squares; ``classifier``, to 100
             classes and the cross entropy; ``graph``, as ``linear`` along edges.
-        name: Of the layer.
-        library: The package it comes from.
-        build: Makes it on a device.
+        name: Name of the layer.
+        library: Package of the layer.
+        build: Builds the layer on a device.
     """
 
     group: str
@@ -72,7 +72,7 @@ def lorentz(device: str) -> Tensor:
 def module(
     kind: Callable[[int, int], nn.Module], outputs: int, points: Callable[[str], Tensor]
 ) -> Callable[[str], Built]:
-    """Builder of a candidate that is a plain module."""
+    """Builder of a candidate that is an ordinary module."""
 
     def build(device: str) -> Built:
         layer = kind(DIM, outputs).to(device)
@@ -82,16 +82,16 @@ def module(
 
 
 def behind_column(device: str) -> Built:
-    """A linear map of points whose outputs are put behind a coordinate that nobody computes.
+    """A linear map of points, with its outputs appended to the time coordinate of the inputs.
 
-    What any layer of the hyperboloid pays that leaves the matrix product to torch.
+    Every layer of the hyperboloid that leaves the matrix product to torch has at least this cost.
     """
     plain, x = nn.Linear(DIM + 1, DIM).to(device), lorentz(device)
     return (lambda x: torch.cat((x[:, :1], plain(x)), -1)), list(plain.parameters()), x
 
 
 def geoopt_linear(device: str) -> Built:
-    """The Mobius linear layer of geoopt's examples, from its operations."""
+    """The Möbius linear layer of geoopt's examples, from its operations."""
     space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
     plain = nn.Linear(DIM, DIM).to(device)
     weight, bias = plain.weight, nn.Parameter(space.expmap0(plain.bias.detach() * 1e-3))
@@ -125,7 +125,7 @@ def at_origin(in_features: int, out_features: int) -> HGCNConv:
 
 
 def hypll_linear(device: str) -> Built:
-    """The layer of hypll, on its own tensors."""
+    """The layer of hypll on its own tensors."""
     space = _hypll_ball()
     layer = importlib.import_module("hypll.nn").HLinear(DIM, DIM, space)
     if device != "cpu":
@@ -154,7 +154,7 @@ def hypll_classifier(device: str) -> Built:
 def graph(
     kind: Callable[[int, int], nn.Module], points: Callable[[str], Tensor]
 ) -> Callable[[str], Built]:
-    """Builder of a graph convolution on a random graph of 8 edges per node."""
+    """Builder of a graph convolution on a random graph with 8 edges per node."""
 
     def build(device: str) -> Built:
         layer = kind(DIM, DIM).to(device)
@@ -184,7 +184,7 @@ CANDIDATES = (
     Candidate("graph", "HGCNConv at the origin", "fedbolic", graph(at_origin, lorentz)),
 )
 FLOORS = {c.group: c.key for c in reversed(CANDIDATES) if c.library.startswith("torch")}
-"""The key of what the candidates of a group are divided by."""
+"""Key of the reference of each group, by whose time the others are divided."""
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,9 @@ class Goal:
 
     Args:
         above: Key of the candidate.
-        below: Key of what it is compared with, always run eagerly.
-        bound: What the ratio must not pass.
-        compiled: Whether the candidate is compiled.
+        below: Key of its reference, always run eagerly.
+        bound: Upper bound on the ratio.
+        compiled: True if the candidate is compiled.
     """
 
     above: str
@@ -236,7 +236,7 @@ def installed(library: str) -> bool:
 
 
 def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
-    """Every candidate of the groups that compiles, warm; says of the others why not."""
+    """Every candidate of the groups that compiles, after a warm-up; prints why others do not."""
     found = {}
     for candidate in CANDIDATES:
         if candidate.group in groups and installed(candidate.library):
@@ -244,17 +244,17 @@ def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
                 case = step(candidate, device, compiled=True)
                 case()
                 found[f"{candidate.key}, compiled"] = case
-            except Exception as error:  # whatever a peer's code raises in the compiler is a result
+            except Exception as error:  # any error of a peer in the compiler is a result
                 print(f"\n{candidate.key} does not compile: {type(error).__name__}")
     return found
 
 
 def report(device: str, groups: Sequence[str] = ()) -> None:
-    """Both tables, from one interleaved run.
+    """Print both tables from one interleaved run.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        groups: Those whose candidates also run compiled.
+        groups: Groups whose candidates also run compiled.
     """
     eager = {c.key: step(c, device) for c in CANDIDATES if installed(c.library)}
     for case in eager.values():
@@ -289,7 +289,7 @@ def counts(case: Case) -> Operators:
 
 
 def goals(taken: dict[str, list[float]]) -> None:
-    """The bounds of G14, and what was measured."""
+    """Print the bounds of G14 and the measured ratios."""
     print("\n| G14 | bound | measured |\n|---|---|---|")
     for goal in G14:
         above = goal.above + (", compiled" if goal.compiled else "")
@@ -304,7 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--compiled", nargs="+", choices=FLOORS, default=(), help="groups to compile: minutes each"
+        "--compiled", nargs="+", choices=FLOORS, default=(), help="groups to compile, minutes each"
     )
     given = parser.parse_args()
     torch.set_num_threads(1)

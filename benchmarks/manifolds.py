@@ -32,7 +32,7 @@ FLOORS = {
 
 
 def tensors(lift: Callable[[Tensor], Tensor], device: str) -> dict[str, Tensor]:
-    """Tangents at the origin: a batch, another, and one per class, of length about 1.1."""
+    """Tangents at the origin of length about 1.1: two batches, and one tangent per class."""
     generator = torch.Generator().manual_seed(0)
     sizes = {"u": BATCH, "v": BATCH, "w": CLASSES}
     made = {n: torch.randn(size, DIM, generator=generator) / 10 for n, size in sizes.items()}
@@ -40,7 +40,7 @@ def tensors(lift: Callable[[Tensor], Tensor], device: str) -> dict[str, Tensor]:
 
 
 def cases(space: Any, cdists: dict[str, Callable], lift: Callable, device: str) -> dict[str, Case]:
-    """Each operation of a space on the same numbers, its gradient included."""
+    """Each operation of a manifold on the same numbers, its gradient included."""
     given = tensors(lift, device)
     with torch.no_grad():
         x, y, w = (space.expmap0(given[name]) for name in "uvw")
@@ -95,7 +95,7 @@ def _broadcast(space: Any) -> dict[str, Callable]:
 
 
 def library(name: str, device: str) -> dict[str, Case]:
-    """The cases of a library, ``model operation``."""
+    """The cases of a library, named ``model operation``."""
     made: dict[str, dict[str, Case]] = {}
     if name == "fedbolic":
         from fedbolic.manifolds import Lorentz, Poincare
@@ -128,14 +128,16 @@ def _hypll(device: str) -> dict[str, Case]:
 
     diffgeom = importlib.import_module("hypll.manifolds.poincare_ball.math.diffgeom")
     c = torch.tensor(1.0, device=device)
-    verbs = ("dist", "expmap", "logmap", "expmap0", "logmap0")
-    space = SimpleNamespace(**{verb: partial(getattr(diffgeom, verb), c=c) for verb in verbs})
+    operations = ("dist", "expmap", "logmap", "expmap0", "logmap0")
+    space = SimpleNamespace(
+        **{operation: partial(getattr(diffgeom, operation), c=c) for operation in operations}
+    )
     own = {"broadcast": lambda x, w: diffgeom.cdist(x.unsqueeze(0), w.unsqueeze(0), c).squeeze(0)}
     return cases(space, own, _same, device)
 
 
 def time_ratios(name: str, device: str) -> dict[str, float]:
-    """Median over rounds of the time of each case over its floor's, all interleaved."""
+    """Median over rounds of each case's time over that of its floor, all interleaved."""
     floors, mine = _floor(device), library(name, device)
     for case in (*floors.values(), *mine.values()):
         case()
@@ -150,7 +152,7 @@ def time_ratios(name: str, device: str) -> dict[str, float]:
 
 
 def peak(name: str, key: str, device: str) -> float:
-    """Mebibytes that a case of a library, or its floor, holds at most."""
+    """Peak memory in MiB of a case of a library, or of its floor."""
     case = _floor(device)[key] if name == "floor" else library(name, device)[key]
     return peak_mebibytes(case, device)
 
@@ -166,13 +168,13 @@ def _ask(python: str, *words: str) -> Any:
 
 
 def report(interpreters: dict[str, str], device: str) -> None:
-    """One table, ratios to the floor; memory of the distance matrices."""
+    """Print a table of ratios to the floor, and the memory of the distance matrices."""
     found = {n: _ask(p, "--work", n, "--device", device) for n, p in interpreters.items()}
     keys = list(dict.fromkeys(key for row in found.values() for key in row))
     print(
         f"Time, forward and backward, over the floor; {BATCH} points, {CLASSES} classes, {DIM}-d."
     )
-    print(f"\n| verb (floor) | {' | '.join(found)} |\n|---{'|---' * len(found)}|")
+    print(f"\n| operation (floor) | {' | '.join(found)} |\n|---{'|---' * len(found)}|")
     for key in keys:
         cells = [f"{row[key]:.1f}" if key in row else "" for row in found.values()]
         print(f"| {key} ({FLOORS[key.split()[1]]}) | {' | '.join(cells)} |")

@@ -1,4 +1,4 @@
-"""Cost of one call: time, operators, bytes written, memory held."""
+"""Cost of one call: time, operators, bytes written, peak memory."""
 
 import itertools
 import statistics
@@ -16,7 +16,7 @@ Case = Callable[[], Any]
 
 
 def seconds(case: Case, device: str) -> float:
-    """Time of one call: of the processor, or of the device."""
+    """Time of one call: CPU time, or wall-clock time on a GPU."""
     clock = time.perf_counter if device == "cuda" else time.process_time
     begin = clock()
     case()
@@ -28,13 +28,13 @@ def seconds(case: Case, device: str) -> float:
 def interleaved(
     cases: Mapping[str, Case], device: str, *, rounds: int, least: float
 ) -> dict[str, list[float]]:
-    """Seconds of one call of each case in every round; all of them run once in a round.
+    """Seconds of one call of each case in every round, with all cases interleaved.
 
     Args:
-        cases: What is timed, already warm.
+        cases: Cases to time, already warmed up.
         device: ``cpu`` or ``cuda``.
-        rounds: How often.
-        least: Seconds that a case runs in a round, if one call takes less.
+        rounds: Number of rounds.
+        least: Seconds for which a case runs in a round, if one call takes less.
     """
     repeats = {n: max(1, round(least / seconds(case, device))) for n, case in cases.items()}
     taken: dict[str, list[float]] = {name: [] for name in cases}
@@ -46,14 +46,14 @@ def interleaved(
 
 
 def ratio(above: list[float], below: list[float]) -> float:
-    """Median over rounds of one time over another of the same round."""
+    """Median over rounds of the ratio of two times in the same round."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 class Operators(TorchDispatchMode):
-    """Counts the operators that write, and the bytes of what they write.
+    """Counts operators that write, and the bytes that they write.
 
-    Views write nothing and do not count; an operator in place counts with what it changes.
+    Views write nothing and do not count; an in-place operator counts with the tensor it changes.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def peak_mebibytes(case: Case, device: str) -> float:
-    """The most that one call has allocated at a time, what it gives included."""
+    """The most memory that one call has allocated at a time, its result included, in MiB."""
     case()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -86,7 +86,7 @@ def peak_mebibytes(case: Case, device: str) -> float:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     with torch.profiler.profile(profile_memory=True) as profile:
         case()
-    profiler: Any = profile.profiler  # its stub leaves out what an event of memory has
+    profiler: Any = profile.profiler  # its stub lacks the attributes of memory events
     events = [e for e in profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda e: e.start_ns())
     return max(itertools.accumulate(e.nbytes() for e in events)) / 2**20

@@ -1,4 +1,4 @@
-"""The least-norm solvers against their goals: ``python -m benchmarks.min_norm``."""
+"""The least-norm solvers and their goals: ``python -m benchmarks.min_norm``."""
 
 import argparse
 import statistics
@@ -27,7 +27,7 @@ def cases(
     Args:
         sizes: Numbers of vectors.
         dim: Length of the vectors.
-        seed: Of the vectors.
+        seed: Seed of the vectors.
     """
     for k in sizes:
         rng = np.random.default_rng([seed, k])
@@ -49,7 +49,7 @@ def cases(
 
 
 def exact_gap(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> tuple[float, float]:
-    """The gap and the square norm, in extended precision: rounding of its own would blur the gap.
+    """The gap and the square norm, in extended precision so that rounding does not blur them.
 
     Args:
         gram: Inner products.
@@ -63,11 +63,11 @@ def exact_gap(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> tuple[float
 def textbook_step(x: Float[Tensor, "k dim"], p: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
     """One update of the paper from the vectors themselves, against the mean of all others.
 
-    Appendix C's three cases in extended precision, with the others weighted to sum to one.
+    The three cases of Appendix C in extended precision, with the weights of the others normalised.
 
     Args:
         x: The vectors.
-        p: Weights, none of them one.
+        p: Weights, each below 1.
     """
     rows, w = x.numpy().astype(np.longdouble), p.numpy().astype(np.longdouble)
     tau = int((rows @ (w @ rows)).argmin())
@@ -89,8 +89,8 @@ def timed(function, *, repeats: int) -> float:
     """The least time of a call in milliseconds.
 
     Args:
-        function: What to call.
-        repeats: How often.
+        function: Function to call.
+        repeats: Number of calls.
     """
     times = []
     for _ in range(repeats):
@@ -101,11 +101,11 @@ def timed(function, *, repeats: int) -> float:
 
 
 def table(repeats: int, steps: int) -> bool:
-    """Print a row per case and whether the exact solver meets its goals; give that.
+    """Print a row per case; return True if the exact solver meets its goals.
 
     Args:
-        repeats: Timed calls per case, the least counts.
-        steps: Of consistent updating, beside.
+        repeats: Timed calls per case, of which the least counts.
+        steps: Steps of consistent updating, for the last column.
     """
     head = f"{'case':<26}{'gap':>10}{'gap/f*':>10}{'f*':>10}{'ms':>8}"
     print(f"{head}{f'cu {steps}':>10}   (gaps and f* in units of the largest square norm)")
@@ -139,12 +139,12 @@ def table(repeats: int, steps: int) -> bool:
 
 
 def stepwise(num_hulls: int, steps: int, *, seed: int = 0) -> tuple[float, float]:
-    """Consistent updating against the paper's closed form: largest difference, largest rise.
+    """Compare consistent updating with the paper's closed form.
 
     Args:
         num_hulls: Random hulls of 2 to 20 vectors of small integers, whose Gram matrix is exact.
-        steps: Of each.
-        seed: Of the hulls.
+        steps: Steps on each hull.
+        seed: Seed of the hulls.
 
     Returns:
         The largest difference of a weight after one step from the same weights, and the largest
@@ -167,12 +167,12 @@ def stepwise(num_hulls: int, steps: int, *, seed: int = 0) -> tuple[float, float
 
 
 def verdict(goal: str, value: float, bound: float) -> bool:
-    """Print a measured value beside its bound; give whether it keeps it.
+    """Print a measured value with its bound; return True if it meets the bound.
 
     Args:
-        goal: What was measured.
-        value: The worst.
-        bound: The largest allowed.
+        goal: Name of the quantity.
+        value: Worst measured value.
+        bound: Largest allowed value.
     """
     met = value <= bound
     print(f"{goal:<30}{value:>10.1e}  goal <= {bound:.0e}  {'met' if met else 'MISSED'}")

@@ -2,7 +2,7 @@
 
 FEDBOLIC_DATA=FOLDER python -m benchmarks.nearest --config configs/flynn/table2.yaml
 
-Every data set's figures are added to a file as they come, and are not computed again.
+The figures of every data set are appended to a file and not computed again.
 """
 
 import csv
@@ -50,24 +50,24 @@ def compare(
     """Print the tuned rows on each of some data sets, and the paper's summary of them.
 
     Args:
-        sets: Names of data sets: "digits", a number of OpenML, or made ones such as "real 1000 x
-            50" and "binary 1000 x 50".
-        draws: Data sets of each made kind.
-        most: The largest m over d of FlyNN.
-        lifts: Others that FlyNN's best setting is tried with.
-        channels: Those of FlyNN, each with a search of its own.
-        features: What is done to published tables: every example has length one, or every feature
-            mean 0 and standard deviation 1, over all examples and without their labels.
-        planes: Whether there is a row of SimHash.
-        gradients: Whether there are rows of one epoch of gradient descent, too.
-        published: A file of published figures to stand beside ours.
-        results: Figures of data sets that are done, and where those of others are added.
+        sets: Names of data sets: "digits", a number of OpenML, or synthetic ones such as
+            "real 1000 x 50" and "binary 1000 x 50".
+        draws: Number of data sets of each synthetic kind.
+        most: Largest ratio m / d of FlyNN.
+        lifts: Number of other lifts for FlyNN's best setting.
+        channels: Channels of FlyNN, each with its own search.
+        features: Preprocessing of published tables: every example has length one, or every feature
+            has mean 0 and standard deviation 1, over all examples and without their labels.
+        planes: Include a row of SimHash.
+        gradients: Include rows of one epoch of gradient descent.
+        published: File of published figures to print next to ours.
+        results: File of figures; data sets found in it are skipped, and new figures are appended.
     """
     torch.set_num_threads(1)
     done = _read(results)
     theirs = [] if published is None else _lines(published)
-    fine_tuning = {"most": most, "lifts": lifts, "channels": channels}
-    settings = {**fine_tuning, "planes": planes, "gradients": gradients}
+    search = {"most": most, "lifts": lifts, "channels": channels}
+    settings = {**search, "planes": planes, "gradients": gradients}
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
     for name in made:
         found = []
@@ -94,14 +94,14 @@ def synthetic(name: str, draw: int) -> Task:
 
     Args:
         name: Kind, number of examples and of features: "real 1000 x 50".
-        draw: Which one.
+        draw: Index of the draw.
 
     Raises:
-        ValueError: If the name is not of this form.
+        ValueError: If the name does not have this form.
     """
     match = SYNTHETIC.fullmatch(name)
     if match is None:
-        raise ValueError(f'a made data set is named such as "real 1000 x 50", got {name!r}')
+        raise ValueError(f'a synthetic set is named such as "real 1000 x 50", got {name!r}')
     n, d = int(match[2]), int(match[3])
     inner = d if match[1] == "real" else d // 10
     parts = Synthetic(n, 0, inner, draw=draw).read(None, download=False)
@@ -114,11 +114,11 @@ def synthetic(name: str, draw: int) -> Task:
 
 
 def task(name: str, features: str = "unit rows") -> Task:
-    """A published table, or scikit-learn's digits, every example of length one, or z-scores.
+    """A published table or scikit-learn's digits, with examples of length one or with z-scores.
 
     Args:
         name: "digits", or a number of OpenML.
-        features: As for :func:`compare`.
+        features: Same as in :func:`compare`.
     """
     raw = raw_task(name)
     delta = normalize if features == "unit rows" else scale
@@ -126,7 +126,7 @@ def task(name: str, features: str = "unit rows") -> Task:
 
 
 def raw_task(name: str) -> Task:
-    """A published table, or scikit-learn's digits, its features as they are.
+    """A published table or scikit-learn's digits, with raw features.
 
     Args:
         name: "digits", or a number of OpenML.
@@ -143,9 +143,9 @@ def summarise(name: str, found: Sequence[Figures], theirs: Sequence[dict[str, st
     """Print normalised accuracy on draws of one kind: mean and standard error, and paired tests.
 
     Args:
-        name: Of the kind.
+        name: Name of the kind.
         found: Figures of each draw.
-        theirs: Published ones.
+        theirs: Published figures.
     """
     seconds = statistics.fmean(one["seconds"] for one in found)
     accuracy = mean([one["kNN"] for one in found])
@@ -162,31 +162,31 @@ def mean(values: Sequence[float]) -> str:
     """Mean and standard error.
 
     Args:
-        values: Of independent draws.
+        values: Values of independent draws.
     """
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return f"{statistics.fmean(values):.3f} ± {error:.3f}"
 
 
 def paired(differences: Sequence[float]) -> str:
-    """Two-sided p-values that differences are about zero: of the t-test and of Wilcoxon's.
+    """Two-sided p-values for a mean of zero, by the t-test and by Wilcoxon's test.
 
     Args:
-        differences: One of each data set.
+        differences: One difference per data set.
     """
-    if len(set(differences)) < 2:  # nothing to estimate a spread from
+    if len(set(differences)) < 2:  # no spread can be estimated
         return "-"
-    # the second of statistic and p-value
+    # index 0 is the statistic, index 1 the p-value
     tests = stats.ttest_1samp(differences, 0), stats.wilcoxon(differences)
     t, wilcoxon = (float(np.asarray(test)[1]) for test in tests)
     return f"{t:.2g}, {wilcoxon:.2g}"
 
 
 def line(name: str, one: Figures) -> str:
-    """The figures of one data set: accuracies, and what other lifts make of FlyNN's setting.
+    """Figures of one data set: accuracies, and those of FlyNN's setting with other lifts.
 
     Args:
-        name: Of the set.
+        name: Name of the data set.
         one: Its figures.
     """
     cells = "".join(f"  {key} {one[key]:.4f}" for key in (*ours(one), *baselines(one)))
@@ -198,7 +198,7 @@ def line(name: str, one: Figures) -> str:
 
 
 def ours(one: Figures) -> list[str]:
-    """The rows of FlyNN, by their channels.
+    """Names of FlyNN's rows, one per kind of channels.
 
     Args:
         one: Figures of a data set.
@@ -207,7 +207,7 @@ def ours(one: Figures) -> list[str]:
 
 
 def baselines(one: Figures) -> list[str]:
-    """Baselines of FlyNN.
+    """Names of the baselines' rows.
 
     Args:
         one: Figures of a data set.
@@ -219,8 +219,8 @@ def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> No
     """Print the paper's Table 2: wins, median gain and paired tests over data sets.
 
     Args:
-        found: Figures of each.
-        theirs: Published ones.
+        found: Figures of each data set.
+        theirs: Published figures.
     """
     print(f"\n{'over':<13}{'fraction':>9}{'W/T/L':>10}{'median %':>10}   t-test, Wilcoxon")
     endings, rows = ("", " others"), ours(found[0])
@@ -246,7 +246,7 @@ def _lines(file: Path) -> list[dict[str, str]]:
 
 
 def _read(file: Path) -> dict[tuple[str, int], Figures]:
-    """Figures of the data sets that are done, by name and draw."""
+    """Figures of the data sets that have been computed, by name and draw."""
     found: dict[tuple[str, int], Figures] = {}
     if file.exists():
         with file.open(newline="") as lines:

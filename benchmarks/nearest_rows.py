@@ -1,4 +1,4 @@
-"""The rows of the FlyNN paper's comparison: each tuned on one data set by its ten folds."""
+"""Rows of the FlyNN paper's comparison, each tuned on one data set by its ten folds."""
 
 import itertools
 import statistics
@@ -41,11 +41,11 @@ class Task:
 
     @property
     def num_classes(self) -> int:
-        """Labels are the integers below it."""
+        """Number of classes; labels are the integers below it."""
         return int(self.y.max()) + 1
 
     def splits(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Stratified folds, training and test positions, the same for every row."""
+        """Stratified folds as training and test positions, the same for every row."""
         folds = StratifiedKFold(NUM_FOLDS, shuffle=True, random_state=5489)
         return list(folds.split(self.x, self.y))
 
@@ -55,7 +55,7 @@ class Task:
 
 
 def neighbours(task: Task) -> tuple[float, float]:
-    """The accuracy of the best k from 1 to 64, and of k = 1.
+    """Accuracy of the best k from 1 to 64, and accuracy of k = 1.
 
     Args:
         task: The data.
@@ -74,15 +74,15 @@ def neighbours(task: Task) -> tuple[float, float]:
 def setting(
     point: np.ndarray, d: int, most: int, channels: Channels = "plain"
 ) -> tuple[int, int, int, float]:
-    """m, s, rho and gamma at a point of the unit cube: the first three by ratio.
+    """Values of m, s, rho and gamma at a point of the unit cube; the first three vary by ratio.
 
-    Hashes of all channels are equally long; rows add up the same shares of what there is to add.
+    Hashes of all channels are equally long; rows add up the same share of the values.
 
     Args:
         point: Four numbers in [0, 1].
         d: Number of features.
-        most: The largest m over d.
-        channels: Of the hash.
+        most: Largest ratio m / d.
+        channels: Channels of the hash.
     """
     values = width(channels, d)
     m = round(2 * d * (most / 2) ** point[0])
@@ -95,14 +95,14 @@ def setting(
 def flynn(
     task: Task, seed: int, *, most: int, lifts: int, channels: Channels = "plain"
 ) -> tuple[float, list[float]]:
-    """The best of 60 settings, and that setting with other lifts.
+    """Accuracy of the best of 60 settings, and of that setting with other lifts.
 
     Args:
         task: The data.
-        seed: Of the search and its lift.
-        most: The largest m over d.
-        lifts: How many others.
-        channels: Of the hash.
+        seed: Seed of the search and of its lift.
+        most: Largest ratio m / d.
+        lifts: Number of other lifts.
+        channels: Channels of the hash.
     """
     x, labels, folds = torch.from_numpy(task.x), torch.from_numpy(task.y), task.folds()
     rng, d = np.random.default_rng(seed), task.x.shape[1]
@@ -126,11 +126,11 @@ def flynn(
 
 
 def sbfc(task: Task, seed: int) -> float:
-    """The best length of a SimHash Bloom filter.
+    """Accuracy of a SimHash Bloom filter of the best length.
 
     Args:
         task: The data.
-        seed: Of its planes.
+        seed: Seed of its planes.
     """
     d = task.x.shape[1]
     shares = [0.05, *(k / 10 for k in range(1, 10)), *(2.0**k for k in range(1, 12))]
@@ -142,11 +142,11 @@ def sbfc(task: Task, seed: int) -> float:
 
 
 def one_epoch(task: Task, seed: int) -> tuple[float, float]:
-    """Logistic regression and a network after one pass over the data: a short search of each.
+    """Accuracy of logistic regression and of a network after one epoch, each tuned briefly.
 
     Args:
         task: The data.
-        seed: Of both.
+        seed: Seed of both.
     """
     linear = [
         LogisticRegression(C=c, solver=solver, max_iter=1, random_state=seed)
@@ -159,7 +159,7 @@ def one_epoch(task: Task, seed: int) -> tuple[float, float]:
         for b, lr in itertools.product((16, 64), (1e-3, 1e-2, 1e-1))
     ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # neither converges: it is not to
+        warnings.simplefilter("ignore")  # neither is meant to converge
         best = [
             max(
                 float(cross_val_score(model, task.x, task.y, cv=task.splits()).mean())
@@ -180,16 +180,16 @@ def row(
     planes: bool,
     gradients: bool,
 ) -> dict[str, float]:
-    """The tuned accuracy of every method on one data set.
+    """Tuned accuracy of every method on one data set.
 
     Args:
         task: The data.
-        seed: Of all searches.
-        most: The largest m over d of FlyNN.
-        lifts: Others that the best setting of FlyNN is tried with, at least 2.
-        channels: Those of FlyNN; each has a search of its own.
-        planes: Whether SimHash has a row.
-        gradients: Whether the one-epoch rows are run, too.
+        seed: Seed of all searches.
+        most: Largest ratio m / d of FlyNN.
+        lifts: Number of other lifts for the best setting of FlyNN, at least 2.
+        channels: Channels of FlyNN, each with its own search.
+        planes: Include a row of SimHash.
+        gradients: Include the rows of one epoch of gradient descent.
     """
     torch.set_num_threads(1)
     start = time.process_time()

@@ -18,23 +18,23 @@ from fedbolic.rng import Rng
 from fedhull import Central, EuclideanBoundary, FedHull, HyperbolicBoundary
 
 PARTITIONS = 3
-"""Of each split, for the federated rows; the others do not depend on it."""
+"""Partitions of each split for the federated rows; the other rows do not depend on them."""
 
 
 def accuracy(method: Method, data: FederatedData, seed: int) -> float:
-    """In percent, on the server's test set.
+    """Accuracy in percent on the server's test set.
 
     Args:
-        method: What is run.
-        data: On which clients.
-        seed: Of the run.
+        method: Method to run.
+        data: Its clients.
+        seed: Seed of the run.
     """
     *_, (_, rows) = Trainer().run(method, data, Rng(seed).at("run"))
     return 100 * next(row.value for row in rows if row.name == "holdout/accuracy")
 
 
 def majority(data: FederatedData) -> float:
-    """The accuracy, in percent, of the class that most training cells have.
+    """Accuracy in percent of always predicting the most frequent training class.
 
     Args:
         data: A split.
@@ -45,11 +45,11 @@ def majority(data: FederatedData) -> float:
 
 
 def splits(num: int, C: float) -> dict[str, list[float]]:
-    """Accuracies of every row in every split, printed as they come.
+    """Accuracies of every row in every split, printed as they are computed.
 
     Args:
-        num: How many splits.
-        C: The price of a violated margin: lambda.
+        num: Number of splits.
+        C: Penalty of a violated margin: lambda.
     """
     rows: dict[str, Method] = {
         "CP": Central(HyperbolicBoundary(C)),
@@ -76,7 +76,7 @@ def half_width(values: list[float]) -> float:
     """Half the width of the 95 % interval of the mean, by Student's distribution.
 
     Args:
-        values: At least two.
+        values: At least two values.
     """
     error = statistics.stdev(values) / math.sqrt(len(values))
     return float(student.ppf(0.975, len(values) - 1)) * error
@@ -86,7 +86,7 @@ def interval(values: list[float]) -> str:
     """Mean and half the width of its interval.
 
     Args:
-        values: At least two.
+        values: At least two values.
     """
     return f"{statistics.fmean(values):.2f} ± {half_width(values):.2f}"
 
@@ -94,11 +94,11 @@ def interval(values: list[float]) -> str:
 def main() -> None:
     """Print accuracies over splits with 95 % intervals, and paired differences.
 
-    The intervals take splits as independent, which splits of the same 319 cells are not.
+    The intervals treat the splits as independent, although all are splits of the same 319 cells.
     """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=60, help="of the cells")
-    parser.add_argument("--price", type=float, default=0.1, help="lambda")
+    parser.add_argument("--splits", type=int, default=60, help="number of splits of the cells")
+    parser.add_argument("--penalty", type=float, default=0.1, help="penalty lambda")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = splits(options.splits, options.penalty)

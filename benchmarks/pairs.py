@@ -28,9 +28,9 @@ def compare(
     """Print the accuracy of both methods with every number of pairs, and CPU seconds of a run.
 
     Args:
-        title: Of the data.
-        load: The data of a draw.
-        num: How many draws.
+        title: Name of the data.
+        load: Loads the data of a draw.
+        num: Number of draws.
         C: Lambda.
         grid: The bins.
     """
@@ -55,10 +55,10 @@ def compare(
 
 
 def told(values: Sequence[float]) -> str:
-    """Mean and half the width of its interval, where there are several.
+    """Mean and, for several values, half the width of its interval.
 
     Args:
-        values: At least one.
+        values: At least one value.
     """
     return interval(list(values)) if len(values) > 1 else f"{values[0]:.2f}"
 
@@ -67,7 +67,7 @@ def generated(seed: int) -> FederatedData:
     """The points of Figure 5, mu 0.2 and gamma 0.01.
 
     Args:
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
     return HalfPlanes(20_000, offset=0.2, margin=0.01, least=1000).load(Rng(seed))
 
@@ -76,7 +76,7 @@ def fashion(seed: int) -> FederatedData:
     """The embedding of Fashion-MNIST with its own test part, dealt to ten clients.
 
     Args:
-        seed: Of the deal.
+        seed: Seed of the deal.
     """
     return Points(FASHION, ClassRuns(10), holdout="official").load(Rng(seed))
 
@@ -84,9 +84,9 @@ def fashion(seed: int) -> FederatedData:
 def main() -> None:
     """Print all comparisons."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--splits", type=int, default=60, help="of Olsson's cells")
-    parser.add_argument("--draws", type=int, default=10, help="of generated points")
-    parser.add_argument("--deals", type=int, default=1, help="of Fashion-MNIST's embedding")
+    parser.add_argument("--splits", type=int, default=60, help="splits of Olsson's cells")
+    parser.add_argument("--draws", type=int, default=10, help="draws of generated points")
+    parser.add_argument("--deals", type=int, default=1, help="deals of Fashion-MNIST's embedding")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cells = {"num": options.splits, "C": 0.1, "grid": GRID}

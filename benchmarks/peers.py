@@ -1,6 +1,6 @@
 """The same operations on the same numbers, by this library or a peer, in the peer's environment.
 
-Run as a script, ``peers.py IN.pt OUT.pt LIBRARY``, it needs torch and that library alone.
+As a script, ``peers.py IN.pt OUT.pt LIBRARY`` needs torch and that library only.
 """
 
 import importlib
@@ -16,7 +16,7 @@ Verbs = dict[str, Callable[..., Tensor]]
 
 
 def fedbolic(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """This library."""
+    """Operations of this library."""
     from fedbolic.manifolds import Lorentz, Poincare
 
     space = Poincare(c) if model == "ball" else Lorentz(c)
@@ -24,7 +24,7 @@ def fedbolic(model: str, c: float, dtype: torch.dtype) -> Verbs:
 
 
 def geoopt(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """Geoopt, whose hyperboloid takes the squared radius ``1 / c``."""
+    """Operations of geoopt, whose hyperboloid takes the squared radius ``1 / c``."""
     import geoopt
 
     held: Any = torch.tensor(
@@ -34,7 +34,7 @@ def geoopt(model: str, c: float, dtype: torch.dtype) -> Verbs:
 
 
 def hypll(model: str, c: float, dtype: torch.dtype) -> Verbs:
-    """Hypll's formulas on plain tensors; it has no hyperboloid."""
+    """Hypll's formulas on ordinary tensors; it has no hyperboloid."""
     if model != "ball":
         return {}
     diffgeom = importlib.import_module("hypll.manifolds.poincare_ball.math.diffgeom")
@@ -55,24 +55,24 @@ def _methods(space: Any, model: str) -> Verbs:
     return {n: getattr(space, n) for n in names + (["mobius_add"] if model == "ball" else [])}
 
 
-def answers(verbs: Verbs, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Answers of a library to one cell of the grid, in float64."""
-    if not verbs:
+def answers(operations: Verbs, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Results of a library in one cell of the grid, in float64."""
+    if not operations:
         return {}
-    x, reached = given["x"], verbs["expmap"](given["x"], given["step"])
+    x, reached = given["x"], operations["expmap"](given["x"], given["step"])
     out = {
-        "far from tangents": verbs["dist"](
-            verbs["expmap0"](given["u"]), verbs["expmap0"](given["v"])
+        "far from tangents": operations["dist"](
+            operations["expmap0"](given["u"]), operations["expmap0"](given["v"])
         ),
-        "far": verbs["dist"](x, given["y"]),
-        "near": verbs["dist"](x, given["near"]),
-        "expmap0": verbs["expmap0"](given["u"]),
-        "exp0, log0": verbs["logmap0"](verbs["expmap0"](given["u"])),
+        "far": operations["dist"](x, given["y"]),
+        "near": operations["dist"](x, given["near"]),
+        "expmap0": operations["expmap0"](given["u"]),
+        "exp0, log0": operations["logmap0"](operations["expmap0"](given["u"])),
         "expmap": reached,
-        "exp, log": verbs["logmap"](x, reached),
+        "exp, log": operations["logmap"](x, reached),
     }
-    if "mobius_add" in verbs:
-        out["mobius_add"] = verbs["mobius_add"](x, given["other"])
+    if "mobius_add" in operations:
+        out["mobius_add"] = operations["mobius_add"](x, given["other"])
     return {name: value.double() for name, value in out.items()}
 
 
@@ -80,7 +80,7 @@ LIBRARIES = {"fedbolic": fedbolic, "geoopt": geoopt, "hypll": hypll}
 
 
 def main(given: str, out: str, library: str) -> None:
-    """Answer every cell of the file ``given``."""
+    """Compute the results for every cell of the file ``given``."""
     torch.set_num_threads(1)
     cells = torch.load(given)
     made = []

@@ -1,6 +1,6 @@
-"""Federated averaging as one would write it by hand in PyTorch: what the engines are held against.
+"""Federated averaging written by hand in PyTorch: the reference for the engines.
 
-It needs torch alone, so that a peer's own environment can build the same networks from it.
+It needs torch only, so that a peer's own environment can build the same networks from it.
 """
 
 import math
@@ -20,14 +20,14 @@ class Workload:
     """One federation and one network: every client makes one pass over its examples in a round.
 
     Args:
-        name: In the tables.
-        num_clients: All take part in every round.
-        size: Examples of each.
-        batch_size: The last batch of a pass may be shorter.
-        input_shape: Of one example, ``(channels, height, width)`` or ``(dim,)``.
-        num_classes: Of the labels.
-        channels: Of the convolutions, each 5x5 with ReLU and 2x2 max pooling after it.
-        widths: Of the fully connected layers before the head, each with ReLU after it.
+        name: Name in the tables.
+        num_clients: Number of clients; all take part in every round.
+        size: Examples of each client.
+        batch_size: Examples in a batch; the last one of a pass may be smaller.
+        input_shape: Shape of one example, ``(channels, height, width)`` or ``(dim,)``.
+        num_classes: Number of classes.
+        channels: Channels of the convolutions, each 5x5, followed by ReLU and 2x2 max pooling.
+        widths: Widths of the fully connected layers before the head, each followed by ReLU.
         lr: Step size.
     """
 
@@ -43,7 +43,7 @@ class Workload:
 
     @property
     def num_features(self) -> int:
-        """The width of what the head reads."""
+        """Number of inputs of the head."""
         return self.widths[-1] if self.widths else _after_convolutions(self)
 
 
@@ -55,7 +55,7 @@ def _after_convolutions(work: Workload) -> int:
 
 
 def body(work: Workload) -> nn.Sequential:
-    """The network up to its head."""
+    """The network without its head."""
     layers: list[nn.Module] = []
     channels = work.input_shape[0]
     for out in work.channels:
@@ -76,7 +76,7 @@ def network(work: Workload) -> nn.Sequential:
 
 
 def examples(work: Workload, dtype: torch.dtype = torch.float32) -> list[tuple[Tensor, Tensor]]:
-    """Inputs and labels of every client: normal noise, so that nothing depends on a data set."""
+    """Inputs and labels of every client: normal noise, so that no data set is needed."""
     generator = torch.Generator().manual_seed(0)
 
     def client() -> tuple[Tensor, Tensor]:
@@ -87,13 +87,13 @@ def examples(work: Workload, dtype: torch.dtype = torch.float32) -> list[tuple[T
 
 
 def batches(work: Workload, seed: int) -> Iterator[Tensor]:
-    """The positions of a client's examples, batch by batch, in the order that a seed gives."""
+    """Positions of a client's examples, batch by batch, in the order given by a seed."""
     order = torch.randperm(work.size, generator=torch.Generator().manual_seed(seed))
     yield from order.split(work.batch_size)
 
 
 def train(net: nn.Module, work: Workload, x: Tensor, y: Tensor, seed: int) -> None:
-    """One client's pass."""
+    """Train for one client's pass."""
     optimizer = torch.optim.SGD(net.parameters(), lr=work.lr)
     for index in batches(work, seed):
         optimizer.zero_grad()
@@ -108,14 +108,14 @@ def plain_round(
     values: dict[str, Tensor],
     seeds: Sequence[int],
 ) -> dict[str, Tensor]:
-    """The global parameters after one round: clients in turn, their changes averaged in float64.
+    """Global parameters after one round: clients in turn, their updates averaged in float64.
 
     Args:
-        net: Worked with; what it holds is replaced.
-        work: What each client does.
-        data: Of the clients.
-        values: The global parameters before.
-        seeds: Of the clients' orders in this round.
+        net: Network to work with; its parameters are overwritten.
+        work: Work of each client.
+        data: Inputs and labels of the clients.
+        values: Global parameters before the round.
+        seeds: Seeds of the clients' orders in this round.
     """
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in values.items()}
     for (x, y), seed in zip(data, seeds, strict=True):

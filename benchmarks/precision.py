@@ -1,4 +1,4 @@
-"""Error of the operations against 60 digits, by radius, curvature and type, ours beside its peers.
+"""Error of operations against 60 digits by radius, curvature and dtype, with other libraries.
 
 python -m benchmarks.precision [--peer geoopt=PYTHON] [--peer hypll=PYTHON] [--plot FILE]
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks import peers, truth
 
 Cell: TypeAlias = tuple[str, float, str, float]
-"""Model, curvature, type and radius (a true distance, not in units of length)."""
+"""Model, curvature, dtype and radius (a true distance, not in units of length)."""
 
 RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 RADII += (16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40)
@@ -31,19 +31,19 @@ STEP = 1.0
 BROKEN = 1e-3
 
 
-def model_of(model: str, c: float) -> truth.Ball | truth.Sheet:
-    """The textbook's space."""
-    return truth.Ball(c) if model == "ball" else truth.Sheet(c)
+def model_of(model: str, c: float) -> truth.Ball | truth.Hyperboloid:
+    """The textbook manifold."""
+    return truth.Ball(c) if model == "ball" else truth.Hyperboloid(c)
 
 
-def scaled(space: truth.Ball | truth.Sheet, x: list, u: list, length: float) -> list:
-    """The tangent ``u`` at ``x``, with the length ``length``."""
+def scaled(space: truth.Ball | truth.Hyperboloid, x: list, u: list, length: float) -> list:
+    """The tangent ``u`` at ``x``, scaled to the given length."""
     factor = mpf(length) / space.norm(x, u)
     return [factor * a for a in u]
 
 
-def stored(space: truth.Ball | truth.Sheet, points: list[list], dtype: torch.dtype) -> Tensor:
-    """Points rounded to floats; a time coordinate is that of the rounded ones."""
+def stored(space: truth.Ball | truth.Hyperboloid, points: list[list], dtype: torch.dtype) -> Tensor:
+    """Points rounded to floats; their time coordinate follows from the rounded coordinates."""
     x = torch.tensor([[float(a) for a in p] for p in points], dtype=torch.float64).to(dtype)
     if isinstance(space, truth.Ball):
         return x
@@ -52,7 +52,7 @@ def stored(space: truth.Ball | truth.Sheet, points: list[list], dtype: torch.dty
 
 
 def inputs(cell: Cell) -> dict[str, Tensor]:
-    """The numbers every library is given, rounded once from 60 digits.
+    """Inputs of every library, rounded once from 60 digits.
 
     ``u v`` tangents at the origin and ``x y`` points, all at the radius; ``near`` at 0.01 from
     ``x``; ``step`` a tangent at ``x`` of length 1; ``other`` a point at radius 1.
@@ -99,21 +99,21 @@ def inputs(cell: Cell) -> dict[str, Tensor]:
 
 
 def spatial(model: str, x: Tensor) -> list[list]:
-    """Points as the textbook takes them."""
+    """Points in the coordinates of the textbook formulas."""
     return [truth.exact(row) for row in (x if model == "ball" else x[..., 1:]).tolist()]
 
 
 def errors(cell: Cell, given: dict[str, Tensor], answers: dict[str, Tensor]) -> dict[str, float]:
-    """The largest error of every answer.
+    """The largest error of every result.
 
-    Of a length, relative to the true one; of a point, how far it is from the true one, and of a
-    tangent, the length of the difference, both over the length that was gone.
+    For a length, the error is relative to the true one. For a point it is the distance from the
+    true one, for a tangent the length of the difference, both over the length of the path.
     """
     model, c, _, radius = cell
     space = model_of(model, c)
     rows = {name: spatial(model, value) for name, value in given.items()}
     if not all(_holds(space, p) for name in ("x", "y", "near") for p in rows[name]):
-        return dict.fromkeys(answers, math.inf)  # rounded, a point is off the ball
+        return dict.fromkeys(answers, math.inf)  # a point leaves the ball by rounding
     got = {
         name: value.tolist() if value.ndim == 1 else spatial(model, value)
         for name, value in answers.items()
@@ -130,7 +130,7 @@ def errors(cell: Cell, given: dict[str, Tensor], answers: dict[str, Tensor]) -> 
 
 
 def _errors(
-    space: truth.Ball | truth.Sheet, radius: float, row: dict, got: dict
+    space: truth.Ball | truth.Hyperboloid, radius: float, row: dict, got: dict
 ) -> Iterator[tuple[str, float]]:
     origin = [mpf(0)] * DIM
     reached = {"expmap0": space.expmap0(row["u"]), "expmap": space.expmap(row["x"], row["step"])}
@@ -140,7 +140,7 @@ def _errors(
         "near": space.dist(row["x"], row["near"]),
     }
     for name, true in lengths.items():
-        if true:  # far out in the ball two stored points may be one
+        if true:  # far out in the ball, two stored points may be equal
             yield name, abs(float((mpf(got[name]) - true) / true))
     if isinstance(space, truth.Ball):
         reached["mobius_add"] = space.add(row["x"], row["other"])
@@ -160,18 +160,18 @@ def _errors(
         )
 
 
-def _holds(space: truth.Ball | truth.Sheet, x: list) -> bool:
-    return isinstance(space, truth.Sheet) or space.c * truth.dot(x, x) < 1
+def _holds(space: truth.Ball | truth.Hyperboloid, x: list) -> bool:
+    return isinstance(space, truth.Hyperboloid) or space.c * truth.dot(x, x) < 1
 
 
-def _apart(space: truth.Ball | truth.Sheet, x: list, y: list) -> float:
+def _apart(space: truth.Ball | truth.Hyperboloid, x: list, y: list) -> float:
     if not all(math.isfinite(a) for a in x):
         return math.nan
     return float(space.dist(x, y)) if _holds(space, x) else math.inf
 
 
 def ask(library: str, python: str, cells: list[tuple[Cell, dict]]) -> list[dict[str, Tensor]]:
-    """The answers of a peer, from its own interpreter."""
+    """Results of a peer, from its own interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "given.pt", Path(folder) / "out.pt"
         torch.save(cells, given)
@@ -182,22 +182,22 @@ def ask(library: str, python: str, cells: list[tuple[Cell, dict]]) -> list[dict[
 
 
 def grid(dtypes: Sequence[str], curvatures: Sequence[float]) -> list[tuple[Cell, dict]]:
-    """Every cell and what is given in it."""
+    """Every cell with its inputs."""
     cells = itertools.product(("ball", "hyperboloid"), curvatures, dtypes, RADII)
     return [(cell, inputs(cell)) for cell in cells]
 
 
 Found: TypeAlias = dict[tuple[str, Cell], dict[str, float]]
-"""Errors by operation, of a library in a cell."""
+"""Errors by operation, for a library and a cell."""
 
 
 def measure(cells: list[tuple[Cell, dict]], interpreters: dict[str, str]) -> Found:
-    """The errors of this library and of the peers that have an interpreter."""
+    """Errors of this library and of the peers that have an interpreter."""
     found: Found = {}
     for library in ("fedbolic", *interpreters):
         if library == "fedbolic":
-            verbs = [peers.fedbolic(m, c, getattr(torch, dtype)) for (m, c, dtype, _), _ in cells]
-            made = [peers.answers(v, given) for v, (_, given) in zip(verbs, cells, strict=True)]
+            known = [peers.fedbolic(m, c, getattr(torch, dtype)) for (m, c, dtype, _), _ in cells]
+            made = [peers.answers(v, given) for v, (_, given) in zip(known, cells, strict=True)]
         else:
             made = ask(library, interpreters[library], cells)
         for (cell, given), answers in zip(cells, made, strict=True):
@@ -207,7 +207,7 @@ def measure(cells: list[tuple[Cell, dict]], interpreters: dict[str, str]) -> Fou
 
 
 def reach(row: dict[float, float]) -> str:
-    """The first radius from 0.5 on where the error passes 1e-3, and where it did below that."""
+    """The first radius from 0.5 upwards with an error above 1e-3, and the failures below 0.5."""
     broken = [r for r, e in row.items() if not e <= BROKEN]
     far = [f"{r:g}" for r in broken if r >= 0.5][:1] or [f">{max(row):g}"]
     nan = [f"NaN {r:g}" for r, e in row.items() if math.isnan(e)][:1]
@@ -218,49 +218,51 @@ def reach(row: dict[float, float]) -> str:
 
 
 def tables(found: Found) -> Iterator[str]:
-    """A Markdown table by type and curvature: how far every operation reaches."""
+    """A Markdown table per dtype and curvature: the radius up to which every operation is right."""
     cells = sorted({cell for _, cell in found}, key=str)
-    verbs = list(dict.fromkeys(name for row in found.values() for name in row))
+    operations = list(dict.fromkeys(name for row in found.values() for name in row))
     for dtype, c in dict.fromkeys((cell[2], cell[1]) for cell in cells):
-        yield f"\n**{dtype}, c = {c:g}**\n\n| | {' | '.join(verbs)} |\n|---{'|---' * len(verbs)}|"
+        head, rule = " | ".join(operations), "|---" * len(operations)
+        yield f"\n**{dtype}, c = {c:g}**\n\n| | {head} |\n|---{rule}|"
         for library, model in dict.fromkeys((name, cell[0]) for name, cell in found):
             rows = [found.get((library, (model, c, dtype, r)), {}) for r in RADII]
             texts = [
                 reach({r: row[v] for r, row in zip(RADII, rows, strict=True)})
                 if v in rows[0]
                 else ""
-                for v in verbs
+                for v in operations
             ]
             yield f"| {library} {model} | {' | '.join(texts)} |"
 
 
 def write_csv(found: Found, path: Path) -> None:
-    """Every error, one line each."""
-    lines = ["library,model,c,dtype,radius,verb,error"]
+    """Write every error as one line."""
+    lines = ["library,model,c,dtype,radius,operation,error"]
     for (library, cell), row in found.items():
         lines += [f"{library},{','.join(map(str, cell))},{v},{e:.3g}" for v, e in row.items()]
     path.write_text("\n".join(lines) + "\n")
 
 
 def plot(found: Found, path: Path, c: float = 1.0) -> None:
-    """Error over radius, one panel by operation and type."""
+    """Draw error over radius, one panel per operation and dtype."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot
 
-    verbs = ["far from tangents", "near", "expmap", "exp, log"]
+    operations = ["far from tangents", "near", "expmap", "exp, log"]
     dtypes = list(dict.fromkeys(cell[2] for _, cell in found))
-    figure, axes = pyplot.subplots(len(dtypes), len(verbs), figsize=(14, 6), squeeze=False)
-    for (i, dtype), (j, verb) in itertools.product(enumerate(dtypes), enumerate(verbs)):
+    figure, axes = pyplot.subplots(len(dtypes), len(operations), figsize=(14, 6), squeeze=False)
+    for (i, dtype), (j, operation) in itertools.product(enumerate(dtypes), enumerate(operations)):
         for library, model in dict.fromkeys((name, cell[0]) for name, cell in found):
             row = [
-                found.get((library, (model, c, dtype, r)), {}).get(verb, math.nan) for r in RADII
+                found.get((library, (model, c, dtype, r)), {}).get(operation, math.nan)
+                for r in RADII
             ]
             style = "-" if library == "fedbolic" else "--"
             axes[i][j].loglog(RADII, row, style, label=f"{library} {model}")
         axes[i][j].axhline(BROKEN, color="grey", linewidth=0.5)
-        axes[i][j].set_title(f"{verb}, {dtype}", fontsize=9)
+        axes[i][j].set_title(f"{operation}, {dtype}", fontsize=9)
     axes[0][0].legend(fontsize=7)
     figure.supxlabel("distance from the origin, c = 1")
     figure.supylabel("error")
@@ -269,7 +271,7 @@ def plot(found: Found, path: Path, c: float = 1.0) -> None:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -33,12 +33,12 @@ DECAY = 0.9
 
 @dataclass(frozen=True, eq=False)
 class Parties:
-    """Two parties' counts of one draw of data and lift, and what they are tested on.
+    """Two parties' counts for one draw of data and lift, and their test examples.
 
     Args:
-        counts: Of each party, int64.
+        counts: Counts of each party, int64.
         winners: Hashes of the test examples.
-        labels: Of the test examples.
+        labels: Labels of the test examples.
     """
 
     counts: list[np.ndarray]
@@ -55,11 +55,11 @@ class Parties:
         return float(balanced_accuracy_score(self.labels, bloom.predictions(scores).numpy()))
 
     def private(self, mechanism: Mechanism, active: int) -> float:
-        """Balanced accuracy with noise of the system.
+        """Balanced accuracy with noise from the operating system.
 
         Args:
-            mechanism: How every party hides its counts.
-            active: Ones of a hash.
+            mechanism: Mechanism that hides the counts of each party.
+            active: Number of ones in a hash.
         """
         plan = mechanism.plan(active, len(self.counts))
         total = sum(release(counts, plan, Noise()) for counts in self.counts)
@@ -70,10 +70,10 @@ def made(n: int, dim: int, active: int, draw: int) -> Parties:
     """Two parties with half of the synthetic data each.
 
     Args:
-        n: Training examples of both.
+        n: Training examples of both together.
         dim: Length of the hash.
-        active: Ones of a hash.
-        draw: Of the data and of the lift.
+        active: Number of ones in a hash.
+        draw: Seed of the data and of the lift.
     """
     data = Synthetic(n, 5000, 30, CLASSES, 5, draw=draw).read(None, download=False)
     return _halves(data, connections(dim, 30, 3, seed=draw), active)
@@ -84,7 +84,7 @@ def digits(root: Path, draw: int) -> Parties:
 
     Args:
         root: The data folder.
-        draw: Of the lift.
+        draw: Seed of the lift.
     """
     data = Rows(MNIST(), classes=(3, 8)).read(root, download=False)
     return _halves(data, connections(DIGITS[0], 784, 4, seed=draw), DIGITS[1])
@@ -104,9 +104,9 @@ class Tried(NamedTuple):
     """Balanced accuracy with one number of selected counts.
 
     Args:
-        mean: Over draws.
-        spread: Its standard deviation over them.
-        selected: T; ``None`` without a choice.
+        mean: Mean over draws.
+        spread: Standard deviation over draws.
+        selected: T; ``None`` for a mechanism without selection.
     """
 
     mean: float
@@ -119,8 +119,8 @@ class Curve:
     """Accuracy curve of one mechanism.
 
     Args:
-        name: Of the mechanism.
-        tried: For every epsilon all T.
+        name: Name of the mechanism.
+        tried: Results of all T, for every epsilon.
     """
 
     name: str
@@ -128,17 +128,17 @@ class Curve:
 
     @property
     def best(self) -> list[Tried]:
-        """For every epsilon the T with the best mean on the test set, as in the paper."""
+        """For every epsilon, the T with the best mean on the test set, as in the paper."""
         return [max(some, key=lambda one: one.mean) for some in self.tried]
 
 
 def curve(name: str, of: Sequence[Parties], active: int, repeats: int) -> Curve:
-    """A mechanism at every epsilon and, where it selects, every T.
+    """A mechanism at every epsilon and, if it selects, every T.
 
     Args:
         name: paper, parallel, peel or histogram, the last also with " replace".
-        of: One for each draw.
-        active: Ones of a hash.
+        of: Parties of each draw.
+        active: Number of ones in a hash.
         repeats: Runs on each draw.
     """
     found = Curve(name)
@@ -156,12 +156,12 @@ def curve(name: str, of: Sequence[Parties], active: int, repeats: int) -> Curve:
 
 
 def make(name: str, epsilon: float, num: int | None) -> Mechanism:
-    """The mechanism of a name.
+    """The mechanism of a given name.
 
     Args:
-        name: As for :func:`curve`.
+        name: Same as in :func:`curve`.
         epsilon: The budget.
-        num: T, for those that select.
+        num: T, for mechanisms that select.
     """
     relation: Relation = "replace" if name.endswith("replace") else "add/remove"
     if num is None:
@@ -170,12 +170,12 @@ def make(name: str, epsilon: float, num: int | None) -> Mechanism:
 
 
 def table(title: str, of: Sequence[Parties], active: int, repeats: int) -> list[Curve]:
-    """Print the accuracy of every mechanism at every epsilon, and give the curves.
+    """Print the accuracy of every mechanism at every epsilon; return the curves.
 
     Args:
-        title: What is measured.
-        of: One for each draw.
-        active: Ones of a hash.
+        title: Title of the table.
+        of: Parties of each draw.
+        active: Number of ones in a hash.
         repeats: Runs on each draw.
     """
     plain = [one.score(np.asarray(sum(one.counts))) for one in of]
@@ -199,14 +199,14 @@ def table(title: str, of: Sequence[Parties], active: int, repeats: int) -> list[
 
 
 def ledgers() -> None:
-    """Print what the mechanisms cost on the set-up of the paper, two parties."""
+    """Print the cost of the mechanisms on the set-up of the paper, two parties."""
     for mechanism in (Paper(1, 100), Parallel(1, 100), Peel(1, 100), Histogram(1)):
         print(mechanism.ledger(15, 2))
     print("paper, MNIST 3 against 8:", Paper(1, 100).ledger(2352, 2), sep="\n")
 
 
 def audit() -> None:
-    """Print the exact worst loss on toy counts beside the ledger, for both relations."""
+    """Print the exact worst loss on toy counts next to the ledger, for both relations."""
     print(f"\n{'audit: worst loss on (3, 0, 1, 2, 0), rho = 2':<52}{'found':>9}{'ledger':>9}")
     relations: tuple[Relation, ...] = ("add/remove", "replace")
     mechanisms = [Paper(1, 3), Parallel(1, 3), Peel(1, 3), Peel(1, 3, "replace"), Histogram(1)]
@@ -219,11 +219,11 @@ def audit() -> None:
 
 
 def plot(curves: dict[str, list[Curve]], file: Path) -> None:
-    """Draw accuracy over epsilon, and under it over T, a column for each set-up.
+    """Draw accuracy over epsilon and, below it, over T, with one column per set-up.
 
     Args:
-        curves: By the title of the column.
-        file: Where the drawing goes.
+        curves: Curves by the title of the column.
+        file: File of the drawing.
     """
     from matplotlib.figure import Figure
 
@@ -252,13 +252,13 @@ def _band(axes: "Axes", at: Sequence[float], some: Sequence[Tried], label: str) 
 
 
 def main() -> None:
-    """Print ledgers, audit and the tables."""
+    """Print ledgers, audit and tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000])
-    parser.add_argument("--draws", type=int, default=4, help="of data and lift")
+    parser.add_argument("--draws", type=int, default=4, help="draws of data and lift")
     parser.add_argument("--repeats", type=int, default=5, help="runs on each draw")
     parser.add_argument("--all", action="store_true", help="all four hashes of the paper")
-    parser.add_argument("--digits", type=Path, help="MNIST's 3 and 8, too, from this folder")
+    parser.add_argument("--digits", type=Path, help="data folder, to include MNIST's 3 and 8")
     parser.add_argument("--plot", type=Path, help="draw the curves into this file")
     options = parser.parse_args()
     torch.set_num_threads(1)

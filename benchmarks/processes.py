@@ -1,4 +1,4 @@
-"""CPU time and memory of running processes, from Linux's own books."""
+"""CPU time and memory of running processes, from Linux's own accounts."""
 
 import contextlib
 import os
@@ -8,17 +8,17 @@ from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MEBI = 1024.0
-"""Kibibytes, in which the kernel counts, of a mebibyte."""
+"""Kibibytes, the kernel's unit, in a mebibyte."""
 
 
 GONE = OSError
-"""What reading about a process raises that has just ended, whichever way it is read."""
+"""Error of every way of reading about a process that has just ended."""
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     found = [pid]
-    for parent in found:  # which grows while it is read
+    for parent in found:  # grows while it is read
         for file in Path(f"/proc/{parent}/task").glob("*/children"):
             with contextlib.suppress(GONE):
                 found += map(int, file.read_text().split())
@@ -26,9 +26,9 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
-    """CPU time by process, of those that have not ended.
+    """CPU time of the running processes among those given.
 
-    Children that have ended, and were waited for, count for the process that started them.
+    Children that have ended and were waited for count for the process that started them.
     """
     found = {}
     for pid in pids:
@@ -48,16 +48,16 @@ def _kibibytes(pid: int) -> dict[str, float]:
 
 
 def private_mebibytes(pid: int, *, peak: bool) -> float:
-    """Memory that a process shares with no other and no file, now or at its peak."""
+    """Memory that a process shares with no other process and no file, now or at its peak."""
     now = _kibibytes(pid)
     return (now["VmHWM" if peak else "VmRSS"] - now["RssFile"] - now["RssShmem"]) / MEBI
 
 
 def shared_mebibytes(pid: int) -> float:
-    """Memory that a process has in common with others, files aside."""
+    """Memory that a process shares with others, files aside."""
     return _kibibytes(pid)["RssShmem"] / MEBI
 
 
 def forget_peak() -> None:
-    """Let the peak of this process begin at what it takes now."""
+    """Reset the peak of this process to its current memory."""
     Path("/proc/self/clear_refs").write_text("5")

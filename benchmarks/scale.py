@@ -1,7 +1,7 @@
-"""Cost of a run as its clients grow: loading, exchange, scoring, saving, resuming.
+"""Cost of a run as the number of clients grows: loading, exchange, scoring, saving, resuming.
 
-Each size has a process of its own. All clients have taken part once before anything is measured,
-so that a method with client state has the states of all of them on disk.
+Each size runs in a separate process. All clients have taken part once before the measurement, so
+that a method with client state has the states of all clients on disk.
 """
 
 import argparse
@@ -48,20 +48,20 @@ METHODS: dict[str, Method] = {
 ENGINES: dict[str, Engine] = {"Sequential": Sequential(), "Batched": Batched()}
 
 COHORT, SAMPLE, EXCHANGES = 50, 1000, 20
-"""Clients of an exchange, clients that are scored, and exchanges measured."""
+"""Clients in an exchange, scored clients, and measured exchanges."""
 
 RNG = Rng(0)
 
 BLOCK = 10_000
-"""Clients whose first states are written together."""
+"""Number of clients whose first states are written together."""
 
 
 @dataclass(frozen=True)
 class Plenty(Dataset):
-    """As many examples of eight numbers as are asked for.
+    """A data set of any number of examples with eight features.
 
     Args:
-        num_train: Of the training part.
+        num_train: Number of training examples.
     """
 
     num_train: int
@@ -76,25 +76,25 @@ class Plenty(Dataset):
 
 
 class Clock:
-    """CPU seconds of this process since it was last asked."""
+    """CPU seconds of this process between calls."""
 
     def __init__(self) -> None:
         self.last = time.process_time()
 
     def lap(self) -> float:
-        """Since then."""
+        """Seconds since the last call."""
         before, self.last = self.last, time.process_time()
         return self.last - before
 
 
 def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, float]:
-    """CPU seconds of every phase at one size, and the most megabytes held until its end.
+    """CPU seconds of every phase at one size, and the peak memory of the process in megabytes.
 
     Args:
-        num_clients: Of the federation; each has three examples to learn from and one for a test.
-        name: Of the method.
-        engine: Its name.
-        folder: Of the run; not there yet.
+        num_clients: Number of clients; each has three training examples and one test example.
+        name: Name of the method.
+        engine: Name of the engine.
+        folder: Folder of the run; it must not exist.
     """
     found: dict[str, float] = {}
     clock = Clock()
@@ -143,7 +143,7 @@ def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, fl
 def filled(
     method: Method, data: FederatedData, state: TrainerState, folder: RunFolder
 ) -> TrainerState:
-    """Save a state of every client, as the method makes it of one: their work is not done here."""
+    """Save a state of every client, copied from one client's update instead of trained."""
     message = method.broadcast(state.server_state, 0)
     _, server_state = method.local_update(message, data.clients[0], {}, RNG.at("client", 0))
     states = folder.client_states()
@@ -175,7 +175,7 @@ def measured(num_clients: int, name: str, engine: str, root: Path) -> dict[str, 
 
 
 def lines(found: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
-    """The rows of a table: a phase at every size, and how it grows from each to the next."""
+    """Rows of a table: a phase at every size, and its growth from each size to the next."""
     sizes = sorted(found)
     for phase in found[sizes[0]]:
         values = [found[size][phase] for size in sizes]
@@ -191,8 +191,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=sizes)
     parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
     parser.add_argument("--engine", choices=ENGINES, default="Sequential")
-    parser.add_argument("--root", type=Path, default=Path(tempfile.gettempdir()), help="for runs")
-    parser.add_argument("--folder", type=Path, help="run one size here, and print its numbers")
+    parser.add_argument(
+        "--root", type=Path, default=Path(tempfile.gettempdir()), help="for the runs"
+    )
+    parser.add_argument("--folder", type=Path, help="measure one size here and print its figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.folder:

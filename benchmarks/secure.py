@@ -30,11 +30,11 @@ RNG = Rng(0)
 
 @dataclass(frozen=True)
 class Row(Method):
-    """Every client sends as many numbers, and has nothing else to do.
+    """Every client sends a vector of numbers and does nothing else.
 
     Args:
-        length: Of them.
-        modulus: Of their sum.
+        length: Number of values in the vector.
+        modulus: Modulus of the sum.
     """
 
     length: int
@@ -60,7 +60,7 @@ class Row(Method):
         """The numbers of a client.
 
         Args:
-            client_id: Whose.
+            client_id: Id of the client.
         """
         return [(client_id + 1) * (i + 1) ** 9 % self.modulus for i in range(self.length)]
 
@@ -80,9 +80,9 @@ class Step:
     """Cost of one exchange at one client.
 
     Args:
-        seconds: Of CPU.
-        up: Bytes from it.
-        down: Bytes to it.
+        seconds: CPU seconds.
+        up: Bytes sent by the client.
+        down: Bytes sent to the client.
     """
 
     seconds: float
@@ -91,10 +91,10 @@ class Step:
 
 
 def federation(num_clients: int) -> list[Client]:
-    """Clients of one example each.
+    """Clients with one example each.
 
     Args:
-        num_clients: How many.
+        num_clients: Number of clients.
     """
     meta = Meta(2, (1,), num_clients)
     one = Examples({"x": torch.zeros(1, 1), "y": torch.zeros(1, dtype=torch.int64)})
@@ -106,7 +106,7 @@ class Party:
 
     Args:
         secure: The secure sum.
-        client: Who works.
+        client: The client.
     """
 
     def __init__(self, secure: SecureSum, client: Client) -> None:
@@ -115,10 +115,10 @@ class Party:
         self.steps: dict[str, Step] = {}
 
     def answer(self, message: Tree) -> Update:
-        """The client's answer, measured.
+        """The client's measured reply.
 
         Args:
-            message: Of this exchange.
+            message: Message of this exchange.
         """
         start = time.process_time()
         update, self.client_state = self.secure.local_update(
@@ -131,13 +131,13 @@ class Party:
 
 
 def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[str, Step]:
-    """The steps of one client of a cohort, whose others do only what it gets to see.
+    """Steps of one client of a cohort; of the others, only the messages to it are computed.
 
     Args:
-        num_clients: In the cohort.
-        method: What is summed.
-        lost: Clients that vanish before they send their masked numbers, the last ones.
-        client_id: Who is measured; not one of those.
+        num_clients: Number of clients in the cohort.
+        method: Method that gives the numbers.
+        lost: Number of clients, the last ones, that vanish before they send masked numbers.
+        client_id: Id of the measured client, which is not lost.
     """
     party = Party(SecureSum(method), federation(num_clients)[client_id])
     everybody = tuple(range(num_clients))
@@ -170,12 +170,12 @@ def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[
 
 
 def whole(num_clients: int, method: Row, lost: int) -> float:
-    """CPU seconds of the server in a sum of everybody, whose result is checked.
+    """CPU seconds of the server in a sum of all clients, whose result is checked.
 
     Args:
-        num_clients: In the cohort.
-        method: What is summed.
-        lost: Clients that vanish before they send their masked numbers.
+        num_clients: Number of clients in the cohort.
+        method: Method that gives the numbers.
+        lost: Number of clients that vanish before they send masked numbers.
     """
     secure, spent = SecureSum(method), 0.0
     clients = federation(num_clients)
@@ -202,8 +202,8 @@ def report(num_clients: int, found: list[dict[str, Step]]) -> None:
     """Print one cohort: medians over the measured clients, exchange by exchange.
 
     Args:
-        num_clients: In the cohort.
-        found: Steps of each.
+        num_clients: Number of clients in the cohort.
+        found: Steps of each measured client.
     """
     totals = [0.0, 0, 0]
     for stage in found[0]:
@@ -218,13 +218,13 @@ def report(num_clients: int, found: list[dict[str, Step]]) -> None:
 
 
 def compare(name: str, method: Method, secure: SecureSum, source: Source) -> None:
-    """Print whether a method's state is the same in the clear and in secret, and what each cost.
+    """Run a method with and without masks; compare the final states and print the costs.
 
     Args:
-        name: Of the row.
-        method: In the clear.
-        secure: The same in secret.
-        source: Of the data.
+        name: Name of the row.
+        method: The method without masks.
+        secure: The same method with masks.
+        source: Source of the data.
     """
     data = source.load(RNG).to("cpu", torch.float64)
     costs, states = [], []
@@ -238,7 +238,7 @@ def compare(name: str, method: Method, secure: SecureSum, source: Source) -> Non
         states.append(state.server_state if run is method else state.server_state["inner"])
     for kind, cost in zip(("in the clear", "in secret"), costs, strict=True):
         print(f"| {name} {kind} | {cost} |", flush=True)
-    if not isinstance(method, Ordered):  # an order is drawn anew, and labels and groups follow it
+    if not isinstance(method, Ordered):  # orders differ between runs, and labels with them
         flat = [dict(tree.leaves(server_state)) for server_state in states]
         largest = max(_difference(leaf, flat[1][path]) for path, leaf in flat[0].items())
         print(f"  largest difference in the server's state: {largest:g}", flush=True)
@@ -251,7 +251,7 @@ def _difference(x: object, y: object) -> float:
 
 
 def methods(root: Path | None) -> None:
-    """Print the methods of the house, FedHull only where its data are.
+    """Print the costs of the methods; FedHull only if its data are there.
 
     Args:
         root: The data folder, or ``None``.
@@ -277,7 +277,7 @@ def cohorts(options: argparse.Namespace) -> None:
     """Print the table for cohorts of several sizes.
 
     Args:
-        options: Of the command line.
+        options: Command-line options.
     """
     method = Row(options.length, 2**options.bits - 1)
     print(f"{options.length} numbers modulo 2^{options.bits} - 1, {options.lost:.0%} lost, median "
@@ -299,13 +299,13 @@ def main() -> None:
     """Print the table for cohorts of several sizes, and that of methods."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--length", type=int, default=1000, help="numbers of each client")
+    parser.add_argument("--length", type=int, default=1000, help="length of a client's vector")
     parser.add_argument("--bits", type=int, default=61, help="the modulus is 2 ** bits - 1")
-    parser.add_argument("--lost", type=float, default=0.1, help="share lost before masked sums")
-    parser.add_argument("--measured", type=int, default=5, help="clients measured")
+    parser.add_argument("--lost", type=float, default=0.1, help="share lost before the masked sum")
+    parser.add_argument("--measured", type=int, default=5, help="number of measured clients")
     parser.add_argument("--whole", type=int, default=100, help="largest cohort run as a whole")
     parser.add_argument("--root", type=Path, help="data folder with single_cell/olsson")
-    parser.add_argument("--only-methods", action="store_true", help="no table of cohorts")
+    parser.add_argument("--only-methods", action="store_true", help="skip the table of cohorts")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.only_methods:

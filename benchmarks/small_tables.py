@@ -1,4 +1,4 @@
-"""FlyNNClassifier out of the box beside kNN on small tables: ``python -m benchmarks.small_tables``.
+"""FlyNNClassifier by default and kNN on small tables: ``python -m benchmarks.small_tables``.
 
 Ten folds; scales are learned on the training folds.
 """
@@ -43,8 +43,8 @@ def twonorm(n: int = 2000, d: int = 20) -> Examples:
     """Two normal classes at plus and minus ``2 / sqrt(d)`` in every feature.
 
     Args:
-        n: Examples.
-        d: Features.
+        n: Number of examples.
+        d: Number of features.
 
     References:
         Breiman (1996), Bias, variance, and arcing classifiers.
@@ -60,8 +60,8 @@ def accuracies(x: np.ndarray, y: np.ndarray, model: FlyNNClassifier, lifts: int)
     Args:
         x: Examples.
         y: Their labels.
-        model: With all settings but the seed.
-        lifts: How many.
+        model: Estimator with all settings except the seed.
+        lifts: Number of lifts.
     """
     folds = StratifiedKFold(10, shuffle=True, random_state=0)
     return [

@@ -1,4 +1,4 @@
-"""Prototypes against the best known angles: ``python -m benchmarks.tammes``."""
+"""Prototypes compared with the best known angles: ``python -m benchmarks.tammes``."""
 
 import argparse
 import math
@@ -20,13 +20,13 @@ GOAL_LARGE = 81.3  # degrees, 100 points in 20 dimensions, where the best is not
 
 @dataclass(frozen=True)
 class Case:
-    """So many points in so many dimensions, and the best known angle.
+    """A number of points and of dimensions, and the best known angle.
 
     Args:
-        num_points: How many.
-        dim: Of the space.
-        best: In degrees; NaN where none is known.
-        source: Where it is from.
+        num_points: Number of points.
+        dim: Dimension of the space.
+        best: Best known angle in degrees; NaN if none is known.
+        source: Origin of the angle.
     """
 
     num_points: int
@@ -40,7 +40,7 @@ def rankin(num_points: int, dim: int) -> float:
 
     Args:
         num_points: At least 2.
-        dim: Of the space.
+        dim: Dimension of the space.
     """
     if dim == 2:
         return 360 / num_points
@@ -70,13 +70,13 @@ LARGE = Case(100, 20, math.nan, "unknown")
 
 
 def levenshtein(num_points: int, dim: int) -> float:
-    """An upper bound of the angle in degrees, for a bit more than twice ``dim`` points.
+    """An upper bound of the angle in degrees, for slightly more than twice ``dim`` points.
 
-    The degree-three bound: it holds while the cosine it gives lies in its interval.
+    The bound of degree three holds while its cosine lies in its interval.
 
     Args:
         num_points: More than twice ``dim``.
-        dim: Of the space, at least 3.
+        dim: Dimension of the space, at least 3.
 
     References:
         Levenshtein (1992), Designs as maximum codes in polynomial metric spaces, bound L_3.
@@ -92,15 +92,15 @@ def levenshtein(num_points: int, dim: int) -> float:
 
 
 def measure(case: Case, seed: int, steps: int) -> tuple[float, float]:
-    """Print the row of a case; give its angle and its processor time in seconds.
+    """Print the row of a case; return its angle and its CPU seconds.
 
     Args:
-        case: What to place.
-        seed: Of the search and of the paper's optimiser.
-        steps: Of the paper's optimiser; 0 leaves it out.
+        case: Points to place.
+        seed: Seed of the search and of the paper's optimiser.
+        steps: Steps of the paper's optimiser; 0 leaves it out.
     """
     start = time.process_time()
-    if construct(case.num_points, case.dim) is None:  # searched anew, whatever the cache holds
+    if construct(case.num_points, case.dim) is None:  # searched again, cached or not
         found = search(case.num_points, case.dim, Rng(seed).at("tammes"))
         angle = min_angle(torch.from_numpy(found))
     else:
@@ -119,22 +119,22 @@ def measure(case: Case, seed: int, steps: int) -> tuple[float, float]:
 
 
 def shortfall(angle: float, case: Case) -> float:
-    """By how many percent an angle is below the best known.
+    """Shortfall of an angle from the best known, in percent.
 
     Args:
-        angle: In degrees.
-        case: Of which points.
+        angle: Angle in degrees.
+        case: Case of the angle.
     """
     return 100 * (1 - angle / case.best)
 
 
 def verdict(goal: str, value: str, *, met: bool) -> bool:
-    """Print whether a goal is met; give that.
+    """Print whether a goal is met; return ``met``.
 
     Args:
-        goal: What was asked.
-        value: What came.
-        met: Whether that will do.
+        goal: Description of the goal.
+        value: Measured value.
+        met: True if the goal is met.
     """
     print(f"{goal:<48}{value:>12}  {'met' if met else 'MISSED'}")
     return met
@@ -143,8 +143,8 @@ def verdict(goal: str, value: str, *, met: bool) -> bool:
 def main() -> None:
     """Print the table of cases and the goals."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="of the searches")
-    parser.add_argument("--steps", type=int, default=5000, help="of Eq. 5; 0 leaves it out")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the searches")
+    parser.add_argument("--steps", type=int, default=5000, help="steps of Eq. 5; 0 leaves it out")
     parser.add_argument("--no-large", action="store_true", help="leave out (100, 20)")
     options = parser.parse_args()
     torch.set_num_threads(1)

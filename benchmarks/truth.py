@@ -1,7 +1,7 @@
-"""The textbook formulas in 60 digits: what both tests and benchmarks hold against the floats.
+"""The textbook formulas in 60 digits: the reference of tests and benchmarks.
 
-Nothing here is shared with ``fedbolic.manifolds``. Points and vectors are lists of ``mpf``; a point
-of the hyperboloid is its space coordinates, as its time coordinate follows from them.
+The module shares nothing with ``fedbolic.manifolds``. Points and vectors are lists of ``mpf``; a
+point of the hyperboloid is given by its space coordinates, which imply its time coordinate.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Vector: TypeAlias = list[Any]
 
 
 def exact(x: Sequence[float]) -> Vector:
-    """Floats as they are."""
+    """The exact values of floats."""
     return [mpf(float(a)) for a in x]
 
 
@@ -81,13 +81,15 @@ class Ball:
         return 2 * length(u) / (1 - self.c * dot(x, x))
 
     def transp(self, x: Vector, y: Vector, v: Vector) -> Vector:
-        """By the hyperboloid, where transport is one formula."""
-        lorentz = Sheet(self.c)
-        moved = lorentz.transp(to_sheet(self, x), to_sheet(self, y), push_to_sheet(self, x, v))
-        return push_to_ball(lorentz, to_sheet(self, y), moved)
+        """Parallel transport through the hyperboloid, where it is one formula."""
+        lorentz = Hyperboloid(self.c)
+        moved = lorentz.transp(
+            to_hyperboloid(self, x), to_hyperboloid(self, y), push_to_hyperboloid(self, x, v)
+        )
+        return push_to_ball(lorentz, to_hyperboloid(self, y), moved)
 
 
-class Sheet:
+class Hyperboloid:
     """The Lorentz model by space coordinates (Nickel and Kiela 2018)."""
 
     def __init__(self, c: float) -> None:
@@ -95,7 +97,7 @@ class Sheet:
         self.root = mp.sqrt(self.c)
 
     def time(self, x: Vector) -> Number:
-        """The coordinate that the others imply."""
+        """The time coordinate implied by the space coordinates."""
         return mp.sqrt(1 / self.c + dot(x, x))
 
     def inner(self, x: Vector, u: Vector, v: Vector) -> Number:
@@ -115,7 +117,7 @@ class Sheet:
         return mp.sqrt(self.inner(x, u, u))
 
     def expmap(self, x: Vector, u: Vector) -> Vector:
-        """Cosh and sinh of the length."""
+        """``cosh(n) x + sinh(n) u / n``, where ``n`` is the length of ``u`` over the radius."""
         n = self.root * self.norm(x, u)
         return combine(mp.cosh(n), x, mp.sinh(n) / n, u)
 
@@ -124,7 +126,7 @@ class Sheet:
         return self.expmap([mpf(0)] * len(u), u)
 
     def logmap(self, x: Vector, y: Vector) -> Vector:
-        """Cosh and sinh of the distance, inverted."""
+        """The inverse of ``expmap``."""
         n = self.root * self.dist(x, y)
         return combine(n / mp.sinh(n), y, -n / mp.tanh(n), x)
 
@@ -133,29 +135,29 @@ class Sheet:
         return self.logmap([mpf(0)] * len(y), y)
 
     def transp(self, x: Vector, y: Vector, v: Vector) -> Vector:
-        """The part of ``v`` along the geodesic turns with it, the rest stays."""
+        """The part of ``v`` along the geodesic turns with it; the rest does not change."""
         yv = dot(y, v) - self.time(y) * dot(x, v) / self.time(x)
         push = self.c * yv / (1 - self.c * self.product(x, y))
         return combine(mpf(1), v, push, combine(mpf(1), x, mpf(1), y))
 
 
-def to_sheet(ball: Ball, x: Vector) -> Vector:
+def to_hyperboloid(ball: Ball, x: Vector) -> Vector:
     """The isometry from the ball."""
     return [2 * a / (1 - ball.c * dot(x, x)) for a in x]
 
 
-def to_ball(lorentz: Sheet, x: Vector) -> Vector:
+def to_ball(lorentz: Hyperboloid, x: Vector) -> Vector:
     """The isometry to the ball."""
     return [a / (1 + lorentz.root * lorentz.time(x)) for a in x]
 
 
-def push_to_sheet(ball: Ball, x: Vector, u: Vector) -> Vector:
-    """The differential of ``to_sheet``."""
+def push_to_hyperboloid(ball: Ball, x: Vector, u: Vector) -> Vector:
+    """The differential of ``to_hyperboloid``."""
     gap = 1 - ball.c * dot(x, x)
     return combine(2 / gap, u, 4 * ball.c * dot(x, u) / gap**2, x)
 
 
-def push_to_ball(lorentz: Sheet, x: Vector, u: Vector) -> Vector:
+def push_to_ball(lorentz: Hyperboloid, x: Vector, u: Vector) -> Vector:
     """The differential of ``to_ball``, at a point of the hyperboloid."""
     time = 1 + lorentz.root * lorentz.time(x)
     return combine(1 / time, u, -lorentz.root * dot(x, u) / (lorentz.time(x) * time**2), x)

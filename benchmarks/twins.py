@@ -1,8 +1,8 @@
-"""Hyperbolic networks against their Euclidean twins, at few dimensions, on real data.
+"""Hyperbolic networks compared with their Euclidean twins, in few dimensions, on real data.
 
 FEDBOLIC_DATA=FOLDER python -m benchmarks.twins [--only cora] [--dims 2 4]
 
-What is not in the folder is downloaded.
+Files that the folder lacks are downloaded.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from fedbolic.types import Meta
 DIMS = (2, 4, 8, 16)
 SEEDS = range(5)
 CHOOSING = 2
-"""How many of the seeds choose the step size."""
+"""Number of seeds that choose the step size."""
 
 SHEET = Lorentz(1.0)
 
@@ -43,7 +43,7 @@ class Problem(ABC):
 
     The step size of Adam is chosen for each network and dimension from ``grid``, by the mean
     validation accuracy of the first two seeds; then all seeds train with it. The networks of one
-    seed see the same batches, and start from the same weights where they have the same.
+    seed see the same batches and start from equal weights where they have the same weights.
     """
 
     title: str
@@ -51,23 +51,23 @@ class Problem(ABC):
     weight_decay: float
     twins: tuple[str, str]
     constant: float
-    """Test accuracy of the best constant answer."""
+    """Test accuracy of the best constant prediction."""
 
     @abstractmethod
     def build(self, twin: str, dim: int) -> nn.Module:
-        """A network freshly initialised."""
+        """A newly initialised network."""
 
     @abstractmethod
     def losses(self, generator: torch.Generator) -> Iterator[Callable[[nn.Module], Tensor]]:
-        """The loss of every step of training."""
+        """The loss of every training step."""
 
     @abstractmethod
     def accuracy(self, model: nn.Module, part: str) -> float:
-        """Share of right answers, in percent, on ``validation`` or ``test``."""
+        """Accuracy in percent on ``validation`` or ``test``."""
 
 
 class Fashion(Problem):
-    """A convolutional network with ``dim`` features under a linear or a hyperbolic head.
+    """A convolutional network with ``dim`` features and a linear or a hyperbolic head.
 
     Images are averaged to 14 x 14. The first 10,000 training images train for 5 epochs of batches
     of 100, the last 5,000 are validation, and the test set is the official one.
@@ -94,7 +94,7 @@ class Fashion(Problem):
         body = ConvNet(dim).build(Meta(10, (1, 14, 14), num_clients=1))
         if twin == self.twins[0]:
             return nn.Sequential(body, nn.Linear(dim, 10))
-        return nn.Sequential(body, ToSheet(), LorentzMLR(dim, 10))
+        return nn.Sequential(body, ToHyperboloid(), LorentzMLR(dim, 10))
 
     @override
     def losses(self, generator: torch.Generator) -> Iterator[Callable[[nn.Module], Tensor]]:
@@ -127,7 +127,7 @@ class Cora(Problem):
 
     def __init__(self) -> None:
         raw = Path(os.environ.get("FEDBOLIC_DATA", "")) / "planetoid" / "Cora" / "raw"
-        with tempfile.TemporaryDirectory() as folder:  # PyG writes beside what it reads
+        with tempfile.TemporaryDirectory() as folder:  # PyG writes next to the files that it reads
             if raw.is_dir():
                 shutil.copytree(raw, Path(folder) / "Cora" / "raw")
             data: Any = Planetoid(folder, "Cora")[0]
@@ -159,8 +159,8 @@ class Cora(Problem):
         return 100 * (model().argmax(1) == self.labels)[mask].float().mean().item()
 
 
-class ToSheet(nn.Module):
-    """Vectors, read as tangents at the origin, as points of the hyperboloid."""
+class ToHyperboloid(nn.Module):
+    """Maps vectors, as tangents at the origin, to points of the hyperboloid."""
 
     @override
     def forward(self, v: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class ToSheet(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Two graph convolutions and a head, on one graph: the logits of all nodes."""
+    """Two graph convolutions and a head on one graph: the logits of all nodes."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ def train(problem: Problem, twin: str, dim: int, lr: float, seed: int) -> nn.Mod
 
 
 def tuned(problem: Problem, twin: str, dim: int) -> tuple[float, list[float]]:
-    """The chosen step size, and the test accuracies of the seeds with it."""
+    """The chosen step size, and the test accuracies of all seeds with it."""
 
     def trained(lr: float, seeds: Iterable[int]) -> list[nn.Module]:
         return [train(problem, twin, dim, lr, seed) for seed in seeds]
@@ -222,7 +222,7 @@ def spread(values: list[float]) -> str:
 
 
 def report(problem: Problem, dims: Iterable[int] = DIMS) -> None:
-    """One table, a row as soon as it is there."""
+    """Print one table, each row as soon as it is computed."""
     plain, curved = problem.twins
     print(f"\n{problem.title}; the best constant answer has {problem.constant:.2f} %.\n")
     print(f"| dimensions | {plain} % | {curved} % | difference | step sizes |")
@@ -235,7 +235,7 @@ def report(problem: Problem, dims: Iterable[int] = DIMS) -> None:
 
 
 def main() -> None:
-    """Train all and print the tables."""
+    """Train all networks and print the tables."""
     problems = {"fashion": Fashion, "cora": Cora}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=problems, nargs="+", default=[*problems])

@@ -1,4 +1,4 @@
-"""The door of the command line: light enough to answer Ctrl-C while all else is imported."""
+"""Entry point of the command line, which handles Ctrl-C even while packages are imported."""
 
 import contextlib
 import os
@@ -8,18 +8,18 @@ import threading
 from collections.abc import Iterator, Sequence
 
 INTERRUPTED = 130
-"""The exit code that shells know for Ctrl-C."""
+"""Conventional exit code after Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: Its words; by default those of the process.
+        arguments: Command-line arguments; by default those of the process.
 
     Returns:
-        The exit code: 0, 1 if the command stopped on its way, 2 if it could not begin, 130 if it
-        was interrupted.
+        The exit code: 0 on success, 1 if the command failed after it had started, 2 if it could
+        not start, 130 if it was interrupted.
     """
     with _leaving_on_interrupt():
         from fedbolic.commands import execute
@@ -28,13 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _leaving_on_interrupt() -> Iterator[None]:
-    """End the process at Ctrl-C, in one line.
+    """End the process on Ctrl-C with a one-line message instead of a traceback.
 
-    An exception would not do: packages that are halfway through their import turn it into others.
+    Raising an exception is not enough: packages interrupted during their import replace it by
+    other exceptions.
     """
     before = signal.getsignal(signal.SIGINT)
     alone = threading.current_thread() is threading.main_thread()
-    if not alone or before is not signal.default_int_handler:  # whoever changed it decides
+    if not alone or before is not signal.default_int_handler:  # respect a handler set by others
         yield
         return
     signal.signal(signal.SIGINT, _leave)

@@ -1,4 +1,4 @@
-"""Checks at the door: each says what was wrong, what came and what to do."""
+"""Validation of arguments, with errors that name the argument, its range and its value."""
 
 import math
 from collections.abc import Collection
@@ -8,7 +8,7 @@ def positive(**values: float) -> None:
     """Refuse a value that is not a finite number above 0.
 
     Raises:
-        ValueError: Naming the value and what came.
+        ValueError: If a value is out of range.
 
     Example:
         >>> positive(lr=0.1)
@@ -22,10 +22,10 @@ def positive(**values: float) -> None:
 
 
 def not_negative(**values: float) -> None:
-    """Refuse a value that is not a finite number of at least 0.
+    """Refuse a value that is not a finite number at or above 0.
 
     Raises:
-        ValueError: Naming the value and what came.
+        ValueError: If a value is out of range.
     """
     for name, value in values.items():
         if not (math.isfinite(value) and value >= 0):
@@ -36,7 +36,7 @@ def at_least(bound: int, **values: int) -> None:
     """Refuse a count below ``bound``.
 
     Raises:
-        ValueError: Naming the count and what came.
+        ValueError: If a count is too small.
     """
     for name, value in values.items():
         if value < bound:
@@ -47,7 +47,7 @@ def rate(*, below_one: bool = False, **values: float) -> None:
     """Refuse a value outside [0, 1], or outside [0, 1) with ``below_one``.
 
     Raises:
-        ValueError: Naming the value and what came.
+        ValueError: If a value is out of range.
     """
     for name, value in values.items():
         if not 0 <= value <= 1 or (below_one and value == 1):
@@ -55,10 +55,10 @@ def rate(*, below_one: bool = False, **values: float) -> None:
 
 
 def one_of(known: Collection[str], **values: str) -> None:
-    """Refuse a name that is not known.
+    """Refuse a name that is not among ``known``.
 
     Raises:
-        ValueError: Naming the value, what is known and what came.
+        ValueError: If a name is unknown; the message lists the known ones.
 
     Example:
         >>> one_of(("hinge", "squared_hinge"), loss="huber")

@@ -1,4 +1,4 @@
-"""Files that cannot be altered, cut or taken from another run without being noticed."""
+"""Checksums that detect files that were altered, truncated or taken from another run."""
 
 import hashlib
 import os
@@ -13,42 +13,41 @@ from typing import Any, BinaryIO
 import torch
 
 SEAL = b"fedbolic SHA-256 "
-"""Begins the comment of a checkpoint, a zip archive; the digest of all before the comment follows.
-"""
+"""Prefix of the zip comment of a checkpoint; the digest of all preceding bytes follows it."""
 
 
 class DamagedError(ValueError):
-    """A file is not what was written.
+    """Error about a file whose content is not what was written.
 
     Args:
-        file: Which.
-        fault: What is wrong with it; it follows its name.
+        file: The damaged file.
+        fault: Predicate of the message, which follows the file's name.
     """
 
     def __init__(self, file: Path, fault: str = "is damaged: it is not what was written") -> None:
-        super().__init__(f"{file} {fault}; put back a copy, or begin anew with --overwrite")
+        super().__init__(f"{file} {fault}; restore a copy, or start over with --overwrite")
 
     @classmethod
     def of_size(cls, file: Path, before: int) -> "DamagedError":
-        """The error about a file that has lost bytes."""
+        """Error about a file that is shorter than when it was saved."""
         size = file.stat().st_size if file.exists() else 0
-        return cls(file, f"has {size} bytes and had {before} when the run was saved")
+        return cls(file, f"has {size} bytes, but had {before} when the run was saved")
 
 
 @dataclass(frozen=True)
 class Grown:
-    """The length of a file that grows, and the CRC-32 of all that it holds."""
+    """Length and CRC-32 of an append-only file."""
 
     size: int = 0
     checksum: int = 0
 
     @classmethod
     def of(cls, path: Path, size: int | None = None) -> "Grown":
-        """The length and checksum of a file.
+        """Length and checksum of a file.
 
         Args:
-            path: Of the file.
-            size: Of its first bytes that count; ``None``: all.
+            path: The file.
+            size: Number of bytes to read from its beginning; ``None`` for all.
         """
         found = cls()
         with path.open("rb") as file:
@@ -57,17 +56,17 @@ class Grown:
         return found
 
     def after(self, text: bytes) -> "Grown":
-        """With ``text`` at its end."""
+        """Length and checksum after ``text`` is appended."""
         return Grown(self.size + len(text), zlib.crc32(text, self.checksum))
 
     def cut(self, path: Path) -> None:
-        """Cut a file back to this.
+        """Truncate a file to this length after verifying the checksum.
 
         Args:
-            path: Of the file.
+            path: The file.
 
         Raises:
-            DamagedError: If it does not begin so.
+            DamagedError: If the file is too short, or its beginning has another checksum.
         """
         if not path.exists() or path.stat().st_size < self.size:
             raise DamagedError.of_size(path, self.size)
@@ -77,7 +76,7 @@ class Grown:
 
 
 class _Hashed:
-    """A file whose digest is taken while it is written."""
+    """A writable file that hashes everything written to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.digest = file, hashlib.sha256()
@@ -91,27 +90,28 @@ class _Hashed:
 
 
 def save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
-    """Save as torch does, with a checksum in the comment that a zip archive may have at its end.
+    """Save with ``torch.save`` and add a checksum as the comment of the zip archive.
 
     Args:
-        value: What torch can save.
-        file: Empty, open to be read and written.
+        value: Anything that ``torch.load`` can read with ``weights_only=True``.
+        file: Empty binary file, open for reading and writing.
     """
     hashed = _Hashed(file)
-    torch.save(value, hashed)  # type: ignore[arg-type]  # it asks for no more than these two
+    torch.save(value, hashed)  # type: ignore[arg-type]  # it calls write and flush only
     comment = SEAL + hashed.digest.hexdigest().encode()
-    file.seek(-2, os.SEEK_END)  # the length of the comment, 0
+    file.seek(-2, os.SEEK_END)  # where the length of the empty comment stands
     file.write(struct.pack("<H", len(comment)) + comment)
 
 
 def load_sealed(path: Path) -> dict[str, Any]:
-    """Load what :func:`save_sealed` saved.
+    """Load a file written by :func:`save_sealed` after verifying its checksum.
 
     Args:
-        path: Of the file.
+        path: The file.
 
     Raises:
-        DamagedError: If it is anything else.
+        DamagedError: If the checksum is missing or wrong, or the file holds more than tensors and
+            values of Python's basic types.
     """
     length = len(SEAL) + 64
     with path.open("rb") as file:
@@ -130,11 +130,11 @@ def load_sealed(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise DamagedError(path, f"holds what no checkpoint does: {error}") from error
+        raise DamagedError(path, f"holds objects that no checkpoint contains: {error}") from error
 
 
 def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The first ``size`` bytes of a file, a mebibyte at a time."""
+    """Read the first ``size`` bytes of a file in chunks of a mebibyte."""
     while size and (chunk := file.read(min(size, 2**20))):
         size -= len(chunk)
         yield chunk

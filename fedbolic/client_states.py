@@ -1,9 +1,9 @@
-"""Client state on disk: a log of what changed, from which one client's is read at a time.
+"""Client state on disk, in an append-only log from which single clients are read.
 
-One file per client would cost an exchange a sync per client, and a million clients a million
-files; a database would bring a second place of commit beside the checkpoint, and no checksums. An
-appended record costs one sync for a whole cohort, and is committed by the checkpoint that counts
-its bytes, as lines of metrics are.
+With one file per client, every exchange would need a sync per client, and a million clients would
+need a million files. A database would add a second commit next to the checkpoint's, and has no
+checksums. Appending records costs one sync for a whole cohort, and the records are committed by the
+checkpoint that counts their bytes, in the same way as lines of metrics.
 """
 
 import os
@@ -21,27 +21,27 @@ from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
 from fedbolic.types import Tree
 
 RECORD_HEAD = struct.Struct("<IqQ")
-"""Before every state: the CRC-32 of all that follows, the client's id, the bytes of the state."""
+"""Header of a record: CRC-32 of the rest of the record, client id, length of the state in bytes."""
 
 WASTE = 2
-"""Times the bytes of the newest states that a log may have: then it is written anew without the
-others. So every byte is copied once more on average, and a log takes three times the states' size
-at most, while it is being copied."""
+"""Maximum size of a log relative to the newest states; a larger log is rewritten without outdated
+records. Every byte is thus copied about once more on average, and while a log is rewritten, both
+copies together take at most three times the size of the states."""
 
 SLACK = 2**20
-"""Bytes that a log may have in any case."""
+"""Bytes that a log may have in addition, so that small logs are not rewritten."""
 
 
 class ClientStateLog(Mapping[int, Tree]):
-    """Client state by id, in one append-only file of a folder.
+    """Client state by id, stored in one append-only file.
 
-    A record is a head, as :data:`RECORD_HEAD` says, and a state; the last record of a client
-    counts. What a checkpoint does not know of is cut off when the store is opened, and every record
-    is checked when it is read.
+    A record is a header (see :data:`RECORD_HEAD`) and a state; the last record of a client is
+    valid. Records that the checkpoint does not include are cut off when the store is opened, and
+    the checksum of every record is verified when it is read.
 
     Args:
-        folder: Where the file is.
-        generation: Which file: its number grows when the log is written anew.
+        folder: Folder of the file.
+        generation: Number of the file, increased whenever the log is rewritten.
 
     Example:
         >>> import tempfile, torch
@@ -59,14 +59,14 @@ class ClientStateLog(Mapping[int, Tree]):
 
     @classmethod
     def open(cls, folder: Path, commit: Mapping[str, int]) -> "ClientStateLog":
-        """The store as it was when ``commit`` was taken; files of other generations are removed.
+        """Restore the store to a commit and remove files of other generations.
 
         Args:
-            folder: Where the file is.
-            commit: What :attr:`commit` was.
+            folder: Folder of the file.
+            commit: Value of :attr:`commit` in the checkpoint.
 
         Raises:
-            DamagedError: If the file is shorter than it was, or has been altered.
+            DamagedError: If the file is shorter than at the commit, or was altered.
         """
         store = cls(folder, commit["generation"])
         if commit["size"]:
@@ -85,7 +85,7 @@ class ClientStateLog(Mapping[int, Tree]):
 
     @property
     def commit(self) -> dict[str, int]:
-        """By what a checkpoint names the store as it is now."""
+        """Reference to the current content of the store, to be saved in a checkpoint."""
         return {"generation": self.generation, "size": self.size, "checksum": self.checksum}
 
     @override
@@ -112,19 +112,19 @@ class ClientStateLog(Mapping[int, Tree]):
         return isinstance(client_id, int) and self._places.get(client_id) is not None
 
     def append(self, changed: Mapping[int, Tree]) -> None:
-        """Write new states; they count from the next commit on.
+        """Append new states, which become permanent with the next checkpoint.
 
         Args:
-            changed: By client id. Empty ones of clients that have none are not written.
+            changed: New states by client id. An empty state is skipped if the client has no record.
 
         Raises:
-            ValueError: If a state holds something else than tensors, numbers and strings.
+            ValueError: If a state holds anything but tensors, numbers and strings.
         """
         self.appended += 1
         records = {
-            i: _record(i, server_state)
-            for i, server_state in changed.items()
-            if server_state or i in self
+            i: _record(i, client_state)
+            for i, client_state in changed.items()
+            if client_state or i in self
         }
         if not records:
             return
@@ -138,17 +138,17 @@ class ClientStateLog(Mapping[int, Tree]):
                 self._write(file, records)
 
     def tidy(self) -> None:
-        """Remove the logs of other generations; to be called when a checkpoint has this one's."""
+        """Remove logs of other generations; call after a checkpoint refers to this generation."""
         others = self.folder.glob("clients-*.log")
         if stale := [file for file in others if file != self.file or not self.size]:
-            _sync(self.folder)  # or a loss of power might undo the checkpoint, and not this
+            _sync(self.folder)  # else a power loss might undo the checkpoint but not the removal
         for file in stale:
             file.unlink()
 
     def _begin_anew(self, records: Mapping[int, bytes]) -> None:
-        """Copy what is not replaced by ``records`` to a log of the next generation, and add them.
+        """Write a log of the next generation with all current records and the new ``records``.
 
-        The log of before stays until :meth:`tidy`: the last checkpoint is about it.
+        The old log stays until :meth:`tidy`, because the last checkpoint refers to it.
         """
         old, places = self.file, self._places
         self.generation += 1
@@ -178,7 +178,7 @@ class ClientStateLog(Mapping[int, Tree]):
         self.checksum = zlib.crc32(record, self.checksum)
 
     def _read_heads(self, size: int) -> None:
-        """Find every client's last record among the first ``size`` bytes, and check them all."""
+        """Index the records in the first ``size`` bytes and verify their checksums."""
         if not self.file.exists() or self.file.stat().st_size < size:
             raise DamagedError.of_size(self.file, size)
         with self.file.open("rb", buffering=2**20) as file:
@@ -193,13 +193,13 @@ class ClientStateLog(Mapping[int, Tree]):
 
 
 class ClientStates(Mapping[int, Tree]):
-    """Client state by id at one point of a run: what has changed in memory, the rest in a store.
+    """Client state by id at one point of a run: changed states in RAM, all others in a store.
 
-    Whoever saves it writes what has changed to the store and holds it no longer.
+    Saving appends the changed states to the store and releases them.
 
     Args:
-        store: Where the rest is.
-        changed: What is newer than the store, by id.
+        store: Store of the unchanged states.
+        changed: States newer than those in the store, by client id.
     """
 
     def __init__(self, store: ClientStateLog, changed: Mapping[int, Tree] | None = None) -> None:
@@ -233,7 +233,7 @@ class ClientStates(Mapping[int, Tree]):
         return client_id in self.changed or client_id in self.store
 
     def save(self) -> None:
-        """Write what has changed to the store."""
+        """Append the changed states to the store."""
         self._refuse_old()
         self.store.append(self.changed)
         self.changed, self._appended = {}, self.store.appended
@@ -241,31 +241,31 @@ class ClientStates(Mapping[int, Tree]):
     def _refuse_old(self) -> None:
         if self._appended != self.store.appended:
             raise RuntimeError(
-                "these client states are of an earlier exchange, and others were saved over them: "
-                "use those of the last position"
+                "these client states are of an earlier exchange and were overwritten since: use "
+                "those of the latest trainer state"
             )
 
 
 class _Places:
-    """Positions of the last record of every client: two numbers a client, not objects."""
+    """Positions of every client's last record, in an array because there may be millions."""
 
     def __init__(self) -> None:
         self.table = np.zeros((0, 2), dtype=np.int64)
         self.num_bytes = 0
 
     def get(self, client_id: int) -> tuple[int, int] | None:
-        """The first byte and the length; ``None`` if there is no such record."""
+        """Offset and length of a client's record; ``None`` if it has no record."""
         if not 0 <= client_id < len(self.table) or not self.table[client_id, 1]:
             return None
         return self.at(client_id)
 
     def at(self, client_id: int) -> tuple[int, int]:
-        """The first byte and the length of a record that is there."""
+        """Offset and length of the record of a client that has one."""
         start, length = self.table[client_id].tolist()
         return start, length
 
     def put(self, client_id: int, start: int, length: int) -> None:
-        """Note the last record of a client."""
+        """Set the position of a client's last record."""
         if client_id >= len(self.table):
             more = np.zeros((max(client_id + 1, 2 * len(self.table)), 2), dtype=np.int64)
             more[: len(self.table)] = self.table
@@ -274,16 +274,16 @@ class _Places:
         self.table[client_id] = start, length
 
     def ids(self) -> list[int]:
-        """Ids of clients with a record, ascending."""
+        """Ids of the clients that have a record, ascending."""
         return np.flatnonzero(self.table[:, 1]).tolist()
 
     def bytes_of(self, client_ids: Mapping[int, Any]) -> int:
-        """The bytes of the last records of some clients."""
+        """Total length of the last records of some clients, in bytes."""
         return sum(place[1] for i in client_ids if (place := self.get(i)))
 
 
-def _record(client_id: int, server_state: Tree) -> bytes:
-    body = tree_to_bytes(server_state)
+def _record(client_id: int, client_state: Tree) -> bytes:
+    body = tree_to_bytes(client_state)
     rest = RECORD_HEAD.pack(0, client_id, len(body))[4:] + body
     return struct.pack("<I", zlib.crc32(rest)) + rest
 
@@ -295,14 +295,14 @@ def _is_whole(record: bytes) -> bool:
 
 
 def _read_record(file: BinaryIO, start: int, length: int) -> bytes | None:
-    """The record there; ``None`` if it is not what was written."""
+    """The record at an offset; ``None`` if its checksum is wrong."""
     file.seek(start)
     record = file.read(length)
     return record if _is_whole(record) else None
 
 
 def _sync(folder: Path) -> None:
-    """See to it that the names in a folder outlast a loss of power."""
+    """Flush a folder's entries to disk, so that they survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

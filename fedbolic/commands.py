@@ -1,4 +1,4 @@
-"""The command line: ``fedbolic run | resume | sweep | report | flower``."""
+"""Train and evaluate hyperbolic federated models."""
 
 import contextlib
 import logging
@@ -31,24 +31,24 @@ from fedbolic.report import compose, keep, report
 from fedbolic.sweep import sweep
 
 INTERRUPTED, STOPPED, REFUSED = 130, 1, 2
-"""Exit codes: by Ctrl-C; on the way; before anything began."""
+"""Exit codes: ended by Ctrl-C, failed after the start, refused before the start."""
 
 
 def execute(words: Sequence[str]) -> int:
-    """Run one command, in place of any traceback one line that says what is wrong.
+    """Run one command and report expected errors in one line instead of a traceback.
 
     Args:
-        words: Of the command line, without the name of the program.
+        words: Command-line arguments, without the name of the program.
 
     Returns:
-        The exit code, as :func:`fedbolic.__main__.main`.
+        The exit code, as in :func:`fedbolic.__main__.main`.
     """
     handler = RichHandler(console=terminal(), show_path=False, show_time=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     _find_classes_here()
     try:
         code = _execute(words)
-        sys.stdout.flush()  # here, where a disk that is full can still be told of
+        sys.stdout.flush()  # inside the try block, so that a full disk is reported
         return code
     except (SetupError, FileNotFoundError) as error:
         return _say(REFUSED, one_line(error))
@@ -56,7 +56,7 @@ def execute(words: Sequence[str]) -> int:
         return _say(INTERRUPTED, "; ".join(["interrupted", *map(str, error.args)]))
     except RunStoppedError as error:
         return _say(STOPPED, f"stopped: {one_line(error)}")
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return STOPPED
     except OSError as error:
@@ -79,7 +79,7 @@ def _say(code: int, line: str) -> int:
 
 
 def _find_classes_here() -> None:
-    """Let classes be named that stand in the current folder, after all that is installed."""
+    """Make classes in the working directory importable, with lower priority than packages."""
     here = str(Path.cwd())
     if not {"", here} & set(sys.path):
         sys.path.append(here)
@@ -87,27 +87,27 @@ def _find_classes_here() -> None:
 
 @contextlib.contextmanager
 def _saying_how_to_go_on(command: str, words: Sequence[str]) -> Iterator[None]:
-    """The command that goes on, beside an interrupt of which nothing else says so."""
+    """Name the command that continues in the message of an interrupt that lacks one."""
     try:
         yield
     except KeyboardInterrupt as error:
         if error.args or command not in ("sweep", "resume"):
             raise
         again = shlex.join(["fedbolic", *(word for word in words if word != "--overwrite")])
-        raise KeyboardInterrupt(f"`{again}` goes on where it was") from error
+        raise KeyboardInterrupt(f"continue with `{again}`") from error
 
 
 @contextlib.contextmanager
 def _naming_the_run(settings: dict[str, Any], bar: ProgressBar | None = None) -> Iterator[None]:
-    """The command that goes on with one run, beside an interrupt."""
+    """Name the command that resumes the run in the message of an interrupt."""
     path = settings["runs"] / (settings["name"] or "run") / f"seed{settings['seed']}"
     mine = not (path.exists() and settings["overwrite"])
     try:
         yield
     except KeyboardInterrupt as error:
         began = path.exists() and (mine or (bar is not None and bar.task is not None))
-        way = f"`fedbolic resume {shlex.quote(str(path))}` goes on where it was"
-        raise KeyboardInterrupt(way if began else "nothing had begun") from error
+        way = f"continue with `fedbolic resume {shlex.quote(str(path))}`"
+        raise KeyboardInterrupt(way if began else "the run had not started") from error
 
 
 def _run(settings: dict[str, Any]) -> int:
@@ -157,7 +157,7 @@ def _sweep(settings: dict[str, Any]) -> int:
 
 
 def _report(paths: Sequence[Path], path: Path | None = None) -> int:
-    """Print the table first: it can be read even where its files cannot be written."""
+    """Print the table of runs, then save it: it is shown even if saving fails."""
     with setting_up():
         composed = compose(paths)
     sys.stdout.write(composed.text + (f"\n{path}\n" if path else ""))
@@ -180,7 +180,7 @@ def _name(settings: dict[str, Any]) -> str | None:
 
 
 def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
-    """A path as a configuration names it: from the file's own folder, or from the current one."""
+    """Resolve a path in a configuration file: relative to that file, else to the current folder."""
     beside = Path(str(configs[-1])).parent / path if configs else path
     return beside if beside.exists() else path
 
@@ -191,20 +191,20 @@ def command_line() -> ArgumentParser:
     commands = parser.add_subcommands(dest="command")
     for function in (run, sweep):
         command = parser_of(function)
-        command.add_argument("--overwrite", action="store_true", help="replace what is there")
+        command.add_argument("--overwrite", action="store_true", help="Replace existing runs.")
         commands.add_subcommand(function.__name__, command, help=_first_line(function))
     command = parser_of(run)
     command.add_class_arguments(loopback.DeploymentConfig, "deployment")
     command.add_argument(
-        "--app", type=Path, help="only write the app for `flwr run` to this folder"
+        "--app", type=Path, help="Only write the app for `flwr run` to this folder."
     )
-    command.add_argument("--overwrite", action="store_true", help="replace what is there")
+    command.add_argument("--overwrite", action="store_true", help="Replace an existing run.")
     commands.add_subcommand("flower", command, help=_first_line(loopback.flower))
     command = new_parser()
-    command.add_argument("run", type=Path, help="the folder of the run")
+    command.add_argument("run", type=Path, help="Folder of the run.")
     commands.add_subcommand("resume", command, help=_first_line(resume))
     command = new_parser()
-    command.add_argument("runs", type=Path, nargs="+", help="folders of runs, or holding some")
+    command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
     commands.add_subcommand("report", command, help=_first_line(report))
     return parser
 

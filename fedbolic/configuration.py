@@ -1,4 +1,4 @@
-"""YAML and flags to objects, and objects back to YAML."""
+"""Conversion of YAML and command-line options to objects, and back to YAML."""
 
 import contextlib
 import dataclasses
@@ -27,22 +27,22 @@ from fedbolic.renamed import renamed
 from fedbolic.yaml_text import refuse_unclear
 
 INVISIBLE = ("overwrite", "callbacks", "nodes")
-"""Parameters that say how to call, not what to run: they stand in no configuration."""
+"""Parameters of the call that do not describe the run and are left out of configurations."""
 
-# A configuration may be somebody else's. What it names is imported before its type is seen.
+# A configuration may be untrusted, and a class that it names is imported before it is checked.
 set_parsing_settings(import_path_denylist=STANDARD, instantiate_subclass_spec_in_any=False)
 
 
 class SetupError(ValueError):
-    """A run cannot begin as it was asked for; nothing was written."""
+    """Error in the settings of a run, raised before anything is written."""
 
 
 @contextlib.contextmanager
 def setting_up() -> Iterator[None]:
-    """Report errors of values, files and arguments as one-line set-up errors.
+    """Convert errors about values, files and arguments to one-line set-up errors.
 
     Raises:
-        SetupError: In place of any error about values, files or arguments.
+        SetupError: If the block raises an error about values, files or arguments.
     """
     try:
         yield
@@ -57,48 +57,48 @@ def _load_yaml(text: str) -> Any:
 
 
 MODE = "clear yaml"
-"""The name under which jsonargparse knows YAML that leaves nothing to guess."""
+"""Name of the jsonargparse loader that refuses ambiguous YAML."""
 
 set_loader(MODE, _load_yaml, exceptions=(yaml.YAMLError,))
 
 
 def new_parser(**settings: Any) -> ArgumentParser:
-    """A parser of words and YAML that raises an error where it refuses something.
+    """A parser of command-line options and YAML that raises errors instead of exiting.
 
     Args:
-        **settings: Passed on to jsonargparse.
+        **settings: Keyword arguments of jsonargparse's ``ArgumentParser``.
     """
     return ArgumentParser(exit_on_error=False, parser_mode=MODE, **settings)
 
 
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
-    """A parser whose options are the parameters of ``function``, and ``--config`` for a YAML file.
+    """A parser with the parameters of ``function`` as options, and ``--config`` for a YAML file.
 
     Args:
-        function: Its signature is the schema, its docstring the help.
-        **settings: Passed on to the parser.
+        function: Function whose signature is the schema and whose docstring is the help.
+        **settings: Keyword arguments of the parser.
     """
     parser = new_parser(**settings)
-    parser.add_argument("--config", action="config", help="a YAML file of the options below")
+    parser.add_argument("--config", action="config", help="YAML file with any of the options.")
     parser.add_function_arguments(function, as_positional=False, skip=set(INVISIBLE))
-    # A class named in place of a default would inherit the default's settings of the same name.
+    # Otherwise a class that replaces a default would inherit the default's settings of equal name.
     parser.set_defaults(dict.fromkeys(_replaceable(function)))
     return parser
 
 
 def _replaceable(function: Callable) -> list[str]:
-    """The parameters whose default is one implementation of an abstract class."""
+    """The parameters whose default is an implementation of an abstract class."""
     parameters = inspect.signature(function).parameters
     return [name for name, p in parameters.items() if _is_chosen(p.default)]
 
 
 def _is_chosen(value: Any) -> bool:
-    """True if a value is one implementation of an abstract class."""
-    return ABC in type(value).__mro__  # isinstance would take a number or a path for one as well
+    """True if a value is an implementation of an abstract class."""
+    return ABC in type(value).__mro__  # isinstance(value, ABC) would accept numbers and paths
 
 
 def given(function: Callable, settings: dict[str, Any]) -> dict[str, Any]:
-    """The parsed settings without those for which the function's own default stands."""
+    """The parsed settings without unset ones, for which the function's own default applies."""
     own = _replaceable(function)
     return {n: v for n, v in settings.items() if n != "config" and not (n in own and v is None)}
 
@@ -108,15 +108,15 @@ def parse(
     arguments: Sequence[str],
     functions: Mapping[str, Callable] = types.MappingProxyType({}),
 ) -> Namespace:
-    """The objects that command-line words ask for.
+    """Parse command-line arguments and build the objects they describe.
 
     Args:
-        parser: Of the words.
-        arguments: The words.
-        functions: By the name of a subcommand, whose parameters its options are.
+        parser: Parser of the command line.
+        arguments: Command-line arguments.
+        functions: Functions by name of the subcommand whose options are their parameters.
 
     Raises:
-        SetupError: In one line, if a key or class is unknown or a value is refused.
+        SetupError: If an option or class is unknown, or a value is invalid.
     """
     with setting_up():
         asked = parser.parse_args(list(arguments))
@@ -126,10 +126,10 @@ def parse(
 
 
 def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
-    """The arguments of ``function`` from command-line words.
+    """Build the arguments of ``function`` from command-line arguments.
 
     Raises:
-        SetupError: As :func:`parse`.
+        SetupError: As in :func:`parse`.
     """
     with setting_up():
         parser = parser_of(function)
@@ -139,18 +139,18 @@ def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def read_words(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
-    """The settings of ``function`` that words ask for; classes by their paths, nothing is made.
+    """Parse command-line arguments of ``function`` to nested dicts without building objects.
 
     Raises:
-        SetupError: As :func:`parse`, as far as it can be seen without making anything.
+        SetupError: As in :func:`parse`, except for errors found only when objects are built.
     """
     with setting_up():
         return parser_of(function).parse_args(list(arguments)).as_dict()
 
 
 def _refuse_null(function: Callable, asked: Namespace) -> None:
-    """Refuse the null that jsonargparse takes for a value of any type."""
-    chosen = _replaceable(function)  # null stands for what they are by default
+    """Refuse null for types that exclude it, since jsonargparse accepts it for any type."""
+    chosen = _replaceable(function)  # null means the default here
     for name, (kind, _) in parameters(function).items():
         if name in asked and not (name in chosen and asked[name] is None):
             _refuse_null_in(asked[name], kind, name)
@@ -176,18 +176,18 @@ def _refuse_null_in(value: Any, kind: Any, key: str) -> None:
 
 
 def is_record(kind: Any) -> TypeGuard[type]:
-    """True for a dataclass, whose fields are options."""
+    """True if ``kind`` is a dataclass, whose fields are options."""
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def kinds_of(kind: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
+    """The members of a union type, or the single type."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
 
 
 def parameters(function: Callable) -> dict[str, tuple[Any, Any]]:
-    """The types and defaults of the parameters of a function or class, as far as they are known.
+    """Types and defaults of the parameters of a function or class; ``Any`` for unknown types.
 
     Example:
         >>> def call(times: int, name: str | None = None): ...
@@ -196,17 +196,17 @@ def parameters(function: Callable) -> dict[str, tuple[Any, Any]]:
     """
     try:
         kinds = typing.get_type_hints(function.__init__ if isinstance(function, type) else function)
-    except (NameError, TypeError):  # a name that only a type checker sees
+    except (NameError, TypeError):  # annotated with a name imported for type checkers only
         kinds = {}
     given = inspect.signature(function).parameters
     return {name: (kinds.get(name, Any), given[name].default) for name in given}
 
 
 def import_class(path: str) -> type:
-    """The class of a dotted path, which has been checked to be one.
+    """Import a class by its path, which must have been validated before.
 
     Args:
-        path: Such as ``fedbolic.methods.FedAvg``.
+        path: Import path, such as ``fedbolic.methods.FedAvg``.
     """
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -218,10 +218,10 @@ def one_line(error: Exception | str) -> str:
 
 
 def describe(function: Callable, settings: dict[str, Any]) -> str:
-    """The YAML text of a call of ``function``, defaults written out; :func:`build` reads it back.
+    """Write a call of ``function`` with its defaults as YAML, which :func:`build` reads back.
 
     Raises:
-        SetupError: If a value is not made of frozen dataclasses and plain values.
+        SetupError: If a value consists of anything but dataclasses and values of basic types.
 
     Example:
         >>> from fedbolic.federated import Aggregator, Median
@@ -238,7 +238,7 @@ def describe(function: Callable, settings: dict[str, Any]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts such as 1e3 too: a number for jsonargparse, though not for YAML 1.1."""
+    """YAML dumper that also quotes strings such as 1e3, a number for jsonargparse only."""
 
 
 _Dumper.add_implicit_resolver(
@@ -249,19 +249,19 @@ _Dumper.add_implicit_resolver(
 
 
 def plain(value: Any) -> Any:
-    """An object as a configuration names it: dicts, lists, texts and numbers.
+    """Convert an object to dicts, lists, strings and numbers for a configuration.
 
     Args:
-        value: A frozen dataclass, a path, or what is plain already, also within dicts and lists.
+        value: A dataclass, a path or a value of a basic type, or dicts and lists of these.
 
     Raises:
-        SetupError: If a value is anything else.
+        SetupError: If a value is of any other type.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         given = [f.name for f in dataclasses.fields(value) if f.init]
         fields = {name: plain(getattr(value, name)) for name in given}
         kind = type(value)
-        if not _is_chosen(value):  # no choice of class, so no need to name it
+        if not _is_chosen(value):  # the type of the parameter determines the class
             return fields
         path = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
         return path | ({"init_args": fields} if fields else {})

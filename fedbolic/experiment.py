@@ -1,4 +1,4 @@
-"""From settings to a run's folder: run, and go on after a crash."""
+"""Running and resuming one experiment, from its settings to the folder of its results."""
 
 import contextlib
 import dataclasses
@@ -59,36 +59,39 @@ def run(
     callbacks: Sequence[object] = (),
     nodes: Remote | None = None,
 ) -> Path:
-    """Train a federated method and leave a folder with all that was asked and measured.
+    """Train a federated method and save its configuration, metrics and checkpoints in a folder.
 
     Args:
-        method: What is trained.
-        data: Where the clients' data come from.
-        engine: How the clients of a round are looped.
+        method: Federated method to train.
+        data: Source of the clients' data.
+        engine: Engine that executes the clients of a round.
         cohort: Sampling of the clients that take part in a round.
-        channels: What happens to updates on the wire, in the order of sending.
-        evaluation: When and how the run is scored.
-        device: Where to compute; auto takes a GPU if there is one.
-        precision: Lightning's names; in 64-true every number has double precision.
-        threads: Threads of one operation on the CPU, at least 1; more rarely help small models.
-        loggers: Import paths of subclasses of Lightning's Logger, each made with the run's folder
-            as its first argument, such as lightning.fabric.loggers.TensorBoardLogger.
-        seed: Of every random number in the run, any integer; runs of one seed are equal.
-        name: Of the run; its folder is RUNS/NAME/seedSEED. By default the stem of the configuration
-            file, or "run".
-        runs: The folder of all runs.
-        overwrite: Replace a run of the same name and seed.
+        channels: Transformations of client updates on the wire, in the order of sending.
+        evaluation: Frequency and kinds of evaluation.
+        device: Device to compute on; auto selects a GPU if one is available.
+        precision: Precision in Lightning's terms; 64-true is double precision throughout.
+        threads: Number of CPU threads per operation, at least 1. More than one rarely speeds up
+            small models.
+        loggers: Import paths of subclasses of Lightning's Logger, such as
+            lightning.fabric.loggers.TensorBoardLogger. Each is created with the run's folder as its
+            first argument.
+        seed: Seed of all random numbers, any integer. Runs with equal settings and seed give
+            identical results.
+        name: Name of the run, which is saved in RUNS/NAME/seedSEED. Defaults to the stem of the
+            configuration file, or "run".
+        runs: Folder that contains all runs.
+        overwrite: Whether to replace a run of the same name and seed.
         callbacks: Objects with any of the methods ``on_run_start``, ``on_round_end`` and
-            ``on_run_end``, as :class:`~fedbolic.progress.ProgressBar` has them.
-        nodes: Where the clients are, in place of ``engine``; ``None``: in this process.
+            ``on_run_end``, such as :class:`~fedbolic.progress.ProgressBar`.
+        nodes: Remote clients to use instead of ``engine``; ``None`` for clients in this process.
 
     Returns:
-        The folder, with ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``, and
-        ``figures`` if the method gives some.
+        The run's folder, with ``config.yaml``, ``metrics.csv``, ``times.csv``, ``state.pt``,
+        ``environment.json``, and ``figures`` if the method gives any.
 
     Raises:
-        SetupError: If the run cannot begin; nothing has been written then.
-        RunStoppedError: If training cannot go on; the last good state is saved.
+        SetupError: If the run cannot start; nothing has been written then.
+        RunStoppedError: If training cannot continue; the last valid state is saved.
     """
     settings = {k: v for k, v in locals().items() if k not in INVISIBLE}
     path = runs / (name or "run") / f"seed{seed}"
@@ -112,19 +115,19 @@ def run(
 
 
 def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None) -> bool:
-    """Go on with a run that was stopped, bit for bit as if it had not been.
+    """Resume a stopped run, with results bit for bit equal to those of an uninterrupted run.
 
     Args:
-        path: Its folder.
+        path: Folder of the run.
         callbacks: As for :func:`run`.
         nodes: As for :func:`run`.
 
     Returns:
-        Whether there was anything left to do.
+        True if rounds remained to be run, False if the run was finished.
 
     Raises:
-        SetupError: If there is no run, or it cannot go on here as it began.
-        RunStoppedError: If training cannot go on; the last good state is saved.
+        SetupError: If there is no run, or this machine or configuration would change its results.
+        RunStoppedError: If training cannot continue; the last valid state is saved.
     """
     with contextlib.ExitStack() as held:
         with setting_up():
@@ -145,14 +148,14 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
         if unfinished:
             job = _settle(job, folder, state)
             state = _train(job, folder, state)
-        if unfinished or not folder.figures():  # it may have been killed between its end and them
+        if unfinished or not folder.figures():  # the run may have been killed before it saved them
             _save_figures(job, folder, state)
     return unfinished
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A run that is ready to start: everything is built, the data are loaded and checked."""
+    """A run that is ready to start, with all objects built and the data loaded."""
 
     method: Method
     data: FederatedData
@@ -166,7 +169,7 @@ class _Job:
         return Rng(self.settings["seed"]).at("run")
 
     def arithmetic(self) -> contextlib.AbstractContextManager[None]:
-        """The context in which clients work and are scored."""
+        """Context for training and evaluating clients in the run's precision."""
         return arithmetic(self.settings["precision"], self.fabric.device)
 
     def environment(self) -> dict[str, Any]:
@@ -192,7 +195,8 @@ def _prepare(
 
 
 def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object]) -> "Fabric":
-    # half of what this file would take to import, and a client in a process of its own needs none
+    # imported here because it takes half of this file's import time and worker processes do not
+    # need it
     from lightning.fabric import Fabric
 
     return Fabric(
@@ -205,34 +209,34 @@ def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object])
 
 
 def place(settings: dict[str, Any]) -> torch.device:
-    """The device that settings of :func:`run` ask for, with as many threads as they ask for.
+    """Select the device and set the number of threads given in settings of :func:`run`.
 
     Args:
-        settings: Of which ``device`` and ``threads`` are read.
+        settings: Settings with ``device`` and ``threads``.
 
     Raises:
-        SetupError: If the device is not there.
+        SetupError: If the device is not available.
         ValueError: If ``threads`` is below 1.
     """
     check.at_least(1, threads=settings["threads"])
     torch.set_num_threads(settings["threads"])
     device, cuda = settings["device"], torch.cuda.is_available()
     if device == "cuda" and not cuda:
-        raise SetupError("device is cuda, and torch sees no CUDA device: use --device=cpu")
+        raise SetupError("device is cuda, but torch finds no CUDA device: use --device=cpu")
     return torch.device("cuda" if cuda and device != "cpu" else "cpu")
 
 
 @contextlib.contextmanager
 def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
-    """The arithmetic of Lightning's Fabric for a precision, in constant memory.
+    """Context with the precision of Lightning's Fabric, but constant memory.
 
-    Autocast keeps the cast copy of every weight until its context ends, here that of a whole run,
-    and every step has new weights. Without its cache a weight that a network uses twice is cast
-    twice, and its gradients are added in float32; all else is the same to the last bit.
+    Autocast caches a cast copy of every weight until its context ends, here at the end of the run,
+    and every step creates new weights, so the cache is disabled. A weight that a network uses twice
+    is then cast twice and its gradients are added in float32; all other results are identical.
 
     Args:
-        precision: Lightning's name.
-        device: Where to compute.
+        precision: Precision in Lightning's terms.
+        device: Device to compute on.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[precision])
@@ -245,11 +249,12 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
 
 
 def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
-    """The data that settings of :func:`run` name.
+    """Load the data given in settings of :func:`run`.
 
     Args:
-        settings: Of which ``data`` and ``seed`` are read.
-        nodes: Who holds the clients' data; of what is loaded here only the test set is kept then.
+        settings: Settings with ``data`` and ``seed``.
+        nodes: Remote clients, which hold their own data; only the server's test set is kept from
+            the data loaded here. ``None`` for clients in this process.
     """
     rng = Rng(settings["seed"]).at("data")
     if nodes is None:
@@ -257,28 +262,28 @@ def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData
     try:
         holdout = settings["data"].load(rng).holdout
     except FileNotFoundError as error:
-        logger.warning("the server has no test set of its own: %s", one_line(error))
+        logger.warning("the server has no test set: %s", one_line(error))
         holdout = None
     return nodes.federation(holdout)
 
 
 def refuse_unclear_name(name: str | None, runs: Path) -> None:
-    """Refuse a name whose folder would not be one below that of all runs.
+    """Refuse a name whose folder would lie outside the folder of all runs.
 
     Args:
-        name: Of a run or a sweep.
-        runs: The folder of all runs.
+        name: Name of a run or a sweep.
+        runs: Folder that contains all runs.
 
     Raises:
-        SetupError: Naming it.
+        SetupError: If the name is empty, absolute, or leaves the folder.
     """
     parts = Path(name or "run").parts
     if not parts or ".." in parts or Path(parts[0]).is_absolute():
-        raise SetupError(f"name must stay inside {runs} and name a folder there, got {name!r}")
+        raise SetupError(f"name must stay inside {runs} and be a folder name, got {name!r}")
 
 
 def _digest(config: bytes) -> str:
-    """The digest by which an edited configuration is known."""
+    """Digest of a configuration, by which a later edit is detected."""
     return hashlib.sha256(config).hexdigest()
 
 
@@ -286,8 +291,8 @@ def _refuse_edited(folder: RunFolder, made: dict[str, Any]) -> None:
     found = _digest(folder.config.read_bytes())
     if made.get("config", found) != found:
         raise SetupError(
-            f"{folder.config} was edited after the run had begun: undo that, or train with the new "
-            f"settings under another name: `fedbolic run --config {folder.config} --name NAME`"
+            f"{folder.config} was edited after the run had started: undo the edit, or start a new "
+            f"run with it: `fedbolic run --config {folder.config} --name NAME`"
         )
 
 
@@ -299,7 +304,7 @@ def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> Non
     }
     if changed:
         raise SetupError(
-            f"the run began with another arithmetic, so its end would differ: {changed} "
+            f"the run started with another arithmetic, so its results would differ: {changed} "
             "(before, now)"
         )
 
@@ -310,11 +315,11 @@ def _logger(import_path: str, folder: Path) -> Any:
     try:
         return load_class(import_path, Logger)(folder)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise SetupError(f"logger {import_path!r} cannot be made: {one_line(error)}") from error
+        raise SetupError(f"logger {import_path!r} cannot be created: {one_line(error)}") from error
 
 
 def _settle(job: _Job, folder: RunFolder, state: TrainerState) -> _Job:
-    """The job with the engine it goes on with: the folder's if one was chosen for it before."""
+    """The job with its final engine; ``Auto`` reuses the engine saved in the folder, if any."""
     trainer = job.trainer
     if not isinstance(trainer.engine, Auto):
         return job
@@ -331,7 +336,7 @@ def _settle(job: _Job, folder: RunFolder, state: TrainerState) -> _Job:
 
 
 def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
-    """The position after the last round."""
+    """Run the remaining rounds, save each one, and return the last state."""
     fabric, rounds = job.fabric, job.method.rounds
     exchanges = job.trainer.run(job.method, job.data, job.stream, state)
     fabric.call("on_run_start", round=state.round, rounds=rounds)
@@ -350,25 +355,25 @@ def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
         status = "success"
     finally:
         for logger in fabric.loggers:
-            logger.finalize(status)  # some write only now what they were given
+            logger.finalize(status)  # some loggers write only now
         fabric.call("on_run_end")
     return state
 
 
 @contextlib.contextmanager
 def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
-    """Say how a run goes on that can be saved no more."""
+    """Stop the run on disk errors, with a message about how to continue."""
     try:
         yield
     except OSError as error:
         raise RunStoppedError(
-            f"{folder.path} cannot be written ({one_line(error)}): make room, then go on from the "
-            f"last whole state with `fedbolic resume {folder.path}`"
+            f"{folder.path} cannot be written ({one_line(error)}): free disk space, then continue "
+            f"from the last checkpoint with `fedbolic resume {folder.path}`"
         ) from error
 
 
 def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
-    """Keep what the method gives to be drawn; a failure is a warning, for the run has ended."""
+    """Save the method's figures; a failure is only a warning because the run is complete."""
     try:
         stream = job.stream.at("figures")
         with torch.no_grad(), stream.as_torch_global(job.fabric.device):

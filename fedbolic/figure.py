@@ -1,4 +1,4 @@
-"""Pictures as arrays: a method gives them, and a report draws them without knowing whose."""
+"""Figures as arrays: methods create them, and reports draw them for any method."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,19 +12,21 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class DiscFigure:
-    """Points in the Poincare disc of radius 1, whatever curvature they were learned with.
+    """Points in the Poincare disc, rescaled to radius 1 from any curvature.
 
     Args:
-        points: At most 1 from the origin, up to rounding.
-        labels: The class of every point, from 0; it gives the colour.
-        marks: Large markers, each numbered by its row and coloured as that class: prototypes.
+        points: Points of norm at most 1, up to rounding.
+        labels: Class of every point, from 0; it determines the colour.
+        marks: Large numbered markers, such as prototypes; row k has the number and colour of class
+            k.
         curves: Points along curves, such as the sides of polygons, one curve after the other.
-        curve_ids: Which curve each of these points belongs to, from 0, ascending.
-        curve_labels: The class of every curve; it gives the colour.
-        curve_dashed: Which curves are dashed: boundaries between classes.
+        curve_ids: Curve of each of these points, from 0, ascending.
+        curve_labels: Class of every curve; it determines the colour.
+        curve_dashed: True for curves drawn dashed, such as boundaries between classes.
 
     Raises:
-        ValueError: If a point lies outside the disc, or labels do not fit.
+        ValueError: If a point lies outside the disc, a shape is wrong, or labels do not match the
+            points or curves in number.
 
     Example:
         >>> prototypes = torch.tensor([[0.9, 0.0], [-0.9, 0.0]])
@@ -54,22 +56,22 @@ class DiscFigure:
             if points.ndim != 2 or points.shape[1] != 2:
                 raise ValueError(f"{name} need two coordinates, got shape {tuple(points.shape)}")
             norms = points.double().norm(dim=1)
-            if not (norms <= 1 + 1e-6).all():  # false for NaN, too
+            if not (norms <= 1 + 1e-6).all():  # also refuses NaN
                 raise ValueError(f"{name} must lie in the unit disc, got norm {norms.max():.6g}")
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingFigure:
-    """Points of any dimension, of which only a projection can be drawn.
+    """Points of any dimension, drawn as a projection to the plane.
 
     Args:
-        points: Coordinates in which the Euclidean distance means something, such as tangent
-            vectors at the origin.
-        labels: The class of every point, from 0; it gives the colour.
-        of: What the points are; it stands in the title, behind the name of the projection.
+        points: Coordinates with a meaningful Euclidean distance, such as tangent vectors at the
+            origin.
+        labels: Class of every point, from 0; it determines the colour.
+        of: Description of the points, which follows the name of the projection in the title.
 
     Raises:
-        ValueError: If a coordinate is not finite, or labels do not fit the points.
+        ValueError: If a coordinate is not finite, or points and labels differ in number.
 
     Example:
         >>> labels = torch.tensor([0, 0, 1])
@@ -87,20 +89,22 @@ class EmbeddingFigure:
 
 
 Figure: TypeAlias = DiscFigure | EmbeddingFigure
-"""What a method may give to be drawn."""
+"""Figures that a method may return."""
 
 KINDS = {"disc": DiscFigure, "embedding": EmbeddingFigure}
 
 
 def write_figure(figure: Figure, stream: BinaryIO) -> None:
-    """The figure as an ``.npz`` of plain arrays: its fields by name, and its ``kind``.
+    """Write a figure as an ``.npz`` with its fields by name and its ``kind``.
 
     Raises:
-        TypeError: If it is of no kind that is known here.
+        TypeError: If the figure is neither a ``DiscFigure`` nor an ``EmbeddingFigure``.
     """
     kind = next((name for name, known in KINDS.items() if isinstance(figure, known)), None)
     if kind is None:
-        raise TypeError(f"a figure must be a Disc or an Embedding, got {type(figure).__name__}")
+        raise TypeError(
+            f"a figure must be a DiscFigure or an EmbeddingFigure, got {type(figure).__name__}"
+        )
     arrays: dict[str, Any] = {
         name: value.detach().cpu().numpy() if isinstance(value, Tensor) else np.array(value)
         for name, value in vars(figure).items()
@@ -109,10 +113,10 @@ def write_figure(figure: Figure, stream: BinaryIO) -> None:
 
 
 def read_figure(file: Path) -> Figure:
-    """The figure of a file; its tensors are on the CPU.
+    """Read a figure from a file, with tensors on the CPU.
 
     Raises:
-        ValueError: If the file holds no figure that is known here.
+        ValueError: If the file does not hold a figure of a known kind.
     """
     with np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}

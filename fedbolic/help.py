@@ -1,4 +1,4 @@
-"""The help of a command with every option of the classes that its words name."""
+"""Help of a command, including the options of all classes selected on the command line."""
 
 import argparse
 import contextlib
@@ -14,19 +14,20 @@ from fedbolic.configuration import import_class, is_record, kinds_of, parameters
 
 
 def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[str]) -> str:
-    """The help of a command, then the options of each class that it would use.
+    """Help of a command, followed by the options of each class that the command would use.
 
     Args:
-        parser: Of the whole command line.
-        function: Whose parameters the command's options are.
-        words: Of the command line, first the command; a question for help among them is passed by.
+        parser: Parser of the whole command line.
+        function: Function whose parameters are the options of the command.
+        words: Command-line arguments, beginning with the command; ``-h`` and ``--help`` are
+            ignored.
 
     Raises:
-        SetupError: If the words name what is not there.
+        SetupError: If an argument names an option, class or file that does not exist.
     """
     command, *others = (word for word in words if word not in ("-h", "--help"))
     text = _printed(parser, [command, "--help"])
-    # what only this command has is no parameter of the function
+    # these options belong to the command and are not parameters of the function
     known = [
         word for word in others if not word.startswith(("--overwrite", "--deployment", "--app"))
     ]
@@ -38,7 +39,7 @@ def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[
 
 
 def _classes(function: Callable, asked: dict[str, Any], prefix: str) -> Iterator[tuple[str, type]]:
-    """Every class below a function or class, by the key of its options."""
+    """All classes among the parameters of a function or class, by the prefix of their options."""
     for name, (kind, default) in parameters(function).items():
         value = asked.get(name)
         if value is None and dataclasses.is_dataclass(default):
@@ -57,7 +58,7 @@ def _classes_in(value: Any, kind: Any, key: str) -> Iterator[tuple[str, type]]:
     else:
         kinds = kinds_of(kind)
         for owner in filter(is_record, kinds):
-            if types.NoneType in kinds:  # else the options stand in the help of what holds it
+            if types.NoneType in kinds:  # otherwise the enclosing help lists the options
                 yield key, owner
             yield from _classes(owner, value if isinstance(value, dict) else {}, f"{key}.")
 

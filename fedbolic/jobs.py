@@ -1,4 +1,4 @@
-"""Runs at the same time, each in a process of its own, shown and stopped by the one that asked."""
+"""Concurrent runs in separate processes, displayed and stopped by the parent process."""
 
 import contextlib
 import logging
@@ -23,47 +23,48 @@ from fedbolic.progress import SweepBars
 from fedbolic.record import Row
 
 _GRACE = 10.0
-"""Seconds that an interrupted run has to close its loggers and end its own processes."""
+"""Seconds for an interrupted run to close its loggers and end its own processes."""
 
 Work = Callable[..., str | None]
-"""Does a job, given its arguments and ``callbacks`` of its run; why the run stopped, if it did."""
+"""Function of a job's arguments and ``callbacks`` that returns why the run stopped, or ``None``."""
 
 
 @dataclass
 class Job:
-    """One call of the work, and how it ended.
+    """One call of the work function, and its outcome.
 
     Args:
-        name: What its bar is called.
-        arguments: Of the work.
+        name: Label of the progress bar.
+        arguments: Arguments of the work function.
     """
 
     name: str
     arguments: tuple
     reason: str | None = field(default=None, init=False)
-    """Why the run stopped, if it did."""
+    """Reason why the run stopped, if it did."""
     error: str | None = field(default=None, init=False)
-    """The text of an error that the work raised, if it did."""
+    """Traceback of an error in the work function, if it raised one."""
 
 
 def run_jobs(work: Work, jobs: Sequence[Job], num: int) -> None:
-    """Do jobs in processes; an interrupt stops those that are under way and those that wait.
+    """Run jobs in processes; an interrupt stops running jobs and cancels waiting ones.
 
-    What the processes log is logged here. A process that dies is replaced.
+    Log records of the processes are logged in this process. A process that dies is replaced.
 
     Args:
-        work: A function of a module.
-        jobs: In the order of their beginning; each learns how it ended.
-        num: How many go on at the same time, at least 1.
+        work: Work function, defined at the top level of a module.
+        jobs: Jobs in the order in which they start; their outcome is stored in them.
+        num: Number of jobs at the same time, at least 1.
 
     Raises:
-        RuntimeError: If a job raised an error; the others have been done.
+        RuntimeError: If a job raised an error; all other jobs have been run.
     """
     waiting, processes = deque(jobs), list[_Process]()
     with SweepBars(len(jobs)) as bars:
         try:
             for _ in range(min(num, len(jobs))):
-                processes.append(_Process(work))  # one by one: all that were started are stopped
+                # one by one, so that an interrupt in between stops all that were started
+                processes.append(_Process(work))
             while waiting or any(process.job for process in processes):
                 for process in processes:
                     if waiting and not process.job:
@@ -80,7 +81,7 @@ def run_jobs(work: Work, jobs: Sequence[Job], num: int) -> None:
 
 
 class _Process:
-    """A process that does one job after another, seen from the one that started it."""
+    """Handle of a process that runs one job after another."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -89,20 +90,20 @@ class _Process:
 
     def _start(self) -> None:
         self.connection, other = SPAWN.Pipe()
-        # not a daemon: a run may have processes of its own
+        # not a daemon, because a run may start processes itself
         self.process = SPAWN.Process(target=_serve, args=(other, self.work), daemon=False)
         with deaf():
             self.process.start()
         other.close()  # so that the end of the process ends the pipe
 
     def begin(self, job: Job, bars: SweepBars) -> None:
-        """Hand over a job."""
+        """Start a job."""
         self.job, self.bar = job, bars.new(job.name)
-        with contextlib.suppress(OSError):  # it has just died: listen will tell
+        with contextlib.suppress(OSError):  # the process has just died, and listen reports it
             self.connection.send(job.arguments)
 
     def listen(self) -> bool:
-        """Take in one message, or the end of the process; True if its job has ended."""
+        """Handle one message, or the end of the process; True if the job has ended."""
         job = self.job
         assert job is not None
         kind, value = self._message()
@@ -118,7 +119,7 @@ class _Process:
         return self.job is None
 
     def _message(self) -> tuple[str, Any]:
-        """The next message of the process; if it has died, the end of its job, and why."""
+        """The next message of the process; if it has died, a message that its job has ended."""
         assert self.job is not None
         try:
             return self.connection.recv()
@@ -136,9 +137,9 @@ def _fate(code: int) -> str:
 
 
 def _end(processes: Sequence[_Process]) -> None:
-    """See to it that no process is left: at once those that wait, the others as soon as they can.
+    """End all processes, with a grace period for those that run a job.
 
-    A second interrupt kills them.
+    A second interrupt kills them at once.
     """
     try:
         for process in processes:
@@ -155,8 +156,8 @@ def _end(processes: Sequence[_Process]) -> None:
 
 
 def _serve(told: Connection, work: Work) -> None:
-    """The life of a process: job after job, until the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this process
+    """Run jobs in a child process until the parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     teller = _Teller(told)
@@ -171,7 +172,7 @@ def _serve(told: Connection, work: Work) -> None:
             except Exception as error:
                 teller.tell("raised", "".join(traceback.format_exception(error)))
     sys.stdout.flush()
-    os._exit(0)  # there is nothing to tidy, and Python would take a second for it
+    os._exit(0)  # skips Python's finalization, which takes a second and has nothing to clean up
 
 
 def _interrupt(*_: object) -> None:
@@ -180,7 +181,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """Interrupt this process as soon as the one that started it is gone."""
+    """Interrupt this process as soon as its parent has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -188,7 +189,7 @@ def _end_with_parent() -> None:
 
 
 class _Teller:
-    """Callbacks of a run that call those of its bar, in another process."""
+    """Run callbacks that forward their calls to the progress bar in the parent process."""
 
     def __init__(self, told: Connection) -> None:
         self.connection, self.lock = told, threading.Lock()
@@ -199,25 +200,25 @@ class _Teller:
             self.connection.send((kind, value))
 
     def on_run_start(self, round: int, rounds: int) -> None:
-        """As :class:`~fedbolic.progress.ProgressBar`."""
+        """Forward the call to :class:`~fedbolic.progress.ProgressBar`."""
         self.tell("called", ("on_run_start", {"round": round, "rounds": rounds}))
 
     def on_round_end(self, round: int, rounds: int, rows: Sequence[Row]) -> None:
-        """As :class:`~fedbolic.progress.ProgressBar`; of one client, no row is shown."""
+        """Forward the call to :class:`~fedbolic.progress.ProgressBar`, without rows of clients."""
         common = [row for row in rows if row.client is None]
         arguments = {"round": round, "rounds": rounds, "rows": common}
         self.tell("called", ("on_round_end", arguments))
 
     def on_run_end(self) -> None:
-        """As :class:`~fedbolic.progress.ProgressBar`."""
+        """Forward the call to :class:`~fedbolic.progress.ProgressBar`."""
         self.tell("called", ("on_run_end", {}))
 
 
 class _Forward(QueueHandler):
-    """Sends what is logged to the process that shows it."""
+    """Log handler that sends records to the parent process."""
 
     def __init__(self, teller: _Teller) -> None:
-        super().__init__(cast(Any, teller))  # which is no queue, but has what enqueue needs
+        super().__init__(cast(Any, teller))  # not a queue, but enqueue below needs no more
 
     @override
     def enqueue(self, record: logging.LogRecord) -> None:

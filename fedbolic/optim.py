@@ -1,4 +1,4 @@
-"""Riemannian gradient descent and Adam as pure functions of named tensors."""
+"""Riemannian SGD and Adam as pure functions of named tensors."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,16 +16,15 @@ from fedbolic.manifolds.manifold import Manifold
 from fedbolic.types import Params, Tree
 
 Spaces = Mapping[str, Manifold]
-"""Where parameters live, by name; a name that is absent is Euclidean."""
+"""Manifolds of parameters by name; parameters without one are Euclidean."""
 
 
 class Optimizer(ABC):
-    """Two pure functions: ``init`` gives the state of no steps, ``step`` makes one.
+    """Interface of optimisers: the pure functions ``init`` and ``step``.
 
-    Neither changes its arguments, unless they are donated. Both are elementwise in leading axes, so
-    the parameters and the states of many clients may be stacked and stepped together, by one call
-    or under ``vmap``; counters are tensors, so these clients may have made different numbers of
-    steps.
+    Neither changes its arguments, unless they are donated. Leading axes are independent, so the
+    parameters and states of many clients may be stacked and stepped together, by one call or under
+    ``vmap``. Counters are tensors, so the clients may have made different numbers of steps.
     """
 
     @abstractmethod
@@ -33,7 +32,7 @@ class Optimizer(ABC):
         """The state before the first step: nested dicts of tensors.
 
         Args:
-            parameters: What will be stepped; only shapes, dtypes and devices are read.
+            parameters: Tensors by name; only their shapes, dtypes and devices are read.
         """
 
     @abstractmethod
@@ -51,48 +50,47 @@ class Optimizer(ABC):
 
         Args:
             parameters: Tensors by name; on a manifold, points along the last axis.
-            gradients: Euclidean gradients by the same names; a parameter without one stays.
-            state: What ``init`` or the last step gave.
+            gradients: Euclidean gradients by name; a parameter without one is not changed.
+            state: State returned by ``init`` or by the last step.
             lr: Step size, 0 or more.
-            spaces: The manifolds of the parameters that have one.
-            donate: Whether the caller gives up ``parameters`` and ``state``, so that the results
-                may lie in their storage; a large model is then stepped without new memory.
+            spaces: Manifolds of the parameters that have one.
+            donate: If true, the results may reuse the storage of ``parameters`` and ``state``,
+                which the caller must not use again. This saves memory for large models.
 
         Raises:
-            ValueError: If a gradient or a space names no parameter.
+            ValueError: If a gradient or a space has a name that is not a parameter's.
         """
 
     @abstractmethod
     def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
-        r"""The state, its moments carried from the spaces ``old`` to the spaces ``new``.
+        r"""Rescale the moments in the state from the spaces ``old`` to the spaces ``new``.
 
-        Points move by ``manifolds.change_curvature``, which multiplies by
-        :math:`s = \sqrt{c / c'}`; a gradient is a derivative by length, so it is divided by
-        :math:`s`. Moments are means of gradients and of their squares.
+        ``manifolds.change_curvature`` multiplies points by :math:`s = \sqrt{c / c'}`. A gradient is
+        a derivative by length, so it is divided by :math:`s`; moments are means of gradients and of
+        their squares.
 
         Args:
-            state: The state whose moments are tangent to ``old``.
-            old: The spaces until now.
+            state: State whose moments are tangents of the spaces ``old``.
+            old: Spaces before the change, by the name of the parameter.
             new: The same spaces with new curvatures.
 
         References:
-            Bdeir et al. (2024), Sec. 3, arXiv:2405.13979: learnt curvature and stale moments.
+            Bdeir et al. (2024), Sec. 3, arXiv:2405.13979, on stale moments of a learnt curvature.
         """
 
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    r"""Gradient descent with momentum, along geodesics where a parameter has a space.
+    r"""SGD with momentum, along geodesics for parameters on a manifold.
 
-    .. math:: g = \mathrm{grad} f(x) + \lambda x, \quad m' = \mu m + g, \quad
+    .. math:: g = \mathrm{egrad2rgrad}_x(\nabla f(x) + \lambda x), \quad m' = \mu m + g, \quad
         x' = \exp_x(-\eta m'), \quad m'' = \mathrm{transp}_{x \to x'}(m')
 
-    In Euclidean space bit for bit ``torch.optim.SGD``.
+    In Euclidean space the results equal those of ``torch.optim.SGD`` bit for bit.
 
     Args:
-        momentum: The share :math:`\mu` of the past that is kept, in [0, 1).
-        weight_decay: :math:`\lambda`, at least 0, added to the Euclidean gradient before it is
-            raised.
+        momentum: Momentum :math:`\mu`, in [0, 1).
+        weight_decay: Weight decay :math:`\lambda`, 0 or more, applied to the Euclidean gradient.
         nesterov: Whether to step along :math:`g + \mu m'` instead of :math:`m'`.
 
     References:
@@ -112,7 +110,7 @@ class SGD(Optimizer):
         check.rate(below_one=True, momentum=self.momentum)
         check.not_negative(weight_decay=self.weight_decay)
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs momentum, got 0: give momentum, or no nesterov")
+            raise ValueError("nesterov needs momentum, got 0: set momentum or turn nesterov off")
 
     @override
     def init(self, parameters: Params) -> Tree:
@@ -152,24 +150,25 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    r"""Adam, with one second moment per point where a parameter has a space.
+    r"""Adam, with a single second moment per point for parameters on a manifold.
 
     .. math:: m' = \beta_1 m + (1 - \beta_1) g, \quad
         v' = \beta_2 v + (1 - \beta_2) \langle g, g \rangle_x, \quad
         x' = \exp_x\Bigl(-\eta \frac{m' / (1 - \beta_1^t)}
         {\sqrt{v' / (1 - \beta_2^t)} + \epsilon}\Bigr)
 
-    In Euclidean space the square is taken by coordinate, which is ``torch.optim.Adam``.
+    In Euclidean space the square is taken per coordinate, which gives ``torch.optim.Adam``. On a
+    manifold, :math:`m'` is then transported to :math:`x'`.
 
     Args:
-        beta1: The share of the mean gradient that is kept, in [0, 1).
-        beta2: The share of the mean square that is kept, in [0, 1).
-        eps: Added to the root, positive.
-        weight_decay: Added, times the parameter, to the Euclidean gradient; 0 or more.
+        beta1: Decay rate of the mean gradient, in [0, 1).
+        beta2: Decay rate of the mean squared gradient, in [0, 1).
+        eps: Number added to the root in the denominator, above 0.
+        weight_decay: Weight decay, 0 or more, applied to the Euclidean gradient.
 
     References:
         Kingma and Ba (2015), Alg. 1, arXiv:1412.6980; Becigneul and Ganea (2019), Alg. 1,
-        arXiv:1810.00760, of which this keeps Adam's second moment instead of AMSGrad's maximum.
+        arXiv:1810.00760, here with the second moment of Adam instead of the maximum of AMSGrad.
 
     Example:
         >>> x = {"x": torch.ones(2)}
@@ -243,10 +242,10 @@ class Adam(Optimizer):
         *,
         donate: bool,
     ) -> tuple[Params, Tree]:
-        """A step in flat space by torch's kernel: one pass over everything instead of twelve.
+        """A step in flat space by torch's fused kernel, in one pass over memory instead of twelve.
 
-        Clients side by side have a count each, so the kernel is given their rows singly. It reads
-        gradients in the order of memory, not of places: a convolution's may lie channels last.
+        Stacked clients have separate step counters, so the kernel is given one row per client. It
+        ignores strides, so channels-last gradients are first copied to those of the parameters.
         """
         step = state["step"] + 1
 
@@ -259,7 +258,7 @@ class Adam(Optimizer):
         points, mean, square = given
         lined_up = [_lying_as(x, g) for x, g in zip(points, _of(gradients, names), strict=True)]
         numbers = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        torch._fused_adam_(  # type: ignore[attr-defined]  # the public call counts for every row
+        torch._fused_adam_(  # type: ignore[attr-defined]  # the public adam() counts per row
             *map(rows, (points, lined_up, mean, square)),
             [],
             list(step.float().reshape(-1).unbind()) * len(names),
@@ -284,7 +283,7 @@ class Adam(Optimizer):
 
 
 def _fusible(names: list[str], *values: Params) -> bool:
-    """True if torch's fused kernel takes these: no ``vmap``, full precision, contiguous."""
+    """True if torch's fused kernel takes the tensors: contiguous, full precision, no ``vmap``."""
     return bool(names) and all(
         not is_functorch_wrapped_tensor(x)
         and x.is_contiguous()
@@ -296,20 +295,20 @@ def _fusible(names: list[str], *values: Params) -> bool:
 
 
 def _lying_as(like: Tensor, x: Tensor) -> Tensor:
-    """``x`` with the strides of ``like``: itself if it has them."""
+    """``x`` itself if it has the strides of ``like``, otherwise a copy with these strides."""
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
 def _names(
     parameters: Params, gradients: Params, spaces: Spaces | None
 ) -> tuple[list[str], Spaces]:
-    """The names that have a gradient, in the parameters' order, and the spaces among them."""
+    """Names of the parameters with a gradient, in the order of the parameters, and the spaces."""
     spaces = spaces or {}
     for kind, given in (("gradients", gradients), ("spaces", spaces)):
         if not given.keys() <= parameters.keys():
             unknown = sorted(given.keys() - parameters.keys())
             raise ValueError(
-                f"{kind} name {unknown}, which are no parameters: use names of {sorted(parameters)}"
+                f"{kind} name {unknown}, not parameters: use names among {sorted(parameters)}"
             )
     return [name for name in parameters if name in gradients], spaces
 
@@ -325,9 +324,9 @@ def _named(names: list[str], tensors: list[Tensor]) -> Params:
 def _each(
     op: str, xs: list[Tensor], *others: Any, donate: bool = False, **options: float
 ) -> list[Tensor]:
-    """``torch.<op>`` on every tensor of a list, in one launch where that is possible.
+    """Apply ``torch.<op>`` to every tensor of a list, in one kernel launch where possible.
 
-    Donated tensors are written into, but not under ``vmap``: there they may lack the axis of ``g``.
+    Donated tensors are overwritten, but not under ``vmap``: they may lack the axis of gradients.
     """
     if not xs:
         return []
@@ -342,7 +341,7 @@ def _each(
 def _gradients(
     names: list[str], parameters: Params, gradients: Params, spaces: Spaces, decay: float
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The points and their Riemannian gradients, weight decay included."""
+    """Points and their Riemannian gradients, with weight decay."""
     points, g = _of(parameters, names), _of(gradients, names)
     if decay:
         g = _each("add", g, points, alpha=decay)
@@ -361,7 +360,7 @@ def _move(
     *,
     donate: bool,
 ) -> list[Tensor]:
-    """The points after a step of ``lr`` against ``descent``, along geodesics."""
+    """Points after a step of size ``lr`` against ``descent``, along geodesics."""
     straight = [i for i, name in enumerate(names) if name not in spaces]
     flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))
     moved = iter(_each("add", flat, downhill, alpha=-lr, donate=donate))
@@ -374,7 +373,7 @@ def _move(
 def _carry(
     names: list[str], old: list[Tensor], new: list[Tensor], moments: list[Tensor], spaces: Spaces
 ) -> list[Tensor]:
-    """Moments at the old points, transported to the new ones."""
+    """Moments transported from the old points to the new ones."""
     return [
         spaces[name].transp(x, y, m) if name in spaces else m
         for name, x, y, m in zip(names, old, new, moments, strict=True)
@@ -382,13 +381,13 @@ def _carry(
 
 
 def _bias(beta: float, step: Tensor, x: Tensor) -> Tensor:
-    """``1 - beta**step``, shaped so that leading axes of ``step`` are leading axes of ``x``."""
+    """``1 - beta**step``, shaped to broadcast with ``x`` along the leading axes of ``step``."""
     decades = step.to(x.dtype) * (math.log(beta) if beta else -math.inf)
     return -torch.expm1(decades).reshape(step.shape + (1,) * (x.ndim - step.ndim))
 
 
 def _rescaled(moments: Params, old: Spaces, new: Spaces, power: int) -> Params:
-    """Moments of the given power of the gradient, divided by that power of the ratio of lengths."""
+    """Moments of a power of the gradient, divided by that power of ``sqrt(old.c / new.c)``."""
     return {
         name: m
         * torch.as_tensor(new[name].c / old[name].c, dtype=m.dtype, device=m.device)

@@ -1,6 +1,6 @@
-"""Drawings of what runs measured and saved, as PNG files.
+"""Plots of the metrics and figures of runs, as PNG files.
 
-They need matplotlib, the extra ``plots``, and do nothing where it is not installed.
+They need matplotlib (the extra ``plots``); without it, nothing is drawn.
 """
 
 import importlib.util
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS, SHAPES = "tab10", "os^DvP*X<>"
-"""Class k has colour k mod 10 and shape k // 10, so that 26 classes are told apart, too."""
+"""Colour k mod 10 and marker k // 10 for class k, which distinguishes 26 and more classes."""
 
 
 def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
-    """Accuracy by round, a line for each name and a band over its seeds.
+    """Plot accuracy by round, with a line for each name and a band over its seeds.
 
     Args:
-        measured: By the name of a line, what the runs behind it measured.
-        file: Where the drawing goes.
+        measured: Measurements of runs by name, one sequence of rows per seed.
+        file: PNG file to write.
     """
     if not _installed():
         return
@@ -45,7 +45,7 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
             values = [[100 * curve[r] for curve in curves] for r in rounds]
             means = [statistics.fmean(v) for v in values]
             look = {"color": f"C{place}", "label": label}  # one colour in both panels
-            if len(rounds) == 1:  # nothing is learned by rounds: a level to compare with
+            if len(rounds) == 1:  # a method of one round is a baseline for all rounds
                 axes.axhline(means[0], linestyle="--", **look)
             elif rounds:
                 axes.plot(rounds, means, **look)
@@ -64,12 +64,12 @@ def _curve(rows: Iterable[Row], name: str) -> dict[int, float]:
 
 
 def draw_figures(runs: Mapping[str, RunFolder]) -> None:
-    """Every figure that runs saved, beside its arrays; one that cannot be drawn is a warning.
+    """Draw every saved figure next to its arrays; a figure that cannot be drawn is a warning.
 
-    A projection takes long, so one that is there is kept: delete it to have it drawn anew.
+    Projections take long and are not redrawn: delete the PNG file to draw one again.
 
     Args:
-        runs: By what stands in the title.
+        runs: Folders of runs by title.
     """
     if not _installed():
         return
@@ -80,25 +80,25 @@ def draw_figures(runs: Mapping[str, RunFolder]) -> None:
                 draw_figure(file, title=title)
             except ModuleNotFoundError:
                 without_umap.append(file)
-            except Exception as error:  # one picture must not cost the others
+            except Exception as error:  # the other figures are still drawn
                 logger.warning("%s cannot be drawn: %r", file, error)
     if without_umap:
         logger.warning(
-            "embeddings such as %s are not drawn: they are projected by umap-learn, the extra umap",
+            "embeddings such as %s are not drawn: install umap-learn, the extra umap",
             without_umap[0],
         )
 
 
 def draw_figure(file: Path, *, title: str) -> None:
-    """One figure, as a PNG beside its arrays.
+    """Draw one figure as a PNG file next to its arrays.
 
     Args:
-        file: The arrays.
-        title: What stands before the figure's own title.
+        file: File with the arrays of the figure.
+        title: Prefix of the figure's own title.
 
     Raises:
-        ModuleNotFoundError: If the figure must be projected and umap-learn is not installed.
-        ValueError: If the file holds no figure.
+        ModuleNotFoundError: If the figure needs a projection and umap-learn is not installed.
+        ValueError: If the file does not hold a figure of a known kind.
     """
     drawn, saved = file.with_suffix(".png"), figure.read_figure(file)
     columns = math.ceil(len(saved.labels.unique()) / 26)  # of the legend
@@ -122,7 +122,7 @@ def draw_figure(file: Path, *, title: str) -> None:
 
 
 def umap(points: Tensor) -> Tensor:
-    """Two coordinates for every point: neighbours stay near, lengths and angles mean nothing.
+    """Project points to the plane; neighbourhoods are kept, but not lengths and angles.
 
     Raises:
         ModuleNotFoundError: If umap-learn, the extra ``umap``, is not installed.
@@ -146,7 +146,7 @@ def _fill_disc(axes: "Axes", disc: DiscFigure) -> None:
         x, y = disc.curves[disc.curve_ids == i].T.numpy()
         look = {"color": _colour(k), "linestyle": "--" if dashed else "-"}
         axes.plot(x, y, linewidth=1.5 if dashed else 0.8, marker="." if len(x) == 1 else "", **look)
-    area = min(280, 8000 / max(len(disc.marks), 1))  # in square points; they share the boundary
+    area = min(280, 8000 / max(len(disc.marks), 1))  # in square points; all fit on the boundary
     text = {"ha": "center", "va": "center_baseline", "fontsize": 0.5 * math.sqrt(area)}
     for k, (x, y) in enumerate(disc.marks.tolist()):
         edge = {"edgecolor": _colour(k), "linewidth": 0.15 * math.sqrt(area)}
@@ -184,4 +184,4 @@ def _canvas(width: float, height: float) -> "Figure":
 def _save(canvas: "Figure", file: Path) -> None:
     draft = file.with_suffix(".png.draft")
     canvas.savefig(draft, dpi=120, format="png")
-    draft.replace(file)  # atomic: a projection that is there is whole
+    draft.replace(file)  # atomic, so that an existing file is always complete

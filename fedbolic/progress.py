@@ -1,4 +1,4 @@
-"""Progress on the terminal: round, loss, accuracy, time left."""
+"""Progress bars with round, loss, accuracy and remaining time."""
 
 import functools
 import time
@@ -26,27 +26,27 @@ from typing_extensions import override
 from fedbolic.record import Row
 
 SECONDS_BETWEEN_LINES = 10.0
-"""Where the output is no terminal, a bar would only fill the log; a line now and then does."""
+"""Minimum interval of the lines that replace the bar if the output is not a terminal."""
 
 SHOWN = {"loss": "train/loss", "accuracy": "holdout/accuracy", "at clients": "test/accuracy"}
 
 IMPORTANCE = ("accuracy", "at clients", "loss")
-"""The order in which scores are given the room that a terminal has."""
+"""Order in which scores are kept if the terminal is too narrow for all."""
 
 
 @functools.cache
 def terminal() -> Console:
-    """Standard error, which bars and warnings share so that neither is written over the other."""
+    """Console on standard error, shared by bars and warnings so that they do not overwrite."""
     return Console(stderr=True)
 
 
 class ProgressBar:
-    """Called by a run at its start, after every round and at its end.
+    """Progress bar of one run, as a callback of :func:`~fedbolic.experiment.run`.
 
     Args:
-        name: What the bar is called.
-        console: Where it appears; by default standard error.
-        bars: Those among which it appears; by default it is alone.
+        name: Label of the bar.
+        console: Console to write to; by default standard error.
+        bars: Set of bars to which this one is added; by default it is displayed on its own.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class ProgressBar:
         self.task: TaskID | None = None
 
     def on_run_start(self, round: int, rounds: int) -> None:
-        """A run of ``rounds`` begins or goes on after ``round``."""
+        """Start the bar of a run of ``rounds`` rounds, of which ``round`` are done."""
         self.task = _add(self.bar, self.name, unit="round", completed=round, total=rounds)
         if self.alone:
             self.bar.start()
 
     def on_round_end(self, round: int, rounds: int, rows: Sequence[Row]) -> None:
-        """``round`` has ended with the measurements ``rows``."""
+        """Show the measurements ``rows`` of a finished round."""
         values = {row.name: row.value for row in rows if row.client is None}
         scores = {
             label: f"{label} {values[name]:.4f}" for label, name in SHOWN.items() if name in values
@@ -79,12 +79,12 @@ class ProgressBar:
             self._print_line()
 
     def on_run_end(self) -> None:
-        """The run is over, whether well or not."""
+        """Stop the bar at the end of a run, successful or not."""
         if self.alone:
             self.bar.stop()
 
     def close(self) -> None:
-        """Leave the place among other bars to the next, and a line above them."""
+        """Replace the bar among others by a line of text above them."""
         if self.task is None:  # the run never started
             return
         self.bar.remove_task(self.task)
@@ -96,11 +96,11 @@ class ProgressBar:
 
 
 class SweepBars:
-    """A bar for the whole sweep and one for each run that is under way; a context.
+    """Context manager with a bar for the whole sweep and one for each active run.
 
     Args:
-        num_runs: How many runs there are in all.
-        console: Where they appear; by default standard error.
+        num_runs: Total number of runs.
+        console: Console to write to; by default standard error.
     """
 
     def __init__(self, num_runs: int, console: Console | None = None) -> None:
@@ -121,17 +121,17 @@ class SweepBars:
         self.bars.stop()
 
     def new(self, name: str) -> ProgressBar:
-        """A bar for a run that is about to begin."""
+        """A bar for a run that is about to start."""
         return ProgressBar(name, bars=self.bars)
 
     def on_sweep_step(self) -> None:
-        """One more run has ended."""
+        """Count one more finished run."""
         self.num_ended += 1
         _advance(self.bars, self.all, self.num_ended)
 
 
 class _Left(ProgressColumn):
-    """The time left, at the mean pace since the start; it is known after one step."""
+    """Column with the remaining time at the mean pace so far, known after one step."""
 
     max_refresh = 0.5
 
@@ -144,7 +144,7 @@ class _Left(ProgressColumn):
 
 @dataclass(frozen=True)
 class _Name:
-    """A name that loses its middle where there is no room: its end tells seeds apart."""
+    """Name shortened in the middle if space is short, because its end contains the seed."""
 
     name: str
 
@@ -159,7 +159,7 @@ class _Name:
 
 
 class _NameColumn(ProgressColumn):
-    """The name, the only column that gives room."""
+    """Column of the name, the only one that shrinks."""
 
     @override
     def render(self, task: Task) -> _Name:
@@ -175,7 +175,7 @@ def _seconds_left(task: Task) -> float | None:
 
 
 def _bars(console: Console | None) -> Progress:
-    """An empty set of bars: the less room, the fewer columns, but always the time left."""
+    """An empty set of bars; narrow terminals get fewer columns, but always the remaining time."""
     console = console or terminal()
     width = console.width
     columns: list[ProgressColumn] = [
@@ -185,7 +185,7 @@ def _bars(console: Console | None) -> Progress:
         TextColumn("{task.fields[scores]}", markup=False),
         *([TimeElapsedColumn(table_column=Column(no_wrap=True))] if width >= 100 else []),
         _Left(Column(no_wrap=True)),
-        TextColumn(" "),  # where the terminal writes ^C, which else would begin another line
+        TextColumn(" "),  # space for the ^C of the terminal, which would otherwise wrap the line
     ]
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
@@ -201,10 +201,10 @@ def _advance(bars: Progress, task: TaskID, completed: int, **fields: Any) -> Non
 
 
 def _fitting(scores: Mapping[str, str], width: int) -> str:
-    """The scores that a line of ``width`` has room for, the most important first."""
+    """The most important scores that fit into a line of ``width`` columns."""
     room, kept = width - 52, set()
     for label in IMPORTANCE:
         if label in scores and len(scores[label]) <= room:
             kept.add(label)
-            room -= len(scores[label]) + 2  # and the space between two
+            room -= len(scores[label]) + 2  # with the gap between two scores
     return "  ".join(text for label, text in scores.items() if label in kept)

@@ -1,4 +1,4 @@
-"""Numbers that others published, with the table they were read from."""
+"""Published results of other work, with their sources."""
 
 import csv
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 PUBLISHED = "published.csv"
-"""The file in a sweep's folder that holds the numbers to be shown beside ours."""
+"""File of a sweep's folder with the published numbers to show next to its own results."""
 
 
 class PublishedNumber(NamedTuple):
-    """One number: of which row, in which setting, under which column, and where it stands."""
+    """One published number, with its row, setting, column and source."""
 
     row: str
     setting: str
@@ -20,11 +20,11 @@ class PublishedNumber(NamedTuple):
 
 
 def read_published(file: Path, setting: str | None = None) -> list[PublishedNumber]:
-    """The numbers of a CSV file, those of one setting if it is named.
+    """Read the published numbers of a CSV file, optionally of a single setting.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If columns are missing, or the file has no such setting.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is not a CSV table, lacks columns, or lacks the setting.
     """
     with file.open(newline="") as stream:
         try:
@@ -32,7 +32,7 @@ def read_published(file: Path, setting: str | None = None) -> list[PublishedNumb
             missing = set(PublishedNumber._fields) - set(reader.fieldnames or ())
             lines = list(reader)
         except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"{file} is no table of published numbers ({error})") from error
+            raise ValueError(f"{file} is not a table of published numbers ({error})") from error
     if missing:
         raise ValueError(f"{file} lacks the columns {sorted(missing)}")
     numbers = [
@@ -41,12 +41,12 @@ def read_published(file: Path, setting: str | None = None) -> list[PublishedNumb
     ]
     settings = {number.setting for number in numbers}
     if setting is not None and setting not in settings:
-        raise ValueError(f"{file} has no setting {setting!r}, but {sorted(settings)}")
+        raise ValueError(f"{file} has no setting {setting!r}, only {sorted(settings)}")
     return [number for number in numbers if setting in (None, number.setting)]
 
 
 def write_published(numbers: Sequence[PublishedNumber], folder: Path) -> None:
-    """Keep the numbers in a sweep's folder, if there are any."""
+    """Save published numbers in a sweep's folder; nothing is written if there are none."""
     if numbers:
         with (folder / PUBLISHED).open("w", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""A run's folder: what was asked, what was measured, and where the run stands."""
+"""The folder of a run: its configuration, measurements, figures and checkpoint."""
 
 import contextlib
 import csv
@@ -24,13 +24,13 @@ from fedbolic.figure import Figure
 from fedbolic.renamed import renamed_metric
 
 HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
-"""The files that grow, by name, and their first lines."""
+"""Header lines of the append-only files, by name."""
 
 _PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
 
 class Row(NamedTuple):
-    """One measured number; ``client`` is ``None`` for numbers of the whole federation."""
+    """One measurement; ``client`` is ``None`` for measurements of the whole federation."""
 
     round: int
     client: int | None
@@ -42,12 +42,12 @@ class Row(NamedTuple):
 class RunFolder:
     """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
 
-    Where an engine was chosen there is ``engine.json``, too; where clients keep state, their
-    states are in ``clients-N.log``; where the method gives figures, there is a folder ``figures``.
+    It also contains ``engine.json`` if the engine was chosen automatically, ``clients-N.log`` if
+    clients keep state, and a folder ``figures`` if the method gives figures.
 
-    Metrics hold no times, so two runs of one seed are equal byte by byte. A checkpoint knows how
-    many bytes of metrics, times and client states belong to it, and their checksums; what a killed
-    run wrote after its last checkpoint is cut off when it resumes.
+    Metrics contain no times, so the files of two runs with one seed are identical. A checkpoint
+    records how many bytes of metrics, times and client states belong to it, and their checksums.
+    Anything that a killed run wrote after its last checkpoint is cut off on resuming.
 
     Args:
         path: The folder.
@@ -60,11 +60,12 @@ class RunFolder:
     def create(
         cls, path: Path, *, config: str, environment: dict[str, Any], overwrite: bool = False
     ) -> "RunFolder":
-        """A new folder that appears under its name only when it is complete.
+        """Create a folder, which appears under its name only when it is complete.
 
         Raises:
-            FileExistsError: If there is something at ``path`` that is not to be replaced.
-            BlockingIOError: If another process is writing there.
+            FileExistsError: If ``path`` exists and ``overwrite`` is false.
+            BlockingIOError: If another process is writing to the existing folder.
+            OSError: If the folder cannot be created.
         """
         if not overwrite:
             refuse_existing(path)
@@ -79,16 +80,16 @@ class RunFolder:
             if path.exists():
                 cls(path).remove()
             draft.rename(path)
-        except BaseException as error:  # an interrupt must not leave it behind either
+        except BaseException as error:  # an interrupt must not leave the draft behind either
             shutil.rmtree(draft, ignore_errors=True)
             if isinstance(error, OSError) and not isinstance(error, BlockingIOError):
-                raise OSError(f"{path} cannot be made: {error}") from error
+                raise OSError(f"{path} cannot be created: {error}") from error
             raise
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The folder of an existing run.
+        """Open the folder of an existing run.
 
         Raises:
             FileNotFoundError: If there is no run at ``path``.
@@ -99,37 +100,37 @@ class RunFolder:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other processes from writing here, until the block or this process ends.
+        """Lock the folder against other processes until the block or this process ends.
 
         Raises:
-            BlockingIOError: If another one holds the folder.
+            BlockingIOError: If another process holds the lock.
         """
         try:
             held = FileLock(self.path / ".lock").acquire(timeout=0)
         except Timeout as error:
             raise BlockingIOError(
-                f"{self.path} is being written by another process: wait for its end, or stop it"
+                f"{self.path} is in use by another process: wait until it ends, or stop it"
             ) from error
         with held:
             yield
 
     def remove(self) -> None:
-        """Delete the folder with all it holds.
+        """Delete the folder and its content.
 
         Raises:
-            BlockingIOError: If another process is writing there.
+            BlockingIOError: If another process is writing to it.
         """
         with self.alone():
             shutil.rmtree(self.path)
 
     @property
     def config(self) -> Path:
-        """The file with the whole configuration of the run."""
+        """File with the complete configuration of the run."""
         return self.path / "config.yaml"
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Versions and machine of the process that began the run.
+        """Versions and machine of the process that started the run.
 
         Raises:
             DamagedError: If the file is damaged.
@@ -138,7 +139,7 @@ class RunFolder:
 
     @property
     def engine(self) -> str | None:
-        """The engine that was chosen for the run, if one was.
+        """The automatically chosen engine of the run; ``None`` if none was chosen.
 
         Raises:
             DamagedError: If the file is damaged.
@@ -152,23 +153,23 @@ class RunFolder:
         return engine
 
     def save_engine(self, engine: str, seconds: Mapping[str, float]) -> None:
-        """Keep which engine was chosen, and the seconds of an exchange with each."""
+        """Save the chosen engine, and the seconds that an exchange took with each candidate."""
         text = json.dumps({"engine": engine, "seconds": dict(seconds)}, indent=2)
         self._replace("engine.json", lambda file: file.write(f"{text}\n".encode()))
 
     def client_states(self) -> ClientStates:
-        """Empty client state on disk, for a run that begins here."""
+        """An empty store of client states on disk, for a run that starts in this folder."""
         return ClientStates(ClientStateLog(self.path))
 
     def save(self, checkpoint: dict[str, Any], rows: Iterable[Row], seconds: float) -> None:
-        """Append what is new, then replace the checkpoint, each so that a kill is safe.
+        """Append new measurements and states, then replace the checkpoint; safe against kills.
 
         Args:
-            checkpoint: Nested dicts and lists of tensors, numbers and strings; holds ``round`` and
-                ``exchange``. Under ``client_states`` there may be client state by id; of that in
-                :meth:`client_states` of this folder only what has changed is written.
-            rows: What was measured since the last checkpoint.
-            seconds: Time taken since the last checkpoint, kept in ``times.csv``.
+            checkpoint: Nested dicts and lists of tensors, numbers and strings, with ``round`` and
+                ``exchange``. ``client_states`` may hold client state by id; if it comes from
+                :meth:`client_states` of this folder, only changed states are written.
+            rows: Measurements since the last checkpoint.
+            seconds: Seconds since the last checkpoint, saved in ``times.csv``.
         """
         states = checkpoint.get("client_states", {})
         if not isinstance(states, ClientStates):
@@ -190,7 +191,7 @@ class RunFolder:
         states.store.tidy()
 
     def _append(self, name: str, text: str) -> None:
-        """Add lines to a file that grows, after what its checksum is known of."""
+        """Append lines to a file and update its checksum."""
         path = self.path / name
         grown = self._grown.get(name)
         if grown is None or grown.size != path.stat().st_size:
@@ -206,18 +207,18 @@ class RunFolder:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            draft.unlink(missing_ok=True)  # a full disk has no room for half a file
+            draft.unlink(missing_ok=True)  # frees space on a full disk
             raise
-        draft.replace(self.path / name)  # atomic: the old one or the new one, never half
+        draft.replace(self.path / name)  # atomic, so that a reader never sees half a file
 
     def load(self) -> dict[str, Any] | None:
-        """The last checkpoint, with the growing files cut back to it; ``None`` if there is none.
+        """Load the last checkpoint and truncate append-only files to it; ``None`` without one.
 
-        Client state is read when it is asked for; all files are checked now.
+        All files are verified now, but client states are read on access.
 
         Raises:
-            DamagedError: If a file is not what was written, or has lost something.
-            ValueError: If an earlier version wrote the checkpoint.
+            DamagedError: If a file was altered or truncated.
+            ValueError: If an earlier version of fedbolic wrote the checkpoint.
         """
         file = self.path / "state.pt"
         checkpoint = load_sealed(file) if file.exists() else None
@@ -232,25 +233,24 @@ class RunFolder:
             ClientStateLog(self.path).tidy()
             return None
         if "client_states" not in checkpoint:
-            raise ValueError(f"{file} is of an earlier version: run its configuration again")
+            raise ValueError(f"{file} is from an earlier version: run its configuration again")
         store = ClientStateLog.open(self.path, checkpoint["client_states"])
         return {**checkpoint, "client_states": ClientStates(store)}
 
     def save_figures(self, figures: Mapping[str, Figure]) -> None:
-        """Keep figures as ``figures/NAME.npz``; the folder appears only when it is complete.
+        """Save figures as ``figures/NAME.npz``; the folder appears only when it is complete.
 
-        Nothing is written if there is none. Figures of before are replaced, with what was drawn of
-        them.
+        Existing figures and their drawings are replaced. Without figures, nothing is written.
 
         Raises:
-            ValueError: If a name cannot name a file.
+            ValueError: If a figure's name cannot be used as a file name.
         """
         if not figures:
             return
         if unclear := [n for n in figures if n in ("", "..") or Path(n).name != n]:
-            raise ValueError(f"figures must have names that can name a file, got {unclear}")
+            raise ValueError(f"names of figures must be file names, got {unclear}")
         draft = self.path / "figures.draft"
-        shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left one
+        shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left a draft
         draft.mkdir()
         for name, value in figures.items():
             with (draft / f"{name}.npz").open("wb") as file:
@@ -261,22 +261,22 @@ class RunFolder:
         draft.rename(self.path / "figures")
 
     def figures(self) -> list[Path]:
-        """The files of the figures that were saved, by name; empty if there are none."""
+        """The files of all saved figures, sorted by name; empty if there are none."""
         return sorted((self.path / "figures").glob("*.npz"))
 
     def rows(self) -> list[Row]:
-        """All that was measured, in order; a last line that is not whole is left out.
+        """All measurements in order; an incomplete last line is left out.
 
         Raises:
             DamagedError: If the file is damaged.
-            ValueError: If an earlier version wrote it, under other names.
+            ValueError: If an earlier version of fedbolic wrote metrics with other names.
         """
         file = self.path / "metrics.csv"
         try:
             whole, end, _ = file.read_bytes().rpartition(b"\n")
             lines = io.StringIO((whole + end).decode(), newline="")
             if lines.readline() != HEADERS["metrics.csv"]:
-                raise ValueError("its first line is not that of metrics")
+                raise ValueError("its first line is not the header of metrics")
             rows = [
                 Row(int(round), int(client) if client else None, name, float(value))
                 for round, client, name, value in csv.reader(lines)
@@ -286,17 +286,17 @@ class RunFolder:
         for row in rows:
             if new := renamed_metric(row.name):
                 raise ValueError(
-                    f"{file} is of an earlier version: {row.name} is now called {new}; run its "
+                    f"{file} is from an earlier version: {row.name} is now called {new}; run its "
                     "configuration again"
                 )
         return rows
 
 
 def refuse_existing(path: Path) -> None:
-    """Refuse a folder that is there already.
+    """Refuse a folder that already exists.
 
     Raises:
-        FileExistsError: Naming it and the two ways out.
+        FileExistsError: If it exists; the message gives the commands to resume or replace it.
     """
     if path.exists():
         raise FileExistsError(
@@ -306,7 +306,7 @@ def refuse_existing(path: Path) -> None:
 
 
 def environment(**settings: Any) -> dict[str, Any]:
-    """Versions and machine of this process, beside ``settings`` that a resumed run must repeat."""
+    """Versions and machine of this process, and ``settings`` that a resumed run must repeat."""
     return {
         **settings,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""Names of earlier versions, and the names that replaced them."""
+"""Names of earlier versions and their replacements."""
 
 import re
 
@@ -9,7 +9,7 @@ KEYS = {
     "pull": "personal_proximal",
     "shrink": "personal_proximal",
 }
-"""Options of a run."""
+"""Renamed options of a run."""
 
 CLASSES = {
     "fedbolic.federated.FedAvg": "fedbolic.methods.FedAvg",
@@ -22,7 +22,7 @@ CLASSES = {
     "fedhull.Hyperbolic": "fedhull.HyperbolicBoundary",
     "fedhull.Euclidean": "fedhull.EuclideanBoundary",
 }
-"""Import paths in configurations; the packages below moved as a whole."""
+"""Renamed classes, by import path; ``PREFIXES`` lists packages and modules that moved."""
 
 PREFIXES = {
     "fedbolic.baselines": "fedbolic.methods",
@@ -40,13 +40,13 @@ METRICS = {
     "calibrated": "ridge_head",
     "train/drawn_in": "train/clamped_fraction",
 }
-"""Metrics of a run, or the first part of their names."""
+"""Renamed metrics, or the first parts of their names."""
 
 
 def renamed(text: str) -> str:
-    """Hint that names the replacements of the old names in an error message; empty without any.
+    """Hint with the replacements of old names in an error message; empty without old names.
 
-    An option counts where it is quoted or part of a dotted path, an import path anywhere.
+    Options are recognized if quoted or part of a dotted path, import paths anywhere.
 
     Example:
         >>> renamed("Option 'schedule.epochs' is not accepted")
@@ -66,7 +66,7 @@ def renamed(text: str) -> str:
 
 
 def renamed_metric(name: str) -> str | None:
-    """The name of today for a metric of an earlier version; ``None`` if it has not changed.
+    """The current name of a metric of an earlier version; ``None`` if it has not changed.
 
     Example:
         >>> renamed_metric("tuned/accuracy")

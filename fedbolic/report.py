@@ -1,4 +1,4 @@
-"""Tables of finished runs, ours beside the published numbers, and their plots."""
+"""Tables and plots of finished runs, next to published numbers."""
 
 import statistics
 import textwrap
@@ -23,21 +23,21 @@ SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
 LEGENDS = {
     G_FL: "accuracy of the server's model on the server's test set",
     P_FL: "accuracy at the clients on their own test examples, weighted by their number, after "
-    "fine-tuning where the run asks for it; then the same as a mean over clients and of the worst",
-    RIDGE_G: "accuracy on the server's test set under a head in closed form, the ridge "
+    "fine-tuning if the run uses it; then its unweighted mean over clients and its minimum",
+    RIDGE_G: "accuracy on the server's test set with a head in closed form, the ridge "
     "regression of all clients' training examples on the model's unit-length features; its one "
-    "exchange is not in the megabytes",
+    "exchange is not counted in the megabytes",
     RIDGE_P: "the same head at the clients on their own test examples, weighted by their "
     "number, without fine-tuning",
     VALIDATION: "accuracy at the clients on their own validation examples",
-    CHOSEN: "the server's model of the round with the best validation accuracy",
-    UP: "megabytes (10^6) from all clients in all rounds, then to them",
+    CHOSEN: "accuracy of the server's model of the round with the best validation accuracy",
+    UP: "megabytes (10^6 bytes) from all clients in all rounds, then to them",
 }
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row of a table: a name and the runs behind it, one for each seed."""
+    """One row of a table: its name and one run per seed."""
 
     name: str
     folders: tuple[RunFolder, ...]
@@ -45,12 +45,12 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Report:
-    """Tables of runs, and what is drawn beside them.
+    """Tables of runs and the rows to plot.
 
     Args:
-        folder: Where the text is kept.
-        text: The tables in Markdown, with their legend.
-        groups: The rows of each table, by the folder where its plot is kept.
+        folder: Folder of the text file.
+        text: Tables in Markdown, with their legend.
+        groups: Rows of each table, by the folder of its plot.
     """
 
     folder: Path
@@ -59,17 +59,17 @@ class Report:
 
 
 def report(paths: Sequence[Path]) -> str:
-    """A table of runs in Markdown; a plot of accuracy by round is written beside it.
+    """Summarize runs in a Markdown table, and plot their accuracy by round and their figures.
 
-    What the methods gave to be drawn becomes ``figures/NAME.png`` in the folder of every run.
+    Saved figures of the runs are drawn as ``figures/NAME.png`` in the folder of every run.
 
     Args:
-        paths: Folders of runs, or folders that hold some. The plot and the table go to the first,
-            as ``accuracy.png`` and ``report.md``. One folder of several settings or sweeps gives a
-            table for each, with its plot beside its rows.
+        paths: Folders of runs, or folders that contain runs. Table and plot are saved in the first
+            one as ``report.md`` and ``accuracy.png``. A single folder with several settings or
+            sweeps gives one table for each, with its plot in the folder of its rows.
 
     Raises:
-        FileNotFoundError: If a folder holds no run.
+        FileNotFoundError: If a folder contains no run.
         ValueError: If a file of a run is damaged.
         OSError: If a folder cannot be written.
     """
@@ -79,13 +79,13 @@ def report(paths: Sequence[Path]) -> str:
 
 
 def compose(paths: Sequence[Path]) -> Report:
-    """The report of runs, of which nothing is written.
+    """Compose the report of runs without writing files.
 
     Args:
         paths: As for :func:`report`.
 
     Raises:
-        FileNotFoundError: If a folder holds no run.
+        FileNotFoundError: If a folder contains no run.
         ValueError: If a file of a run is damaged.
     """
     rows = [row for path in paths for row in find(path)]
@@ -102,7 +102,7 @@ def compose(paths: Sequence[Path]) -> Report:
 
 
 def keep(composed: Report) -> None:
-    """Write a report and draw what belongs to it.
+    """Save a report and draw its plots and the figures of its runs.
 
     Raises:
         OSError: If a folder cannot be written.
@@ -113,13 +113,13 @@ def keep(composed: Report) -> None:
             plot(measured, folder / "accuracy.png")
         (composed.folder / "report.md").write_text(composed.text)
     except OSError as error:
-        raise OSError(f"the report cannot be kept in {composed.folder}: {error}") from error
+        raise OSError(f"the report cannot be saved in {composed.folder}: {error}") from error
     rows = [row for group in composed.groups.values() for row in group]
     draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
 
 
 def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow]]:
-    """The rows by the folder they stand in, if these are several; else all by ``path``."""
+    """The rows grouped by parent folder; a single group is assigned to ``path``."""
     groups: dict[Path, list[TableRow]] = {}
     for row in rows:
         groups.setdefault(row.folders[0].path.parent.parent, []).append(row)
@@ -127,17 +127,17 @@ def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow
 
 
 def find(path: Path) -> list[TableRow]:
-    """The rows below a folder, by path; those of a sweep in its own order.
+    """Find the rows below a folder, sorted by path, or in the order of their sweep.
 
-    Runs of one name, differing in their seeds, are one row.
+    Runs of one name with different seeds form one row.
 
     Raises:
-        FileNotFoundError: If there is no run.
+        FileNotFoundError: If the folder contains no run.
     """
     configs = [
         config
         for config in sorted(path.rglob("config.yaml"))
-        # a killed process may leave a draft of its folder, whose name begins with a dot
+        # a killed process may leave a draft of a run's folder, whose name begins with a dot
         if not any(part.startswith(".") for part in config.relative_to(path).parts)
     ]
     if not configs:
@@ -154,15 +154,15 @@ def _place(name: Path) -> tuple[str, int, str, int, str]:
 
 
 def _rank(folder: Path) -> int:
-    place = folder / "place"  # a sweep writes there which of its settings or rows this is
+    place = folder / "place"  # written by a sweep: number of the setting or row
     try:
         return int(place.read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a number nothing is lost
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # only the order depends on it
         return 0
 
 
 def _distinct(rows: Sequence[TableRow]) -> list[TableRow]:
-    """The rows, those of one name called by their paths."""
+    """The rows with unique names: rows of equal names are named by their paths."""
     names = [row.name for row in rows]
     return [
         row
@@ -173,10 +173,10 @@ def _distinct(rows: Sequence[TableRow]) -> list[TableRow]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float]:
-    """The numbers of one run that stand in a table, as far as it has them.
+    """The numbers of one run for a table, by column; columns without a number are left out.
 
     Args:
-        rows: All that the run measured.
+        rows: All measurements of the run.
     """
     if not rows:
         return {}
@@ -208,16 +208,17 @@ def _chosen(common: dict[tuple[int, str], float]) -> float | None:
     validation = {r: v for (r, name), v in common.items() if name == "validation/accuracy"}
     if not validation:
         return None
-    best = max(validation, key=lambda r: (validation[r], -r))  # of equal rounds, the first
+    best = max(validation, key=lambda r: (validation[r], -r))  # the first round in case of a tie
     return common.get((best, "holdout/accuracy"))
 
 
 def table(rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()) -> str:
-    """A Markdown table; columns in which no row has a number are left out.
+    """Format rows as a Markdown table; columns without any number are left out.
 
     Args:
-        rows: What stands in it.
-        known: Published numbers; those of its rows stand beside ours, with their sources below.
+        rows: Rows of the table.
+        known: Published numbers. Those of the table's rows are shown in columns next to the
+            measured ones, with their sources below the table.
     """
     known = [number for number in known if number.row in {row.name for row in rows}]
     summaries = {row.name: [summary(folder.rows()) for folder in row.folders] for row in rows}
@@ -244,7 +245,7 @@ def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> 
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return ""
-    if len(set(values)) == 1:  # one seed, or a count that no seed changes
+    if len(set(values)) == 1:  # one seed, or a number that does not depend on the seed
         return f"{values[0]:.4g}"
     return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
 

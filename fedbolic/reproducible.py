@@ -1,4 +1,4 @@
-"""Arithmetic on a GPU that a second run repeats: the one place where its flags are set."""
+"""Bit-reproducible arithmetic on GPUs; the only place where PyTorch's flags for it are set."""
 
 import contextlib
 import os
@@ -9,19 +9,20 @@ import torch
 from torch.backends import cudnn
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-"""The variable without which cuBLAS may sum in another order from call to call."""
+"""Environment variable that makes cuBLAS sum in the same order in every call."""
 
 
 @contextlib.contextmanager
 def reproducible(device: torch.device) -> Iterator[None]:
-    """A block in which operations on a CUDA device give the same bits every time.
+    """Context in which operations on a CUDA device give bit-identical results every time.
 
-    Deterministic algorithms, where PyTorch has them; an operation without one is a warning, not the
-    end of a run. cuDNN does not choose its algorithms by their time. Matrix products and
-    convolutions have the 24 bits of single precision, not the 11 of TF32. On a CPU nothing is set.
+    Deterministic algorithms are used where PyTorch has them; an operation without one gives a
+    warning instead of an error. cuDNN does not select algorithms by timing them. Matrix products
+    and convolutions use the 24-bit significand of single precision, not the 11 bits of TF32. On a
+    CPU, nothing is set.
 
     Args:
-        device: Where the block computes.
+        device: Device that the block computes on.
     """
     if device.type != "cuda":
         yield
@@ -42,10 +43,10 @@ def reproducible(device: torch.device) -> Iterator[None]:
 
 
 def arithmetic_of(device: torch.device) -> dict[str, Any]:
-    """A device as ``environment.json`` names it; of a GPU with its name and the flags in force.
+    """Describe a device for ``environment.json``, a GPU with its name and the current flags.
 
     Args:
-        device: Where a run computes.
+        device: Device that the run computes on.
     """
     if device.type != "cuda":
         return {"device": device.type}

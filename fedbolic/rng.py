@@ -1,4 +1,4 @@
-"""One seed, many named random streams."""
+"""Independent named random streams derived from one seed."""
 
 import contextlib
 import hashlib
@@ -11,15 +11,15 @@ import torch
 
 @dataclass(frozen=True)
 class Rng:
-    """A random stream with a name; it holds no position, so asking twice gives the same numbers.
+    """A named random stream without a position: every generator starts at its beginning.
 
-    Streams of different names are independent, and a stream depends on nothing but the seed and its
-    name: not on what was drawn before, the engine, or the order of the clients. That is why a run
-    that is killed and resumed draws the same numbers without any saved random state.
+    Streams of different names are independent. A stream depends only on the seed and its name, not
+    on earlier draws, the engine, or the order of the clients. Therefore a run that is killed and
+    resumed draws the same numbers without any saved random state.
 
     Args:
-        seed: The seed of the whole run.
-        path: The name, from the outermost to the innermost part.
+        seed: Seed of the whole run.
+        path: Name of the stream, from the outermost to the innermost part.
 
     Example:
         >>> rng = Rng(0)
@@ -33,30 +33,30 @@ class Rng:
     path: tuple[str | int, ...] = ()
 
     def at(self, *names: str | int) -> "Rng":
-        """The stream called ``names`` below this one."""
+        """The stream named ``names`` below this one."""
         return Rng(self.seed, self.path + names)
 
     def number(self) -> int:
-        """A 63-bit integer that only this seed and name give."""
-        # repr keeps ("a", 1) and ("a1",) apart, and "1" from 1
+        """A 63-bit hash of the seed and the name."""
+        # repr distinguishes ("a", 1) from ("a1",), and "1" from 1
         digest = hashlib.sha256(repr((self.seed, self.path)).encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
     def generator(self) -> torch.Generator:
-        """A fresh torch generator on the CPU, at the beginning of the stream."""
+        """A new torch generator on the CPU, at the beginning of the stream."""
         return torch.Generator().manual_seed(self.number())
 
     @contextlib.contextmanager
     def as_torch_global(self, device: torch.device) -> Iterator[Callable[[], bool]]:
-        """Torch's global random stream within the block: seeded at its begin, restored at its end.
+        """Seed torch's global random stream for the block, and restore it at the end.
 
-        Networks draw from it by ``torch.nn.functional.dropout`` and the like.
+        Functions such as ``torch.nn.functional.dropout`` draw from the global stream.
 
         Args:
-            device: Whose stream it is; that of the CPU is seeded and restored, too.
+            device: Device of the stream; the stream of the CPU is seeded and restored, too.
 
         Yields:
-            A function that tells if anything has been drawn so far.
+            A function that returns True if anything has been drawn so far.
 
         Example:
             >>> with Rng(0).as_torch_global(torch.device("cpu")) as drawn:
@@ -78,5 +78,5 @@ class Rng:
             yield lambda: not all(map(torch.equal, states(), begin))
 
     def numpy(self) -> np.random.Generator:
-        """A fresh numpy generator, at the beginning of the stream."""
+        """A new NumPy generator, at the beginning of the stream."""
         return np.random.default_rng(self.number())

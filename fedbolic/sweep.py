@@ -1,4 +1,4 @@
-"""Many runs of one configuration: the rows of a table, each with several seeds."""
+"""Sweeps: runs of many variants of one configuration, each with several seeds."""
 
 import difflib
 import itertools
@@ -16,11 +16,11 @@ from fedbolic.progress import ProgressBar
 from fedbolic.published import PublishedNumber, read_published, write_published
 
 TAKEN = {"seed", "name", "runs"}
-"""Settings of a run that follow from its place in the sweep."""
+"""Settings of a run that the sweep determines."""
 
 OUTDATED = "outdated"
-"""An empty file in the folder of a run that the sweep has yet to begin again: an interrupted
-``--overwrite`` goes on without it."""
+"""Marker file in the folder of a run that ``--overwrite`` has yet to replace, so that an
+interrupted sweep can continue without the option."""
 
 
 def sweep(
@@ -37,32 +37,36 @@ def sweep(
     jobs: int = 1,
     overwrite: bool = False,
 ) -> tuple[Path, list[str]]:
-    """Run every row with every seed; what is finished stays, what was stopped goes on.
+    """Run every row of a table with every seed; finished runs are kept, stopped runs resumed.
 
     Args:
-        base: The configuration that all rows share. On the command line, this file and
-            those of ``published`` may be named as seen from the sweep's own file.
-        rows: By the name of the row, the settings in which it differs: dotted option to value. A
-            row that names another class keeps the base's settings that the new class has too.
-        common: Settings in which all rows differ from the base; a row's own go before them.
-        grid: By option, the values that every row is run with, as a row for each combination: row
-            ``A`` becomes ``A lr=0.1``, ``A lr=0.3`` for the values of ``method.lr``.
-        seeds: Each row runs once with each.
-        published: Tables of published numbers: CSV files of row, setting, column, value, source.
-        settings: By its name in those files, what a setting has in common: every row runs in each,
-            in a folder RUNS/NAME/SETTING, with a table of its own.
-        name: Of the sweep; its folder is RUNS/NAME, with RUNS/NAME/ROW/seedSEED in it. By default
-            the stem of the configuration file, or "sweep".
-        runs: The folder of all runs.
-        jobs: Runs at the same time, each in a process of its own.
-        overwrite: Begin again with every run.
+        base: Configuration file that all rows share. On the command line, this path and those of
+            published may be relative to the sweep's own file.
+        rows: Settings in which each row differs from the base, by name of the row and dotted
+            option. A row that selects another class keeps those settings of the base that the new
+            class has, too.
+        common: Settings in which all rows differ from the base, by dotted option; a row's own
+            settings take precedence.
+        grid: Values to run every row with, by dotted option; each combination becomes a row. Two
+            values of method.lr turn the row "A" into "A lr=0.1" and "A lr=0.3".
+        seeds: Seeds, all different; every row runs once with each.
+        published: CSV files of published numbers, with the columns row, setting, column, value and
+            source.
+        settings: Common settings of each experimental setting, by its name in those files; they
+            take precedence over common. Every row runs in every setting, in the folder
+            RUNS/NAME/SETTING, and each setting gets its own table.
+        name: Name of the sweep, whose runs are saved in RUNS/NAME/ROW/seedSEED. Defaults to the
+            stem of the configuration file, or "sweep".
+        runs: Folder that contains all runs.
+        jobs: Number of runs at the same time, at least 1, each in its own process.
+        overwrite: Whether to repeat all runs.
 
     Returns:
-        The sweep's folder, and why runs stopped, if any did; the others went on to their end.
+        The sweep's folder, and the reasons of the runs that stopped; all other runs are finished.
 
     Raises:
-        SetupError: If a row is no configuration, which is said before anything is written; or if
-            an unlike run stands in its folder.
+        SetupError: If a row is not a valid configuration, or its folder holds a run with another
+            configuration; no run has been started then.
     """
     name = name or "sweep"
     folder = runs / name
@@ -90,7 +94,7 @@ def sweep(
 
 
 def _check(tasks: Iterable[tuple[list[str], Path]], *, overwrite: bool) -> None:
-    """Refuse a wrong row before the first one runs, then mark all that will be run again."""
+    """Refuse invalid rows before the first one runs, then mark the runs to be replaced."""
     there = []
     for arguments, path in tasks:
         built = build(run, arguments)
@@ -107,7 +111,7 @@ def _lay_out(
     tables: Mapping[str, Iterable[str]],
     numbers: Mapping[str, Sequence[PublishedNumber]],
 ) -> None:
-    """Make the folders of settings and rows, with their places in the table."""
+    """Create the folders of settings and rows, with their positions in the table."""
     for rank, (setting, table) in enumerate(tables.items()):
         for place, row in enumerate(table):
             (folder / setting / row).mkdir(exist_ok=True, parents=True)
@@ -120,10 +124,10 @@ def _lay_out(
 def _completed(
     base: str, rows: Mapping[str, dict[str, Any] | None], common: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Every row with what is common to all, unless it has its own word for it.
+    """Add the common settings to every row, without replacing the row's own.
 
-    A row that names another class takes of the common settings those that the class has, too, as it
-    does of the base's. What no class has is kept, to be refused.
+    A row that selects another class takes only those common settings that the class has, as with
+    the settings of the base. Settings that no class has are kept, so that they are refused later.
     """
     own = {row: settings or {} for row, settings in rows.items()}
     of_another_class = {
@@ -136,23 +140,23 @@ def _completed(
         known = _taken(base, {}, common).union(*taken.values())
         lost = {row: of_another_class[row] & (known - taken[row]) for row in own}
     return {
-        # own words first, as a class must be named before its settings
+        # the row's own settings first, because a class must be named before its settings
         row: settings | {k: v for k, v in common.items() if k not in {*settings, *lost[row]}}
         for row, settings in own.items()
     }
 
 
 def _taken(base: str, settings: Mapping[str, Any], options: Iterable[str]) -> set[str]:
-    """The options that the classes named in a configuration have; all, if that is a wrong one."""
+    """The options that the classes of a configuration have; all if the configuration is invalid."""
     try:
         asked = read_words(run, ["--config", base, *_words(settings)])
     except SetupError:
-        return set(options)  # it will be refused as a whole
+        return set(options)  # the configuration is refused later, with the full error
     return {option for option in options if _has(asked, option.split("."))}
 
 
 def _has(asked: Any, path: Sequence[str]) -> bool:
-    if not path or not isinstance(asked, dict):  # a choice that is open still may have it
+    if not path or not isinstance(asked, dict):  # an unset option may turn out to have it
         return True
     inner = asked.get("init_args", {}) if "class_path" in asked else asked
     return path[0] in inner and _has(inner[path[0]], path[1:])
@@ -161,7 +165,7 @@ def _has(asked: Any, path: Sequence[str]) -> bool:
 def _crossed(
     rows: Mapping[str, dict[str, Any]], grid: dict[str, list[Any]]
 ) -> dict[str, dict[str, Any]]:
-    """All rows with all combinations of the grid's values."""
+    """Combine all rows with all combinations of the grid's values."""
     crossed: dict[str, dict[str, Any]] = {}
     for row, settings in rows.items():
         for values in itertools.product(*grid.values()):
@@ -172,7 +176,7 @@ def _crossed(
 
 
 def _refuse_unclear(rows: Mapping[str, dict[str, Any]], seeds: Sequence[int]) -> None:
-    """Refuse what would give one folder to two runs, or another folder than the row's."""
+    """Refuse rows and seeds that would give two runs one folder, or a run another folder."""
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must differ from one another, got {list(seeds)}")
     _refuse_names("row", rows)
@@ -184,7 +188,7 @@ def _refuse_unclear(rows: Mapping[str, dict[str, Any]], seeds: Sequence[int]) ->
 def _refuse_names(kind: str, names: Iterable[object]) -> None:
     for name in names:
         if not isinstance(name, str) or name == ".." or Path(name).name != name:
-            raise ValueError(f"{kind} {name!r} must be named by a text that can name a folder")
+            raise ValueError(f"{kind} {name!r} must have a name that is a folder name")
 
 
 def _tasks(
@@ -194,7 +198,7 @@ def _tasks(
     name: str,
     runs: Path,
 ) -> Iterator[tuple[list[str], Path]]:
-    """The command-line words and the folder of every run."""
+    """Command-line arguments and folder of every run."""
     for seed in seeds:
         for setting, rows in tables.items():
             for row, settings in rows.items():
@@ -204,13 +208,13 @@ def _tasks(
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:
-    # a class that is named by its path has been built by now
+    # the parser may have built the class that a value names; plain converts the object back
     texts = {k: v if isinstance(v, str) else json.dumps(plain(v)) for k, v in settings.items()}
     return [f"--{option}={text}" for option, text in texts.items()]
 
 
 def _run_all(tasks: Sequence[tuple[list[str], Path]], jobs: int) -> list[str]:
-    """Do all runs; why some stopped, if they did."""
+    """Execute all runs, and return the reasons of those that stopped."""
     if jobs == 1:
         reasons = [_run_one(arguments, path) for arguments, path in tasks]
     else:
@@ -223,7 +227,7 @@ def _run_all(tasks: Sequence[tuple[list[str], Path]], jobs: int) -> list[str]:
 def _run_one(
     arguments: list[str], path: Path, callbacks: Sequence[object] | None = None
 ) -> str | None:
-    """Run one row with one seed; why it stopped, if it did."""
+    """Run one row with one seed, and return the reason if it stopped."""
     settings = build(run, arguments)
     callbacks = [ProgressBar(_title(path))] if callbacks is None else callbacks
     outdated = (path / OUTDATED).exists()
@@ -246,6 +250,6 @@ def _refuse_unlike(file: Path, config: str) -> None:
     changed = [line for line in difflib.ndiff(before, now) if line[0] in "-+"]
     if changed:
         raise SetupError(
-            f"{file.parent} holds a run of another configuration ({' '.join(changed[:4])}): "
+            f"{file.parent} holds a run with another configuration ({' '.join(changed[:4])}): "
             "replace it with --overwrite, or give the sweep another --name"
         )

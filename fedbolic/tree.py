@@ -1,7 +1,7 @@
 """Arithmetic on nested dicts of tensors, numbers and strings.
 
-Functions take and give new trees and leave their arguments untouched, but for one that ends in an
-underscore, as torch's do; tensors that need no change are passed on, not copied.
+Functions return new trees and do not modify their arguments, except for functions whose name ends
+in an underscore, as in torch. Tensors that need no change are passed on without a copy.
 """
 
 import math
@@ -15,20 +15,20 @@ from torch.nn import Parameter
 from fedbolic.types import Tree
 
 DEEPEST = 64
-"""A tree has no more levels."""
+"""Maximum depth of a tree."""
 
 TENSORS: tuple[type[Tensor], ...] = (Tensor, Parameter)
-"""Kinds of tensors that can be loaded again without running the code of others."""
+"""Tensor types that can be loaded without running foreign code."""
 
 MOST_PARTS = 100_000
-"""A tree has no more: one that holds the same branches again and again would hardly end."""
+"""Maximum number of branches and leaves, since a tree may repeat one branch exponentially often."""
 
 LARGEST = 2**1024
-"""An integer is below it in absolute value, as every float is."""
+"""Bound on the absolute value of integers, which every float satisfies, too."""
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Every leaf with its path, parts joined by ``/``, in the tree's own order.
+    """Iterate over all leaves with their paths, joined by ``/``, in the order of the tree.
 
     Example:
         >>> list(leaves({"a": {"b": 1}, "c": 2}))
@@ -42,13 +42,13 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def find_tree_fault(x: object) -> str | None:
-    """The reason for which something is no tree that can be saved and sent; ``None`` if it is one.
+    """The reason why an object is not a tree that can be saved and sent; ``None`` if it is one.
 
-    Paths must be unique, so no name holds a ``/``. Numbers are Python's own, as those of other
-    packages cannot be loaded without running their code.
+    Names must not contain ``/``, so that paths are unique. Numbers must be of Python's own types,
+    because those of other packages cannot be loaded without running their code.
 
     Args:
-        x: Anything, from anybody.
+        x: Any object, possibly from an untrusted party.
 
     Example:
         >>> find_tree_fault({"a": {"b": torch.zeros(2)}}), find_tree_fault({"a/b": 1})
@@ -71,7 +71,7 @@ def find_tree_fault(x: object) -> str | None:
             if not is_text(name) or "/" in name:
                 return f"a name in a tree is a text without '/', got {name!r:.80}"
         pending += [(branch, depth + 1) for branch in value.values()]
-    return None if isinstance(x, dict) else f"it is no dict but {type(x).__name__}"
+    return None if isinstance(x, dict) else f"it is not a dict but {type(x).__name__}"
 
 
 def _find_leaf_fault(leaf: object) -> str | None:
@@ -83,13 +83,13 @@ def _find_leaf_fault(leaf: object) -> str | None:
         return None
     kind = type(leaf)
     return (
-        f"a tree holds tensors, Python's numbers below 2 ** 1024 and texts, got {leaf!r:.80} of "
+        f"a tree holds tensors, Python's numbers below 2 ** 1024 and strings, got {leaf!r:.80} of "
         f"{kind.__module__}.{kind.__qualname__}"
     )
 
 
 def is_text(value: object) -> bool:
-    """True for a text that can be encoded: half of a surrogate pair is no character."""
+    """True for a string that can be encoded; a lone surrogate, for example, cannot."""
     if type(value) is not str:
         return False
     try:
@@ -105,15 +105,15 @@ def tensors(tree: Tree) -> dict[str, Tensor]:
 
 
 def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
-    """``function`` applied to corresponding leaves.
+    """Apply ``function`` to corresponding leaves.
 
     Args:
-        function: Takes one leaf of every tree.
-        tree: The tree whose names are used.
-        *others: Trees of the same names.
+        function: Function of one leaf of every tree.
+        tree: First tree, which determines the order of names.
+        *others: Trees with the same names.
 
     Raises:
-        ValueError: If the trees do not have the same names.
+        ValueError: If the names of the trees differ.
 
     Example:
         >>> map(lambda x, y: x + y, {"a": {"b": 1}}, {"a": {"b": 2}})
@@ -133,12 +133,12 @@ def map(function: Callable, tree: Tree, *others: Tree) -> Tree:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """``function`` applied to the tensors; numbers and strings stay."""
+    """Apply ``function`` to all tensors; numbers and strings are kept."""
     return map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def part(x: Tree, prefix: str) -> Tree:
-    """Entries whose names begin with ``prefix``, by the rest of the name.
+    """Select the entries whose names begin with ``prefix``, and remove the prefix.
 
     Example:
         >>> part({"body.0": 1, "head": 2}, "body.")
@@ -180,13 +180,13 @@ def clone(x: Tree) -> Tree:
 
 
 def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) -> Tree:
-    """The tree on ``device``, its floating tensors as ``dtype`` if that is floating, too."""
+    """Move a tree to ``device``; floating tensors get ``dtype`` if that is a floating type."""
     dtype = dtype if dtype and dtype.is_floating_point else None
     return map_tensors(lambda a: a.to(device, dtype if a.is_floating_point() else None), x)
 
 
 def is_finite(x: Tree) -> bool:
-    """True if no leaf holds NaN or an infinity."""
+    """True if no leaf contains NaN or an infinity."""
     return all(
         _is_finite(leaf) if isinstance(leaf, Tensor) else math.isfinite(leaf)
         for _, leaf in leaves(x)
@@ -195,7 +195,7 @@ def is_finite(x: Tree) -> bool:
 
 
 def _is_finite(x: Tensor) -> bool:
-    # a finite sum has finite terms, and takes one pass; that of finite terms may overflow
+    # a finite sum, computed in one pass, implies finite terms; a sum of finite terms may overflow
     return bool(x.sum().isfinite()) or bool(x.isfinite().all())
 
 
@@ -213,7 +213,7 @@ def norm(x: Tree) -> Tensor:
 
 
 def num_bytes(x: Tree) -> int:
-    """The size of a tree on the wire: tensors as they are, numbers as 8 bytes, strings as UTF-8."""
+    """Size of a tree on the wire in bytes: tensors uncompressed, numbers 8 bytes, strings UTF-8."""
     total = 0
     for _, leaf in leaves(x):
         if isinstance(leaf, Tensor):
@@ -224,7 +224,7 @@ def num_bytes(x: Tree) -> int:
 
 
 def signature(x: Tree) -> dict[str, str]:
-    """Form of a tree by path: ``dtype[shape]`` of a tensor, or the type of another leaf.
+    """The types of a tree's leaves by path: ``dtype[shape]`` for tensors, else the type's name.
 
     Example:
         >>> signature({"a": torch.zeros(2, 3), "n": 1})

@@ -1,4 +1,4 @@
-"""Trees as bytes on a disk: torch's own format takes twice as many where tensors are small."""
+"""Compact serialization of trees; torch's own format takes twice the bytes for small tensors."""
 
 import io
 import json
@@ -12,17 +12,17 @@ from torch import Tensor
 from fedbolic.types import Tree
 
 FOREIGN = "torch.save"
-"""Stands for a tensor that is not dense, in the format of torch."""
+"""Marker of a tensor that is not dense and is stored in torch's own format."""
 
 
 def tree_to_bytes(tree: Tree) -> bytes:
-    """A tree as bytes, to the last bit: a length, JSON, and the tensors' bytes.
+    """Serialize a tree losslessly: the length of the JSON part, JSON, and the tensors' bytes.
 
     Args:
-        tree: Of dicts, tensors, numbers and strings.
+        tree: Tree of dicts, tensors, numbers and strings.
 
     Raises:
-        ValueError: If it holds something else than tensors, numbers and strings.
+        ValueError: If the tree holds anything but tensors, numbers and strings.
     """
     buffers: list[bytes] = []
 
@@ -36,7 +36,7 @@ def tree_to_bytes(tree: Tree) -> bytes:
         if isinstance(value, str | int | float):
             return value
         raise ValueError(
-            "a tree holds tensors, numbers and strings by names that are strings, and this "
+            "a tree holds tensors, numbers and strings by names that are strings, but this "
             f"one a {type(value).__name__}: {value!r:.80}"
         )
 
@@ -45,10 +45,10 @@ def tree_to_bytes(tree: Tree) -> bytes:
 
 
 def tree_from_bytes(content: bytes) -> Tree:
-    """The tree that :func:`tree_to_bytes` made these bytes of; nothing in them is run.
+    """Deserialize the output of :func:`tree_to_bytes` without running code in it.
 
     Args:
-        content: As it was made: whoever reads it from a disk checks that.
+        content: Unaltered output of :func:`tree_to_bytes`; the caller verifies checksums.
 
     Example:
         >>> tree_from_bytes(tree_to_bytes({"a": {"n": 2**70}, "x": torch.tensor([True])}))
@@ -71,7 +71,7 @@ def tree_from_bytes(content: bytes) -> Tree:
         dtype = getattr(torch, name)
         num_bytes = math.prod(shape) * dtype.itemsize
         position += num_bytes
-        flat = torch.empty(num_bytes, dtype=torch.uint8)  # aligned as any other tensor
+        flat = torch.empty(num_bytes, dtype=torch.uint8)  # a new tensor, for alignment
         if num_bytes:
             flat.copy_(torch.frombuffer(data, dtype=torch.uint8, count=num_bytes, offset=start))
         return flat.view(dtype).as_strided(shape, stride).to(device)
@@ -80,12 +80,12 @@ def tree_from_bytes(content: bytes) -> Tree:
 
 
 def _written(value: Tensor) -> tuple[bytes, list[Any]]:
-    """The bytes of a tensor in the order of its strides, which stay: others may round differently.
+    """The bytes of a tensor in storage order, and its dtype, shape, strides and device.
 
-    With them its form: dtype, shape, strides and device.
+    Strides are kept because operations may round differently with other strides.
     """
     if value.layout is not torch.strided or value.is_quantized or value.is_conj() or value.is_neg():
-        file = io.BytesIO()  # rare, so that a kilobyte more is no matter
+        file = io.BytesIO()  # torch.save adds a kilobyte, but such tensors are rare
         torch.save(value, file)
         return file.getvalue(), [FOREIGN, len(file.getvalue())]
     dense = value.detach().clone(memory_format=torch.preserve_format).cpu()

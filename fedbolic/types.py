@@ -1,4 +1,4 @@
-"""Names for the values that travel through the house."""
+"""Types shared by the whole code base."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 Tree: TypeAlias = dict[str, Any]
-"""A nested dict whose leaves are tensors, numbers and strings: state, message, payload, memory.
+"""A nested dict of tensors, numbers and strings: a state, message or payload.
 
-Bytes travel as uint8 tensors. Nothing else may be in a tree, so that saving, counting bytes and
-sending need no code of the method's.
+Bytes are stored as uint8 tensors. No other leaves are allowed, so that saving, sending and counting
+bytes need no code from the method.
 """
 
 Params: TypeAlias = dict[str, Tensor]
@@ -18,14 +18,15 @@ Params: TypeAlias = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Meta:
-    """All that every party of a federation may know before the first round.
+    """Facts about a federation that every party knows before the first round.
 
-    It travels with every request and is a key of caches, so nothing in it grows with the clients.
+    It is sent with every request and used as a cache key, so its size must not depend on the number
+    of clients.
 
     Args:
-        num_classes: Labels are the integers below it.
+        num_classes: Number of classes; labels are ``0 .. num_classes - 1``.
         input_shape: Shape of one example, without a batch axis.
-        num_clients: Of the federation, whether they take part in a round or not.
+        num_clients: Number of clients in the federation, not in a round.
     """
 
     num_classes: int

@@ -1,19 +1,19 @@
-"""YAML in which nothing is said twice, refers to itself or grows without bound."""
+"""Checks of YAML against repeated keys, self-reference and unbounded expansion."""
 
 from dataclasses import dataclass, field
 
 import yaml
 
 DEPTH = 100
-"""Of what is nested; no configuration comes near, and a parser that recurses would break."""
+"""Maximum nesting depth, far above any real configuration; recursive parsers fail on more."""
 
 SIZE = 100_000
-"""Values of a text, those that it repeats by an alias counted every time."""
+"""Maximum number of values, with aliased values counted at every use."""
 
 
 @dataclass
 class _Open:
-    """A list or table whose end has not been read yet."""
+    """A list or table that is still being parsed."""
 
     anchor: str | None
     is_table: bool
@@ -22,7 +22,7 @@ class _Open:
     keys: set[str] = field(default_factory=set)
 
     def add(self, key: str | None, size: int, mark: yaml.Mark) -> None:
-        """One more value or key; ``None`` is a key that is no plain text."""
+        """Count one more value or key; ``key`` is ``None`` for a list or table."""
         if self.is_table and self.num_values % 2 == 0 and key is not None:
             if key in self.keys:
                 raise _refused(f"the key {key!r} stands here for the second time", mark)
@@ -30,14 +30,14 @@ class _Open:
         self.num_values += 1
         self.size += size
         if self.size > SIZE:
-            raise _refused(f"more than {SIZE} values, those of aliases counted every time", mark)
+            raise _refused(f"more than {SIZE} values with aliases expanded", mark)
 
 
 def refuse_unclear(text: str) -> None:
-    """Refuse a key that stands twice in a table, and what a parser would never finish.
+    """Refuse YAML with repeated keys, or too large to parse once aliases are expanded.
 
     Raises:
-        YAMLError: Naming it with its line; also if the text is no YAML.
+        YAMLError: If the text is refused or is not YAML; the message gives the line.
 
     Example:
         >>> refuse_unclear("{lr: 0.1, rounds: 3, lr: 0.2}")

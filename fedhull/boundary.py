@@ -1,4 +1,4 @@
-"""Classifiers that a server trains on points, as trees of numbers that clients apply."""
+"""Decision boundaries that the server trains on points and the clients apply."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -19,17 +19,22 @@ from fedhull.reference import Reference
 from fedhull.svm import Loss
 
 NUM_CURVE, FAR = 200, 12.0
-"""Points of a curve that is drawn, and how far it is followed, in units of length."""
+"""Points of a drawn curve, and half the length of a drawn geodesic, in units of length."""
 
 
 class Boundary(ABC):
-    """A recipe for decision boundaries; what is learned is a tree of float64 tensors."""
+    """Training algorithm for decision boundaries; parameters are a tree of float64 tensors."""
 
     @abstractmethod
     def fit(
         self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
     ) -> Tree:
-        """Parameters of a boundary of two or more classes, numbered from 0 without gaps.
+        """Parameters of the boundaries between two or more classes, numbered from 0 without gaps.
+
+        Args:
+            points: Points of the Poincare disc.
+            labels: Their classes.
+            c: Minus the curvature, above 0.
 
         Raises:
             ValueError: If a class has no point.
@@ -39,22 +44,22 @@ class Boundary(ABC):
     def log_odds(
         self, learned: Tree, points: Float[np.ndarray, "n 2"], *, c: float
     ) -> Float[np.ndarray, "n num_classes"]:
-        """The log-odds of every class; the largest is the prediction."""
+        """Log-odds of each class; the class with the largest is the prediction."""
 
     @abstractmethod
     def curves(self, learned: Tree, *, c: float) -> list[Float[np.ndarray, "m 2"]]:
-        """Zero curve of the score of each class, as points; one curve if there are two classes."""
+        """Points on the decision boundary of each class; one boundary if there are two classes."""
 
 
 @dataclass(frozen=True)
 class HyperbolicBoundary(Boundary):
-    """Geodesic boundaries: :class:`fedhull.classifier.HyperbolicSVC`.
+    """Geodesic boundaries of :class:`fedhull.classifier.HyperbolicSVC`.
 
     Args:
-        C: The price of a violated margin, above 0: lambda of the paper.
-        loss: ``squared_hinge`` as the authors' code, or ``hinge`` as their Eq. (7).
-        pairs: Candidates for a reference point, at least 1.
-        reference: Pairs of corners, or the hulls' own distance (``exact``).
+        C: Penalty of a violated margin, above 0: lambda of the paper.
+        loss: ``squared_hinge`` as in the authors' code, or ``hinge`` as in their Eq. (7).
+        pairs: Number of candidate reference points, at least 1.
+        reference: Nearest pairs of corners (``vertices``) or of points of the hulls (``exact``).
     """
 
     C: float = 0.1
@@ -97,12 +102,12 @@ class HyperbolicBoundary(Boundary):
 
 @dataclass(frozen=True)
 class EuclideanBoundary(Boundary):
-    """Straight boundaries in the coordinates of the disc: what the paper compares with.
+    """Straight boundaries in the coordinates of the disc, the paper's Euclidean baseline.
 
-    Linear support vector machines with an intercept, one class against the rest, and Platt scaling.
+    They are one-vs-rest linear support vector machines with an intercept, and Platt scaling.
 
     Args:
-        C: The price of a violated margin, above 0.
+        C: Penalty of a violated margin, above 0.
     """
 
     C: float = 0.1
@@ -144,7 +149,7 @@ class EuclideanBoundary(Boundary):
             strict=True,
         ):
             near = -offset * normal / (normal @ normal)
-            half = np.sqrt(max(0.999 / c - near @ near, 0))  # a line that misses the disc is a dot
+            half = np.sqrt(max(0.999 / c - near @ near, 0))  # a line outside the disc is a dot
             near *= min(1.0, 0.999 / c**0.5 / max(np.linalg.norm(near), 1e-300))
             across = np.array([-normal[1], normal[0]]) / np.linalg.norm(normal)
             lines.append(near + np.linspace(-half, half, NUM_CURVE)[:, None] * across)
@@ -156,7 +161,7 @@ def _tree(**arrays: np.ndarray) -> Tree:
 
 
 def _scaled(found: np.ndarray, learned: Tree) -> np.ndarray:
-    """Log-odds of every class; of two, those of the first are minus those of the second."""
+    """Log-odds of each class; for two classes, the first has minus those of the second."""
     platt = learned["platt"].double().cpu().numpy()
     odds = found * platt[:, 0] + platt[:, 1]
     return np.concatenate([-odds, odds], axis=1) if odds.shape[1] == 1 else odds

@@ -1,4 +1,4 @@
-"""The same classifiers with all points in one place: what federation is compared with."""
+"""Centralized baselines: the same classifiers, trained on all clients' points."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,19 +23,19 @@ from fedhull.hull import hull
 
 @dataclass(frozen=True)
 class Central(Method):
-    """No federated method: every client sends its points, and the server trains on all of them.
+    """Centralized training: every client sends its points, and the server trains on all of them.
 
-    CP and CE of the paper's tables; with ``hulls``, CH-CP and CH-CE.
+    These are CP and CE of the paper's tables; with ``hulls``, CH-CP and CH-CE.
 
     Args:
-        boundary: What is trained.
-        hulls: Train on all points (``none``), on the corners of every class's hull (``once``), or
-            on these as the authors' code returns them, which has the corner farthest from the
-            origin twice (``released``).
+        boundary: Classifier to train.
+        hulls: Train on all points (``none``), on the corners of each class's hull (``once``), or on
+            the corners as the authors' code returns them, which repeats the corner farthest from
+            the origin (``released``).
         c: Minus the curvature, above 0.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is outside its range.
 
     References:
         Prakash et al. (2024), Sec. 6.1 and Table 2, arXiv:2308.06895.

@@ -1,4 +1,4 @@
-"""The hyperbolic support vector machine as a scikit-learn estimator, and tables into the ball."""
+"""Scikit-learn estimators: a hyperbolic support vector machine, and a map into the ball."""
 
 from collections.abc import Iterator
 
@@ -19,29 +19,29 @@ from fedhull.svm import Loss, Normal, fit_normal
 
 
 class HyperbolicSVC(ClassifierMixin, BaseEstimator):
-    r"""A support vector machine with geodesic decision boundaries in the Poincare ball.
+    r"""Support vector machine with geodesic decision boundaries in the Poincare ball.
 
     .. math:: f(x) = \langle \log_p x, w \rangle
 
-    The reference point p is the midpoint of a nearest pair of corners of the two classes' hulls, of
-    ``pairs`` candidates the one with the best training accuracy; w solves the problem of
-    :func:`fedhull.svm.fit_normal` in the tangent space at p. Several classes: one against the rest,
-    and the most probable one after Platt scaling.
+    The candidates for the reference point p are the midpoints of the ``pairs`` nearest pairs of
+    corners of the two classes' hulls; the one with the best training accuracy is chosen. The normal
+    w solves the problem of :func:`fedhull.svm.fit_normal` in the tangent space at p. Three or more
+    classes are trained one-vs-rest; the prediction is the most probable class after Platt scaling.
 
     Args:
-        C: The price of a violated margin, above 0: lambda of the paper.
-        loss: ``squared_hinge`` as the authors' code, or ``hinge`` as their Eq. (7).
-        pairs: Candidates for the reference point, at least 1.
-        reference: Pairs of corners (``vertices``), or of the hulls themselves (``exact``, in the
+        C: Penalty of a violated margin, above 0: lambda of the paper.
+        loss: ``squared_hinge`` as in the authors' code, or ``hinge`` as in their Eq. (7).
+        pairs: Number of candidates for the reference point, at least 1.
+        reference: Pairs of corners (``vertices``), or of points of the hulls (``exact``, in the
             plane).
         c: Minus the curvature, above 0.
 
     Attributes:
         classes_: The classes in ascending order.
-        points_: A reference point for every class; of two classes, for the second alone.
-        normals_: The normals w there.
-        platt_: Slope and intercept of the log-odds for each.
-        gap_: The largest duality gap of a normal, over its objective.
+        points_: One reference point per class; for two classes, only that of the second.
+        normals_: The normals w at these points.
+        platt_: Slope and intercept of the log-odds at each of these points.
+        gap_: Largest ratio of a duality gap to its objective.
 
     References:
         Prakash et al. (2024), Sec. 3 and App. H, arXiv:2308.06895.
@@ -67,15 +67,15 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
         self.reference: Reference = reference
 
     def fit(self, X, y) -> "HyperbolicSVC":
-        """Find reference points and normals.
+        """Train the reference points, normals and Platt scaling.
 
         Args:
             X: Points of the ball.
             y: Their classes.
 
         Raises:
-            ValueError: If there is one class only, a point lies outside the ball, or a setting is
-                out of range.
+            ValueError: If there is only one class, a point lies outside the ball, or a setting is
+                outside its range.
         """
         check.positive(C=self.C, c=self.c)
         check.at_least(1, pairs=self.pairs)
@@ -85,7 +85,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"there must be two classes at least, got one class, {self.classes_[0]}: a class "
+                f"there must be at least two classes, got one class, {self.classes_[0]}: a class "
                 "without points cannot be told apart"
             )
         found = list(self._fit_each(X, codes))
@@ -98,7 +98,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
     def _fit_each(
         self, X: np.ndarray, codes: Int[np.ndarray, " n"]
     ) -> Iterator[tuple[np.ndarray, Normal, tuple[float, float]]]:
-        """Reference point, normal and scaling of every class against the rest."""
+        """Reference point, normal and Platt scaling of each class against the rest."""
         binary = len(self.classes_) == 2
         corners = [X[codes == k] for k in range(len(self.classes_))]
         corners = [points[extreme_points(points, c=self.c)] for points in corners]
@@ -118,12 +118,12 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
                 accuracy = float(np.mean((found > 0) == positive))
                 if accuracy > best_accuracy:
                     best, best_accuracy = (point, normal, found), accuracy
-            assert best is not None  # there is a pair at least
+            assert best is not None  # there is at least one candidate
             point, normal, found = best
             yield point, normal, platt_scaling(found, positive, shift=not binary)
 
     def decision_function(self, X) -> Float[np.ndarray, "*scores"]:
-        """Scores <log_p x, w> of the second class of two; else the log-odds of every class.
+        """Scores <log_p x, w> of the second of two classes, or log-odds of three or more classes.
 
         Args:
             X: Points of the ball.
@@ -135,7 +135,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
         return raw[:, 0] if len(self.classes_) == 2 else raw * self.platt_[:, 0] + self.platt_[:, 1]
 
     def predict(self, X) -> np.ndarray:
-        """The class of every point.
+        """Predicted class of each point.
 
         Args:
             X: Points of the ball.
@@ -144,7 +144,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
         return self.classes_[(found > 0).astype(int) if found.ndim == 1 else found.argmax(axis=1)]
 
     def predict_proba(self, X) -> Float[np.ndarray, "n num_classes"]:
-        """The probability of every class after Platt scaling, in proportion.
+        """Probability of each class after Platt scaling, normalized to sum to 1.
 
         Args:
             X: Points of the ball.
@@ -160,12 +160,12 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
 def tangents(
     X: Float[np.ndarray, "n dim"], points: Float[np.ndarray, "k dim"], *, c: float = 1.0
 ) -> Float[np.ndarray, "k n dim"]:
-    """The logarithms of points at every reference point.
+    """Logarithms of points at each reference point.
 
     Args:
         X: Points of the ball.
-        points: Where the tangent spaces are.
-        c: Minus the curvature.
+        points: Reference points, the base points of the tangent spaces.
+        c: Minus the curvature, above 0.
     """
     return Poincare(c).logmap(torch.from_numpy(points)[:, None], torch.from_numpy(X)).numpy()
 
@@ -177,25 +177,25 @@ def scores(
     *,
     c: float = 1.0,
 ) -> Float[np.ndarray, "n k"]:
-    """The scores <log_p x, w> of every hyperplane.
+    """Scores <log_p x, w> of points for each hyperplane.
 
     Args:
         X: Points of the ball.
         points: Reference points p.
-        normals: Normals w there.
-        c: Minus the curvature.
+        normals: Normals w at these points.
+        c: Minus the curvature, above 0.
     """
     return np.einsum("knd,kd->nk", tangents(X, points, c=c), normals)
 
 
 class ToBall(TransformerMixin, BaseEstimator):
-    r"""Maps any table into the Poincare ball, rows as tangent vectors at the origin.
+    r"""Transformer of table rows into the Poincare ball, as tangent vectors at the origin.
 
     .. math:: x = \exp_0(\text{scale} \cdot v)
 
     Args:
-        scale: Of the rows, above 0: at distance 20 or so from the origin the ball of doubles ends
-            for most purposes.
+        scale: Factor of the rows, above 0; in double precision, points farther than about 20 from
+            the origin are rarely usable.
         c: Minus the curvature, above 0.
 
     Example:
@@ -208,7 +208,7 @@ class ToBall(TransformerMixin, BaseEstimator):
         self.scale, self.c = scale, c
 
     def fit(self, X, y=None) -> "ToBall":
-        """Look at the number of columns only.
+        """Check the settings and record the number of columns.
 
         Args:
             X: A table.
@@ -220,10 +220,10 @@ class ToBall(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X) -> Float[np.ndarray, "n dim"]:
-        """The points of the ball.
+        """Map rows to points of the ball.
 
         Args:
-            X: A table of as many columns as at the fit.
+            X: A table with the same number of columns as in ``fit``.
         """
         check_is_fitted(self, "n_features_in_")
         X = np.asarray(validate_data(self, X, dtype=np.float64, reset=False))

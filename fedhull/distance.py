@@ -1,4 +1,4 @@
-"""Hyperbolic distances of arrays, without the cost of a tensor for each few points."""
+"""Hyperbolic distances between NumPy points, without the overhead of tensors for small arrays."""
 
 import numpy as np
 from jaxtyping import Float
@@ -7,14 +7,14 @@ from jaxtyping import Float
 def sinh_half_distance(
     x: Float[np.ndarray, "*#batch dim"], y: Float[np.ndarray, "*#batch dim"], *, c: float = 1.0
 ) -> Float[np.ndarray, "*#batch"]:
-    r"""The hyperbolic sine of half the distance, over the root of c: it orders as distances do.
+    r"""Hyperbolic sine of half the distance over the root of c, a monotonic function of distance.
 
     .. math:: \frac{1}{\sqrt c} \sinh \frac{\sqrt c \, d(x, y)}{2}
         = \frac{|x - y|}{\sqrt{(1 - c |x|^2)(1 - c |y|^2)}}
 
     Args:
-        x: Of the open Poincare ball.
-        y: The others; both broadcast.
+        x: Points of the open Poincare ball.
+        y: Other points, which broadcast with ``x``.
         c: Minus the curvature, 0 or more.
 
     Example:
@@ -28,11 +28,11 @@ def sinh_half_distance(
 def poincare_distance(
     x: Float[np.ndarray, "*#batch dim"], y: Float[np.ndarray, "*#batch dim"], *, c: float = 1.0
 ) -> Float[np.ndarray, "*#batch"]:
-    """The distance itself.
+    """Geodesic distance in the Poincare ball.
 
     Args:
-        x: Of the open Poincare ball.
-        y: The others; both broadcast.
+        x: Points of the open Poincare ball.
+        y: Other points, which broadcast with ``x``.
         c: Minus the curvature, above 0.
 
     Example:
@@ -44,5 +44,5 @@ def poincare_distance(
 
 
 def _square(x: np.ndarray) -> np.ndarray:
-    """The squared norm; numpy's own sum is slow along a short axis."""
+    """Squared norm along the last axis, where NumPy's ``sum`` is slow if the axis is short."""
     return np.einsum("...d,...d->...", x, x)

@@ -1,4 +1,4 @@
-"""The three exchanges of FedHull: sizes, hulls, names."""
+"""The three exchanges of a FedHull round: sizes, hulls, names."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from fedhull.quantise import PolarGrid
 from fedhull.transmit import decode_hulls, encode_hulls, num_symbols
 
 PUBLIC = ("exchange", "num_classes", "num_labels", "modulus", "capacity", "model")
-"""What of the state everybody may know."""
+"""Entries of the server state that every client may know."""
 
 
 class HullExchange(Phase):
-    """One exchange of the round."""
+    """Base class of the exchanges of a round."""
 
     @property
     @override
@@ -50,8 +50,8 @@ def message_to(server_state: Tree, client_id: int) -> Tree:
     """Public entries of the server state, and the client's place in the order of labels.
 
     Args:
-        server_state: The server's.
-        client_id: To whom.
+        server_state: State of the server.
+        client_id: Client that receives the message.
     """
     message = {name: server_state[name] for name in PUBLIC if name in server_state}
     if client_id == HOLDOUT:
@@ -62,27 +62,27 @@ def message_to(server_state: Tree, client_id: int) -> Tree:
 
 
 def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:
-    """The points and labels of a split in double precision.
+    """Points, in double precision, and labels of a split.
 
     Args:
-        split: Of a client.
+        split: One split of a client.
     """
     examples = split.all()
     return points_of(examples), examples["y"].cpu().numpy()
 
 
 def points_of(examples: Params) -> Float[np.ndarray, "n 2"]:
-    """The points of examples in double precision."""
+    """Points of examples in double precision."""
     return examples["x"].double().cpu().numpy()
 
 
 @dataclass(frozen=True)
 class Sizes(HullExchange):
-    """Every client's number of bins, of which only the sum matters; and what they would tell.
+    """First exchange: the sum of the clients' bin counts; metrics report what the bins would leak.
 
     Args:
-        grid: The bins.
-        min_count: Points that a bin must hold to be revealed.
+        grid: Polar grid of bins.
+        min_count: Points that a bin must hold to be revealed, at least 1.
     """
 
     grid: PolarGrid
@@ -124,20 +124,20 @@ class Sizes(HullExchange):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         capacity = int(total.payload["size"])
         if not capacity:
-            raise RunStoppedError("no client reveals a bin: lower min_count, or enlarge epsilon")
+            raise RunStoppedError("no client reveals a bin: decrease min_count or increase epsilon")
         return server_state | {"exchange": "hulls", "capacity": capacity}
 
 
 @dataclass(frozen=True)
 class Hulls(HullExchange):
-    """Power sums of labelled bins, from whose sum the server reads the hulls, and learns.
+    """Second exchange: power sums of labelled bins, decoded to hulls; the server trains on them.
 
     Args:
-        grid: The bins.
-        code: Labels of classes in bins.
-        grouping: How hulls are put together.
-        boundary: What is trained on them.
-        modulus: The field.
+        grid: Polar grid of bins.
+        code: Code of the labels.
+        grouping: Rule that groups hulls by class.
+        boundary: Classifier to train on the groups.
+        modulus: Prime order of the field.
     """
 
     grid: PolarGrid
@@ -190,7 +190,7 @@ class Hulls(HullExchange):
             groups = self._grouped(bins, labels, server_state)
             points, groups_of_points = self.grid.decode(bins), groups[labels]
             model = self.boundary.fit(points, groups_of_points, c=self.grid.c)
-        except ValueError as error:  # nothing is decoded, or a class is absent
+        except ValueError as error:  # the sums cannot be decoded, or a class is absent
             raise RunStoppedError(str(error)) from error
         hulls = {"bins": bins, "labels": labels, "groups": groups_of_points}
         return server_state | {
@@ -202,14 +202,14 @@ class Hulls(HullExchange):
     def read(
         self, sums: Int[Tensor, "n limbs"], num_labels: int
     ) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
-        """The bins of all hulls, each with its label.
+        """Bins of all hulls, each with its label.
 
         Args:
-            sums: Of all clients.
-            num_labels: Labels that there are.
+            sums: Sum of all clients' power sums, as limbs.
+            num_labels: Number of labels.
 
         Raises:
-            DecodingError: If they are no sum of what clients may send.
+            DecodingError: If honest clients could not have sent summands with this sum.
         """
         found = decode_hulls(from_limbs(sums), num_bins=self.grid.num_bins, modulus=self.modulus)
         pairs = [
@@ -221,7 +221,7 @@ class Hulls(HullExchange):
         return bins, labels
 
     def _grouped(self, bins: np.ndarray, labels: np.ndarray, server_state: Tree) -> np.ndarray:
-        """The group of every label; of labels that nobody used, -1."""
+        """Group of each label; -1 for labels that no client used."""
         used, num_classes = np.unique(labels), server_state["num_classes"]
         hulls = [self.grid.decode(bins[labels == label]) for label in used]
         found = self.grouping.groups(
@@ -239,11 +239,11 @@ class Hulls(HullExchange):
 
 @dataclass(frozen=True)
 class Names(HullExchange):
-    """Names of the groups: each client keeps its own, and votes for the server's test set.
+    """Third exchange: each client names the groups for itself, and votes on names for the server.
 
     Args:
-        boundary: What was trained.
-        c: Minus the curvature.
+        boundary: The classifier that the server trained.
+        c: Minus the curvature, above 0.
     """
 
     boundary: Boundary
@@ -264,7 +264,7 @@ class Names(HullExchange):
         np.add.at(agreement, (groups, labels), 1)
         names = match_labels(agreement)
         votes = np.zeros(agreement.shape, dtype=np.int64)
-        known = agreement.sum(axis=0)[names] > 0  # it cannot name what it does not have
+        known = agreement.sum(axis=0)[names] > 0  # a client votes only for classes that it has
         votes[np.flatnonzero(known), names[known]] = 1
         update = Update({"votes": torch.from_numpy(votes)}, float(client.size))
         return update, client_state | {"own_names": torch.from_numpy(names)}

@@ -8,17 +8,17 @@ from scipy.spatial import ConvexHull, QhullError
 from fedhull.hull import hull, klein, require_ball
 
 QHULL_DIM = 6
-"""Above it Qhull's time explodes, and one linear program for each point is faster."""
+"""Largest dimension for Qhull; above it, one linear program per point is faster."""
 
 
 def extreme_points(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Int[np.ndarray, " m"]:
     """Indices of the extreme points of the hyperbolic convex hull, in any dimension.
 
-    In the plane :func:`fedhull.hull.hull`, exact and counter-clockwise; elsewhere up to rounding,
-    ascending.
+    In the plane they are those of :func:`fedhull.hull.hull`, exact and counter-clockwise. In other
+    dimensions they are ascending, and correct up to rounding.
 
     Args:
-        points: Of the Poincare ball.
+        points: Points of the Poincare ball.
         c: Minus the curvature, 0 or more.
 
     Raises:
@@ -39,13 +39,13 @@ def extreme_points(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Int
     if dim <= QHULL_DIM and len(first) > dim + 1:
         try:
             return np.sort(first[ConvexHull(flat).vertices])
-        except QhullError:  # in one hyperplane
+        except QhullError:  # all points lie in one hyperplane
             pass
     return first[_by_programs(flat)]
 
 
 def _by_programs(flat: Float[np.ndarray, "n dim"]) -> Int[np.ndarray, " m"]:
-    """Mask of the points that are no convex combination of the others."""
+    """Indices of the points that are not convex combinations of the others."""
     outwards = flat - flat.mean(axis=0)
     reach = outwards @ outwards.T
     alone = (reach == reach.max(axis=1, keepdims=True)).sum(axis=1) == 1
@@ -58,8 +58,8 @@ def is_combination(flat: Float[np.ndarray, "n dim"], index: int) -> bool:
     """True if a point is a convex combination of the others, by a linear program.
 
     Args:
-        flat: Points of flat space, such as those of the Klein model.
-        index: Of which point.
+        flat: Points of Euclidean space, for example of the Klein model.
+        index: Index of the point.
 
     Example:
         >>> is_combination(np.array([[0.0], [1.0], [2.0]]), 1)

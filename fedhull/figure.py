@@ -1,4 +1,4 @@
-"""FedHull's result in the disc: hulls as they arrived, reference points, boundaries."""
+"""Figure of FedHull's result in the disc: received hulls, reference points, boundaries."""
 
 import numpy as np
 import torch
@@ -14,24 +14,25 @@ from fedhull.hull import hull
 from fedhull.quantise import PolarGrid
 
 _NUM_DRAWN = 2000
-"""Test points in a picture: more hide one another."""
+"""Test points in a figure; more would hide one another."""
 
 STEPS = 24
-"""Straight pieces that a side of a hull is drawn with."""
+"""Line segments with which a side of a hull is drawn."""
 
 
 def hull_figure(
     grid: PolarGrid, boundary: Boundary, server_state: Tree, holdout: Client
 ) -> DiscFigure:
-    """The test points, every client's hulls, reference points as marks, and all boundaries.
+    """Test points, all clients' hulls, reference points as marks, and all decision boundaries.
 
-    Hulls and reference points have the colour of the class that most clients give their group.
+    The class with the most client votes for a group gives the colour of its hulls and its reference
+    point.
 
     Args:
-        grid: The bins.
-        boundary: What was trained.
-        server_state: The server's, after the last exchange.
-        holdout: Whose test points are drawn.
+        grid: Polar grid of bins.
+        boundary: The classifier that the server trained.
+        server_state: State of the server after the last exchange.
+        holdout: Client whose test points are drawn.
     """
     points, labels = (array[:_NUM_DRAWN] for array in arrays(holdout.test))
     names, hulls = server_state["names"].cpu().numpy(), server_state["hulls"]
@@ -43,14 +44,14 @@ def hull_figure(
         colours.append(names[groups[owners == label][0]])
     num_hulls = len(curves)
     lines = boundary.curves(server_state["model"], c=grid.c)
-    # of two classes there is one boundary, that of the second group
+    # for two classes there is only the boundary of the second group
     curves += lines
     colours += list(names if len(lines) == len(names) else names[1:])
     at = (
         server_state["model"].get("points", torch.empty(0, 2)).double().cpu()
-    )  # flat boundaries have none
+    )  # Euclidean boundaries have none
     marks = at[torch.from_numpy(names.argsort())] if len(at) == len(names) else at
-    scale = grid.c**0.5  # the picture has radius 1
+    scale = grid.c**0.5  # the figure's disc has radius 1
     return DiscFigure(
         torch.from_numpy(points) * scale,
         torch.from_numpy(labels),
@@ -63,11 +64,11 @@ def hull_figure(
 
 
 def outline(corners: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Float[np.ndarray, "m 2"]:
-    """Points along the sides of a hull, which are geodesics, back to the first corner.
+    """Points along the geodesic sides of a hull, back to the first corner.
 
     Args:
-        corners: In order.
-        c: Minus the curvature.
+        corners: Corners of the hull in order.
+        c: Minus the curvature, above 0.
     """
     start, space = torch.from_numpy(corners), Poincare(c)
     along = space.logmap(start, start.roll(-1, dims=0))

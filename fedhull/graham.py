@@ -1,4 +1,4 @@
-"""The Graham scan in the Poincare disc: Algorithm 1 of the paper, to test the fast hull against."""
+"""Graham scan in the Poincare disc (Algorithm 1 of the paper), as a reference for the fast hull."""
 
 import math
 
@@ -11,20 +11,20 @@ from fedbolic.manifolds import Poincare
 from fedhull.hull import require_ball
 
 COLLINEAR = 1e-12
-"""Unit directions that turn by less than this sine lie on one geodesic, up to rounding."""
+"""Sine of the largest turn between unit directions that counts as collinear."""
 
 
 def graham_scan(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray, " m"]:
     """Indices of the extreme points of the hyperbolic convex hull, counter-clockwise.
 
-    The scan begins at the point farthest from the origin, goes through the others by the angle of
-    their logarithms there, and takes back what does not turn left. It works in floating point and
-    visits every point: :func:`fedhull.hull.hull` is exact and hundreds of times as fast.
+    The scan starts at the point farthest from the origin, visits the others by the angle of their
+    logarithms there, and removes points without a left turn. It works in floating point and visits
+    every point; :func:`fedhull.hull.hull` is exact and hundreds of times faster.
 
-    Departs from the paper: of equal points one is kept, so that no direction is undefined.
+    Departs from the paper: only one of equal points is kept, so that every direction is defined.
 
     Args:
-        points: Of the Poincare disc.
+        points: Points of the Poincare disc.
         c: Minus the curvature, above 0.
 
     Raises:
@@ -53,10 +53,10 @@ def graham_scan(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.n
 
 
 def _by_angle(x: Float[Tensor, "n 2"], base: int, space: Poincare) -> list[int]:
-    """The other points by angle at the base, of each direction the farthest."""
+    """Indices of the other points by angle at the base, with the farthest in each direction."""
     log = space.logmap(x[base], x)
     inwards = -x[base] / x[base].norm()
-    # a quarter turn clockwise: as no point is farther from the origin, all angles are above 0
+    # a quarter turn clockwise: no point is farther from the origin, so all angles are above 0
     tangent = torch.stack([inwards[1], -inwards[0]])
     angles = torch.atan2(log @ inwards, log @ tangent).tolist()
     lengths = log.norm(dim=1).tolist()
@@ -71,6 +71,6 @@ def _by_angle(x: Float[Tensor, "n 2"], base: int, space: Poincare) -> list[int]:
 
 
 def _turn(x: Float[Tensor, "n 2"], i: int, j: int, k: int, space: Poincare) -> float:
-    """The sine of the turn from ``j`` to ``k``, seen from ``i``: CCW of the paper."""
+    """Sine of the turn from ``j`` to ``k`` as seen from ``i``: CCW of the paper."""
     u, v = (direction / direction.norm() for direction in space.logmap(x[i], x[[j, k]]))
     return float(u[0] * v[1] - u[1] * v[0])

@@ -1,4 +1,4 @@
-"""Grouping of hulls by class at the server, and naming of the groups at a client."""
+"""Grouping of hulls by class at the server, and naming of the groups by the clients."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -16,17 +16,17 @@ from fedbolic import check
 from fedhull.distance import poincare_distance
 
 CROSS = 0.01
-"""Weight of an edge between two hulls of one client, over the least weight of all."""
+"""Weight of an edge between two hulls of one client, as a fraction of the least weight."""
 
 
 def hull_distances(
     hulls: Sequence[Float[np.ndarray, "_ 2"]], *, c: float = 1.0
 ) -> Float[np.ndarray, "n n"]:
-    """Mean hyperbolic distance between the corners of every two hulls.
+    """Mean hyperbolic distances between the corners of each pair of hulls.
 
     Args:
-        hulls: Their corners, at least one each.
-        c: Minus the curvature.
+        hulls: Corners of each hull, at least one.
+        c: Minus the curvature, above 0.
 
     References:
         Prakash et al. (2024), Eq. (8), arXiv:2308.06895.
@@ -46,7 +46,7 @@ def hull_distances(
 
 
 class Grouping(ABC):
-    """A rule that puts hulls into as many groups as there are classes."""
+    """Rule that partitions hulls into as many groups as there are classes."""
 
     @abstractmethod
     def groups(
@@ -57,32 +57,34 @@ class Grouping(ABC):
         num_groups: int,
         seed: int = 0,
     ) -> Int[np.ndarray, " n"]:
-        """The group of every hull, numbered in the order of their first hulls.
+        """Group of each hull; groups are numbered in the order of their first hulls.
 
         Args:
-            distances: Between hulls.
-            clients: Whose hull each is, by an anonymous number.
-            num_groups: How many classes there are.
-            seed: For rules that draw starting points.
+            distances: Distances between hulls.
+            clients: Anonymous number of the client of each hull.
+            num_groups: Number of classes.
+            seed: Seed for rules that draw starting points.
 
         Raises:
-            ValueError: If the rule does not work for so many groups, or there are too few hulls.
+            ValueError: If the rule does not support this number of groups, there are fewer hulls
+                than groups, or one client has more hulls than there are groups.
         """
 
 
 @dataclass(frozen=True)
 class Assignment(Grouping):
-    r"""The least sum of distances within groups, hulls of one client in different groups.
+    r"""Least sum of distances within groups, with hulls of one client in different groups.
 
     .. math:: \min \sum_{\text{groups}} \sum_{u, v} d(u, v)
 
-    Two groups of up to ``exact`` clients are solved by trying all; else every client is assigned
-    anew by the Hungarian method, given the others, until nothing changes, from every client as the
-    first, and the best is taken. Departs from the paper, which cuts a graph and does not use what
-    the server knows: that hulls of one client are of different classes.
+    For two groups and up to ``exact`` clients, all assignments are tried. Otherwise, the hulls of
+    one client at a time are reassigned by the Hungarian method, given the others, until nothing
+    changes. The best of several descents is taken; each starts from another client with at least
+    two hulls. Departs from the paper, which cuts a graph and ignores that hulls of one client have
+    different classes, which the server knows.
 
     Args:
-        exact: Clients up to which two groups are solved exactly, at least 1.
+        exact: Largest number of clients for an exact solution of two groups, at least 1.
     """
 
     exact: int = 12
@@ -126,7 +128,7 @@ def _all_bisections(distances: np.ndarray, members: list[np.ndarray]) -> np.ndar
 def _by_hungarian(
     distances: np.ndarray, members: list[np.ndarray], num_groups: int, start: int
 ) -> np.ndarray:
-    """Coordinate descent over clients; the costs fall, so it ends."""
+    """Coordinate descent over clients, which ends because the cost decreases."""
     labels = np.full(len(distances), -1)
     labels[members[start]] = np.arange(len(members[start]))
     while True:
@@ -138,7 +140,8 @@ def _by_hungarian(
                 [distances[own][:, others == g].sum(axis=1) for g in range(num_groups)], axis=1
             )
             if (others >= 0).any():
-                # an empty group costs as much as a typical one: it is for what fits nowhere
+                # an empty group costs as much as a typical one, so it attracts only hulls that fit
+                # no other group
                 sizes = np.array([(others == g).sum() for g in range(num_groups)])
                 costs[:, sizes == 0] = np.median(distances[own][:, others >= 0]) * sizes.max()
                 rows, columns = linear_sum_assignment(costs)
@@ -153,10 +156,12 @@ def _cost(distances: np.ndarray, labels: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class KernighanLin(Grouping):
-    """The balanced bisection of least weight, for two classes; hulls near one another weigh most.
+    """Balanced graph bisection with the least cut weight, for two classes.
+
+    The weight of an edge is the reciprocal of the distance between its hulls.
 
     Args:
-        max_iter: Passes, at least 1.
+        max_iter: Number of passes, at least 1.
 
     References:
         Kernighan and Lin (1970); Prakash et al. (2024), Eq. (14), arXiv:2308.06895.
@@ -190,13 +195,14 @@ class KernighanLin(Grouping):
 
 @dataclass(frozen=True)
 class Spectral(Grouping):
-    """Spectral clustering of the graph, hulls of one client hardly tied.
+    """Spectral clustering of the graph, with nearly no weight between hulls of one client.
 
     Args:
-        n_init: Starting points that are tried, at least 1.
+        n_init: Number of starting points, at least 1.
 
     References:
-        Prakash et al. (2024), App. H, arXiv:2308.06895; the rule for one client is their code's.
+        Prakash et al. (2024), App. H, arXiv:2308.06895; the weights between hulls of one client
+        follow the authors' code.
     """
 
     n_init: int = 100
@@ -229,10 +235,10 @@ class Spectral(Grouping):
 
 
 def edge_weights(distances: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
-    """One over the distance; of hulls that coincide, ten over the least distance above 0.
+    """Reciprocal distances; for coinciding hulls, ten over the least distance above 0.
 
     Args:
-        distances: Between hulls.
+        distances: Distances between hulls.
 
     Example:
         >>> edge_weights(np.array([[0.0, 0.5, 0.0], [0.5, 0.0, 2.0], [0.0, 2.0, 0.0]]))
@@ -258,7 +264,7 @@ def _require(clients: np.ndarray, num_groups: int) -> None:
 
 
 def _numbered(labels: np.ndarray) -> np.ndarray:
-    """The same groups, numbered in the order of their first members."""
+    """The same groups, renumbered in the order of their first members."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return first.argsort().argsort()[inverse].astype(np.int64)
 
@@ -266,12 +272,12 @@ def _numbered(labels: np.ndarray) -> np.ndarray:
 def match_labels(
     agreement: Float[np.ndarray, "num_groups num_classes"],
 ) -> Int[np.ndarray, " num_groups"]:
-    """The class of every group, each class at most once, so that most agrees.
+    """One-to-one assignment of classes to groups with the largest agreement.
 
-    A client does this on its own examples; so its names of the classes stay with it.
+    Each client computes this on its own examples, so its class names never leave it.
 
     Args:
-        agreement: Examples of every class that the model puts into every group.
+        agreement: Number of examples of each class that the model assigns to each group.
 
     Example:
         >>> match_labels(np.array([[1.0, 8.0], [3.0, 4.0]]))

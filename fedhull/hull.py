@@ -1,7 +1,7 @@
-"""Convex hulls of points of the hyperbolic plane, exact for the doubles that are given.
+"""Convex hulls of points of the hyperbolic plane, exact for the given double-precision numbers.
 
 The Klein model maps geodesics to straight lines, so the hull there is the Euclidean one. Qhull
-finds it up to rounding; a rational predicate decides about every point near its boundary.
+finds it up to rounding; an exact rational predicate decides all points near its boundary.
 """
 
 import functools
@@ -14,29 +14,29 @@ from scipy.spatial import ConvexHull, QhullError
 from fedbolic import check
 
 _NEAR = 1e-9
-"""Points this near a facet, in units of the largest coordinate, are decided exactly."""
+"""Distance from a facet, over the largest coordinate, below which points are decided exactly."""
 
 THIN = 1e-6
-"""Polygons whose inscribed circle is smaller than this are not trusted: every point is decided."""
+"""Least distance from a polygon's centre to its sides; in thinner ones, every point is decided."""
 
 FEW = 80
-"""Below so many points, deciding every one takes less time than asking Qhull first."""
+"""Number of points below which exact decisions on all of them are faster than Qhull."""
 
 ROUNDING = 40 * float(np.finfo(float).eps)
-"""Bounds the error of an orientation, per unit of the two sides and of the largest coordinate:
-16 roundings, with room."""
+"""Error bound of an orientation, per unit of the two sides and of the largest coordinate: 16
+roundings, with a margin."""
 
 UNDERFLOW = float(np.finfo(float).tiny)
-"""Products below it have lost their relative precision."""
+"""Size below which products lose their relative precision."""
 
 
 def klein(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Float[np.ndarray, "n dim"]:
-    r"""The Klein model of points of the Poincare ball: geodesics become straight lines.
+    r"""Klein coordinates of points of the Poincare ball; geodesics become straight lines.
 
     .. math:: x_K = \frac{2 x}{1 + c |x|^2}
 
     Args:
-        points: With ``c |x|^2 < 1``.
+        points: Points with ``c |x|^2 < 1``.
         c: Minus the curvature, 0 or more.
 
     Example:
@@ -49,12 +49,12 @@ def klein(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Float[np.nda
 def hull(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray, " m"]:
     """Indices of the extreme points of the hyperbolic convex hull, counter-clockwise.
 
-    Every point of the set is a geodesic combination of these and none of them of the others: points
-    inside an edge are left out, and of equal points the first stands for all. The answer is right
-    for the doubles as they are, up to the boundary of the disc.
+    Every point of the set lies in the hull of the extreme points, and none of these lies in the
+    hull of the others: points inside an edge are left out, and equal points are represented by the
+    first. The result is exact for the given doubles, up to the boundary of the disc.
 
     Args:
-        points: Of the Poincare disc, in any order; none give no index.
+        points: Points of the Poincare disc, in any order; may be empty.
         c: Minus the curvature, 0 or more.
 
     Raises:
@@ -76,37 +76,38 @@ def hull(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray,
 
 
 def require_ball(points: np.ndarray, *, c: float, dim: int | None = None) -> None:
-    """Refuse what is not a table of points of the open ball.
+    """Check that an array is a table of points of the open Poincare ball.
 
     Args:
-        points: To be looked at.
-        c: Minus the curvature.
-        dim: How many coordinates there must be; ``None``: any.
+        points: Array to check.
+        c: Minus the curvature, 0 or more.
+        dim: Required number of coordinates; ``None`` for any.
 
     Raises:
-        ValueError: Saying what came.
+        ValueError: If ``c`` is negative, the shape is wrong, or a point lies outside the ball or
+            is not finite.
     """
     check.not_negative(c=c)
     if points.ndim != 2 or (dim is not None and points.shape[1] != dim):
         raise ValueError(f"points need shape (n, {dim or 'dim'}), got {points.shape}")
-    outside = ~(c * np.square(points).sum(axis=1) < 1)  # true for NaN, too
+    outside = ~(c * np.square(points).sum(axis=1) < 1)  # negated, so that NaN counts as outside
     if outside.any() or not np.isfinite(points).all():
         first = int(np.flatnonzero(outside | ~np.isfinite(points).all(axis=1))[0])
         raise ValueError(
             f"points must lie in the open ball c |x|^2 < 1 with c={c}, got "
-            f"{points[first].tolist()} at {first}: map vectors into the ball by "
+            f"{points[first].tolist()} at {first}: map vectors into the ball with "
             "expmap0, or check the curvature"
         )
 
 
 def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray, " k"]:
-    """Points that may be extreme: those near the boundary of Qhull's polygon, or all."""
+    """Indices of points that may be extreme: those near the edge of Qhull's polygon, or all."""
     everything = np.arange(len(flat))
     if len(flat) < FEW:
         return everything
     try:
         polygon = flat[ConvexHull(flat).vertices]
-    except QhullError:  # collinear, equal or nearly so
+    except QhullError:  # the points are collinear or equal, or nearly so
         return everything
     centre = polygon.mean(axis=0)
     polygon = polygon[_angles(polygon - centre).argsort()]
@@ -128,7 +129,7 @@ def _angles(vectors: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
 def _chain(
     points: Float[np.ndarray, "n 2"], flat: Float[np.ndarray, "n 2"], scale: float, c: float
 ) -> Int[np.ndarray, " m"]:
-    """Andrew's monotone chain by exact predicates: extreme points, counter-clockwise."""
+    """Extreme points, counter-clockwise, by Andrew's monotone chain with exact predicates."""
     order = _sorted(points, flat, scale, c)
     if len(order) < 3:
         return np.array(order, dtype=np.int64)
@@ -158,11 +159,11 @@ def _is_left(
 
 
 def homogeneous(point: Float[np.ndarray, "2"], c: float) -> tuple[int, int, int]:
-    """Integers proportional to ``(1 + c |x|^2, x1, x2)``, without any rounding.
+    """Integers proportional to ``(1 + c |x|^2, x1, x2)``, without rounding.
 
     Args:
-        point: Of the Poincare disc.
-        c: Minus the curvature.
+        point: Point of the Poincare disc.
+        c: Minus the curvature, 0 or more.
     """
     (a, a_below), (b, b_below), (n, n_below) = (
         float(value).as_integer_ratio() for value in (point[0], point[1], c)
@@ -173,12 +174,12 @@ def homogeneous(point: Float[np.ndarray, "2"], c: float) -> tuple[int, int, int]
 
 
 def orientation(p: tuple[int, ...], q: tuple[int, ...], r: tuple[int, ...]) -> int:
-    """Above 0 if homogeneous points turn left, below if right, 0 on one geodesic: exactly.
+    """Exact orientation of three points: above 0 for a left turn, below 0 for right, 0 for none.
 
     Args:
-        p: As :func:`homogeneous` gives it.
-        q: The next.
-        r: The last.
+        p: First point, in the coordinates of :func:`homogeneous`.
+        q: Second point.
+        r: Third point.
     """
     return (
         p[0] * (q[1] * r[2] - q[2] * r[1])
@@ -188,10 +189,10 @@ def orientation(p: tuple[int, ...], q: tuple[int, ...], r: tuple[int, ...]) -> i
 
 
 def _sorted(points: np.ndarray, flat: np.ndarray, scale: float, c: float) -> list[int]:
-    """Different points by Klein coordinates, exactly; of equal ones the first."""
+    """Indices of distinct points in the exact order of Klein coordinates; the first of equals."""
     order = np.lexsort((flat[:, 1], flat[:, 0]))
     again = (points[order[1:]] == points[order[:-1]]).all(axis=1)
-    order = np.delete(order, np.flatnonzero(again) + 1)  # most copies; rational numbers are slow
+    order = np.delete(order, np.flatnonzero(again) + 1)  # cheap: exact rationals are slow
     close: Bool[np.ndarray, " m"] = np.diff(flat[order, 0]) <= ROUNDING * scale
     ordered: list[int] = []
     for run in np.split(order, np.flatnonzero(~close) + 1):

@@ -1,4 +1,4 @@
-"""Label codes: integers whose sums tell which labels were added."""
+"""Label codes: integers whose sum determines which labels were added."""
 
 import functools
 import math
@@ -15,35 +15,35 @@ from fedbolic import check
 
 
 class DecodingError(ValueError):
-    """A sum that honest clients could not have sent; nothing is decoded."""
+    """Error for a sum that honest clients could not have sent; nothing is decoded."""
 
 
 class LabelCode(ABC):
-    """Positive integers, one for each label, that can be read back from their sum."""
+    """Code of labels as positive integers that can be recovered from their sum."""
 
     @abstractmethod
     def values(self, num_labels: int) -> list[int]:
-        """The integer of every label, in the order of the labels."""
+        """Integer of each label, in the order of the labels."""
 
     @abstractmethod
     def largest_sum(self, num_labels: int) -> int:
-        """The largest sum that can be read: the field must have more elements than this."""
+        """Largest sum that can be decoded; the field must have more elements than this."""
 
     @abstractmethod
     def decode(self, total: int, num_labels: int) -> list[int]:
-        """The labels whose integers were added, ascending.
+        """Labels whose integers were added, ascending.
 
         Raises:
-            DecodingError: If ``total`` is the sum of no allowed collection.
+            DecodingError: If ``total`` is not the sum of an allowed collection of labels.
         """
 
 
 @dataclass(frozen=True)
 class Binary(LabelCode):
-    """Powers of two: any set of labels can be read from its sum, in one bit for each label.
+    """Powers of two: one bit for each label, so that any set of labels can be decoded.
 
-    A client reveals a bin at most once for each label, so sums are of different labels, and this is
-    all that is needed.
+    A client reveals a bin at most once for each label, so the labels in a sum are distinct, as this
+    code requires.
 
     Example:
         >>> Binary().values(4), Binary().decode(0b1010, 4)
@@ -62,27 +62,28 @@ class Binary(LabelCode):
     def decode(self, total: int, num_labels: int) -> list[int]:
         if not 0 < total <= self.largest_sum(num_labels):
             raise DecodingError(
-                f"{total} is no sum of different labels among {num_labels}: a message was altered, "
-                "or a label was added twice"
+                f"{total} is not a sum of different labels among {num_labels}: a message was "
+                "altered, or a label was added twice"
             )
         return [label for label in range(num_labels) if total >> label & 1]
 
 
 @dataclass(frozen=True)
 class BoseChowla(LabelCode):
-    r"""A B_h sequence: sums of up to ``h`` labels, with repetition, are all different.
+    r"""Bose-Chowla B_h sequence: sums of up to ``h`` labels, with repetition, are all distinct.
 
     .. math:: a_l = \log_\beta(\beta + \alpha_{l+1}) - \log_\beta(\beta + \alpha_1)
 
-    with beta primitive in the field of :math:`M^h` elements and the alphas those of GF(M), in
-    ascending order of logarithm; M is the least prime above the number of labels. More than ``h``
-    labels in one bin cannot be read, and may be misread: take :class:`Binary` if that can happen.
+    with beta primitive in the field of :math:`M^h` elements and the alphas the elements of GF(M),
+    in ascending order of logarithm; M is the least prime above the number of labels. More than
+    ``h`` labels in one bin cannot be decoded, and may be decoded wrongly: use :class:`Binary` if
+    that can happen.
 
-    Departs from the paper: its Appendix G takes differences of neighbours, which are no such
-    sequence; needs one more element of GF(M) than labels; and has a larger range than it says.
+    Departs from the paper: its Appendix G takes differences of neighbours, which are not a B_h
+    sequence; it needs one more element of GF(M) than labels; and its range is larger than stated.
 
     Args:
-        h: Labels that may fall into one bin, at least 2.
+        h: Largest number of labels in one bin, at least 2.
 
     References:
         Bose and Chowla (1960), Theorems in the additive theory of numbers; Prakash et al. (2024),
@@ -115,7 +116,7 @@ class BoseChowla(LabelCode):
 
 @dataclass(frozen=True, eq=False)
 class _Construction:
-    """The field of a Bose-Chowla sequence and what is needed to read sums."""
+    """Field of a Bose-Chowla sequence, with the tables for decoding sums."""
 
     field: flint.fq_default_ctx
     first: int
@@ -126,21 +127,21 @@ class _Construction:
     def decode(self, total: int) -> list[int]:
         h, modulus = self.field.degree(), self.field.modulus()
         if not 0 < total <= h * max(self.values):
-            raise DecodingError(f"{total} is no sum of up to {h} labels")
+            raise DecodingError(f"{total} is not a sum of up to {h} labels")
         power = self.field.gen() ** (total + h * self.first)
-        # the product of h factors x + alpha, of which those of no label stand for alpha_1
+        # a product of h factors x + alpha; factors with alpha_1 stand for no label
         _, factors = (modulus + power.polynomial()).factor()
         found: list[int] = []
         for factor, times in factors:
             alpha = int(factor[0]) if factor.degree() == 1 else -1
             if alpha not in self.labels and alpha != self.pad:
                 raise DecodingError(
-                    f"{total} is no sum of up to {h} labels: a message was altered, or more labels "
-                    "fell into one bin: enlarge h, or take binary labels"
+                    f"{total} is not a sum of up to {h} labels: a message was altered, or more "
+                    "labels fell into one bin; increase h, or use binary labels"
                 )
             found += [self.labels[alpha]] * times if alpha != self.pad else []
         if sum(self.values[label] for label in found) != total:
-            raise DecodingError(f"{total} is no sum of up to {h} labels")
+            raise DecodingError(f"{total} is not a sum of up to {h} labels")
         return sorted(found)
 
 
@@ -157,11 +158,11 @@ def _construction(num_labels: int, h: int) -> _Construction:
 
 
 def primitive_field(prime: int, h: int) -> flint.fq_default_ctx:
-    """The field of ``prime ** h`` elements, by the first polynomial whose root is primitive.
+    """Field of ``prime ** h`` elements, from the first polynomial whose root is primitive.
 
     Args:
-        prime: The characteristic.
-        h: The degree, at least 2.
+        prime: Characteristic of the field.
+        h: Degree of the field, at least 2.
 
     Example:
         >>> primitive_field(7, 2).modulus()
@@ -183,10 +184,10 @@ def primitive_field(prime: int, h: int) -> flint.fq_default_ctx:
 def logarithms(field: flint.fq_default_ctx) -> list[tuple[int, int]]:
     """Pairs of ``log(beta + alpha)`` and alpha, for the field's generator beta, ascending.
 
-    By Pohlig and Hellman's reduction to prime orders, with baby and giant steps there.
+    The algorithm is Pohlig and Hellman's reduction to prime orders, with baby-step giant-step.
 
     Args:
-        field: Whose generator is primitive; alpha goes through its prime field.
+        field: Field whose generator is primitive; alpha runs over its prime field.
 
     Example:
         >>> [log for log, _ in logarithms(primitive_field(3, 2))]
@@ -203,7 +204,7 @@ def logarithms(field: flint.fq_default_ctx) -> list[tuple[int, int]]:
         back = root ** (p - stride % p)
         for _ in range(exponent):
             for alpha, element in elements.items():
-                # without the known part of the logarithm, a power of the modulus is left
+                # after division by the known part, the logarithm is a multiple of the modulus
                 rest = (element * generator ** (order - logs[alpha])) ** (order // (modulus * p))
                 giant = 0
                 while _key(rest) not in small:
@@ -227,14 +228,14 @@ def _key(element: flint.fq_default) -> str:
 def sorted_labels(
     bins: Int[np.ndarray, " m"], labels: Int[np.ndarray, " m"], *, num_classes: int
 ) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
-    """Bins and labels with clients numbered by what they have, whatever order they agreed on.
+    """Bins and labels with clients renumbered by content, independent of the agreed order.
 
-    So nothing that is learned depends on an order that is another in every run.
+    The order differs in every run; after renumbering, the trained model does not depend on it.
 
     Args:
-        bins: Of all hulls.
-        labels: Of each.
-        num_classes: Labels of one client.
+        bins: Bins of all hulls.
+        labels: Label of each bin.
+        num_classes: Number of labels per client.
 
     Example:
         >>> sorted_labels(np.array([4, 7, 9]), np.array([2, 5, 3]), num_classes=2)

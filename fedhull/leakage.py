@@ -1,4 +1,4 @@
-"""Leakage of a client: its quantised hulls, and what they reveal about its points."""
+"""Quantised hulls of a client, and the information that they reveal about its points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from fedhull.quantise import PolarGrid
 def quantised_hull(
     points: Float[np.ndarray, "n 2"], grid: PolarGrid, *, min_count: int = 1
 ) -> Int[np.ndarray, " m"]:
-    """The bins of the quantised hull, ascending: hull, bin centres, and the hull of these.
+    """Bins of the quantised hull, ascending: the hull of the bin centres of the points' hull.
 
     Its size is the convex hull complexity of the paper.
 
     Args:
-        points: Of one class at one client; none give no bin.
-        grid: The bins.
-        min_count: Points that a bin must hold to be revealed; those in emptier bins are left out
-            before any hull.
+        points: Points of one class at one client; may be empty.
+        grid: Polar grid of bins.
+        min_count: Points that a bin must hold to be revealed, at least 1; points in bins with fewer
+            are left out before the first hull.
 
     Raises:
-        ValueError: If a point is refused by the grid, or ``min_count`` is below 1.
+        ValueError: If the grid rejects a point, or ``min_count`` is below 1.
 
     References:
         Prakash et al. (2024), Def. 3 and 4, arXiv:2308.06895.
@@ -52,13 +52,13 @@ def quantised_hulls(
     *,
     min_count: int = 1,
 ) -> dict[int, Int[np.ndarray, " _"]]:
-    """The quantised hull of every class of a client, those without a bin left out.
+    """Quantised hulls of a client's classes, without classes that reveal no bin.
 
     Args:
-        points: Its training points.
+        points: Training points of the client.
         labels: Their classes.
-        grid: The bins.
-        min_count: As in :func:`quantised_hull`.
+        grid: Polar grid of bins.
+        min_count: Points that a bin must hold to be revealed, as in :func:`quantised_hull`.
     """
     found = {
         int(label): quantised_hull(points[labels == label], grid, min_count=min_count)
@@ -72,14 +72,14 @@ class Leakage:
     """Information that one client's hulls reveal about its training points.
 
     Args:
-        num_points: Its training points.
-        num_bins: Bins that it would reveal, over all classes.
-        num_revealed: Its points in those bins, of the bins' class.
-        num_single: Revealed bins that hold one point of the class only: that point, to within half
-            of epsilon.
-        least_count: Points in the emptiest revealed bin.
-        neighbour: Median hyperbolic distance from a point to its nearest neighbour, in the client's
-            whole data; bins much smaller than this identify points.
+        num_points: Number of training points of the client.
+        num_bins: Number of revealed bins, over all classes.
+        num_revealed: Number of points in those bins that have the bin's class.
+        num_single: Revealed bins with only one point of the class, which locate that point to
+            within half of epsilon.
+        least_count: Least number of points in a revealed bin.
+        neighbour: Median hyperbolic distance from a point to its nearest neighbour in the client's
+            data; bins much smaller than this identify points.
     """
 
     num_points: int
@@ -91,17 +91,17 @@ class Leakage:
 
     @property
     def share(self) -> float:
-        """The share of the points that the bins reveal."""
+        """Fraction of the client's points in revealed bins."""
         return self.num_revealed / max(self.num_points, 1)
 
     @property
     def crowd(self) -> float:
-        """Points per revealed bin."""
+        """Mean number of points per revealed bin."""
         return self.num_revealed / max(self.num_bins, 1)
 
     @property
     def single(self) -> float:
-        """The share of the revealed bins that hold one point only."""
+        """Fraction of the revealed bins that hold only one point."""
         return self.num_single / max(self.num_bins, 1)
 
 
@@ -112,13 +112,13 @@ def leakage(
     *,
     revealed: Mapping[int, Int[np.ndarray, " _"]],
 ) -> Leakage:
-    """The report of one client.
+    """Leakage report of one client.
 
     Args:
-        points: Its training points.
+        points: Training points of the client.
         labels: Their classes.
-        grid: The bins.
-        revealed: By class, the bins that it would send: :func:`quantised_hulls`.
+        grid: Polar grid of bins.
+        revealed: Bins that the client would send, by class, from :func:`quantised_hulls`.
 
     Example:
         >>> points, labels = np.array([[0.1, 0.0], [0.5, 0.0], [0.3, 0.0]]), np.zeros(3, dtype=int)
@@ -143,17 +143,17 @@ def leakage(
 
 
 def nearest_neighbour(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> float:
-    """Median hyperbolic distance from a point to the nearest other; 0 if there is no other.
+    """Median hyperbolic distance from a point to its nearest neighbour; 0 for a single point.
 
-    The nearest is sought among the eleven that are nearest in coordinates.
+    The search is limited to the eleven nearest points in coordinates.
 
     Args:
-        points: Of the Poincare ball.
+        points: Points of the Poincare ball.
         c: Minus the curvature, above 0.
     """
     if len(points) < 2:
         return 0.0
-    # balls of the hyperbolic metric are Euclidean ones with other centres: ask for a few more
+    # hyperbolic balls are Euclidean balls with other centres, so the nearest point may differ
     _, near = KDTree(points).query(points, k=min(len(points), 12))
     near = np.asarray(near)[:, 1:]
     return float(np.median(poincare_distance(points[:, None], points[near], c=c).min(axis=1)))

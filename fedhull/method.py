@@ -1,9 +1,9 @@
 """FedHull: clients send quantised hulls of their classes, the server trains an SVM on them.
 
-One round of three exchanges over one state. *Sizes*: how many bins everybody has, as a sum.
-*Hulls*: power sums of labelled bins, added modulo a prime, from which the server reads the hulls
-but not whose they are; it groups them and trains. *Names*: what clients call the groups, as a sum,
-which only the server's own test set needs.
+One round has three exchanges. *Sizes*: the sum of all clients' numbers of bins. *Hulls*: power sums
+of labelled bins, added modulo a prime; the server decodes the hulls but not their owners, groups
+them and trains. *Names*: the sum of the clients' votes on class names of the groups, which only the
+server's own test set needs.
 """
 
 from dataclasses import dataclass
@@ -32,28 +32,29 @@ from fedhull.transmit import prime_above
 
 @dataclass(frozen=True)
 class FedHull(Ordered):
-    r"""A federated SVM in the Poincare disc from the quantised convex hulls of clients' classes.
+    r"""Federated SVM in the Poincare disc, trained on quantised convex hulls of clients' classes.
 
-    FLP of the paper; with ``boundary`` Euclidean, FLE.
+    This is FLP of the paper; with a Euclidean ``boundary``, FLE.
 
-    Departs from the paper: a sum of sizes comes first, so that messages are as long as they must be
-    and no client's own size is told; labels may be powers of two, which any collision leaves
-    readable; groups are found by assignment; and clients name the groups themselves. Sums arrive as
-    :class:`~fedbolic.federated.aggregators.modular.SumModulo` adds them, and the server deals the
-    order of
-    labels: keys, masks, and an order that the server does not know (App. B), are put around by
-    :class:`~fedbolic.federated.secure.SecureSum`.
+    Departs from the paper: a sum of sizes comes first, so that messages are no longer than needed
+    and no client's size is revealed; labels may be powers of two, which can be decoded after any
+    collision; groups are found by assignment; and clients name the groups themselves.
+
+    This class alone adds messages in the clear
+    (:class:`~fedbolic.federated.aggregators.modular.SumModulo`), and the server draws the order of
+    labels. :class:`~fedbolic.federated.secure.SecureSum` adds keys, masks, and an order that the
+    server does not know (App. B).
 
     Args:
-        grid: The bins; their radius is public.
-        code: Labels of classes in bins.
-        grouping: How hulls are put together.
-        boundary: What is trained on them.
+        grid: Polar grid of bins, with a public radius.
+        code: Code of the labels.
+        grouping: Rule that groups hulls by class.
+        boundary: Classifier to train on the groups.
         min_count: Points that a bin must hold to be revealed, at least 1.
-        bits: Least size of the field, in bits, at least 2; by default as small as is right.
+        bits: Least size of the field in bits, at least 2; ``None`` for the smallest valid field.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is outside its range.
 
     References:
         Prakash et al. (2024), Sec. 4 and 5, arXiv:2308.06895.
@@ -84,7 +85,7 @@ class FedHull(Ordered):
     def init(self, meta: Meta, rng: Rng) -> Tree:
         if meta.num_classes < 2 or meta.input_shape != (2,):
             raise ValueError(
-                "FedHull separates two classes or more of points of the plane, got "
+                "FedHull separates two or more classes of points of the plane, got "
                 f"{meta.num_classes} classes of inputs of shape {meta.input_shape}"
             )
         num_labels = meta.num_classes * meta.num_clients
@@ -137,7 +138,7 @@ class FedHull(Ordered):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        """The share of examples whose group has their name: the votes', or the client's own."""
+        """Accuracy of the group names: the client's own, or the voted ones on the holdout."""
         names = message.get("names") if client.id == HOLDOUT else client_state.get("own_names")
         if "model" not in message or names is None:
             return {}
@@ -152,7 +153,7 @@ class FedHull(Ordered):
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        """The hulls as they arrived, the test points, and the boundaries between the groups."""
+        """The received hulls, the test points, and the boundaries between the groups."""
         if "names" not in server_state or data.holdout is None:
             return {}
         return {"hulls": hull_figure(self.grid, self.boundary, server_state, data.holdout)}

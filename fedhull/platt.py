@@ -1,24 +1,24 @@
-"""Platt scaling: from the scores of a classifier to the log-odds of its class."""
+"""Platt scaling of a classifier's scores to the log-odds of its class."""
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 MAX_STEPS, TINY = 100, 1e-12
-"""Newton steps, of which ten are usual, and the decrement at which they end."""
+"""Limit of the Newton steps, usually about ten, and the decrement at which they stop."""
 
 
 def platt_scaling(
     scores: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"], *, shift: bool = True
 ) -> tuple[float, float]:
-    r"""Slope and intercept of the log-odds: the logistic regression of softened labels on scores.
+    r"""Slope and intercept of a logistic regression of smoothed labels on scores.
 
     .. math:: \log \frac{P}{1 - P} = a f + b, \quad t_+ = \frac{N_+ + 1}{N_+ + 2}, \quad
         t_- = \frac{1}{N_- + 2}
 
     Args:
-        scores: Of the classifier, on training examples.
-        positive: Which examples are of its class.
-        shift: Whether there is an intercept; without, the sign of the score stays the decision.
+        scores: Scores of the training examples.
+        positive: Mask of the examples of the class.
+        shift: Fit an intercept; without one, the sign of the score remains the decision.
 
     References:
         Platt (1999), Probabilistic outputs for support vector machines; Lin, Lin and Weng (2007),
@@ -54,5 +54,5 @@ def platt_scaling(
 
 
 def _loss(odds: np.ndarray, targets: np.ndarray) -> float:
-    """The cross-entropy of soft labels under log-odds."""
+    """Cross-entropy of soft labels, summed over examples."""
     return float((np.logaddexp(0, odds) - targets * odds).sum())

@@ -1,4 +1,4 @@
-"""The Poincare quantiser, and what its bins tell about the points in them."""
+"""Poincare quantiser: bins of a hyperbolic disc."""
 
 import math
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ from fedhull.hull import require_ball
 
 @dataclass(frozen=True)
 class PolarGrid:
-    r"""Bins of a hyperbolic disc by angle and radius, numbered from the innermost ring outwards.
+    r"""Polar bins of a hyperbolic disc, numbered from the innermost ring outwards.
 
     .. math:: N_\Theta = \lceil 2 \cdot 2 \pi s \sinh(R_H / s) / \epsilon \rceil, \quad
         N_R = \lceil 2 R_H / \epsilon \rceil, \quad
         R_H = s \ln \frac{s + R}{s - R}, \quad s = 1 / \sqrt c
 
-    Two points of one bin are at most ``epsilon`` apart, a point and its bin's centre half of that,
-    where rings have equal width; rings of equal area are wider inside.
+    With rings of equal width, two points of a bin are at most ``epsilon`` apart, and a point is at
+    most half of that from the bin's centre. Rings of equal area are wider near the origin.
 
     Args:
         epsilon: Largest distance within a bin, above 0.
-        radius: Of the disc, in coordinates, above 0, with ``c R^2 < 1``; public, and not from the
-            data.
+        radius: Radius R of the disc in coordinates, above 0, with ``c R^2 < 1``; it is public and
+            must not come from the data.
         c: Minus the curvature, above 0.
-        rings: Equal in hyperbolic ``width``, or in ``area``.
-        outside: What is done with points beyond the radius: ``clip`` puts them into the last ring,
-            ``raise`` refuses them.
+        rings: Rings of equal hyperbolic ``width`` or of equal ``area``.
+        outside: Treatment of points beyond the radius: ``clip`` moves them to the last ring,
+            ``raise`` rejects them.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is outside its range.
 
     References:
         Prakash et al. (2024), Eq. (11)-(13), and (16)-(19) for equal areas, arXiv:2308.06895.
@@ -60,39 +60,39 @@ class PolarGrid:
 
     @property
     def length(self) -> float:
-        """The unit of length s, the radius of curvature."""
+        """Unit of length s, the radius of curvature."""
         return 1 / math.sqrt(self.c)
 
     @property
     def reach(self) -> float:
-        """The hyperbolic radius R_H of the disc."""
+        """Hyperbolic radius R_H of the disc."""
         return 2 * self.length * math.atanh(self.radius / self.length)
 
     @property
     def num_angles(self) -> int:
-        """Bins of a ring."""
+        """Number of bins in a ring."""
         around = 2 * math.pi * self.length * math.sinh(self.reach / self.length)
         return math.ceil(2 * around / self.epsilon)
 
     @property
     def num_rings(self) -> int:
-        """Rings of the disc."""
+        """Number of rings in the disc."""
         return math.ceil(2 * self.reach / self.epsilon)
 
     @property
     def num_bins(self) -> int:
-        """All bins; their numbers are 1 to this."""
+        """Number of bins; they are numbered from 1."""
         return self.num_angles * self.num_rings
 
     def encode(self, points: Float[np.ndarray, "n 2"]) -> Int[np.ndarray, " n"]:
-        """The number of the bin that each point lies in, from 1.
+        """Number of the bin of each point, from 1.
 
         Args:
-            points: Of the Poincare disc.
+            points: Points of the Poincare disc.
 
         Raises:
-            ValueError: If a point lies outside the disc ``c |x|^2 < 1``, or beyond the radius where
-                that is refused.
+            ValueError: If a point lies outside the disc ``c |x|^2 < 1``, or beyond the radius when
+                ``outside`` is ``raise``.
         """
         require_ball(points, c=self.c, dim=2)
         norms = np.linalg.norm(points, axis=1)
@@ -111,13 +111,13 @@ class PolarGrid:
         return (ring * self.num_angles + angle).astype(np.int64) + 1
 
     def decode(self, bins: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n 2"]:
-        """The centres of bins.
+        """Centres of bins.
 
         Args:
-            bins: Their numbers, from 1.
+            bins: Numbers of the bins, from 1.
 
         Raises:
-            ValueError: If there is no such bin.
+            ValueError: If a number is not in 1 .. ``num_bins``.
         """
         if len(bins) and not (bins.min() >= 1 and bins.max() <= self.num_bins):
             raise ValueError(

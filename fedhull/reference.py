@@ -1,4 +1,4 @@
-"""Reference points: where the hyperplane between two hulls may pass through."""
+"""Reference points for the hyperplane between two hulls."""
 
 from typing import Literal, TypeAlias, get_args
 
@@ -23,24 +23,24 @@ def midpoints(
     pairs: int = 1,
     reference: Reference = "vertices",
 ) -> Float[np.ndarray, "k dim"]:
-    r"""Geodesic midpoints of the nearest pairs of two hulls, the nearest pair first.
+    r"""Geodesic midpoints of the nearest pairs of points of two hulls, nearest pair first.
 
     .. math:: p = \exp_x(\tfrac12 \log_x y)
 
-    ``vertices`` takes pairs of corners (paper), which may be farther apart than the hulls.
-    ``exact`` also takes pairs of points within sides, so that the first pair attains the distance
-    of the hulls: unlike in flat space, two sides may be nearest where neither has a corner. Where
-    hulls overlap or are not planar there is no such theory, and it is ``vertices``.
+    ``vertices`` uses pairs of corners (paper), which may be farther apart than the hulls are.
+    ``exact`` also uses points inside sides, so that the distance of the first pair is that of the
+    hulls: unlike in Euclidean space, two sides may be nearest where neither has a corner. If the
+    hulls overlap or are not planar, ``exact`` falls back to ``vertices``.
 
     Args:
-        one: Corners of a hull; of the plane's, counter-clockwise.
-        other: Of the other.
+        one: Corners of a hull; in the plane, counter-clockwise.
+        other: Corners of the other hull.
         c: Minus the curvature, 0 or more.
-        pairs: How many at most, at least 1.
-        reference: Which pairs.
+        pairs: Largest number of pairs, at least 1.
+        reference: Kind of pairs.
 
     Raises:
-        ValueError: If a hull has no corner, or there is no such ``reference``.
+        ValueError: If a hull has no corner, or ``reference`` is unknown.
 
     References:
         Prakash et al. (2024), Sec. 3 and 5.7, arXiv:2308.06895.
@@ -64,7 +64,7 @@ def midpoints(
 def _nearest_corners(
     one: np.ndarray, other: np.ndarray, pairs: int, c: float
 ) -> tuple[Tensor, Tensor]:
-    """The nearest pairs of corners, of equally near ones the first."""
+    """Nearest pairs of corners; of equally near pairs, the first."""
     apart = sinh_half_distance(one[:, None], other, c=c).ravel()
     chosen = apart.argpartition(min(pairs, len(apart)) - 1)[:pairs]
     chosen = chosen[np.lexsort((chosen, apart[chosen]))]
@@ -75,7 +75,7 @@ def _nearest_corners(
 def _nearest_of_sides(
     one: np.ndarray, other: np.ndarray, pairs: int, c: float
 ) -> tuple[Tensor, Tensor]:
-    """The nearest pairs of points of the sides of two hulls, one of which may be a corner."""
+    """Nearest pairs of points on the sides of two hulls, corners included."""
     space = Poincare(c)
     x, y = (to_lorentz(space, torch.from_numpy(of)) * c**0.5 for of in (one, other))
     on_y, on_x = feet(x, y), feet(y, x)  # from corners to sides
@@ -88,11 +88,11 @@ def _nearest_of_sides(
 
 
 def feet(points: Float[Tensor, "n 3"], polygon: Float[Tensor, "m 3"]) -> Float[Tensor, "n m 3"]:
-    """The nearest point to each point of each side of a polygon, whose last side closes it.
+    """Nearest point on each side of a closed polygon to each of the given points.
 
     Args:
-        points: Of the hyperboloid of curvature -1, outside the polygon.
-        polygon: Its corners in order; one alone is a side of length 0.
+        points: Points of the hyperboloid of curvature -1, outside the polygon.
+        polygon: Corners of the polygon in order; a single corner is a side of length 0.
     """
     a, b = polygon, polygon.roll(-1, dims=0)
     on_a, on_b = _between(points[:, None], a, b)
@@ -106,15 +106,15 @@ def feet(points: Float[Tensor, "n 3"], polygon: Float[Tensor, "m 3"]) -> Float[T
 def perpendicular_feet(
     one: Float[Tensor, "n 3"], other: Float[Tensor, "m 3"]
 ) -> tuple[Float[Tensor, "k 3"], Float[Tensor, "k 3"]]:
-    """Both ends of the common perpendiculars of sides, as far as both lie within their sides.
+    """Ends of the common perpendiculars between sides, if both ends lie within their sides.
 
     Args:
-        one: The corners of a polygon, in order, on the hyperboloid of curvature -1.
-        other: Those of the other.
+        one: Corners of a polygon in order, on the hyperboloid of curvature -1.
+        other: Corners of the other polygon.
     """
     (a, b), (p, q) = _sides(one), _sides(other)
     m, n = _normal(a, b)[:, None], _normal(p, q)[None]
-    # beyond 1 where the lines neither meet nor touch at infinity
+    # above 1 in absolute value if the lines neither meet nor are asymptotic
     along = -_product(m, n)[..., None]
     apart = along[..., 0].abs() > 1
     on_one, on_other = _unit(n - along * m), _unit(m - along * n)
@@ -128,46 +128,46 @@ def perpendicular_feet(
 
 
 def _sides(polygon: Tensor) -> tuple[Tensor, Tensor]:
-    """Both ends of the sides that are longer than 0."""
+    """Both ends of the sides with positive length."""
     ends = polygon.roll(-1, dims=0)
     long = _product(polygon, ends) > 1
     return polygon[long], ends[long]
 
 
 def _between(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The shares of ``a`` and ``b``, up to a common factor, in the foot of ``x`` on their line."""
+    """Coefficients of ``a`` and ``b``, up to a factor, in the foot of ``x`` on their line."""
     near_a, near_b, far = _product(x, a), _product(x, b), _product(a, b)
     return far * near_b - near_a, far * near_a - near_b
 
 
 def _normal(a: Tensor, b: Tensor) -> Tensor:
-    """The unit normal of the line through two points: orthogonal to both in the Lorentz product."""
+    """Unit normal of the line through two points, orthogonal to both in the Lorentz product."""
     cross = torch.linalg.cross(a, b) * torch.tensor([-1.0, 1.0, 1.0]).to(a)
     return cross / (-_product(cross, cross)).sqrt()[..., None]
 
 
 def _unit(x: Tensor) -> Tensor:
-    """The point of the hyperboloid on the line of a timelike vector; anything for others."""
+    """Point of the hyperboloid on the line of a timelike vector; arbitrary for other vectors."""
     length = _product(x, x).clamp_min(torch.finfo(x.dtype).tiny).sqrt()[..., None]
     return x / length * x[..., :1].sign()
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
-    """Minus the Lorentz product: the cosine hyperbolic of the distance of points."""
+    """Minus the Lorentz product; for points, the hyperbolic cosine of their distance."""
     return x[..., 0] * y[..., 0] - (x[..., 1:] * y[..., 1:]).sum(dim=-1)
 
 
 def overlap(
     one: Float[np.ndarray, "n 2"], other: Float[np.ndarray, "m 2"], *, c: float = 1.0
 ) -> bool:
-    """True if two hulls of the plane have a point in common, up to rounding.
+    """True if two planar hulls have a point in common, up to rounding.
 
-    They have none if and only if they are apart on the normal of a side, or along a side where both
-    lie on one geodesic; all in the Klein model.
+    By the separating axis theorem in the Klein model, they have none if and only if their
+    projections onto the normal of a side are disjoint, or onto a side if both lie on one geodesic.
 
     Args:
-        one: Corners, counter-clockwise.
-        other: Corners of the other.
+        one: Corners of a hull, counter-clockwise.
+        other: Corners of the other hull.
         c: Minus the curvature, 0 or more.
 
     Example:

@@ -1,4 +1,4 @@
-"""The support vector machine of a tangent space: no intercept, and a certificate of optimality."""
+"""Support vector machine in a tangent space, without intercept, certified by a duality gap."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -11,23 +11,23 @@ from fedbolic import check
 Loss: TypeAlias = Literal["hinge", "squared_hinge"]
 
 GAP = 1e-9
-"""Duality gap over objective at which a solution is good enough; rounding leaves 1e-13 or so."""
+"""Duality gap over objective at which the solver stops; rounding leaves about 1e-13."""
 
 SOFTEST, HARDEST = 1.0, 1e-6
-"""The first and the last width of the smoothed hinge's corner, in units of the margin."""
+"""First and last width of the smoothed hinge's corner, in units of the margin."""
 
 MAX_STEPS = 100
-"""Newton steps for one smoothed problem, and such problems: a handful of each is usual."""
+"""Limit of the Newton steps per smoothed problem, and of such problems; a few of each suffice."""
 
 
 @dataclass(frozen=True, eq=False)
 class Normal:
-    """The solution of a support vector machine without intercept.
+    """Solution of a support vector machine without intercept.
 
     Args:
-        w: The normal.
-        objective: What was minimised, at ``w``.
-        gap: How much lower it could be at most, by duality.
+        w: Normal of the hyperplane.
+        objective: Value of the objective at ``w``.
+        gap: Duality gap, an upper bound on the distance from the optimal objective.
     """
 
     w: Float[np.ndarray, " dim"]
@@ -42,25 +42,25 @@ def fit_normal(
     C: float,
     loss: Loss = "squared_hinge",
 ) -> Normal:
-    r"""The normal of the hyperplane through the origin that separates best.
+    r"""Normal of the maximum-margin hyperplane through the origin.
 
     .. math:: \min_w \tfrac12 |w|^2 + C \sum_i \ell(1 - y_i \langle v_i, w \rangle), \quad
         \ell(t) = \max(0, t) \text{ or } \max(0, t)^2
 
-    By Newton's method with an exact line search on a loss whose corner is rounded off. For the
-    hinge the rounding is taken back by the method of multipliers, until the gap to the dual
-    objective, which bounds the error, is below 1e-9 of the objective. So degenerate data (equal
-    points, points on the margin) are no special case.
+    The solver is Newton's method with an exact line search on a loss with a smoothed corner. For
+    the hinge, the method of multipliers removes the effect of smoothing, until the duality gap,
+    which bounds the error, is below 1e-9 of the objective. Degenerate data, such as equal points
+    or points on the margin, need no special case.
 
     Args:
         features: Tangent vectors v at the reference point.
-        signs: +1 or -1.
-        C: The price of a violated margin, above 0: lambda of the paper. Large is hard-margin.
+        signs: Labels y, +1 or -1.
+        C: Penalty of a violated margin, above 0: lambda of the paper. A large C is a hard margin.
         loss: ``hinge`` as printed in the paper, or ``squared_hinge`` as in the authors' code.
 
     Raises:
-        ValueError: If ``C`` is not above 0, there is no such ``loss``, or not one sign for each
-            example.
+        ValueError: If ``C`` is not above 0, ``loss`` is unknown, or the signs are not one +1 or -1
+            for each example.
 
     References:
         Prakash et al. (2024), Eq. (7), arXiv:2308.06895; Rockafellar (1976), Augmented Lagrangians
@@ -75,8 +75,8 @@ def fit_normal(
     check.one_of(get_args(Loss), loss=loss)
     if signs.shape != features.shape[:1] or (np.abs(signs) != 1).any():
         raise ValueError(
-            f"there must be a sign of +1 or -1 for each of {len(features)} examples, got "
-            f"{len(signs)} values in {np.unique(signs)[:3].tolist()}"
+            f"there must be one sign of +1 or -1 for each of {len(features)} examples, got "
+            f"{len(signs)} signs with values such as {np.unique(signs)[:3].tolist()}"
         )
     signed = features * signs[:, None]
     w, a = np.zeros(features.shape[1]), np.zeros(len(signed))
@@ -93,15 +93,15 @@ def fit_normal(
         if best.gap <= GAP * best.objective:
             break
         a, width = problem.weights(1 - signed @ w), max(width / 10, HARDEST)
-    assert best is not None  # one problem at least was solved
+    assert best is not None  # at least one problem was solved
     return best
 
 
 @dataclass(frozen=True, eq=False)
 class _Smoothed:
-    """The loss ``max over 0 <= a <= top of a t - width (a - before)^2 / 2`` of violations t.
+    """Smoothed loss ``max over 0 <= a <= top of a t - width (a - before)^2 / 2`` of violations t.
 
-    It is the squared hinge for ``before`` 0, ``width`` 1/2 and no ``top``.
+    It is the squared hinge for ``before`` 0, ``width`` 1/2 and infinite ``top``.
     """
 
     signed: Float[np.ndarray, "n dim"]
@@ -111,7 +111,7 @@ class _Smoothed:
     top: float
 
     def weights(self, violation: np.ndarray) -> np.ndarray:
-        """The maximising a of every example: the dual variable over C."""
+        """Maximising a of each example: the dual variable over C."""
         return (self.before + violation / self.width).clip(0, self.top)
 
     def minimise(self, w: np.ndarray) -> np.ndarray:
@@ -130,7 +130,7 @@ class _Smoothed:
     def _newton_step(
         self, w: np.ndarray, a: np.ndarray, violation: np.ndarray, corner: np.ndarray
     ) -> np.ndarray:
-        """The step to the quadratic piece's minimiser, by least squares: a Hessian loses digits."""
+        """Step to the quadratic piece's minimiser, by least squares: a Hessian loses digits."""
         shifted = violation[corner] + self.width * self.before[corner]
         target = self.C * ((a * ~corner) @ self.signed) - w
         rows = np.column_stack([self.signed[corner], shifted]) * np.sqrt(self.C / self.width)
@@ -139,14 +139,14 @@ class _Smoothed:
         return np.linalg.solve(triangle[: len(w), : len(w)], triangle[: len(w), -1])
 
     def _length(self, w: np.ndarray, step: np.ndarray, violation: np.ndarray) -> float:
-        """Zero of the derivative along the step, which is increasing and piecewise linear."""
+        """Step length at which the increasing, piecewise linear directional derivative is zero."""
         along = self.signed @ step
 
         def slope(s: float) -> float:
             a = self.weights(violation - s * along)
             return float((w + s * step) @ step - self.C * (a @ along))
 
-        if abs(slope(1.0)) <= 1e-12 * abs(slope(0.0)):  # the piece reaches to its own minimum
+        if abs(slope(1.0)) <= 1e-12 * abs(slope(0.0)):  # the quadratic piece holds its minimum
             return 1.0
         moving = along != 0
         shifted = (violation + self.width * self.before)[moving]
@@ -167,7 +167,7 @@ class _Smoothed:
         return float(start - at_start * (end - start) / (at_end - at_start))
 
     def certified(self, w: np.ndarray) -> Normal:
-        """The solution with the gap between the unsmoothed objective and its dual."""
+        """Solution with the duality gap of the unsmoothed problem."""
         violation = 1 - self.signed @ w
         a = self.weights(violation)
         dual_normal = self.C * (a @ self.signed)

@@ -1,4 +1,4 @@
-"""Sparse vectors over a prime field as power sums, which add up and are read back."""
+"""Power sums of sparse vectors over a prime field: additive, and decodable from their total."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,14 +8,14 @@ from fedbolic import check
 from fedhull.labels import DecodingError
 
 _SPARE = 2
-"""Symbols beyond the 2T that T bins need: an overload passes them by chance in 1 of q^2 cases."""
+"""Symbols beyond the 2T that T bins need; an overload goes undetected in about 1 of q^2 cases."""
 
 
 def prime_above(bound: int) -> int:
-    """The least prime larger than a number.
+    """Least prime larger than a number.
 
     Args:
-        bound: The largest number that must not wrap around.
+        bound: Largest number that must not wrap around.
 
     Example:
         >>> prime_above(48_668_500)
@@ -28,26 +28,26 @@ def prime_above(bound: int) -> int:
 
 
 def num_symbols(capacity: int) -> int:
-    """Number of power sums that carry so many bins.
+    """Number of power sums for a given capacity.
 
     Args:
-        capacity: Different bins of all clients together, at most.
+        capacity: Largest number of distinct bins of all clients together.
     """
     return 2 * capacity + _SPARE
 
 
 def encode_hulls(values: Mapping[int, int], *, capacity: int, modulus: int) -> list[int]:
-    r"""The power sums of one client's bins.
+    r"""Power sums of one client's bins.
 
     .. math:: S_l = \sum_j v_j \, j^{l-1} \bmod q, \quad l = 1, \dots, 2T + 2
 
     Args:
-        values: By bin, what stands there; both in 1 .. q - 1.
-        capacity: T, the bins of all clients together at most.
-        modulus: A prime q larger than every bin and every sum of values.
+        values: Value of each bin; bins and values are in 1 .. q - 1.
+        capacity: T, the largest number of distinct bins of all clients together, at least 1.
+        modulus: Prime q, larger than every bin and every sum of values.
 
     Raises:
-        ValueError: If the client has more bins than the capacity, or a bin or value would wrap
+        ValueError: If the client has more bins than the capacity, or a bin or a value would wrap
             around.
 
     References:
@@ -60,7 +60,7 @@ def encode_hulls(values: Mapping[int, int], *, capacity: int, modulus: int) -> l
     check.at_least(1, capacity=capacity)
     if len(values) > capacity:
         raise ValueError(
-            f"{len(values)} bins do not fit a capacity of {capacity}: agree on a larger one"
+            f"{len(values)} bins do not fit a capacity of {capacity}: agree on a larger capacity"
         )
     wrapped = [item for item in values.items() if not all(0 < number < modulus for number in item)]
     if wrapped:
@@ -71,7 +71,7 @@ def encode_hulls(values: Mapping[int, int], *, capacity: int, modulus: int) -> l
     if not values:
         return [0] * num_symbols(capacity)
     ring = flint.fmpz_mod_poly_ctx(flint.fmpz_mod_ctx(modulus))
-    # sum_j v_j / (1 - j x), whose coefficients are the power sums
+    # the power sums are the coefficients of sum_j v_j / (1 - j x)
     fractions = [(ring([value]), ring([1, -place])) for place, value in values.items()]
     while len(fractions) > 1:
         pairs = zip(fractions[::2], fractions[1::2], strict=False)
@@ -85,18 +85,18 @@ def encode_hulls(values: Mapping[int, int], *, capacity: int, modulus: int) -> l
 
 
 def decode_hulls(sums: Sequence[int], *, num_bins: int, modulus: int) -> dict[int, int]:
-    """The bins of all clients and what stands there, from the sum of their power sums.
+    """Bins of all clients and their total values, from the sum of the clients' power sums.
 
-    The shortest recurrence of the sums has the bins as its roots (Berlekamp and Massey). Too many
-    bins, or a sum that was altered, give a long one, or one whose roots are no bins.
+    The shortest linear recurrence of the sums has the bins as its roots (Berlekamp and Massey). Too
+    many bins, or an altered sum, give a recurrence that is too long or has roots that are not bins.
 
     Args:
-        sums: Modulo the prime, as many as :func:`num_symbols` says.
-        num_bins: The largest bin.
+        sums: Power sums modulo the prime, :func:`num_symbols` of them.
+        num_bins: Number of the last bin.
         modulus: The prime q.
 
     Returns:
-        By bin, ascending, the sum of its values, none of which is 0.
+        Total value of each bin, never 0, by bin in ascending order.
 
     Raises:
         DecodingError: If the sums are not those of bins within the capacity.

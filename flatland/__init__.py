@@ -1,4 +1,4 @@
-"""FlatLand: personalised federated graphs in client-specific Lorentz spaces (Liu et al., 2024)."""
+"""FlatLand: personalised federated graph learning in Lorentz spaces (Liu et al., FedKDD 2024)."""
 
 from flatland.fedpub import FedPub, MaskedGCN
 from flatland.frames import Frame, Twin

@@ -1,4 +1,4 @@
-"""Graphs of some clients as one: sparse matrices with the clients' own along the diagonal."""
+"""Graphs of several clients as one graph, with block-diagonal sparse matrices."""
 
 import functools
 import warnings
@@ -16,20 +16,20 @@ from typing_extensions import override
 from fedbolic.data import Graph
 
 Mixing = Literal["symmetric", "mean"]
-"""How a flat convolution weighs neighbours: as Kipf and Welling do, or all alike."""
+"""Neighbour weights of a Euclidean convolution: those of Kipf and Welling, or equal ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A sparse matrix by its rows, whose numbers are not trained.
+    """Constant sparse matrix in compressed row format (CSR).
 
-    The columns of all entries stand in a list; those of row i begin at ``start[i]`` and end before
+    The entries of row i have the positions from ``start[i]`` up to, but excluding,
     ``start[i + 1]``.
 
     Args:
-        start: Where every row begins, and the number of entries.
-        column: Of every entry.
-        value: Of every entry.
+        start: Position of the first entry of each row, then the number of entries.
+        column: Column of each entry.
+        value: Value of each entry; receives no gradient.
         width: Number of columns.
 
     Example:
@@ -51,18 +51,18 @@ class Sparse:
         value: Float[Tensor, " entries"],
         width: int,
     ) -> "Sparse":
-        """The matrix with so many entries in every row."""
+        """Build a matrix from the number of entries in each row."""
         start = functional.pad(counts.cumsum(0), (1, 0))
         return cls(start.int(), column.int(), value, width)
 
     @property
     def counts(self) -> Int64[Tensor, " n"]:
-        """Entries of every row."""
+        """Number of entries in each row."""
         return self.start.long().diff()
 
     @functools.cached_property
     def transposed(self) -> "Sparse":
-        """The same numbers by columns."""
+        """The transposed matrix."""
         num_rows = len(self.start) - 1
         row = torch.arange(num_rows, device=self.start.device).repeat_interleave(self.counts)
         order = self.column.argsort(stable=True)
@@ -71,19 +71,19 @@ class Sparse:
 
     @functools.cached_property
     def csr(self) -> Tensor:
-        """The same as torch has it."""
-        with warnings.catch_warnings():  # that the layout is new
+        """The matrix as a sparse CSR tensor of PyTorch."""
+        with warnings.catch_warnings():  # PyTorch warns that the layout is in beta
             warnings.simplefilter("ignore", UserWarning)
             shape = len(self.start) - 1, self.width
             return torch.sparse_csr_tensor(self.start, self.column, self.value, shape)
 
     def times(self, x: Float[Tensor, "width k"]) -> Float[Tensor, "n k"]:
-        """The product with a dense matrix, neither of which is ever blown up."""
+        """Product with a dense matrix, without a dense copy of the sparse one."""
         return _Product.apply(x, self)
 
 
 class _Product(torch.autograd.Function):
-    """A sparse product whose way back is one, too: torch's own sorts the entries every time."""
+    """Sparse product with a cached transpose: PyTorch's backward sorts the entries every time."""
 
     @staticmethod
     @override
@@ -98,7 +98,7 @@ class _Product(torch.autograd.Function):
 
 
 def _gathered(matrix: Sparse, x: Tensor) -> Tensor:
-    if x.dtype == torch.float64 and x.device.type == "cpu":  # twice as fast there, and there alone
+    if x.dtype == torch.float64 and x.device.type == "cpu":  # twice as fast, but only in this case
         return torch.sparse.mm(matrix.csr, x.contiguous(), "sum")
     return functional.embedding_bag(
         matrix.column,
@@ -112,16 +112,15 @@ def _gathered(matrix: Sparse, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class GraphBlock:
-    """Graphs of some clients as one, each filled up to the nodes of the largest.
+    """Graphs of several clients, each padded to the node count of the largest.
 
-    Nodes that fill up have no features and no neighbour, themselves included.
+    Padding nodes have zero features and no neighbours, not even themselves.
 
     Args:
-        features: Of every node: a row of a matrix with the clients' own along its diagonal, or of
-            dense ones side by side.
-        norms: Lengths of the features.
-        neighbours: The mean over the neighbours of a node and itself, in float64.
-        symmetric: The same with the weights of Kipf and Welling (2017), Eq. (2).
+        features: Node features: one block-diagonal sparse matrix, or a stack of dense matrices.
+        norms: Euclidean norms of the feature vectors.
+        neighbours: Matrix of the mean over a node and its neighbours, in float64.
+        symmetric: Matrix of the weights of Kipf and Welling (2017), Eq. (2).
     """
 
     features: Sparse | Float[Tensor, "clients n width"]
@@ -131,18 +130,18 @@ class GraphBlock:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Clients, and nodes of the largest."""
+        """Number of clients, and of nodes in the largest graph."""
         return self.norms.shape[0], self.norms.shape[1]
 
     def map_features(self, weight: Float[Tensor, "*clients width k"]) -> Tensor:
-        """Every client's features times its own matrix."""
+        """Features of each client times that client's matrix."""
         if isinstance(self.features, Tensor):
             return self.features @ weight
         return self.features.times(weight.reshape(-1, weight.shape[-1])).unflatten(0, self.shape)
 
     @functools.cached_property
     def mean(self) -> Sparse:
-        """``neighbours``, in the dtype of the features."""
+        """``neighbours`` in the dtype of the features."""
         return replace(self.neighbours, value=self.neighbours.value.to(self.norms.dtype))
 
     @functools.cached_property
@@ -150,29 +149,34 @@ class GraphBlock:
         return {}
 
     def mixed(self, mixing: Mixing) -> Float[Tensor, "clients n width"] | None:
-        """Dense features with those of neighbours mixed in, once and for all; of sparse ones none.
+        """Dense features averaged over neighbours, computed once; ``None`` for sparse features.
 
         Args:
-            mixing: Which of the block's matrices mixes them.
+            mixing: Name of the matrix that averages them.
         """
         if isinstance(self.features, Tensor) and mixing not in self._mixed:
             self._mixed[mixing] = self.gather(getattr(self, mixing), self.features)
         return self._mixed.get(mixing)
 
     def gather(self, matrix: Sparse, x: Float[Tensor, "clients n k"]) -> Tensor:
-        """Aggregated features of every node's neighbours; ``matrix`` is one of the block's own."""
+        """Weighted sums of ``x`` over the neighbours of each node.
+
+        Args:
+            matrix: Weights: a matrix of this block, or its transpose.
+            x: One vector per node.
+        """
         return matrix.times(x.flatten(0, 1)).unflatten(0, self.shape)
 
 
 _ALONE: WeakKeyDictionary[Graph, GraphBlock] = WeakKeyDictionary()
-"""The block of each single graph, as long as somebody holds the graph."""
+"""Blocks of single graphs, kept for as long as the graph is referenced elsewhere."""
 
 
 def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
-    """The block of some graphs, which are of one device, dtype and kind of features.
+    """Block of graphs that share a device, a dtype and a kind of features (sparse or dense).
 
     Args:
-        graphs: By client.
+        graphs: One graph per client.
 
     Example:
         >>> labels = torch.zeros(1, dtype=torch.int64)
@@ -188,7 +192,7 @@ def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
     return _ALONE[first]
 
 
-@functools.lru_cache(maxsize=4)  # the same clients go together in every round
+@functools.lru_cache(maxsize=4)  # an engine groups the same clients in every round
 def _joined(graphs: tuple[Graph, ...]) -> GraphBlock:
     parts = [graph_block((graph,)) for graph in graphs]
     n = max(map(len, graphs))
@@ -209,7 +213,7 @@ def _filled(rows: Float[Tensor, "1 m k"], n: int) -> Float[Tensor, "1 n k"]:
 
 
 def _diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
-    """Matrices along a diagonal, every one of ``width`` columns and filled up to ``n`` rows."""
+    """Block-diagonal matrix of ``parts``, each with ``width`` columns and padded to ``n`` rows."""
     counts = [functional.pad(part.counts, (0, n - len(part.counts))) for part in parts]
     columns = [i * width + part.column for i, part in enumerate(parts)]
     value = torch.cat([part.value for part in parts])
@@ -231,7 +235,7 @@ def _alone(graph: Graph) -> GraphBlock:
 
 
 def _rows(features: Float[Tensor, "n width"]) -> tuple[Sparse | Tensor, Float[Tensor, " n"]]:
-    """The features of one graph as a block holds them, and their lengths."""
+    """Features of one graph in the format of a block, and their norms."""
     if not features.is_sparse:
         return features.unsqueeze(0), features.norm(dim=1)
     (row, column), value = features.indices(), features.values()

@@ -1,4 +1,4 @@
-"""FED-PUB: every client gets a mean of its own, of those whose networks answer as its does."""
+"""FED-PUB: per-client averaging over functionally similar models, and private weight masks."""
 
 import dataclasses
 import functools
@@ -32,25 +32,26 @@ from flatland.model import (
 )
 
 MASKS: Sharing = {"*.mask": "personal", "*": "shared"}
-"""What is a client's own: how much it takes of every weight."""
+"""Sharing table of FED-PUB: masks stay at the client, everything else is shared."""
 
 BLOCKS, BLOCK_SIZE, RATE = 5, 100, 0.1
-"""Of the graph that networks are compared by: parts, nodes of each, and edges among these."""
+"""Random graph on which networks are compared: blocks, nodes per block, and edge probability."""
 
 
 @dataclass(frozen=True)
 class MaskedGCN(GraphNetwork):
-    r"""``GCN``, every weight times one of a mask.
+    r"""``GCN`` with a trainable mask that multiplies each weight matrix elementwise.
 
     .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H (M \odot \mu) + b))
 
-    Masks start 1. Outside training those below ``threshold`` in size count as 0.
+    Masks are initialized to 1. In evaluation mode, entries of absolute value below ``threshold``
+    are treated as 0.
 
     Args:
-        widths: Of every convolution, at least one.
-        dropout: The share of every convolution's outputs that training drops, in [0, 1).
-        activation: The function after every convolution.
-        threshold: At least 0.
+        widths: Output width of each convolution, at least one.
+        dropout: Dropout probability after each convolution, in [0, 1).
+        activation: Activation after each convolution.
+        threshold: Least absolute value of a mask entry in evaluation mode, at least 0.
 
     References:
         Baek et al. (2023), arXiv:2206.10206.
@@ -74,7 +75,7 @@ class MaskedGCN(GraphNetwork):
 
 
 class MaskedLinear(SpaceLinear):
-    """A matrix of which every number is multiplied by one of a mask, and a bias."""
+    """Linear layer whose matrix is multiplied elementwise by a trainable mask."""
 
     def __init__(self, in_features: int, out_features: int, *, threshold: float) -> None:
         super().__init__(in_features, out_features)
@@ -91,14 +92,14 @@ class MaskedLinear(SpaceLinear):
 
 
 class MaskedHead(FlatHead, MaskedLinear):
-    """The logits of a masked linear layer."""
+    """Classification head with a masked linear layer."""
 
 
 class Embedding(nn.Module):
     """Embedding of a graph: the mean of a network's last convolution over the nodes.
 
     Args:
-        network: Whose.
+        network: Network that embeds the graph.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -106,47 +107,47 @@ class Embedding(nn.Module):
         self.network = network
 
     def forward(self, graph_block: GraphBlock) -> Float[Tensor, "clients width"]:
-        """A vector for every graph."""
+        """One vector for each graph."""
         return cast("Flat", self.network).convolved(graph_block).mean(dim=-2)
 
 
 @dataclass(frozen=True)
 class FedPub(GraphMethod):
-    r"""Means by similarity of networks, and masks that stay.
+    r"""Similarity-weighted averaging of client models, with private masks.
 
-    The server keeps clients apart. It asks every network for an embedding of one random graph, the
-    same for all, and gives each client a mean of its own:
+    The server keeps a separate model for each client. Every client embeds the same random graph
+    with its network, and the server averages the networks by the similarity of these embeddings:
 
     .. math:: \alpha_{ij} = \frac{\exp(\tau \cos(h_i, h_j))}{\sum_k \exp(\tau \cos(h_i, h_k))},
         \qquad \bar\theta_i = \sum_j \alpha_{ij} \theta_j
 
-    The client multiplies it by a mask of its own, and both are trained:
+    The client multiplies this average by its private mask and trains both:
 
     .. math:: f_i(\theta \odot \mu_i) + \lambda_1 \|\mu_i\|_1
         + \tfrac{\text{proximal}}{2} \|\theta - \bar\theta_i\|^2
 
-    A client who has not answered yet gets the plain mean over those who answered last; one who does
-    not answer keeps the mean it had. Unlike the other methods here it sends the server every
-    client's network by itself, so no sum can hide one.
+    A client that has not taken part yet receives the unweighted mean of the last round's networks.
+    A client that misses a round keeps its previous average. The server needs each client's network
+    individually, so this method cannot run under secure aggregation.
 
     Departs from the paper: ``sparsity`` and ``proximal``, its lambda 1 and twice its lambda 2, are
-    0 by default. In the authors' code, where both lambdas are 0.001, the terms are of values that
-    torch has detached, so they have no gradient. With one, the sparsity outweighs the loss under
-    Adam, and masks shrink until the threshold cuts them off.
+    0 by default. The authors' code sets both lambdas to 0.001 but computes the terms from detached
+    tensors, so they have no gradient. With a gradient, the sparsity term outweighs the loss under
+    Adam, and masks shrink until they fall below the threshold.
 
     Args:
-        network: With masks.
+        network: Masked graph network.
         rounds: Communication rounds, at least 1.
-        local: Local epochs; a step sees the whole graph whatever the batch size.
+        local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size, above 0.
-        optimizer: The local optimiser, without a weight decay of its own; a client's goes on where
-            its last round ended.
-        weight_decay: Added, times the parameter, to the gradient; 0 or more.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        proximal: How much a client is pulled to what it was sent, at least 0.
-        temperature: The paper's tau, at least 0, where all get the same mean; 3 is that of the
-            authors' script for Cora.
-        sparsity: The paper's lambda 1, at least 0.
+        optimizer: Local optimiser, without weight decay; each client keeps its state between
+            rounds.
+        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
+        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        proximal: Coefficient of the proximal term, at least 0.
+        temperature: The paper's tau, at least 0; 0 gives all clients the same mean, and 3 is the
+            value of the authors' script for Cora.
+        sparsity: Coefficient lambda 1 of the masks' L1 norm, at least 0.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -232,7 +233,7 @@ class FedPub(GraphMethod):
         return Update(payload, float(client.size), metrics), client_state
 
     def _embedding(self, local: Tree, client: Client, context: Tree) -> Tensor:
-        """Embedding of the random graph by a client's network."""
+        """Embedding of the random graph under a client's network."""
         like, (width,) = client.no_inputs, client.meta.input_shape
         graph = random_graph(context["shared"]["seed"], width, like.device, like.dtype)
         known = {**local["parameters"], **context["own"]["fixed"]}
@@ -267,7 +268,11 @@ class FedPub(GraphMethod):
 def similarity(
     embeddings: Float[Tensor, "clients width"], temperature: float
 ) -> Float[Tensor, "clients clients"]:
-    """Weights with which every client (row) averages all networks; each row sums to 1.
+    """Weights with which each client (row) averages all networks; each row sums to 1.
+
+    Args:
+        embeddings: One embedding per client.
+        temperature: Factor tau of the cosine similarity, at least 0.
 
     Example:
         >>> similarity(torch.eye(2), temperature=0.0)
@@ -287,9 +292,9 @@ def _mixed(shares: Tensor, stacked: Tensor) -> Tensor:
     return torch.tensordot(shares, stacked.double(), dims=1).to(stacked.dtype)
 
 
-@functools.lru_cache(maxsize=4)  # the clients of a run compare their networks by one
+@functools.lru_cache(maxsize=4)  # all clients of a run use the same graph
 def random_graph(seed: int, num_features: int, device: torch.device, dtype: torch.dtype) -> Graph:
-    """Five random graphs of 100 nodes that nothing joins, with normal features."""
+    """Graph of 5 disconnected random blocks of 100 nodes each, with Gaussian features."""
     rng, num_nodes = Rng(seed).at("proxy"), BLOCKS * BLOCK_SIZE
     part = torch.arange(num_nodes) // BLOCK_SIZE
     coins = torch.rand(num_nodes, num_nodes, generator=rng.at("edges").generator())

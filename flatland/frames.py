@@ -1,4 +1,4 @@
-"""Networks whose classes are common points, each client seeing them from a frame of its own."""
+"""Networks with shared class prototypes, which each client views from its own frame."""
 
 from dataclasses import dataclass
 
@@ -24,34 +24,34 @@ from flatland.model import (
 )
 
 FRAMES: Sharing = {"head.frame": "personal", "curvature.*": "personal", "*": "shared"}
-"""What is a client's own with ``Frame``: where it stands, and how curved its space is."""
+"""Sharing table of ``Frame``: the frame and the curvature are personal."""
 
 FLAT_FRAMES: Sharing = {"head.frame": "personal", "*": "shared"}
-"""The same for ``Twin``, which has no curvature."""
+"""Sharing table of ``Twin``, which has no curvature."""
 
 
 @dataclass(frozen=True)
 class Frame(GraphNetwork):
-    r"""The convolutions of ``LorentzGCN``, a Lorentz boost, and distances to class prototypes.
+    r"""Convolutions of ``LorentzGCN``, a Lorentz boost, and distances to class prototypes.
 
     .. math::
         x' = B(u) x, \qquad
         \text{logit}_k = \frac 2 c + 2 \langle x', p_k \rangle + b_k = -|x' - p_k|^2_L + b_k
 
-    ``head.frame`` is u, the space coordinates of the point that the boost takes the origin to, in
-    radii; it starts 0, where the boost changes nothing. Prototypes are kept by their space
-    coordinates, the columns of ``head.space``; their time follows from the client's curvature. With
-    the table :data:`FRAMES` convolutions and prototypes are common, and a client's own are its
-    curvature and the frame it sees the prototypes from.
+    ``head.frame`` is u, the space coordinates of the image of the origin under the boost, in units
+    of the curvature radius. It starts at 0, the identity. The columns of ``head.space`` are the
+    space coordinates of the prototypes; their time coordinates follow from the client's curvature.
+    Under the sharing table :data:`FRAMES`, convolutions and prototypes are shared; the curvature
+    and the frame are personal.
 
-    A variant of FlatLand of our own; ``Twin`` is the same without curvature.
+    This variant of FlatLand is not in the paper; ``Twin`` is its Euclidean counterpart.
 
     Args:
-        widths: Of every convolution, at least one.
-        dropout: The share of every convolution's outputs that training drops, in [0, 1).
-        activation: The function after every convolution.
-        centred: Whether layers take the time coordinate less that of the origin, so that a flat
-            space gives them nothing.
+        widths: Output width of each convolution, at least one.
+        dropout: Dropout probability after each convolution, in [0, 1).
+        activation: Activation after each convolution.
+        centred: Subtract the origin's time coordinate from the layers' time input, which then
+            vanishes in the flat limit.
     """
 
     widths: tuple[int, ...] = (128, 128)
@@ -71,18 +71,18 @@ class Frame(GraphNetwork):
 
 @dataclass(frozen=True)
 class Twin(GraphNetwork):
-    r"""``Frame`` in flat space: the convolutions of ``GCN``, a translation, and distances.
+    r"""Euclidean counterpart of ``Frame``: convolutions of ``GCN``, a translation, and distances.
 
     .. math:: \text{logit}_k = -|x + w - p_k|^2 + b_k
 
-    ``head.frame`` is w, which starts 0. What ``Frame`` gains over this one with ``neighbours``
-    ``mean``, curvature gains; the symmetric weights of a GCN are another difference.
+    ``head.frame`` is w, which starts at 0. Compare ``Frame`` with ``neighbours="mean"`` to measure
+    the effect of curvature alone; the symmetric weights of a GCN are a second difference.
 
     Args:
-        widths: Of every convolution, at least one.
-        dropout: The share of every convolution's outputs that training drops, in [0, 1).
-        activation: The function after every convolution.
-        neighbours: How they are weighed, as of ``GCN``.
+        widths: Output width of each convolution, at least one.
+        dropout: Dropout probability after each convolution, in [0, 1).
+        activation: Activation after each convolution.
+        neighbours: Weights of the neighbours, as in ``GCN``.
     """
 
     widths: tuple[int, ...] = (128, 128)
@@ -101,7 +101,7 @@ class Twin(GraphNetwork):
 
 
 class _Prototypes(nn.Module):
-    """Points for the classes, a bias for each, and the frame they are seen from."""
+    """Class prototypes with one bias each, and the frame from which they are viewed."""
 
     def __init__(self, width: int, num_classes: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class _Prototypes(nn.Module):
 
 
 class LorentzPrototypes(_Prototypes):
-    """Minus squared Lorentzian distances of boosted points to prototypes, and a bias."""
+    """Negative squared Lorentzian distances of boosted points to prototypes, plus a bias."""
 
     def forward(
         self,
@@ -120,17 +120,17 @@ class LorentzPrototypes(_Prototypes):
         s: Float[Tensor, "clients n width"],
         space: Lorentz,
     ) -> Float[Tensor, "clients n classes"]:
-        """One logit per class for every point."""
+        """One logit per class for each point."""
         time, s = boosted(per_client(self.frame), time, s)
         own = time_of(space, self.space.mT).mT
         return 2 * (1 / space.c - time * own + s @ self.space) + per_client(self.bias)
 
 
 class FlatPrototypes(_Prototypes):
-    """Minus squared distances of translated points to prototypes, and a bias."""
+    """Negative squared distances of translated points to prototypes, plus a bias."""
 
     def forward(self, x: Float[Tensor, "*clients n width"]) -> Float[Tensor, "*clients n classes"]:
-        """One logit per class for every point."""
+        """One logit per class for each point."""
         x = x + per_client(self.frame)
         own = square(self.space.mT).mT
         return 2 * (x @ self.space) - square(x) - own + per_client(self.bias)
@@ -141,16 +141,16 @@ def boosted(
     time: Float[Tensor, "clients n 1"],
     s: Float[Tensor, "clients n width"],
 ) -> tuple[Float[Tensor, "clients n 1"], Float[Tensor, "clients n width"]]:
-    r"""Points moved by the boost that takes the origin to the point in the direction ``u``.
+    r"""Points under the Lorentz boost that maps the origin to the point with space part ``u``.
 
     .. math:: t' = \gamma t + u \cdot s, \quad
         s' = s + \Bigl(t + \frac{u \cdot s}{1 + \gamma}\Bigr) u, \quad \gamma = \sqrt{1 + |u|^2}
 
-    An isometry of the hyperboloid of any curvature.
+    The boost is an isometry of the hyperboloid of any curvature.
 
     Args:
-        u: Space coordinates of that point, in radii.
-        time: Of the points.
+        u: Space coordinates of the image of the origin, in units of the curvature radius.
+        time: Time coordinates of the points.
         s: Space coordinates of the points.
 
     References:

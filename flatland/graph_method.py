@@ -1,4 +1,4 @@
-"""Base of methods on graphs: examples are nodes, and one pass serves all clients."""
+"""Base class of methods on graphs: examples are nodes, and one pass computes all clients."""
 
 import dataclasses
 import functools
@@ -34,20 +34,20 @@ from flatland.model import GCN, GraphNetwork
 
 @dataclass(frozen=True)
 class GraphMethod(GradientMethod):
-    """A method whose clients learn the labels of nodes of their own graphs.
+    """Base class of methods for node classification, where each client has its own graph.
 
-    The optimiser's state stays at the client between rounds. What is left to a method is its step,
-    what is sent and what the server makes of it.
+    The optimiser's state stays at the client between rounds. A subclass defines the local step, the
+    update that a client sends, and the server's update.
 
     Args:
-        network: From a graph to logits.
-        rounds: Communication rounds.
-        local: Local epochs; a step sees the whole graph whatever the batch size.
+        network: Graph network from a block of graphs to logits.
+        rounds: Communication rounds, at least 1.
+        local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size, above 0.
-        optimizer: The local optimiser, without a weight decay of its own.
-        weight_decay: Added, times the parameter, to the gradient; 0 or more.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        proximal: How much a client is pulled to what it was sent, at least 0.
+        optimizer: Local optimiser, without weight decay.
+        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
+        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        proximal: Coefficient of the proximal term, at least 0.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -70,7 +70,7 @@ class GraphMethod(GradientMethod):
         if self.optimizer.weight_decay:
             raise ValueError(
                 f"the optimizer has a weight decay of {self.optimizer.weight_decay}, which would "
-                "act on the curvature, too: give weight_decay instead"
+                "also act on the curvature: set weight_decay of the method instead"
             )
 
     @override
@@ -81,7 +81,7 @@ class GraphMethod(GradientMethod):
     def init(self, meta: Meta, rng: Rng) -> Tree:
         steps = self.local.epochs * self.local.repeats
         if self.proximal and steps == 1 and self.local.batch_size is None:
-            logger.warning("proximal has no effect: a round is one step, from where it pulls to")
+            logger.warning("proximal has no effect: the term is 0 at the round's only local step")
         seed = rng.at("model").number()
         parameters, buffers = self.model(meta).init(seed)
         shared = select_kind(parameters, self.sharing, "shared")
@@ -90,7 +90,7 @@ class GraphMethod(GradientMethod):
 
     @abstractmethod
     def begin_optimizer(self, parameters: Params) -> Tree:
-        """The optimiser's state before a client's first step."""
+        """State of the optimiser before a client's first step."""
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -137,7 +137,7 @@ class GraphMethod(GradientMethod):
         axes: tuple[Tree, Tree],
     ) -> tuple[Tensor, Params]:
         num_clients = len(batch["y"])
-        fixed = {  # what all clients have in common
+        fixed = {  # values common to all clients have no client axis yet
             name: value.expand(num_clients, *value.shape) if axis is None else value
             for (name, value), axis in zip(
                 context["own"]["fixed"].items(), axes[1]["own"]["fixed"].values(), strict=True
@@ -168,7 +168,7 @@ class GraphMethod(GradientMethod):
         return self.scores(local, client, context)
 
     def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float]:
-        """Scores of ``local``, from one pass over the client's graph."""
+        """Validation and test scores of ``local``, from one pass over the client's graph."""
         if not len(client.validation) + len(client.test):
             return {}
         model = self.model(client.meta)
@@ -185,14 +185,14 @@ class GraphMethod(GradientMethod):
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> "GraphMethod | None":
         if "shared" not in self.sharing.values():
-            return None  # already trained on nothing but the client's own data
+            return None  # training was already local
         local = dataclasses.replace(self.local, epochs=epochs)
         return dataclasses.replace(self, local=local, lr=lr or self.lr)
 
     @property
     @override
     def ridge_head(self) -> "GraphMethod | None":
-        return None  # a head in closed form has no features common to all clients to read
+        return None  # clients have no common features on which to fit a head in closed form
 
     def _is_global(self, meta: Meta) -> bool:
         parameters, _ = self.model(meta).init(0)
@@ -202,13 +202,13 @@ class GraphMethod(GradientMethod):
 def with_proximal_term(
     gradients: Params, parameters: Params, goals: Params, strength: float
 ) -> Params:
-    """Gradients of a loss with half the squared distance to ``goals``, times ``strength``, added.
+    """Gradients of a loss plus a proximal term, half the squared distance to ``goals``.
 
     Args:
-        gradients: Without it, by name.
-        parameters: Where they were taken.
-        goals: Where some of these are pulled to.
-        strength: At least 0.
+        gradients: Gradients of the loss alone, by name.
+        parameters: Parameters at which they were computed.
+        goals: Reference values of some of the parameters.
+        strength: Coefficient of the proximal term, at least 0.
     """
     if not strength:
         return gradients
@@ -224,7 +224,7 @@ def _model(network: GraphNetwork, meta: Meta) -> Model:
 def _forward(
     model: Model, parameters: Params, buffers: Params, context: Tree, *, training: bool = False
 ) -> tuple[Tensor, Params]:
-    """Logits of all nodes of one client's graph, or of many clients' side by side."""
+    """Logits of all nodes, for one client or for a block of clients."""
     own = context["own"]
     graphs = graph_block(own["graph"].parts)
     return model({**parameters, **own["fixed"]}, buffers, graphs, training=training)

@@ -1,8 +1,8 @@
-"""FlatLand: every client in a Lorentz space of its own curvature, what is flat shared.
+"""FlatLand: graph learning in Lorentz spaces, one curvature per client, Euclidean part shared.
 
-A round, in the words of the paper's Algorithm 1: every client maps its graph into its own Lorentz
-space and trains; the server averages the parameters of the space coordinates; those of the time
-coordinate and the curvature stay.
+A round of the paper's Algorithm 1: every client maps its graph into its own Lorentz space and
+trains; the server averages the parameters of the space coordinates; those of the time coordinate
+and the curvature stay at the client.
 """
 
 import dataclasses
@@ -28,51 +28,52 @@ from flatland.model import GraphNetwork, LorentzGCN, clamped_fraction
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
 
 CURVATURE = "curvature.raw"
-"""The name of the curvature among the parameters, as the raw number of ``Curvature``."""
+"""Parameter name of the curvature, which is stored as the raw value of ``Curvature``."""
 
 SHARING: Sharing = {"*.time": "personal", "curvature.*": "personal", "*": "shared"}
-"""What is FlatLand's own: the time coordinate and the curvature stay."""
+"""Sharing table of FlatLand: parameters of the time coordinate and the curvature are personal."""
 
 
 @dataclass(frozen=True)
 class FlatLand(GraphMethod):
-    r"""Graph networks of clients that share the space coordinates and keep the time coordinate.
+    r"""Personalised graph networks with shared space parameters and private time parameters.
 
     .. math::
         \min_{\theta_s, \theta_1, \dots, \theta_C} \sum_c f_c(\theta_s, \theta_c)
         + \tfrac{\mu}{2} \| \theta_{s,c} - \theta_s \|^2, \qquad
         \theta_s \leftarrow \sum_c w_c \, \theta_{s,c}
 
-    Other methods are rows of the ``sharing`` table: ``{"*": personal}`` is local training,
+    Other ``sharing`` tables give other methods: ``{"*": personal}`` is local training,
     ``{"*": shared}`` FedAvg (with ``LorentzGCN``, the ablation without decoupling), ``{"head.*":
-    personal, "*": shared}`` FedPer; with ``network`` ``GCN`` they are Euclidean. Without tailored
-    spaces is ``curvature`` ``Constant()`` and ``{"*.time": personal, "curvature.*": fixed, "*":
-    shared}``. A ``fixed`` curvature is that of the client's own graph. A shared one begins at
-    1, whatever ``curvature`` says, and is averaged as c. Variants of ours are the networks of
-    ``flatland.frames``; Shrink, which is ``personal_proximal`` above 0; and what it becomes as that
-    grows,
-    LorShare: only the curvature personal.
+    personal, "*": shared}`` FedPer; with ``network`` ``GCN`` they are Euclidean. The ablation
+    without tailored spaces sets ``curvature`` to ``Constant()`` and ``sharing`` to ``{"*.time":
+    personal, "curvature.*": fixed, "*": shared}``. A ``fixed`` curvature keeps the estimate from
+    the client's graph. A shared curvature starts at 1, whatever the estimator, and c is averaged.
+
+    Variants that are not in the paper: the networks of ``flatland.frames``; Shrink, which has
+    ``personal_proximal`` above 0; and its limit LorShare, where only the curvature is personal.
 
     Departs from the paper: the time row v is left out, as it has no effect there; the curvature
-    begins at :math:`c = -\mathrm{Ric}`; hidden biases are shared; the optimiser's moments stay at
+    starts at :math:`c = -\mathrm{Ric}`; hidden biases are shared; the optimiser's moments stay at
     the client between rounds, as in FED-PUB's code.
 
     Args:
-        network: From a graph to logits.
+        network: Graph network from a block of graphs to logits.
         rounds: Communication rounds, at least 1.
-        local: Local epochs; a step sees the whole graph whatever the batch size.
+        local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size, above 0.
-        optimizer: The local optimiser, without a weight decay of its own; a client's goes on where
-            its last round ended.
-        weight_decay: Added, times the parameter, to the gradient; 0 or more. Not of the curvature.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        curvature: What a client's curvature begins with, unless it is shared.
+        optimizer: Local optimiser, without weight decay; each client keeps its state between
+            rounds.
+        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0; not applied to
+            the curvature.
+        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        curvature: Estimator of a client's initial curvature, unused if the curvature is shared.
         curvature_rate: The curvature's step size over ``lr``, above 0.
         proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.
-            Without effect where a round is one step.
-        personal_proximal: The same pull, at least 0, of personal parameters to their mean over
-            clients, which is sent then; the curvature is not pulled. 0 sends nothing.
-        weights: Clients count by ``size`` (training nodes) or ``uniform``.
+            It has no effect if a round is one step.
+        personal_proximal: Coefficient, at least 0, of a proximal term between personal parameters,
+            except the curvature, and their mean over clients. If it is 0, nothing more is sent.
+        weights: Weight of a client in the mean: ``size`` (training nodes) or ``uniform``.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -117,7 +118,7 @@ class FlatLand(GraphMethod):
 
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        means = message.get("means", {})  # where a client's own begin
+        means = message.get("means", {})  # a client's personal parameters start there
         sent = {**message, "parameters": {**means, **message["parameters"]}}
         local, context = super().received(sent, client, client_state)
         trained, fixed = local["parameters"], context["own"]["fixed"]
@@ -198,17 +199,17 @@ class FlatLand(GraphMethod):
         return server_state
 
     def _raw(self, graph: Graph, like: Tensor) -> Tensor:
-        """The raw number of the curvature that a client's graph asks for."""
+        """Raw value of the curvature estimated from a client's graph."""
         c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
         return _CURVATURE.raw_of(c).to(like)
 
 
 _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
-"""What turns raw numbers into curvatures and back."""
+"""Conversion between raw values and curvatures."""
 
 
 def _groups(parameters: Params) -> dict[str, Params]:
-    """The curvature, which has a step size of its own, and everything else."""
+    """Split off the curvature, which has its own step size and no weight decay."""
     groups: dict[str, Params] = {"weights": {}, "curvature": {}}
     for name, value in parameters.items():
         groups["curvature" if name == CURVATURE else "weights"][name] = value
@@ -216,10 +217,10 @@ def _groups(parameters: Params) -> dict[str, Params]:
 
 
 def _public(name: str, value: Tensor) -> Tensor:
-    """A parameter as it is averaged: the curvature as c."""
+    """Value of a parameter in the average over clients: c instead of the raw curvature."""
     return _CURVATURE.c_of(value) if name == CURVATURE else value
 
 
 def _raw_of(name: str, value: Tensor) -> Tensor:
-    """A parameter as it is trained: undoes :func:`_public`."""
+    """Trained value of a parameter: the inverse of :func:`_public`."""
     return _CURVATURE.raw_of(value) if name == CURVATURE else value

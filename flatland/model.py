@@ -1,6 +1,6 @@
-"""Graph convolutional networks, flat and in Lorentz spaces, of one client or of many at once.
+"""Graph convolutional networks, Euclidean and Lorentzian, for one client or many at once.
 
-What a network is given is a block of clients; its parameters may have a leading axis of them, too.
+The input of a network is a block of clients; its parameters may have a leading client axis.
 """
 
 import itertools
@@ -25,10 +25,10 @@ from flatland.blocks import GraphBlock, Mixing
 from flatland.ricci import BOUNDS
 
 FARTHEST = 10.0
-r"""Inputs further than this many radii from the origin are clamped.
+r"""Largest distance of inputs from the origin, in radii of curvature; others are clamped to it.
 
-Of a point there float32 still holds the Minkowski length to a share of 1e-7 times
-:math:`\cosh^2 10 = 10^8`, if it is computed in float64, as it is here.
+The squared coordinates there are near :math:`\cosh^2 10 \approx 10^8`, so the Minkowski length of a
+point has a relative error near 1e-8 in float64, where it is computed, and no digit in float32.
 """
 
 Activation = Literal["relu", "elu"]
@@ -40,25 +40,25 @@ _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class GraphNetwork(ABC):
-    """A recipe for a network from a block of graphs to one logit per class for every node."""
+    """Configuration of a network from a block of graphs to one logit per class for each node."""
 
     @abstractmethod
     def build(self, meta: Meta) -> nn.Module:
-        """The network, freshly initialised; a curved one has a parameter ``curvature.raw``."""
+        """A newly initialised network; a Lorentzian one has a parameter ``curvature.raw``."""
 
 
 @dataclass(frozen=True)
 class GCN(GraphNetwork):
-    r"""Graph convolutions in flat space, then a linear head.
+    r"""Euclidean graph convolutions and a linear head.
 
     .. math:: H' = \mathrm{drop}(\sigma(D^{-1/2} (A + I) D^{-1/2} H M + b))
 
     Args:
-        widths: Of every convolution, at least one.
-        dropout: The share of every convolution's outputs that training drops, in [0, 1).
-        activation: The function after every convolution.
-        neighbours: ``symmetric`` for the weights above, ``mean`` for :math:`D^{-1} (A + I)`, by
-            which ``LorentzGCN`` weighs them.
+        widths: Output width of each convolution, at least one.
+        dropout: Dropout probability after each convolution, in [0, 1).
+        activation: Activation after each convolution.
+        neighbours: ``symmetric`` for the weights above, ``mean`` for :math:`D^{-1} (A + I)`, the
+            weights of ``LorentzGCN``.
 
     References:
         Kipf and Welling (2017), Eq. (2), arXiv:1609.02907.
@@ -81,7 +81,7 @@ class GCN(GraphNetwork):
 
 @dataclass(frozen=True)
 class LorentzGCN(GraphNetwork):
-    r"""Graph convolutions in the client's Lorentz space, then a linear head.
+    r"""Graph convolutions in the client's Lorentz space and a linear head.
 
     .. math::
         x &= \exp_o(v), \quad y_j = x_{j,s} M + x_{j,t} m + b, \\
@@ -90,18 +90,19 @@ class LorentzGCN(GraphNetwork):
             x'_{i,s} = \mathrm{drop}\Bigl(\sigma\Bigl(
             \frac{z_{i,s}}{\sqrt{-c \langle z_i, z_i \rangle}}\Bigr)\Bigr)
 
-    with the time coordinate :math:`x_t = \sqrt{1 / c + |x_s|^2}` computed anew after every
-    operation; logits are :math:`x_s M + x_t m + b`. Of layer l the parameters are
-    ``body.l.space`` (M), ``body.l.time`` (m) and ``body.l.bias``, of the head the same after
-    ``head.``, and of the space ``curvature.raw``.
+    with the time coordinate :math:`x_t = \sqrt{1 / c + |x_s|^2}` recomputed after every operation;
+    logits are :math:`x_s M + x_t m + b`. The parameters of layer l are ``body.l.space`` (M),
+    ``body.l.time`` (m) and ``body.l.bias``. Those of the head have the prefix ``head.`` instead,
+    and the curvature is ``curvature.raw``.
 
-    Departs from the paper: the row for the time coordinate (its v) is no parameter, since time is
-    computed; activation and dropout act on space coordinates, so points stay on the hyperboloid.
+    Departs from the paper: the row for the time coordinate (its v) is not a parameter, because the
+    time coordinate is computed; activation and dropout act on space coordinates, so points stay on
+    the hyperboloid.
 
     Args:
-        widths: Of every convolution, at least one.
-        dropout: The share of every convolution's outputs that training drops, in [0, 1).
-        activation: The function after every convolution.
+        widths: Output width of each convolution, at least one.
+        dropout: Dropout probability after each convolution, in [0, 1).
+        activation: Activation after each convolution.
 
     References:
         Liu et al. (2024), Eqs. (2) and (4), FedKDD; Chen et al. (2022), Eq. (10), arXiv:2105.14686,
@@ -123,7 +124,7 @@ class LorentzGCN(GraphNetwork):
 
 
 class _Network(nn.Module):
-    """Base of both networks: the widths from the inputs on, and a name for every part."""
+    """Base class of both networks: layers, head, dropout and activation."""
 
     def __init__(
         self,
@@ -141,15 +142,15 @@ class _Network(nn.Module):
 
 
 class Flat(_Network):
-    """Convolutions in flat space, and a head that takes their outputs.
+    """Euclidean graph convolutions, followed by a head.
 
     Args:
-        widths: From the inputs on.
-        head: From a vector at every node to logits.
-        dropout: Of every convolution.
-        activation: After every convolution.
-        layer: The linear map of a convolution.
-        neighbours: How they are weighed.
+        widths: Width of the inputs, then of each convolution.
+        head: Module from one vector per node to logits.
+        dropout: Dropout probability after each convolution, in [0, 1).
+        activation: Activation after each convolution.
+        layer: Linear layer of a convolution; ``None`` for ``SpaceLinear``.
+        neighbours: Weights of the neighbours, as in ``GCN``.
     """
 
     def __init__(
@@ -166,12 +167,12 @@ class Flat(_Network):
         self.neighbours: Mixing = neighbours
 
     def forward(self, block: GraphBlock) -> Float[Tensor, "clients n classes"]:
-        """One logit per class for every node."""
+        """One logit per class for each node."""
         return self.head(self.dropout[-1](self.activation(self.convolved(block))))
 
     def convolved(self, block: GraphBlock) -> Float[Tensor, "clients n width"]:
         """Output of the last convolution, before its activation."""
-        first, *others = cast("list[SpaceLinear]", list(self.body))  # modules by their class
+        first, *others = cast("list[SpaceLinear]", list(self.body))  # ModuleList hides the class
         weights = block.symmetric if self.neighbours == "symmetric" else block.mean
         features = block.mixed(self.neighbours)
         if features is None:
@@ -186,14 +187,15 @@ class Flat(_Network):
 
 
 class LorentzNetwork(_Network):
-    """Convolutions in a Lorentz space, and a head that takes points by time and space.
+    """Graph convolutions in a Lorentz space, followed by a head.
 
     Args:
-        widths: From the inputs on.
-        head: From time and space coordinates of a point at every node, and the space, to logits.
-        dropout: Of every convolution.
-        activation: After every convolution.
-        centred: Whether layers take the time less that of the origin.
+        widths: Width of the inputs, then of each convolution.
+        head: Module from the time and space coordinates of one point per node, and the space, to
+            logits.
+        dropout: Dropout probability after each convolution, in [0, 1).
+        activation: Activation after each convolution.
+        centred: Subtract the origin's time coordinate from the layers' time input.
     """
 
     def __init__(
@@ -210,11 +212,11 @@ class LorentzNetwork(_Network):
         self.centred = centred
 
     def forward(self, block: GraphBlock) -> Float[Tensor, "clients n classes"]:
-        """One logit per class for every node."""
+        """One logit per class for each node."""
         space = Lorentz(per_client(self.curvature.c.unsqueeze(-1)))
         origin = space.c**-0.5 if self.centred else 0.0
         factor, time = lifted(space, block.norms)
-        first, *others = cast("list[SpaceTimeLinear]", list(self.body))  # modules by their class
+        first, *others = cast("list[SpaceTimeLinear]", list(self.body))  # ModuleList hides it
         y = torch.addcmul(first.at_origin(time - origin), factor, block.map_features(first.space))
         for layer, drop in zip(others, self.dropout, strict=False):
             s = drop(self.activation(centroids(space, y, block)))
@@ -224,19 +226,20 @@ class LorentzNetwork(_Network):
 
 
 def time_of(space: Lorentz, s: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch 1"]:
-    """The time coordinates of points with the space coordinates ``s``."""
+    """Time coordinates of the points with space coordinates ``s``."""
     return (1 / space.c + square(s)).sqrt()
 
 
 def per_client(x: Float[Tensor, "*clients k"]) -> Float[Tensor, "*clients 1 k"]:
-    """A vector of every client as a row that goes with all of its nodes."""
+    """One vector per client, with an axis that broadcasts over the client's nodes."""
     return x.unsqueeze(-2)
 
 
 class SpaceLinear(nn.Module):
-    """The matrix ``M`` of ``x M`` and a bias to be added after the neighbours are mixed.
+    """Linear layer of a Euclidean convolution, which adds the bias after aggregation.
 
-    ``M`` starts uniform by Glorot and Bengio's rule, the bias 0.
+    The matrix ``M`` of ``x M`` has Glorot and Bengio's uniform initialization; the bias starts at
+    0.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -247,23 +250,23 @@ class SpaceLinear(nn.Module):
 
     @property
     def matrix(self) -> Float[Tensor, "*clients width out"]:
-        """Matrix that multiplies the features."""
+        """Matrix applied to the features."""
         return self.space
 
 
 class FlatHead(SpaceLinear):
-    """The logits :math:`x M + b`."""
+    """Linear classification head with logits :math:`x M + b`."""
 
     def forward(self, x: Float[Tensor, "*clients n width"]) -> Float[Tensor, "*clients n classes"]:
-        """One logit per class for every node."""
+        """One logit per class for each node."""
         return x @ self.matrix + per_client(self.bias)
 
 
 class SpaceTimeLinear(nn.Module):
-    r"""The space coordinates :math:`x_s M + x_t m + b` of points of the hyperboloid.
+    r"""Linear layer for points of the hyperboloid: space coordinates :math:`x_s M + x_t m + b`.
 
-    Any Lorentz boost or rotation is one. ``M`` starts uniform by Glorot and Bengio's rule, ``m``
-    and ``b`` start 0.
+    Every Lorentz boost or rotation has this form. ``M`` has Glorot and Bengio's uniform
+    initialization; ``m`` and ``b`` start at 0.
 
     References:
         Liu et al. (2024), Eq. (2), FedKDD.
@@ -282,27 +285,28 @@ class SpaceTimeLinear(nn.Module):
         s: Float[Tensor, "clients n width"],
         space: Lorentz | None = None,
     ) -> Float[Tensor, "clients n out"]:
-        """The new space coordinates of points; as a head, their logits, wherever they lie."""
+        """New space coordinates of points, or their logits if the layer is a head."""
         del space
         weight = self.space.reshape(-1, *self.space.shape[-2:])
         return torch.baddbmm(self.at_origin(time), s, weight.expand(len(s), -1, -1))
 
     def at_origin(self, time: Float[Tensor, "clients n 1"]) -> Float[Tensor, "clients n out"]:
-        """Part that does not depend on the old space coordinates."""
+        """Part of the output that does not depend on the input's space coordinates."""
         return torch.addcmul(per_client(self.bias), time, per_client(self.time))
 
 
 def lifted(
     space: Lorentz, norm: Float[Tensor, "*clients n 1"]
 ) -> tuple[Float[Tensor, "*clients n 1"], Float[Tensor, "*clients n 1"]]:
-    r"""Factors that turn vectors into space coordinates of points, and the points' time.
+    r"""Factors from tangent vectors to space coordinates of their points, and time coordinates.
 
-    The point is :math:`\exp_o(v)`, as far from the origin as v is long, but no more than
-    :data:`FARTHEST` radii. That only scales a vector, so sparse ones stay sparse.
+    The point of v is :math:`\exp_o(v)`, at distance :math:`|v|` from the origin, clamped to
+    :data:`FARTHEST` radii of curvature. A factor only scales its vector, so sparse features stay
+    sparse.
 
     Args:
-        space: Of one curvature, or one for every client.
-        norm: Lengths of the vectors.
+        space: Lorentz space with one curvature, or one per client.
+        norm: Norms of the vectors.
     """
     t, most = space.c * norm * norm, FARTHEST**2
     share = (most / t.clamp(min=most)).sqrt()
@@ -311,38 +315,39 @@ def lifted(
 
 
 def clamped_fraction(space: Lorentz, norm: Float[Tensor, "*clients n 1"]) -> float:
-    """The share of vectors of the lengths ``norm`` that :func:`lifted` clamps."""
+    """Fraction of vectors with norms ``norm`` that :func:`lifted` clamps."""
     return float((space.c * norm * norm > FARTHEST**2).double().mean())
 
 
 def centroids(
     space: Lorentz, y: Float[Tensor, "clients n width"], block: GraphBlock
 ) -> Float[Tensor, "clients n width"]:
-    """Space coordinates of the centroid of every node's neighbours and itself.
+    """Space coordinates of the unweighted centroid of each node and its neighbours.
 
     Args:
-        space: Where the points lie; its curvature has an axis for clients, nodes and width.
+        space: Lorentz space of the points; its curvature has axes for clients, nodes and width.
         y: Space coordinates of the points.
-        block: Whose neighbours are taken, all counting the same.
+        block: Block that gives the neighbours.
     """
     return _Centroids.apply(y, torch.as_tensor(space.c, dtype=y.dtype), block)
 
 
 class _Centroids(torch.autograd.Function):
-    r"""With :math:`(t, s)` the mean of the points, :math:`s / \sqrt{c (t^2 - |s|^2)}`.
+    r"""The centroid's :math:`s / \sqrt{c (t^2 - |s|^2)}` for the mean :math:`(t, s)` of points.
 
-    Computed in float64: the Minkowski length of a mean cancels far from the origin. The gradient is
-    by hand, as that of the separate operations takes most of a training step.
+    Computed in float64, because the Minkowski length of a mean cancels far from the origin. The
+    gradient is written out, because autograd through the single operations would take most of a
+    training step.
     """
 
     @staticmethod
     @override
     def forward(ctx: Any, y: Tensor, c: Tensor, block: GraphBlock) -> Tensor:
         points, c = y.double(), c.double()
-        # lengths by vector_norm: one pass, whose gradient at 0 nobody asks for
+        # vector_norm takes one pass; its undefined gradient at 0 is never used
         times = (1 / c + vector_norm(points, dim=-1, keepdim=True).square()).sqrt()
         s, t = (block.gather(block.neighbours, x) for x in (points, times))
-        # a mean of points of the hyperboloid has at least their length: less is rounding
+        # the mean of points of the hyperboloid is at least as long as they are, up to rounding
         least = t.square() - vector_norm(s, dim=-1, keepdim=True).square()
         length = (c * least).clamp(min=1).sqrt()
         ctx.save_for_backward(points, times, s, t, length, c)
@@ -359,7 +364,7 @@ class _Centroids(torch.autograd.Function):
         back = block.neighbours.transposed
         pull = 2 * c * of_square * t
         pulled = block.gather(back, pull)
-        # of a node without neighbours both pulls are the same, digit by digit, and leave nothing
+        # for a node without neighbours, both terms are bitwise equal and cancel exactly
         to_s = grad.div(length).sub_(s * (pull / t))
         to_y = block.gather(back, to_s).add_(points * (pulled / times))
         to_c = of_square * (length * length / c) - pulled / (2 * c * c * times)
@@ -367,10 +372,10 @@ class _Centroids(torch.autograd.Function):
 
 
 def widths_of(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
-    """The widths with that of the inputs before them.
+    """Width of the inputs, followed by ``widths``.
 
     Raises:
-        ValueError: If an example is no row of features.
+        ValueError: If the examples of ``meta`` are not feature vectors.
     """
     if len(meta.input_shape) != 1:
         raise ValueError(
@@ -380,7 +385,11 @@ def widths_of(meta: Meta, widths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_layers(widths: tuple[int, ...], dropout: float) -> None:
-    """Refuse a network without layers, an empty layer, or a rate outside [0, 1]."""
+    """Check that there is a layer, that no layer is empty, and that the rate is in [0, 1).
+
+    Raises:
+        ValueError: If any of these fails.
+    """
     check.at_least(1, num_widths=len(widths))
     check.at_least(1, narrowest_width=min(widths))
     check.rate(below_one=True, dropout=dropout)

@@ -1,4 +1,4 @@
-"""Report on a partition of a graph, before anything is trained."""
+"""Statistics of a graph partition, without training."""
 
 import itertools
 import statistics
@@ -14,15 +14,15 @@ from flatland.ricci import mean_ricci
 
 @dataclass(frozen=True)
 class Part:
-    """One client's graph in numbers.
+    """Statistics of one client's graph.
 
     Args:
-        num_nodes: Of its graph.
-        num_edges: Undirected, each counted once; tables of papers count both directions.
-        clustering: The mean over nodes of the share of pairs of neighbours that are joined.
-        ricci: The mean augmented Forman-Ricci curvature of the edges.
-        sizes: Training, validation and test nodes.
-        counts: Nodes of every class.
+        num_nodes: Number of nodes.
+        num_edges: Number of undirected edges, each counted once; papers count both directions.
+        clustering: Mean clustering coefficient of the nodes.
+        ricci: Mean augmented Forman-Ricci curvature of the edges.
+        sizes: Numbers of training, validation and test nodes.
+        counts: Number of nodes of each class.
     """
 
     num_nodes: int
@@ -34,29 +34,29 @@ class Part:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Classes that no node of it has, ascending."""
+        """Classes without a node in this graph, ascending."""
         return tuple(k for k, count in enumerate(self.counts) if not count)
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """The splits without a node."""
+        """Names of the splits without a node."""
         names = ("train", "validation", "test")
         return tuple(name for name, size in zip(names, self.sizes, strict=True) if not size)
 
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """All clients' graphs in numbers.
+    """Statistics of all clients' graphs.
 
     Args:
-        parts: By client.
-        num_edges: Of the whole graph, each counted once; ``None`` if it is not known.
-        heterogeneity: The median over pairs of clients of the Jensen-Shannon distance (natural
-            logarithm) between their shares of classes, from 0 to 0.83; 0 of one client.
+        parts: Statistics of each client's graph.
+        num_edges: Number of edges of the whole graph, each counted once; ``None`` if unknown.
+        heterogeneity: Median over pairs of clients of the Jensen-Shannon distance (natural
+            logarithm) between their class distributions, from 0 to 0.83; 0 for a single client.
 
     References:
-        Lin (1991), doi:10.1109/18.61115; Table 2 of FlatLand gives it without a definition, and
-        this one agrees with its numbers.
+        Lin (1991), doi:10.1109/18.61115. Table 2 of FlatLand reports heterogeneity without a
+        definition; this one reproduces its numbers.
     """
 
     parts: tuple[Part, ...]
@@ -65,13 +65,13 @@ class PartitionReport:
 
     @property
     def cut(self) -> float | None:
-        """The share of the edges that lie between clients and are lost."""
+        """Fraction of edges that the partition cuts; ``None`` if their number is unknown or 0."""
         if not self.num_edges:
             return None
         return 1 - sum(part.num_edges for part in self.parts) / self.num_edges
 
     def table(self) -> str:
-        """The report in Markdown: a row for each client, then their means."""
+        """The report as a Markdown table: one row for each client, then their means."""
         head = ["client", "nodes", "edges", "clustering", "Forman-Ricci", "missing classes",
                 "train / validation / test"]  # fmt: skip
         rows = [
@@ -104,7 +104,7 @@ class PartitionReport:
 
 
 def partition_report(data: FederatedData) -> PartitionReport:
-    """The clients' graphs of a federation in numbers.
+    """Statistics of all clients' graphs in a federation.
 
     Raises:
         ValueError: If a client has no graph.
@@ -134,10 +134,10 @@ def partition_report(data: FederatedData) -> PartitionReport:
 
 
 def graph_of(client: Client) -> Graph:
-    """The graph of a client.
+    """Graph of a client.
 
     Raises:
-        ValueError: If it has none.
+        ValueError: If the client has no graph.
     """
     if not isinstance(client.train, GraphSplit):
         raise ValueError(f"client {client.id} has no graph: use the source fedbolic.data.Graphs")
@@ -145,7 +145,7 @@ def graph_of(client: Client) -> Graph:
 
 
 def clustering(graph: Graph) -> float:
-    """The mean clustering coefficient of the nodes; of a node with fewer than two neighbours 0.
+    """Mean clustering coefficient of the nodes; 0 for nodes with fewer than two neighbours.
 
     References:
         Watts and Strogatz (1998), doi:10.1038/30918.
@@ -157,10 +157,10 @@ def clustering(graph: Graph) -> float:
 
 
 def heterogeneity(counts: Sequence[Tensor]) -> float:
-    """The median over pairs of the Jensen-Shannon distance between histograms.
+    """Median Jensen-Shannon distance over pairs of histograms; 0 without a pair.
 
     Args:
-        counts: A histogram for each client, none of zeros.
+        counts: One histogram per client, each with at least one count above 0.
     """
     from scipy.spatial.distance import jensenshannon
 

@@ -1,4 +1,4 @@
-"""Scores as the papers of this field report them: chosen on validation, over clients and splits."""
+"""Scores as reported in the literature: model selection on validation, means over clients."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from fedbolic.record import Row
 from fedbolic.rng import Rng
 
 LOCAL = "local/"
-"""Before the names of scores of the models as clients trained them, ahead of the server's mean."""
+"""Prefix of the scores of locally trained models, before aggregation."""
 
 LATE = 0.9
-"""A run whose best round lies beyond this share of its rounds may still be rising."""
+"""Fraction of the rounds after which a best round suggests that the scores were still rising."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Chosen:
     """Test accuracies of the round with the best validation accuracy.
 
     Args:
-        round: The first with the best mean over clients.
-        mean: Over clients that have test nodes, all counting the same.
-        weighted: Over all test nodes.
-        worst: Of the worst client.
-        rising: Whether the round is so late that more rounds might have given more.
+        round: First round with the best mean validation accuracy over clients.
+        mean: Unweighted mean over clients that have test nodes.
+        weighted: Accuracy over all test nodes.
+        worst: Accuracy of the worst client.
+        rising: True if the round is so late that more rounds might have scored higher.
     """
 
     round: int
@@ -37,15 +37,15 @@ class Chosen:
 
 
 def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
-    """The scores of a run at the round chosen on validation; ``None`` if no round has all of them.
+    """Scores of a run at the round chosen on validation; ``None`` if no round is complete.
 
-    Departs from FED-PUB's code: a client without test nodes is left out, not counted as right.
-    Rounds are compared in which all clients have scores, as means over different ones do not
-    compare.
+    Only rounds in which all clients have scores are compared, because means over different clients
+    are not comparable. Departs from FED-PUB's code: a client without test nodes is left out instead
+    of counting as fully correct.
 
     Args:
-        rows: All that the run measured.
-        of: :data:`LOCAL` for the clients' own models, empty for what the server sent them.
+        rows: All measurements of the run.
+        of: :data:`LOCAL` for the locally trained models, empty for the models the server sent.
 
     References:
         Baek et al. (2023), Sec. 5.1, arXiv:2206.10206.
@@ -68,12 +68,12 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
 
 
 def tuned(rows: Sequence[Row]) -> Chosen | None:
-    """Scores after fine-tuning, for which no round is chosen; ``None`` if there are none.
+    """Scores after fine-tuning in the last round that has them; ``None`` without such scores.
 
-    Of the majority baseline it is each client's own commonest training class.
+    For the majority baseline, fine-tuning predicts each client's most frequent training class.
 
     Args:
-        rows: All that the run measured.
+        rows: All measurements of the run.
     """
     scores = _by_name(rows)
     if "fine_tuned/accuracy" not in scores:
@@ -84,13 +84,13 @@ def tuned(rows: Sequence[Row]) -> Chosen | None:
 
 
 def _whole(scores: dict[int, dict[int, float]]) -> set[int]:
-    """The rounds in which every client that was ever scored was."""
+    """Rounds that have a score of every client that was ever scored."""
     everyone = {client for of_round in scores.values() for client in of_round}
     return {r for r, of_round in scores.items() if of_round.keys() == everyone}
 
 
 def _by_name(rows: Sequence[Row]) -> dict[str, dict[int, dict[int, float]]]:
-    """Clients' numbers by name, round and client."""
+    """Measurements of clients by name, round and client."""
     scores: dict[str, dict[int, dict[int, float]]] = {}
     for row in rows:
         if row.client is not None:
@@ -112,12 +112,12 @@ def _over_clients(
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference over splits, and the interval that holds it.
+    """Mean difference over splits, with a confidence interval.
 
     Args:
-        mean: Of the differences.
-        low: Where the interval begins.
-        high: Where it ends.
+        mean: Mean of the differences.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
     """
 
     mean: float
@@ -128,16 +128,16 @@ class Difference:
 def paired(
     ours: Sequence[float], theirs: Sequence[float], *, level: float = 0.95, rng: Rng | None = None
 ) -> Difference:
-    """Difference between two methods on the same splits.
+    """Paired difference between two methods on the same splits.
 
-    The interval is the percentile bootstrap over splits; of few splits it is too narrow, and of one
-    split it has no width.
+    The interval is the percentile bootstrap over splits. It is too narrow for few splits, and has
+    width 0 for a single split.
 
     Args:
-        ours: By split.
-        theirs: By the same splits.
-        level: Of the interval, in (0, 1).
-        rng: The stream of the bootstrap.
+        ours: Scores of the first method, one per split.
+        theirs: Scores of the second method on the same splits.
+        level: Confidence level of the interval, in (0, 1).
+        rng: Random stream of the bootstrap; ``None`` for a fixed one.
 
     Raises:
         ValueError: If there is no split, or the numbers of splits differ.

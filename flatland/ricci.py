@@ -1,7 +1,7 @@
 r"""Estimators of a client's curvature from its graph.
 
-Signs and scales: ``Ric`` is the mean Forman-Ricci curvature of the edges, negative for graphs that
-spread like trees; an estimator gives :math:`c > 0`, minus the sectional curvature of the client's
+Signs and scales: ``Ric`` is the mean augmented Forman-Ricci curvature of the edges, negative for
+tree-like graphs; an estimator returns :math:`c > 0`, minus the sectional curvature of the client's
 Lorentz space. The paper's :math:`K` is :math:`1 / c`.
 """
 
@@ -16,21 +16,21 @@ from fedbolic import check
 from fedbolic.data import Graph
 
 BOUNDS = (1e-2, 1e2)
-"""The open interval of curvatures, and so of K."""
+"""Open interval of the curvatures c, and therefore of K."""
 
 NEARLY_FLAT = 0.1
-"""The curvature of a client whose graph is not negatively curved: K = 10."""
+"""Curvature c for graphs that are not negatively curved: K = 10."""
 
 LEAST_RICCI = -1e-2
-"""From here on a graph counts as not negatively curved."""
+"""Mean Ricci curvature from which a graph counts as not negatively curved."""
 
 
 def forman(graph: Graph) -> Int64[Tensor, " ends"]:
-    r"""The Forman-Ricci curvature of every edge as a one-dimensional complex.
+    r"""Forman-Ricci curvature of each edge, for the graph as a one-dimensional complex.
 
     .. math:: F(i, j) = 4 - d_i - d_j
 
-    with degrees that count no self loops. Every edge stands here in both its directions.
+    with degrees that exclude self-loops. Each edge appears in both directions.
 
     References:
         Forman (2003), doi:10.1007/s00454-002-0743-x; Sreejith et al. (2016), arXiv:1603.00386.
@@ -45,11 +45,11 @@ def forman(graph: Graph) -> Int64[Tensor, " ends"]:
 
 
 def forman_augmented(graph: Graph) -> Int64[Tensor, " ends"]:
-    r"""The Forman-Ricci curvature of every edge where triangles are filled.
+    r"""Augmented Forman-Ricci curvature of each edge, with triangles as faces.
 
     .. math:: F(i, j) = 4 - d_i - d_j + 3 \, t_{ij}
 
-    with :math:`t_{ij}` the triangles on the edge.
+    with :math:`t_{ij}` the number of triangles that contain the edge.
 
     References:
         Samal et al. (2018), Eq. (6), arXiv:1712.07600; the paper's App. B.3.
@@ -64,31 +64,31 @@ def forman_augmented(graph: Graph) -> Int64[Tensor, " ends"]:
 
 
 def mean_ricci(graph: Graph) -> float:
-    """The mean augmented Forman-Ricci curvature of the edges; 0 of a graph without any."""
+    """Mean augmented Forman-Ricci curvature of the edges; 0 for a graph without edges."""
     return float(forman_augmented(graph).double().mean()) if graph.num_edges else 0.0
 
 
 class Estimator(ABC):
-    """A rule from a graph to the curvature that its client begins with."""
+    """Estimator of a client's initial curvature from its graph."""
 
     def c(self, graph: Graph) -> float:
-        """Minus the sectional curvature, strictly inside :data:`BOUNDS`."""
+        """Minus the sectional curvature, clamped strictly inside :data:`BOUNDS`."""
         low, high = BOUNDS
         return min(max(self.unbounded(graph), 1.01 * low), 0.99 * high)
 
     @abstractmethod
     def unbounded(self, graph: Graph) -> float:
-        """The curvature that the rule gives, at least 0."""
+        """The estimate before clamping, at least 0."""
 
 
 @dataclass(frozen=True)
 class FormanInverse(Estimator):
-    r"""The space is as curved as the graph: :math:`c = -\mathrm{Ric}`, or :math:`K = 1 / |Ric|`.
+    r"""Curvature of the graph, :math:`c = -\mathrm{Ric}`, that is :math:`K = 1 / |\mathrm{Ric}|`.
 
-    A graph with :math:`\mathrm{Ric} \ge -0.01`, full of triangles or without edges, gets a nearly
+    A graph with :math:`\mathrm{Ric} \ge -0.01`, which has many triangles or no edges, gets a nearly
     flat space, :math:`c = 0.1`.
 
-    Departs from the paper: it sets :math:`K` to Ric itself, which is negative and so no K.
+    Departs from the paper, which sets :math:`K` to Ric: a negative value is no valid K.
 
     Example:
         >>> import torch
@@ -105,9 +105,10 @@ class FormanInverse(Estimator):
 
 @dataclass(frozen=True)
 class FormanAbs(Estimator):
-    r"""The paper's words with the sign dropped: :math:`K = |Ric|`, or :math:`c = 1 / |Ric|`.
+    r"""The paper's rule with the sign dropped: :math:`K = |Ric|`, or :math:`c = 1 / |Ric|`.
 
-    The more curved the graph, the flatter its space. Where Ric is 0, :math:`c = 0.1`.
+    The more curved the graph, the flatter its space. If :math:`|\mathrm{Ric}| \le 0.01`,
+    :math:`c = 0.1`.
     """
 
     @override
@@ -123,7 +124,8 @@ class InverseDegree(Estimator):
     .. math:: K = \frac{1}{|E|} \sum_{(i, j) \in E} \Bigl(\frac{1}{d_i} + \frac{1}{d_j}\Bigr)
         = \frac{|\{i : d_i > 0\}|}{|E|}
 
-    Always positive, and no curvature: it says how few edges there are. Without edges c = 0.1.
+    K is always positive, but it measures the sparsity of the graph, not a curvature. For a graph
+    without edges, :math:`c = 0.1`.
     """
 
     @override
@@ -137,10 +139,10 @@ class Constant(Estimator):
     """The same curvature for every client.
 
     Args:
-        value: Minus the sectional curvature, inside :data:`BOUNDS`.
+        value: Minus the sectional curvature, strictly inside :data:`BOUNDS`.
 
     Raises:
-        ValueError: If it is not inside.
+        ValueError: If ``value`` is outside these bounds.
     """
 
     value: float = 1.0

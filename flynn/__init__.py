@@ -1,4 +1,4 @@
-"""FlyNN: one-round federated nearest neighbours by Fly Bloom filters (Ram and Sinha, AAAI 2022)."""
+"""FlyNN: one-round federated nearest neighbours with Fly Bloom filters (Ram and Sinha, 2022)."""
 
 from flynn.estimators import FlyHash, FlyNNClassifier
 from flynn.method import FlyNN

@@ -1,4 +1,4 @@
-"""The exact privacy loss of a mechanism on toy counts, by going through all it can do."""
+"""Exact privacy loss of a mechanism on toy counts, by enumeration of all outcomes."""
 
 import itertools
 import math
@@ -10,12 +10,12 @@ Counts = tuple[int, ...]
 
 
 def neighbours(counts: Sequence[Counts], active: int, relation: Relation) -> Iterator[Counts]:
-    """The counts of all classes in one line, after every change that one record can make.
+    """Flattened counts of all classes, after each possible change of one record.
 
     Args:
-        counts: Of every class.
-        active: Ones of a hash.
-        relation: A record more, or one out and another one in.
+        counts: Counts of each class.
+        active: Number of ones in a hash.
+        relation: One added record (``add/remove``), or one replaced record (``replace``).
     """
     dim, line = len(counts[0]), tuple(itertools.chain(*counts))
     records = [
@@ -37,16 +37,16 @@ def neighbours(counts: Sequence[Counts], active: int, relation: Relation) -> Ite
 def worst_loss(
     counts: Sequence[Counts], plan: HashPlan, active: int, relation: Relation
 ) -> tuple[float, float, float]:
-    """The largest log ratio of probabilities: of the selection, of the noise, and of both.
+    """Largest absolute log ratio of probabilities: of the selection, of the noise, and of both.
 
-    Every order in which counts can be selected is gone through, for every neighbour, both ways. The
-    noise of a selected count that differs by k has ratios up to exp(k / scale), which are reached.
+    The selection is enumerated over all orders and all neighbours. If a selected count differs by
+    k, the probability ratio of its noise is at most exp(k / scale), and this bound is attained.
 
     Args:
-        counts: Of every class; few and short.
-        plan: Of a mechanism.
-        active: Ones of a hash.
-        relation: What neighbours differ in.
+        counts: Counts of each class; few and short.
+        plan: Release parameters of a mechanism.
+        active: Number of ones in a hash.
+        relation: Neighbouring relation.
     """
     line = tuple(itertools.chain(*counts))
     num = len(line) if plan.num_selected is None else min(plan.num_selected, len(line))
@@ -67,12 +67,12 @@ def worst_loss(
 
 
 def log_probability(counts: Counts, order: Sequence[int], rate: float) -> float:
-    """Of selecting these counts in this order, each with exponential weight among those left.
+    """Log-probability of a sequence of selections by exponential weights, without replacement.
 
     Args:
-        counts: In one line.
-        order: Places, all different.
-        rate: Of the weights.
+        counts: Flattened counts.
+        order: Distinct positions in the order of selection.
+        rate: Rate of the exponential weights.
     """
     left, total = set(range(len(counts))), 0.0
     for place in order:

@@ -1,4 +1,4 @@
-"""Fly Bloom filters as integer counts: adding, taking out, and scores in log space."""
+"""Fly Bloom filters as integer counts that add and subtract exactly, and scores in log space."""
 
 import math
 
@@ -10,7 +10,7 @@ from fedbolic import check
 from flynn import kernel
 
 _CELLS = 2**22
-"""Counts that are looked up at once."""
+"""Counts that are looked up in one step."""
 
 
 def count(
@@ -21,22 +21,22 @@ def count(
     num_classes: int,
     weights: Float64[Tensor, " n"] | None = None,
 ) -> Int64[Tensor, "num_classes dim"] | Float64[Tensor, "num_classes dim"]:
-    r"""Number of examples of each class with a one at each place of their hash.
+    r"""Number of examples of each class with a one at each position of the hash.
 
     .. math:: c_l[i] = |\{(x, y) : y = l,\; h(x)[i] = 1\}|, \qquad w_l[i] = \gamma^{c_l[i]}
 
-    Counts of parts add up to those of the whole, and what was added can be subtracted, exactly.
+    The counts of disjoint parts add up exactly to those of the whole, and can be subtracted again.
 
     Args:
-        winners: Where each hash is one.
+        winners: Positions of the ones in each hash.
         labels: Integers below ``num_classes``.
         dim: Length of a hash.
-        num_classes: Classes, whether they are there or not.
-        weights: How often each example counts, at least 0; ``None``: once.
+        num_classes: Number of classes, including classes without examples.
+        weights: Weight of each example, at least 0; ``None`` for 1 each.
 
     References:
         Ram and Sinha (2022), Algorithm 1, line 6, arXiv:2112.07157. Departs from the paper: the
-        state is ``c`` and not ``w``, from which counts cannot be told once it is 0.
+        state is ``c`` instead of ``w``, because a ``w`` of 0 no longer determines the count.
 
     Example:
         >>> winners = torch.tensor([[0, 2], [1, 2]], dtype=torch.int32)
@@ -56,23 +56,23 @@ def log_scores(
     *,
     left_out: Int64[Tensor, " n"] | None = None,
 ) -> Float64[Tensor, "n num_classes"]:
-    r"""The logarithm of every class's novelty score: the smallest is the prediction.
+    r"""Logarithm of the novelty score of each class; the smallest is the prediction.
 
     .. math:: \log w_l^T h(x) = \log \sum_{i : h(x)[i] = 1} \gamma^{c_l[i]}
 
-    With ``decay`` 0 it is that of the number of zero counts, where none counts as one half. Equal
-    counts give equal bits in whatever order they stand.
+    With ``decay`` 0, it is the logarithm of the number of zero counts, or of one half if there are
+    none. Scores of equal counts are bitwise equal, whatever the order of the counts.
 
     Args:
-        counts: Of :func:`count`, at least 0.
-        winners: Where each hash is one.
+        counts: Counts from :func:`count`, at least 0.
+        winners: Positions of the ones in each hash.
         decay: Gamma, in [0, 1).
-        left_out: Labels of the examples: each is taken out of its class's counts before it is
-            scored, as if it had not been counted. None: nothing is.
+        left_out: Labels of the examples for leave-one-out scores: each example is subtracted from
+            its class's counts before it is scored. ``None`` for ordinary scores.
 
     Raises:
-        ValueError: If ``decay`` is not in [0, 1), a hash has a one where there is no count, or what
-            is left out was not counted.
+        ValueError: If ``decay`` is not in [0, 1), a hash has a one outside the counts, or an
+            example that is left out was not counted.
 
     References:
         Ram and Sinha (2022), Algorithm 1, line 12, arXiv:2112.07157.
@@ -104,7 +104,7 @@ def log_scores(
 
 
 def _by_torch(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple[Tensor, Tensor]:
-    """The sum of powers of what exceeds the least count, and the least count; n x classes."""
+    """Least count, and sum of the decay's powers of the counts above it; both n x classes."""
     step = max(1, _CELLS // (len(counts) * winners.shape[1]))
     sums, least = [], []
     for some in winners.split(step):
@@ -115,7 +115,7 @@ def _by_torch(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple
 
 
 def _compiled(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple[Tensor, Tensor]:
-    # powers from the last on are rounded to 0
+    # all powers from this exponent on are rounded to 0
     last = 1 if decay == 0 else math.ceil((bits + 1) / -math.log2(decay))
     if last > _CELLS:
         last = min(last, int(counts.max()))
@@ -134,10 +134,10 @@ def _powers(excess: Tensor, decay: float, bits: int) -> Tensor:
 
 
 def check_decay(decay: float) -> None:
-    """Refuse a decay outside [0, 1).
+    """Check that a decay is in [0, 1).
 
     Raises:
-        ValueError: If it is; with 1 every class has the same score.
+        ValueError: If ``decay`` is outside [0, 1). With 1, every class would have the same score.
     """
     if decay == 1:
         raise ValueError("decay must lie in [0, 1), got 1: every class would have the same score")
@@ -145,6 +145,6 @@ def check_decay(decay: float) -> None:
 
 
 def predictions(scores: Float[Tensor, "n num_classes"]) -> Int64[Tensor, " n"]:
-    """The class of the least score; of equal ones the first."""
+    """Class with the least score; the first of equal ones."""
     least = scores.amin(dim=-1, keepdim=True)
     return (scores == least).to(torch.uint8).argmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Channels of the hash: features as they are, with random signs, or next to their negatives."""
+"""Input channels of the hash: features, randomly signed features, or features and negatives."""
 
 from typing import Literal, TypeAlias, get_args
 
@@ -14,19 +14,19 @@ Channels: TypeAlias = Literal["plain", "signed", "on-off"]
 
 
 def check_channels(channels: str) -> None:
-    """Refuse a name of no channels.
+    """Check the name of the channels.
 
     Raises:
-        ValueError: If it is not one of :data:`Channels`.
+        ValueError: If the name is not one of :data:`Channels`.
     """
     check.one_of(get_args(Channels), channels=channels)
 
 
 def width(channels: Channels, num_inputs: int) -> int:
-    """Number of values that the lift adds up: twice the features for ``on-off``.
+    """Number of inputs of the lift: twice the number of features for ``on-off``.
 
     Args:
-        channels: Which.
+        channels: Kind of channels.
         num_inputs: Number of features ``d``.
     """
     return 2 * num_inputs if channels == "on-off" else num_inputs
@@ -35,20 +35,20 @@ def width(channels: Channels, num_inputs: int) -> int:
 def channel_signs(
     channels: Channels, num_inputs: int, seed: int
 ) -> Int32[Tensor, "num_channels d"] | None:
-    r"""The sign of every feature in each channel; `None` for ``plain``, which has no signs.
+    r"""Sign of each feature in each channel; ``None`` for ``plain``, which has no signs.
 
     .. math:: x \mapsto x, \quad x \mapsto \sigma \odot x, \quad x \mapsto (x, -x)
 
-    A row of the lift adds up features, so ``plain`` cannot see what is added to all of them alike:
-    ``h(x + b) = h(x)``. With ``signed`` every feature has a sign, fair and fixed, and a row takes
-    differences as well as sums. ``on-off`` has the ON and OFF cells of vision and smell: a row
-    takes a feature, its negative, or both, which cancel.
+    A row of the lift sums features, so ``plain`` is invariant to a constant added to all of them:
+    ``h(x + b) = h(x)``. With ``signed``, every feature has a fixed, uniformly drawn sign, and a row
+    computes differences as well as sums. ``on-off`` models the ON and OFF cells of vision and
+    smell: a row may contain a feature, its negative, or both, which cancel.
 
     Args:
-        channels: Which.
+        channels: Kind of channels.
         num_inputs: Number of features ``d``.
-        seed: Of the hash. Signs are drawn from its stream named ``signs``, so that they are
-            independent of the connections.
+        seed: Seed of the hash. Signs come from its stream ``signs``, so they are independent of the
+            connections.
 
     Example:
         >>> channel_signs("on-off", 3, seed=0).tolist()

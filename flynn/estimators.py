@@ -1,4 +1,4 @@
-"""FlyNN for scikit-learn: the hash as a transformer, the classifier with all that counts give."""
+"""FlyNN for scikit-learn: FlyHash as a transformer, and the nearest-neighbour classifier."""
 
 from typing import Any
 
@@ -18,27 +18,28 @@ from flynn.fitted import Fitted, Rescaling, draw_lift, hashes
 
 
 class FlyHash(TransformerMixin, BaseEstimator):
-    """The FlyHash of every example, as the ones of a sparse matrix.
+    """FlyHash transformer, whose output is a sparse matrix of zeros and ones.
 
     Args:
-        dim: Length of the hash, m; ``None``: 256 for each feature.
-        fan_in: Values that a row of the lift adds up, s; ``None``: a tenth of them, rounded up (of
-            twice as many with ``on-off``).
-        active: Ones of a hash, rho; ``None``: 32, or half of ``dim`` if that is fewer.
-        channels: ``plain`` hashes the features, and is blind to what is added to all alike;
-            ``signed`` gives each a random sign; ``on-off`` hashes them next to their negatives.
-        scaling: What :meth:`fit` learns to do to features first: ``standard`` for z-scores,
-            ``range`` to map least and largest to -1 and 1; `None` for nothing.
-        seed: Of the lift, at least 0.
+        dim: Length of the hash, m, at least 1; ``None`` for 256 per feature.
+        fan_in: Number of inputs in each row of the lift, s, at least 1; ``None`` for a tenth of all
+            inputs, rounded up (``on-off`` has two inputs per feature).
+        active: Number of ones in a hash, rho, in 1 .. ``dim``; ``None`` for 32, or half of ``dim``
+            if that is less.
+        channels: ``plain`` hashes the features and ignores a constant added to all of them;
+            ``signed`` gives each feature a random sign; ``on-off`` hashes features and negatives.
+        scaling: Scaling of features that :meth:`fit` learns: ``standard`` for z-scores, ``range``
+            to map minimum and maximum to -1 and 1; ``None`` for no scaling.
+        seed: Seed of the lift, at least 0.
 
     Attributes:
         n_features_in_: Number of features.
         num_bits_: Length of the hash.
-        num_winners_: Ones of a hash.
-        rows_: The values that every row of the lift adds up, (num_bits_, fan_in); with ``on-off``
-            ``d + j`` is minus feature ``j``.
-        signs_: Of every feature in each channel, or `None`.
-        scaler_: The scikit-learn transformer of features, or `None`.
+        num_winners_: Number of ones in a hash.
+        rows_: Inputs in each row of the lift, (num_bits_, fan_in); with ``on-off``, input ``d + j``
+            is minus feature ``j``.
+        signs_: Sign of each feature in each channel, or ``None``.
+        scaler_: Fitted scikit-learn scaler, or ``None``.
 
     References:
         Ram and Sinha (2022), Eq. (2), arXiv:2112.07157.
@@ -66,10 +67,10 @@ class FlyHash(TransformerMixin, BaseEstimator):
         self.scaling: Rescaling = scaling
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "FlyHash":
-        """Draw the lift, and learn how to scale; else only the number of features matters.
+        """Draw the lift and fit the scaler.
 
         Args:
-            X: Examples, (n, d).
+            X: Examples, (n, d); without ``scaling``, only the number of features matters.
             y: Ignored.
 
         Raises:
@@ -82,7 +83,7 @@ class FlyHash(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: ArrayLike) -> csr_array:
-        """The hashes, (n, num_bits_).
+        """Hashes of the examples, (n, num_bits_).
 
         Args:
             X: Examples, (n, d).
@@ -100,33 +101,33 @@ class FlyHash(TransformerMixin, BaseEstimator):
 
 
 class FlyNNClassifier(ClassifierMixin, BaseEstimator):
-    """Nearest neighbours by one bloom filter of hashes for each class.
+    """Nearest-neighbour classifier with one Bloom filter of hashes per class.
 
-    Counts are all it keeps, so it learns on, forgets, and leaves out exactly.
+    The model stores only counts, so incremental learning, unlearning and leave-one-out are exact.
 
     Args:
-        dim: Length of the hash, m; ``None``: 256 for each feature.
-        fan_in: Values that a row of the lift adds up, s; ``None``: a tenth of them, rounded up (of
-            twice as many with ``on-off``).
-        active: Ones of a hash, rho; ``None``: 32, or half of ``dim`` if that is fewer.
-        decay: Gamma, in [0, 1): how much of a filter's weight one more example leaves.
-        channels: ``on-off`` hashes the features next to their negatives; ``signed`` gives each a
-            random sign; ``plain``, the paper's, is blind to what is added to all alike.
-        scaling: What the first call of :meth:`fit` or :meth:`partial_fit` learns from its examples
-            to do to features: ``standard`` for z-scores, ``range`` to map least and largest to -1
-            and 1; `None` for nothing. It stays as it was learned: :meth:`unlearn` takes counts
-            back, but not what an example did to it.
-        seed: Of the lift, at least 0.
+        dim: Length of the hash, m, at least 1; ``None`` for 256 per feature.
+        fan_in: Number of inputs in each row of the lift, s, at least 1; ``None`` for a tenth of all
+            inputs, rounded up (``on-off`` has two inputs per feature).
+        active: Number of ones in a hash, rho, in 1 .. ``dim``; ``None`` for 32, or half of ``dim``
+            if that is less.
+        decay: Gamma, in [0, 1): factor of a filter weight for each counted example.
+        channels: ``on-off`` hashes features and negatives; ``signed`` gives each feature a random
+            sign; ``plain`` (paper) ignores a constant added to all features.
+        scaling: Scaling of features: ``standard`` for z-scores, ``range`` to map minimum and
+            maximum to -1 and 1; ``None`` for no scaling. The scaler is fitted in :meth:`fit` or the
+            first :meth:`partial_fit` and then fixed; :meth:`unlearn` does not change it.
+        seed: Seed of the lift, at least 0.
 
     Attributes:
         classes_: The labels.
         n_features_in_: Number of features.
-        counts_: Of each class's examples those with a one, by place, (num_classes, dim).
-        rows_: The values that every row of the lift adds up, (dim, fan_in); with ``on-off``
-            ``d + j`` is minus feature ``j``.
-        num_winners_: Ones of a hash.
-        signs_: Of every feature in each channel, or `None`.
-        scaler_: The scikit-learn transformer of features, or `None`.
+        counts_: Number of examples of each class with a one at each position, (num_classes, dim).
+        rows_: Inputs in each row of the lift, (dim, fan_in); with ``on-off``, input ``d + j`` is
+            minus feature ``j``.
+        num_winners_: Number of ones in a hash.
+        signs_: Sign of each feature in each channel, or ``None``.
+        scaler_: Fitted scikit-learn scaler, or ``None``.
 
     References:
         Ram and Sinha (2022), Algorithm 1, arXiv:2112.07157.
@@ -159,12 +160,12 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "FlyNNClassifier":
-        """Count the examples.
+        """Draw the lift, fit the scaler, and count the hashes of the examples.
 
         Args:
             X: Examples, (n, d).
             y: Their labels.
-            sample_weight: How often each counts, at least 0; ``None``: once.
+            sample_weight: Weight of each example, at least 0; ``None`` for 1 each.
 
         Raises:
             ValueError: If a value is not finite, or a size does not fit the features.
@@ -181,22 +182,22 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> "FlyNNClassifier":
-        """Add examples to those that are counted.
+        """Add examples to the counts.
 
         Args:
             X: Examples, (n, d).
             y: Their labels.
-            classes: All labels that will ever come; needed the first time.
-            sample_weight: How often each counts; ``None``: once.
+            classes: All labels of this and later calls; required in the first call.
+            sample_weight: Weight of each example, at least 0; ``None`` for 1 each.
 
         Raises:
-            ValueError: If a label is not among the classes, or classes are not given at first.
+            ValueError: If a label is not among the classes, or the first call has no classes.
         """
         first = not hasattr(self, "counts_")
         X, y = _labelled(self, X, y, reset=first)
         if first:
             if classes is None:
-                raise ValueError("the first call of partial_fit needs classes: all labels to come")
+                raise ValueError("the first call of partial_fit needs classes: give all labels")
             self._begin(unique_labels(classes), X, sample_weight)
         counts = self._counts(X, y, sample_weight)
         self.counts_ = counts if first else self.counts_ + counts
@@ -205,15 +206,15 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
     def unlearn(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "FlyNNClassifier":
-        """Take examples out again: what is left is as if they had never come.
+        """Remove examples exactly, as if they had never been learned.
 
         Args:
             X: Examples that were learned, (n, d).
-            y: Their labels then.
-            sample_weight: What each counted then; ``None``: once.
+            y: Labels with which they were learned.
+            sample_weight: Weights with which they were learned; ``None`` for 1 each.
 
         Raises:
-            ValueError: If they cannot all have been learned.
+            ValueError: If the examples cannot all have been learned.
         """
         check_is_fitted(self)
         X, y = _labelled(self, X, y, reset=False)
@@ -224,7 +225,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Minus the logarithm of the novelty score, by class; of two classes the difference.
+        """Negative log novelty score of each class; for two classes, the difference of both.
 
         Args:
             X: Examples, (n, d).
@@ -233,7 +234,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         return near[:, 1] - near[:, 0] if len(self.classes_) == 2 else near
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class for which each example is least novel; of equal ones the first.
+        """Class with the lowest novelty score of each example; the first of equal ones.
 
         Args:
             X: Examples, (n, d).
@@ -242,7 +243,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[bloom.predictions(scores).numpy()]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """The reciprocal of every class's novelty score, scaled to sum to one.
+        """Reciprocal novelty score of each class, normalized to sum to 1.
 
         Args:
             X: Examples, (n, d).
@@ -253,11 +254,11 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         """Leave-one-out predictions of the learned examples.
 
         Args:
-            X: Examples that were learned with weight one, (n, d).
+            X: Examples that were learned with weight 1, (n, d).
             y: Their labels.
 
         Raises:
-            ValueError: If one was not learned.
+            ValueError: If an example was not learned.
         """
         check_is_fitted(self)
         X, y = _labelled(self, X, y, reset=False)
@@ -303,25 +304,25 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        # with two features a hash has two values, and that is what is asked for there
+        # scikit-learn's check has two features, for which there are only two distinct hashes
         tags.classifier_tags = ClassifierTags(poor_score=True)
         return tags
 
 
 def _examples(model: Any, X: Any, *, reset: bool) -> NDArray[Any]:
-    """Examples that scikit-learn found to be finite numbers, in the shape that was learned."""
-    return validate_data(model, X=X, reset=reset)  # type: ignore[return-value]  # arrays came
+    """Examples validated by scikit-learn: finite, with the fitted number of features."""
+    return validate_data(model, X=X, reset=reset)  # type: ignore[return-value]  # always arrays
 
 
 def _labelled(model: Any, X: Any, y: Any, *, reset: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same with labels of classes."""
+    """Validated examples and class labels."""
     found = validate_data(model, X=X, y=y, reset=reset)
     check_classification_targets(found[1])
-    return found  # type: ignore[return-value]  # arrays came
+    return found  # type: ignore[return-value]  # always arrays
 
 
 def _weights(X: NDArray[Any], sample_weight: Any) -> NDArray[np.float64] | None:
-    """Weight of each example; ``None``: one."""
+    """Validated sample weights; ``None`` for weight 1 each."""
     if sample_weight is None:
         return None
     return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

@@ -1,4 +1,4 @@
-"""Fitted parts of an estimator's hash: connections, signs, and a scale of features."""
+"""Fitted parts of an estimator's hash: connections, signs and a feature scaler."""
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -15,12 +15,12 @@ from flynn.fly_hash import check_active, connections, fly_hash
 Rescaling: TypeAlias = Literal["standard", "range"] | None
 
 ROWS_PER_FEATURE = 256
-"""Where ``dim`` is not given: the middle of the paper's range, from 2 to 2048."""
+"""Hash length per feature if ``dim`` is ``None``; the paper's range is from 2 to 2048."""
 
 
 @runtime_checkable
 class Settings(Protocol):
-    """The settings that :class:`~flynn.FlyHash` and :class:`~flynn.FlyNNClassifier` share."""
+    """Settings common to :class:`~flynn.FlyHash` and :class:`~flynn.FlyNNClassifier`."""
 
     dim: int | None
     fan_in: int | None
@@ -32,7 +32,7 @@ class Settings(Protocol):
 
 
 class Fitted(NamedTuple):
-    """All that a hash needs; as attributes of the estimators."""
+    """Fitted parameters of a hash, which become attributes of the estimators."""
 
     rows: NDArray[np.int32]
     num_winners: int
@@ -43,15 +43,15 @@ class Fitted(NamedTuple):
 def draw_lift(
     model: Settings, X: NDArray[Any], weights: NDArray[np.float64] | None = None
 ) -> Fitted:
-    """Draw the lift and the signs of an estimator, and learn its scale.
+    """Draw the lift and the signs of an estimator, and fit its scaler.
 
     Args:
-        model: With its settings, and ``n_features_in_``.
-        X: Examples that a scaler learns from, (n, d).
-        weights: How often each of them counts; `None`: once.
+        model: Estimator with its settings and ``n_features_in_``.
+        X: Examples to fit the scaler, (n, d).
+        weights: Weight of each example, at least 0; ``None`` for 1 each.
 
     Raises:
-        ValueError: If a size does not fit the features, or a name is not known.
+        ValueError: If a size does not fit the features, or a name is unknown.
     """
     check.at_least(0, seed=model.seed)
     check_channels(model.channels)
@@ -63,7 +63,7 @@ def draw_lift(
     if fan_in > num_values:
         times = ", twice with on-off" if num_values > num_inputs else ""
         raise ValueError(
-            f"fan_in is {fan_in}, but there are {num_inputs} features{times}: ask for fewer"
+            f"fan_in is {fan_in}, but there are {num_inputs} features{times}: use a smaller fan_in"
         )
     rows = connections(dim, num_values, fan_in, model.seed).numpy().copy()
     check_active(active, dim)
@@ -75,7 +75,7 @@ def draw_lift(
 def _scaler(
     scaling: Rescaling, X: NDArray[Any], weights: NDArray[np.float64] | None
 ) -> StandardScaler | MinMaxScaler | None:
-    """Scaler that was fitted to examples."""
+    """Scaler fitted to the examples, or ``None``."""
     if scaling is None:
         return None
     check.one_of(("standard", "range"), scaling=scaling)
@@ -86,11 +86,11 @@ def _scaler(
 
 
 def hashes(X: NDArray[Any], fitted: Fitted) -> Tensor:
-    """Places of the ones in the hashes of examples.
+    """Positions of the ones in the hashes of examples.
 
     Args:
         X: Examples, (n, d), of any numeric type.
-        fitted: Of the estimator.
+        fitted: Fitted parameters of the hash.
     """
     if fitted.scaler is not None:
         X = np.asarray(fitted.scaler.transform(X.astype(np.float64)))

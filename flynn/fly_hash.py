@@ -1,4 +1,4 @@
-"""FlyHash: a sparse random lift and a winner-take-all, in integers, so that bits never vary."""
+"""FlyHash: a sparse random lift and winner-take-all, in integers for bitwise reproducibility."""
 
 import functools
 import math
@@ -14,30 +14,30 @@ from fedbolic import check
 from flynn import kernel
 
 SUM_BITS = 30
-"""No sum of the lift exceeds ``2 ** SUM_BITS`` in size: it fits into 32 bits with its sign."""
+"""Bound ``2 ** SUM_BITS`` on the absolute value of each sum, which then fits a 32-bit integer."""
 
 _CHUNK = 2048
-"""Examples that are worked on at once: what the hash needs beyond its result is a few of these."""
+"""Examples that are hashed at once, which bounds the memory for intermediate results."""
 
 KEY = 2**31
-"""A key is a value times this, less an index: of equal values the first, and no keys are equal."""
+"""Factor of a value in its key; minus the index, keys are unique and the first of equals leads."""
 
 
-@functools.lru_cache(maxsize=2)  # the parties of one process draw the same
+@functools.lru_cache(maxsize=2)  # all parties in one process use the same connections
 def connections(dim: int, num_inputs: int, fan_in: int, seed: int) -> Int32[Tensor, "dim fan_in"]:
-    """The inputs that every row of the lift adds up: ``M`` as a table, ascending in a row.
+    """Connections of the lift: the inputs in each row of the binary matrix ``M``, ascending.
 
-    Rows are independent and uniform over the subsets of ``fan_in`` inputs. They follow from the
-    seed alone: raw words of a counter-based generator (Philox) and Floyd's sampling of subsets.
+    Rows are independent and uniform over the subsets of ``fan_in`` inputs. They depend only on the
+    seed, through raw words of a counter-based generator (Philox) and Floyd's subset sampling.
 
     Args:
         dim: Number of rows ``m``, at least 1.
-        num_inputs: Number of features ``d``.
+        num_inputs: Number of inputs ``d``.
         fan_in: Inputs of a row ``s``, from 1 to ``num_inputs``.
-        seed: Any integer from 0.
+        seed: Seed, at least 0.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a number is outside its range.
 
     References:
         Ram and Sinha (2022), Eq. (2), arXiv:2112.07157; the sampling is Floyd's, in Bentley (1987),
@@ -51,17 +51,19 @@ def connections(dim: int, num_inputs: int, fan_in: int, seed: int) -> Int32[Tens
     check.at_least(0, seed=seed)
     check.at_least(1, dim=dim, fan_in=fan_in)
     if fan_in > num_inputs:
-        raise ValueError(f"fan_in is {fan_in}, but there are {num_inputs} features: ask for fewer")
+        raise ValueError(
+            f"fan_in is {fan_in}, but there are {num_inputs} features: use a smaller fan_in"
+        )
     words = np.random.Philox(key=seed).random_raw(dim * fan_in).reshape(dim, fan_in)
     tops = np.arange(num_inputs - fan_in, num_inputs, dtype=np.uint64)
-    drawn = (words % (tops + 1)).astype(np.int32)  # off uniform by at most num_inputs / 2**64
+    drawn = (words % (tops + 1)).astype(np.int32)  # the bias is at most num_inputs / 2**64
     pick = kernel.pick_winners if kernel.FOUND else _pick
     pick(drawn, num_inputs)
     return torch.from_numpy(np.sort(drawn, axis=1))
 
 
 def _pick(drawn: NDArray[np.int32], num_inputs: int) -> None:
-    """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw."""
+    """Floyd's sampling: replace a repeated draw of a row by the largest value allowed there."""
     dim, fan_in = drawn.shape
     for start in range(0, dim, _CHUNK):
         part = drawn[start : start + _CHUNK]
@@ -79,30 +81,30 @@ def fly_hash(
     *,
     signs: Int32[Tensor, "num_channels d"] | None = None,
 ) -> Int32[Tensor, "n active"]:
-    r"""Places of the ones in every hash: the ``active`` largest sums, ascending by index.
+    r"""Positions of the ones in each hash: the ``active`` largest sums, ascending by index.
 
     .. math:: h(x) = \Gamma_\rho(M x)
 
-    Of equal sums the lower index wins. Sums are of the integers of :func:`fixed_point`, so the bits
-    do not depend on the order of summation: they are those of any device, batch and thread count.
+    Of equal sums, the one with the lower index wins; the paper leaves ties open. Sums are computed
+    on the integers of :func:`fixed_point`, so they do not depend on the order of summation, and the
+    hash is bitwise equal on any device, with any batch size and number of threads.
 
     Args:
-        x: Examples, finite. ``h(a x + b) = h(x)`` for ``a > 0``, up to rounding of ``a x + b``, and
-            ``b = 0`` with ``signs``.
+        x: Examples, finite. ``h(a x + b) = h(x)`` for ``a > 0`` and, without ``signs``, any
+            constant ``b``, up to the rounding of ``a x + b``.
         rows: The lift, from :func:`connections`.
-        active: Ones of the hash, rho, from 1 to ``dim``.
-        signs: 1 or -1 for every feature in each channel, from
-            :func:`~flynn.channels.channel_signs`. The hash is that of all channels side by side,
-            ``[signs[0] * x, signs[1] * x, ...]``, which are never stored for all examples; rows
-            count through the features of all. `None`: of ``x``.
+        active: Number of ones in a hash, rho, from 1 to ``dim``.
+        signs: 1 or -1 for each feature in each channel, from
+            :func:`~flynn.channels.channel_signs`. The input of the hash is the concatenation
+            ``[signs[0] * x, signs[1] * x, ...]``, which is never stored for all examples; ``rows``
+            index into it. ``None`` for ``x`` itself.
 
     Raises:
-        ValueError: If a value is not finite, ``active`` is out of range, or the rows add up
+        ValueError: If a value is not finite, ``active`` is outside its range, or the rows contain
             features that the examples do not have.
 
     References:
-        Ram and Sinha (2022), Eq. (2), arXiv:2112.07157. Departs from the paper: it leaves open
-        who wins a tie.
+        Ram and Sinha (2022), Eq. (2), arXiv:2112.07157.
 
     Example:
         >>> rows = torch.tensor([[0, 1], [1, 2], [0, 2], [1, 2]], dtype=torch.int32)
@@ -117,7 +119,7 @@ def fly_hash(
             raise ValueError(
                 f"rows add up feature {feature}, but the examples have {x.shape[1]} features{times}"
             )
-    # filled in place: small results between large temporaries would keep the heap from shrinking
+    # written in place: small results between large temporaries would keep the heap from shrinking
     found = torch.empty(len(x), active, dtype=torch.int32, device=x.device)
     search = _compiled if kernel.FOUND and x.device.type == "cpu" else _by_torch
     search(x, rows.to(x.device), None if signs is None else signs.to(x.device), found)
@@ -125,7 +127,7 @@ def fly_hash(
 
 
 def check_active(active: int, dim: int) -> None:
-    """Refuse a number of winners that no hash of ``dim`` bits has.
+    """Check the number of ones in a hash of ``dim`` bits.
 
     Raises:
         ValueError: If ``active`` is not in 1 .. ``dim``.
@@ -135,15 +137,16 @@ def check_active(active: int, dim: int) -> None:
 
 
 def fixed_point(x: Real[Tensor, "n d"], fan_in: int) -> Int32[Tensor, "n d"]:
-    """Every example times a power of two of its own, as integers.
+    """Examples as integers, each scaled by its own power of two.
 
-    They are rounded as finely as sums of ``fan_in`` values stay within ``2 ** SUM_BITS``, and then
-    halved while all are even. So examples of few bits, such as pixels, are not rounded at all and
-    become small integers. Integers of 16 bits are taken as they are.
+    The scale is the finest for which sums of ``fan_in`` values stay within ``2 ** SUM_BITS``; the
+    rounded values are then halved while all are even. Examples of few significant bits, such as
+    pixels, are therefore not rounded and become small integers. 8-bit and signed 16-bit integers
+    are unchanged if ``fan_in`` is below 2 ** 14.
 
     Args:
         x: Finite examples.
-        fan_in: Terms of a sum.
+        fan_in: Number of terms in a sum.
 
     Raises:
         ValueError: If a value is not finite.
@@ -161,7 +164,7 @@ def fixed_point(x: Real[Tensor, "n d"], fan_in: int) -> Int32[Tensor, "n d"]:
         row = int((~size.isfinite()).flatten().nonzero()[0])
         raise ValueError(f"features must be finite, got NaN or infinity in example {row}")
     shift = SUM_BITS - math.ceil(math.log2(fan_in)) - torch.frexp(size).exponent
-    # two steps: the power of two of a subnormal example is beyond the type
+    # in two steps, because the power of two for a subnormal example exceeds the type
     x = x.mul_(_power(shift // 2)).mul_(_power(shift - shift // 2)).round_()
     whole = x.to(torch.int32)
     lowest = torch.where(whole == 0, 2**SUM_BITS, whole & -whole).amin(dim=1, keepdim=True)
@@ -169,7 +172,7 @@ def fixed_point(x: Real[Tensor, "n d"], fan_in: int) -> Int32[Tensor, "n d"]:
 
 
 def _power(exponent: Tensor) -> Tensor:
-    """Two to an integer from -1022 to 1023, exact on every device."""
+    """Two to the power of an integer from -1022 to 1023, exact on every device."""
     return ((exponent.long() + 1023) << 52).view(torch.float64)
 
 
@@ -190,7 +193,7 @@ def _by_torch(x: Tensor, rows: Tensor, signs: Tensor | None, found: Tensor) -> N
 
 
 def block_size(dim: int, fan_in: int, active: int) -> int:
-    """Rows in a block: few make many maxima to compare, many make much to be added up again."""
+    """Rows in a block: small blocks give many maxima to compare, large ones many sums to repeat."""
     balance = math.sqrt(dim / (active * fan_in))
     return 1 << max(0, round(math.log2(max(balance, 1))))
 
@@ -198,14 +201,15 @@ def block_size(dim: int, fan_in: int, active: int) -> int:
 def two_phases(
     x: Int32[Tensor, "n d"], rows: Int32[Tensor, "dim fan_in"], active: int
 ) -> Int32[Tensor, "n active"]:
-    """The winners without the n x dim sums ever being there, in torch alone.
+    """Winners in pure PyTorch, without storing all n x dim sums.
 
-    First only the largest sum of each block of rows is kept. The blocks with the ``active``
-    largest, of equal ones the first, hold all winners: each of the others comes behind a row of
-    every one of these. Their sums are then computed again.
+    The first phase keeps only the largest sum of each block of rows. The blocks with the ``active``
+    largest maxima (the first of equal ones) contain all winners, because each of these blocks has a
+    row that beats every row of the other blocks. The second phase recomputes the sums of these
+    blocks.
 
     Args:
-        x: Integers of :func:`fixed_point`.
+        x: Integers from :func:`fixed_point`.
         rows: The lift, on the device of ``x``.
         active: Number of winners.
     """
@@ -213,7 +217,7 @@ def two_phases(
     block = block_size(dim, fan_in, active)
     num_blocks = -(-dim // block)
     padding = num_blocks * block - dim
-    padded = torch.cat([rows, rows[-1:].expand(padding, -1)])  # the last block's maximum is its own
+    padded = torch.cat([rows, rows[-1:].expand(padding, -1)])  # a repeated row changes no maximum
     largest = int(x.abs().max()) if len(x) else 0
     exact = torch.float32 if largest * fan_in < 2**24 else torch.float64
     parts = [torch.empty(0, active, dtype=torch.int32, device=x.device)]
@@ -230,7 +234,7 @@ def two_phases(
 
 
 def _block_maxima(columns: Tensor, rows: Tensor, block: int) -> Tensor:
-    """The largest sum of each block of rows, by example."""
+    """Largest sum of each block of rows, by example."""
     step = max(1, 2**21 // (block * columns.shape[1])) * block
     maxima = [
         embedding_bag(part, columns, mode="sum").unflatten(0, (-1, block)).amax(dim=1)
@@ -245,7 +249,7 @@ def _keys(values: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor, rows: Tensor, lines: Tensor, active: int) -> Tensor:
-    """Of some rows for each example those with the largest sums."""
+    """Rows with the largest sums, among candidate rows of each example."""
     real = lines < len(rows)
     inputs = rows[lines.clamp(max=len(rows) - 1)].long()
     sums = x.long().gather(1, inputs.flatten(1)).view(inputs.shape).sum(dim=-1)

@@ -1,13 +1,13 @@
-"""The hash on the CPU, and look-ups of counts, compiled; the only file that imports numba.
+"""Compiled CPU kernels of the hash and of count look-ups; the only file that imports numba.
 
-A tile of examples is laid out by feature, so that one row of the lift adds up whole lines of the
-tile. A sum is only kept if it reaches what its example needs, as far as is known. That rises on
-the way: to the least of the winners so far, and, since rows are drawn independently, to what
-hardly any winner of all rows will lie below. Whether one did is seen at the end.
+A tile of examples is stored by feature, so that a row of the lift adds whole lines of the tile. A
+sum is kept only if it reaches its example's threshold. The threshold rises during the pass: to the
+least of the winners so far, and, because rows are drawn independently, to a value that hardly any
+final winner lies below. A check at the end detects the rare example for which one does.
 
-The first phase only has to leave out what cannot win. So it rounds: with its last bits cut off an
-example's sums fit into 16 bits, of which a register holds twice as many, and a sum of s features is
-off by fewer than s units. The second phase is exact: it adds up again what was kept.
+The first phase only has to exclude rows that cannot win, so it may round: without their lowest
+bits, an example's sums fit into 16 bits, which doubles the values per register, and the sum of s
+features is off by less than s units. The second phase recomputes the kept sums exactly.
 """
 
 import importlib.util
@@ -18,20 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 FOUND = importlib.util.find_spec("numba") is not None
-"""Whether there is a compiler: without it the hash is computed by torch, to the same bits."""
+"""True if numba is installed; otherwise PyTorch computes the same hash, bit for bit."""
 
 TILE_BYTES = 2**20
-"""Of a tile: half of a second-level cache."""
+"""Size of a tile: half of a level-2 cache."""
 
 _SPARE = 64
-"""Sums that are kept of an example beyond twice as many as win, before the least are left out."""
+"""Capacity for an example's kept sums, beyond twice the number of winners, before pruning."""
 
 MOST_ROUNDED = 128
-"""Features of a row up to which sums are rounded: of more too few bits would be left of each."""
+"""Largest fan-in for which sums are rounded; above it, too few bits per feature would remain."""
 
 
 def njit(function: Callable) -> Callable:
-    """The function compiled, where there is a compiler."""
+    """Compile the function if numba is installed."""
     if not FOUND:
         return function
     from numba import njit as compiler
@@ -40,11 +40,11 @@ def njit(function: Callable) -> Callable:
 
 
 def aligned(rows: NDArray[np.int32], num_inputs: int) -> NDArray[Any]:
-    """The lift in the fewest bits, its rows as long as a multiple of four.
+    """The lift in the smallest integer type, with rows padded to a multiple of four.
 
     Args:
-        rows: The features of every row of the lift, (dim, fan_in).
-        num_inputs: Number of features; it stands for one more, which is always 0.
+        rows: Features of each row of the lift, (dim, fan_in).
+        num_inputs: Number of features; as padding, it is the index of a feature that is always 0.
     """
     dtype = np.uint16 if num_inputs < 2**16 else np.uint32
     missing = -rows.shape[1] % 4
@@ -58,15 +58,15 @@ def winners(
     found: NDArray[np.int32],
     signs: NDArray[np.int32] | None = None,
 ) -> None:
-    """Write where the hashes are one, ascending by index.
+    """Write the positions of the ones in each hash, ascending by index.
 
     Args:
         x: Integers whose sums over a row fit into 32 bits, (n, d).
-        rows: The lift, of :func:`aligned`.
-        fan_in: Features of a row.
-        found: Where they go, (n, active).
-        signs: 1 or -1 for every feature in each channel, (num_channels, d); rows count through the
-            features of all channels. `None`: one channel, of ``x`` itself.
+        rows: The lift, from :func:`aligned`.
+        fan_in: Number of features in a row.
+        found: Output, (n, active).
+        signs: 1 or -1 for each feature in each channel, (num_channels, d); ``rows`` index into the
+            concatenated channels. ``None`` for ``x`` itself as the only channel.
     """
     if signs is None:
         signs = np.ones((1, x.shape[1]), np.int32)
@@ -75,14 +75,14 @@ def winners(
     else:
         dtype, cut = np.int32, np.zeros(len(x), np.int32)
     fit = TILE_BYTES // (signs.size * np.dtype(dtype).itemsize)
-    tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64  # wider is hardly faster
+    tile = min(max(fit // 64, 1), 4, max(-(-len(x) // 64), 1)) * 64  # wider tiles gain little
     columns = np.zeros((signs.size + 1, tile), dtype)
     _winners(x, signs, cut, rows, fan_in, columns, found)
 
 
 def _excess(x: NDArray[np.int32], most: int) -> NDArray[np.int32]:
-    """Number of low bits to drop from every example so that no value exceeds ``most``."""
-    # of a negative value what is left is rounded away from zero
+    """Number of low bits to drop from each example so that no value exceeds ``most``."""
+    # the shift rounds negative values away from zero
     largest = np.maximum(x.max(axis=1, initial=0), -(x.min(axis=1, initial=0).astype(np.int64)))
     cut = np.zeros(len(x), dtype=np.int32)
     while (beyond := -(-largest >> cut) > most).any():
@@ -106,7 +106,7 @@ def _winners(x, signs, cut, rows, fan_in, columns, found):
         for c in range(num_channels):
             for j in range(num_inputs):
                 for b in range(width):
-                    # rounded down after the sign, so that the error of a sum goes one way
+                    # rounded down after the sign, so that the error of a sum has one sign
                     signed = signs[c, j] * x[start + b, j]
                     columns[c * num_inputs + j, b] = signed >> cut[start + b]
         for b in range(tile):
@@ -121,7 +121,7 @@ def _winners(x, signs, cut, rows, fan_in, columns, found):
             if sound and slack[b] == 0:
                 found[start + b] = places[b, :active]
                 continue
-            if not sound:  # it happens to one example in a thousand: all rows, exactly
+            if not sound:  # about one example in a thousand: compute all rows exactly
                 kept = len(rows)
             for k in range(kept):
                 lines[k] = places[b, k] if sound else k
@@ -136,7 +136,7 @@ def _winners(x, signs, cut, rows, fan_in, columns, found):
 @njit
 @no_type_check
 def _lift(columns, rows, active, slack, least, values, places):
-    """By example the sums that can win with their rows, in order; returns how many they are."""
+    """Write the sums that can win and their rows, in order; return their number by example."""
     dim, length = rows.shape
     width, room = values.shape
     sums, filled = np.empty(width, columns.dtype), np.zeros(width, np.int64)
@@ -180,7 +180,7 @@ def _lift(columns, rows, active, slack, least, values, places):
                 if filled[b] == room:
                     filled[b], bar = _keep(values[b], places[b], room, active, slack[b])
                     least[b] = max(least[b], bar)
-                    if filled[b] == room:  # too many are too close: this example is given up here
+                    if filled[b] == room:  # too many near-ties: left to the exact pass
                         filled[b], least[b] = 0, np.iinfo(columns.dtype).max
     return filled
 
@@ -188,10 +188,10 @@ def _lift(columns, rows, active, slack, least, values, places):
 @njit
 @no_type_check
 def _raise(values, filled, slack, least, expected):
-    """Threshold for sums, given that ``expected`` winners are among the rows so far.
+    """Raise the thresholds, given the ``expected`` number of winners among the rows so far.
 
-    As many are seen to be more by chance, by three standard deviations and three, only once in
-    about a thousand examples.
+    The actual number exceeds this by more than three standard deviations plus three in only about
+    one of a thousand examples.
     """
     rank = int(expected + 3 * np.sqrt(expected) + 3)
     for b in range(len(least)):
@@ -202,10 +202,10 @@ def _raise(values, filled, slack, least, expected):
 @njit
 @no_type_check
 def _keep(values, places, count, num, slack):
-    """Leave, in order, the ``num`` largest of the first ``count`` values, of equal ones the first.
+    """Keep the ``num`` largest of the first ``count`` values in order, and the first of equal ones.
 
-    With slack all that reach the least of these less the slack. Returns how many are left, and what
-    a later value has to reach to be one of them.
+    With slack, all values down to the least of these minus the slack are kept. Returns the number
+    of kept values, and the threshold that a later value must reach to be kept.
     """
     level = _level(values, count, num)
     equal = count
@@ -227,7 +227,7 @@ def _keep(values, places, count, num, slack):
 @njit
 @no_type_check
 def _level(values, count, num):
-    """The largest number that ``num`` of the first ``count`` values reach; by bisection."""
+    """Largest number that ``num`` of the first ``count`` values reach, by bisection."""
     low = high = np.int64(values[0])
     for k in range(count):
         low, high = min(low, np.int64(values[k])), max(high, np.int64(values[k]))
@@ -246,7 +246,7 @@ def _level(values, count, num):
 @njit
 @no_type_check
 def _sum_up(x, rows, fan_in, lines, sums):
-    """Write the exact sums of some rows."""
+    """Write the exact sums of the given rows."""
     for k in range(len(lines)):
         row, total = rows[lines[k]], np.int64(0)
         for j in range(fan_in):
@@ -257,10 +257,10 @@ def _sum_up(x, rows, fan_in, lines, sums):
 @njit
 @no_type_check
 def pick_winners(drawn, num_inputs):
-    """Floyd's sampling: what a row has drawn before is replaced by the largest it may draw.
+    """Floyd's sampling in place: replace repeated draws of a row by the largest value allowed.
 
     Args:
-        drawn: In column k independent numbers from 0 to num_inputs - fan_in + k, (dim, fan_in).
+        drawn: Independent numbers, from 0 to num_inputs - fan_in + k in column k, (dim, fan_in).
         num_inputs: Number of features.
     """
     dim, fan_in = drawn.shape
@@ -275,16 +275,16 @@ def pick_winners(drawn, num_inputs):
 @njit
 @no_type_check
 def look_up(counts, winners, table, sums, least):
-    """Write, by example and class, the least count at its winners, and the sum of ``table`` there.
+    """Write the least count at the winners, and the sum of ``table`` entries, by example and class.
 
-    Each count is looked up by how much it exceeds the least; past the table's end its last entry.
+    A count's table index is its excess over the least count, at most the last index of the table.
 
     Args:
         counts: Integers, (num_classes, dim).
-        winners: Where each hash is one, (n, active).
+        winners: Positions of the ones in each hash, (n, active).
         table: Integers; no sum of ``active`` of them exceeds 63 bits.
-        sums: Where the sums go, (n, num_classes).
-        least: Where the least counts go, (n, num_classes).
+        sums: Output for the sums, (n, num_classes).
+        least: Output for the least counts, (n, num_classes).
     """
     active, last = winners.shape[1], len(table) - 1
     found = np.empty(active, np.int64)

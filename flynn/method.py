@@ -1,4 +1,4 @@
-"""FlyNNFL: every party counts its hashes, the server adds the counts, and that is the model."""
+"""FlyNNFL: every party counts its hashes, and the sum of the counts is the model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -29,31 +29,32 @@ from flynn.scaling import Moments, Scaling, ZScores
 
 @dataclass(frozen=True)
 class FlyNN(Method):
-    r"""Nearest neighbours by a Fly Bloom filter for each class, exact after one round.
+    r"""Nearest-neighbour classification with one Fly Bloom filter per class, exact in one round.
 
     .. math:: \hat y(x) = \arg\min_l \sum_{i : h(x)[i] = 1} \gamma^{c_l[i]}, \qquad
         c_l = \sum_t c_l^t
 
-    with the counts ``c_l^t`` of party t. They are whole numbers, so that the model is that of all
-    examples in one place to the last bit, however they are split, and that of whoever answered.
+    with the counts ``c_l^t`` of party t. The counts are integers, so the model is bitwise equal to
+    the centralized model on the examples of all participating parties, for every partition.
 
     Args:
         dim: Length of the hash, m, at least 1.
-        fan_in: Values that a row of the lift adds up, s, at least 1 and at most all of them: all
-            features, and with ``on-off`` twice as many.
-        active: Ones of a hash, rho, in 1 .. ``dim``.
-        decay: Gamma, in [0, 1).
-        privacy: How parties make their counts private, each before they leave it; ``None``: not at
-            all. Its ledger is logged when a run begins.
-        noise: Whose draws hide the counts; only ``seeded`` repeats, and it is not private.
-        channels: ``plain`` as in the paper, blind to what is added to all features alike;
-            ``signed`` with a random sign for each feature; ``on-off`` with the features next to
-            their negatives.
-        scaling: What is done to features first, at every party alike; `None`: nothing.
+        fan_in: Number of inputs in each row of the lift, s, at least 1 and at most the number of
+            features, or twice that with ``on-off``.
+        active: Number of ones in a hash, rho, in 1 .. ``dim``.
+        decay: Gamma, in [0, 1): factor of a filter weight for each counted example.
+        privacy: Mechanism that each party applies to its counts before they leave it; ``None`` for
+            no privacy. Its ledger is logged when a run starts.
+        noise: Source of the noise: ``own`` and ``opendp`` draw from the operating system;
+            ``seeded`` is reproducible, and therefore not private.
+        channels: ``plain`` (paper) ignores a constant added to all features; ``signed`` gives each
+            feature a random sign; ``on-off`` hashes features and their negatives.
+        scaling: Scaling of features before the hash, the same at all parties; ``None`` for no
+            scaling.
 
     Raises:
-        ValueError: If a value is outside its range, or features would be scaled by private records
-            under ``privacy``.
+        ValueError: If a value is outside its range, or ``scaling`` depends on private records under
+            ``privacy``.
 
     References:
         Ram and Sinha (2022), Algorithm 2 and Theorem 4, arXiv:2112.07157.
@@ -79,8 +80,8 @@ class FlyNN(Method):
         bloom.check_decay(self.decay)
         if self.privacy is not None and isinstance(self.scaling, ZScores):
             raise ValueError(
-                "scaling by ZScores sends sums of the records that no privacy here pays for: take "
-                "PublicBounds, which do not come from the records"
+                "scaling by ZScores sends sums of the records that no privacy mechanism covers: "
+                "use PublicBounds, which do not depend on the records"
             )
 
     @property
@@ -92,8 +93,8 @@ class FlyNN(Method):
     def check_deployed(self) -> None:
         if self.privacy is not None and self.noise == "seeded":
             raise ValueError(
-                "noise is 'seeded', and where clients are nodes their server has the seed and can "
-                "take it off: use noise: own"
+                "noise is 'seeded', but the server of remote clients knows the seed and can "
+                "subtract the noise: use noise: own"
             )
 
     @override
@@ -140,7 +141,7 @@ class FlyNN(Method):
         if is_hopeless(self.privacy.epsilon, sum(sizes), server_state["counts"].numel()):
             logger.warning(
                 "noise will drown the counts: %d examples times epsilon %g are fewer than the %d "
-                "counts; take a shorter hash or a larger epsilon",
+                "counts; use a shorter hash or a larger epsilon",
                 sum(sizes),
                 self.privacy.epsilon,
                 server_state["counts"].numel(),
@@ -151,7 +152,7 @@ class FlyNN(Method):
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         if server_state["parties"]:
             return server_state
-        # the counts to begin with are zeros, which nobody needs to be sent
+        # the initial counts are zeros, which need not be sent
         return {
             name: leaf for name, leaf in server_state.items() if name not in ("counts", "parties")
         }
@@ -167,11 +168,11 @@ class FlyNN(Method):
             dim=self.dim,
             num_classes=client.meta.num_classes,
         )
-        if self.privacy is not None:  # nothing else leaves, not even how many examples there are
+        if self.privacy is not None:  # nothing else leaves, not even the number of examples
             return Update({"counts": self._private(counts, self.privacy, client, rng)}), {}
-        if client.size > message["largest"]:  # counts might not fit
-            raise ValueError(f"there are {client.size} examples here, and {message['largest']} are "
-                             "said to be the most of any party")  # fmt: skip
+        if client.size > message["largest"]:  # the wire type might overflow
+            raise ValueError(f"the party has {client.size} examples, but {message['largest']} were "
+                             "announced as the most of any party")  # fmt: skip
         counts = counts.to(wire_dtype(message["largest"]))
         metrics = {
             "counts/largest": float(counts.max()),
@@ -191,7 +192,7 @@ class FlyNN(Method):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         if not message.get("parties"):
-            return {}  # nobody has counted yet
+            return {}  # there are no counts yet
 
         def labels(examples: Params) -> Tensor:
             winners = self._hash(examples["x"], message, client.meta)
@@ -208,8 +209,8 @@ class FlyNN(Method):
 
     def _hash(self, x: Tensor, message: Tree, meta: Meta) -> Tensor:
         flat, num_inputs, seed = x.flatten(1), _num_inputs(meta), message["seed"]
-        if flat.shape[1] != num_inputs:  # it would draw another lift, and add what nobody shares
-            raise ValueError(f"examples have {flat.shape[1]} features, those of all {num_inputs}")
+        if flat.shape[1] != num_inputs:  # another lift would give counts of unrelated hashes
+            raise ValueError(f"examples have {flat.shape[1]} features instead of {num_inputs}")
         if self.scaling is not None:
             flat = self.scaling.affine(message, num_inputs)(flat)
         rows = connections(self.dim, width(self.channels, num_inputs), self.fan_in, seed)
@@ -222,10 +223,11 @@ def _num_inputs(meta: Meta) -> int:
 
 
 def wire_dtype(largest: int) -> torch.dtype:
-    """The smallest integer type for the counts of a party of up to ``largest`` examples.
+    """Smallest integer type for the counts of a party with up to ``largest`` examples.
 
     Args:
-        largest: Examples of the largest party: no count exceeds it, as all parties know.
+        largest: Number of examples of the largest party, which no count exceeds; known to all
+            parties.
 
     Example:
         >>> wire_dtype(255), wire_dtype(6000)

@@ -1,4 +1,4 @@
-"""Draws for privacy: exact discrete Laplace in integers; the only file that imports opendp."""
+"""Random draws for privacy, such as exact discrete Laplace; the only file that imports opendp."""
 
 import math
 import secrets
@@ -11,35 +11,35 @@ from numpy import ndarray
 from fedbolic import check
 
 _STEP = 2**16
-"""Scales are rounded up to a multiple of one over this."""
+"""Inverse step of scales, which are rounded up to a multiple of ``1 / _STEP``."""
 
 
 class Noise:
-    """Draws of the operating system, or, for tests alone, of a seed.
+    """Random draws from the operating system or, for tests only, from a seed.
 
     Args:
-        seed: None for the system's randomness; a number gives the same draws again, which hide
-            nothing from whoever knows it: not private.
-        sampler: ``own``, vectorised, or ``opendp`` (the extra ``dp``), which takes no seed.
+        seed: ``None`` for the randomness of the operating system. A number gives reproducible
+            draws, which are not private: anybody who knows the seed can subtract them.
+        sampler: ``own``, which is vectorised, or ``opendp`` (the extra ``dp``), without a seed.
 
     Raises:
-        ValueError: If a seed is given to OpenDP.
+        ValueError: If ``opendp`` is combined with a seed.
     """
 
     def __init__(
         self, seed: int | None = None, *, sampler: Literal["own", "opendp"] = "own"
     ) -> None:
         if seed is not None and sampler == "opendp":
-            raise ValueError("OpenDP draws from the system: give no seed, or take sampler='own'")
+            raise ValueError("OpenDP draws from the system: give no seed, or use sampler='own'")
         self.sampler = sampler
         self._seeded = None if seed is None else np.random.Philox(key=seed)
 
     def laplace(self, scale: float, size: int) -> Int64[ndarray, " size"]:
-        r"""Independent draws from the integers with probability proportional to exp(-|z| / scale).
+        r"""Independent integers z with probability proportional to exp(-|z| / scale).
 
         Args:
-            scale: Above 0; rounded up to a multiple of 2 ** -16, so never less private.
-            size: How many.
+            scale: Scale, above 0; rounding up to a multiple of 2 ** -16 never weakens privacy.
+            size: Number of draws.
 
         Raises:
             ValueError: If the scale is not positive.
@@ -60,16 +60,16 @@ class Noise:
             high = self._geometric(len(left))
             value = (low + top * high) // _STEP
             negative = self.below(2, len(left)).astype(bool)
-            again = negative & (value == 0)  # zero must not come twice
+            again = negative & (value == 0)  # -0 is rejected, or 0 would be twice as likely
             drawn[left] = np.where(negative, -value, value)
             left = np.concatenate([later, left[again]])
         return drawn
 
     def gumbel(self, size: int) -> Float64[ndarray, " size"]:
-        """Independent draws of the standard Gumbel distribution, in floating point.
+        """Independent draws from the standard Gumbel distribution, in floating point.
 
         Args:
-            size: How many.
+            size: Number of draws.
         """
         uniform = (self._words(size) >> np.uint64(11)).astype(np.float64) + 0.5
         return -np.log(-np.log(uniform * 2.0**-53))
@@ -78,21 +78,21 @@ class Noise:
         """Independent integers from 0 to ``bound - 1``, exactly uniform.
 
         Args:
-            bound: From 1 to 2 ** 62.
-            size: How many.
+            bound: Number of values, from 1 to 2 ** 62.
+            size: Number of draws.
         """
-        fair = np.uint64(2**64 - 2**64 % bound - 1)  # the last word before a part of a cycle
+        fair = np.uint64(2**64 - 2**64 % bound - 1)  # larger words would bias the remainder
         words = self._words(size)
         while (wrong := words > fair).any():
             words[wrong] = self._words(int(wrong.sum()))
         return (words % np.uint64(bound)).astype(np.int64)
 
     def bernoulli_exp(self, part: Int64[ndarray, " size"], whole: int) -> ndarray:
-        """Independent coins that show true with probability exp(-part / whole), exactly.
+        """Independent Bernoulli draws, true with probability exp(-part / whole), exactly.
 
         Args:
-            part: From 0 to ``whole``.
-            whole: Above 0.
+            part: Numerators, from 0 to ``whole``.
+            whole: Common denominator, above 0.
 
         References:
             Canonne, Kamath and Steinke (2020), Algorithm 1, arXiv:2004.00010.
@@ -106,7 +106,7 @@ class Noise:
         return rounds % 2 == 1
 
     def _geometric(self, size: int) -> ndarray:
-        """Number of successes of a coin of probability exp(-1) before the first failure."""
+        """Number of successes with probability exp(-1) before the first failure."""
         found, left = np.zeros(size, dtype=np.int64), np.arange(size)
         while len(left):
             left = left[self.bernoulli_exp(np.ones(len(left), dtype=np.int64), 1)]
@@ -115,7 +115,7 @@ class Noise:
 
     def _below_each(self, bounds: ndarray) -> ndarray:
         found = np.empty(len(bounds), dtype=np.int64)
-        for bound in np.unique(bounds):  # few: the round that a coin is in
+        for bound in np.unique(bounds):  # few values: one for each round of the draws
             same = bounds == bound
             found[same] = self.below(int(bound), int(same.sum()))
         return found

@@ -1,4 +1,4 @@
-"""Differentially private counts: mechanisms, what each costs, and the ledger that says so."""
+"""Differentially private counts: mechanisms, their privacy costs, and a ledger of these."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ Relation: TypeAlias = Literal["add/remove", "replace"]
 
 @dataclass(frozen=True)
 class HashPlan:
-    """The parameters of one party's release.
+    """Parameters of one party's release.
 
     Args:
-        num_selected: Counts that are released, T; ``None``: all.
-        rate: One count more makes its selection exp(rate) times as likely.
-        scale: Of the discrete Laplace noise on every released count.
+        num_selected: Number of released counts, T; ``None`` for all.
+        rate: Rate of the exponential weights: a count of c has weight exp(rate c).
+        scale: Scale of the discrete Laplace noise on each released count.
     """
 
     num_selected: int | None
@@ -30,14 +30,15 @@ class HashPlan:
     scale: float
 
     def loss(self, active: int, relation: Relation) -> tuple[float, float]:
-        """The epsilon of selecting and of the noise, for one record of one party.
+        """Epsilon of the selection and of the noise, for one record of one party.
 
-        A record more adds one to ``active`` counts of a class; one replaced changes twice as many,
-        of which half may go down, so that a selection's sum of weights no longer moves one way.
+        An added record increases ``active`` counts of a class by one. A replaced record changes up
+        to twice as many, in both directions, so the sum of the selection weights is no longer
+        monotonic, which doubles the cost of the selection.
 
         Args:
-            active: Ones of a hash, rho.
-            relation: What neighbours differ in.
+            active: Number of ones in a hash, rho.
+            relation: Neighbouring relation.
         """
         changed = active if relation == "add/remove" else 2 * active
         if self.num_selected is None:
@@ -49,23 +50,23 @@ class HashPlan:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Privacy cost of a release, stage by stage, for both relations.
+    """Privacy cost of a release, by stage, for both neighbouring relations.
 
-    The party model is: records of different parties are different records, so that the cost of all
-    parties is the largest of any (parallel composition). A record that may move from one party to
-    another costs both. The classes, the sizes, and what is done to features must not depend on the
-    records, and the number of records of a party is taken to be public.
+    The parties have disjoint records, so the total cost is the largest cost of any party (parallel
+    composition). A record that may move between parties costs the sum of two. The classes, the
+    sizes and the scaling of features must not depend on the records, and the number of records of a
+    party is assumed to be public.
 
     Args:
-        mechanism: Its name.
-        claimed: The epsilon that was asked for.
-        relation: What neighbours differ in, in that claim.
-        plan: The parameters.
-        active: Ones of a hash.
-        parties: How many there are.
-        seeded: Whether the noise follows from a seed.
-        features: What is done to them before they are hashed. It costs nothing as long as it does
-            not come from the records, which nobody here can check.
+        mechanism: Name of the mechanism.
+        claimed: Requested epsilon.
+        relation: Neighbouring relation of the request.
+        plan: Release parameters.
+        active: Number of ones in a hash.
+        parties: Number of parties.
+        seeded: True if the noise comes from a seed.
+        features: Description of the scaling of features before the hash. Scaling has no privacy
+            cost if it does not depend on the records, which cannot be checked here.
     """
 
     mechanism: str
@@ -78,10 +79,10 @@ class Ledger:
     features: str = "as they are"
 
     def total(self, relation: Relation) -> float:
-        """The epsilon that is proved for one record.
+        """Proven epsilon for one record.
 
         Args:
-            relation: What neighbours differ in.
+            relation: Neighbouring relation.
         """
         return sum(self.plan.loss(self.active, relation))
 
@@ -105,17 +106,17 @@ class Ledger:
 
 
 class Mechanism(ABC):
-    """Mechanism that makes a party's counts private before they leave it. A frozen record."""
+    """Base class of mechanisms that make a party's counts private before they leave the party."""
 
     epsilon: float
 
     @abstractmethod
     def plan(self, active: int, parties: int) -> HashPlan:
-        """The parameters of one party's release.
+        """Parameters of one party's release.
 
         Args:
-            active: Ones of a hash.
-            parties: How many there are.
+            active: Number of ones in a hash.
+            parties: Number of parties.
         """
 
     @property
@@ -127,18 +128,18 @@ class Mechanism(ABC):
         """Privacy cost of a release.
 
         Args:
-            active: Ones of a hash.
-            parties: How many there are.
-            seeded: Whether the noise follows from a seed.
+            active: Number of ones in a hash.
+            parties: Number of parties.
+            seeded: True if the noise comes from a seed.
         """
         plan, name = self.plan(active, parties), type(self).__name__
         return Ledger(name, self.epsilon, self.relation, plan, active, parties, seeded)
 
     def finish(self, total: Int64[ndarray, "*shape"]) -> Int64[ndarray, "*shape"]:
-        """Counts from the sum of what parties released; free of cost.
+        """Post-process the sum of the released counts, at no privacy cost.
 
         Args:
-            total: The sum.
+            total: Sum of the counts that the parties released.
         """
         return np.maximum(total, 0)
 
@@ -147,15 +148,15 @@ class Mechanism(ABC):
 class Paper(Mechanism):
     """The paper's mechanism: T counts selected by exponential weights, then noise on each.
 
-    Every party spends ``epsilon`` over the number of parties. Departs from the paper: a count is
-    selected once and not again (peeled), and noise is discrete.
+    Every party spends ``epsilon`` divided by the number of parties. Departs from the paper: counts
+    are selected without replacement (peeling), and the noise is discrete.
 
     Args:
-        epsilon: The budget as the paper counts it, above 0.
-        num_selected: Counts to release, T, at least 1.
+        epsilon: Privacy budget by the paper's accounting, above 0.
+        num_selected: Number of counts to release, T, at least 1.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is outside its range.
 
     References:
         Ram and Sinha (2022), Algorithm 2, lines 12 to 24, arXiv:2112.07157.
@@ -175,14 +176,14 @@ class Paper(Mechanism):
 
 @dataclass(frozen=True)
 class Parallel(Mechanism):
-    """The paper's mechanism, where every party spends ``epsilon``: their records are disjoint.
+    """The paper's mechanism with the full ``epsilon`` at each party, because records are disjoint.
 
     Args:
-        epsilon: The budget of each party, above 0.
-        num_selected: Counts to release, T, at least 1.
+        epsilon: Privacy budget of each party, above 0.
+        num_selected: Number of counts to release, T, at least 1.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is outside its range.
     """
 
     epsilon: float
@@ -198,25 +199,26 @@ class Parallel(Mechanism):
 
 
 def _halves(epsilon: float, num: int) -> HashPlan:
-    """Lines 18 and 19 of Algorithm 2."""
+    """Release parameters from lines 18 and 19 of Algorithm 2."""
     return HashPlan(num, rate=epsilon / (4 * num), scale=2 * num / epsilon)
 
 
 @dataclass(frozen=True)
 class Peel(Mechanism):
-    """The paper's mechanism with all of the budget used: what one record can change is counted.
+    """The paper's mechanism with tight accounting, so that the whole budget is used.
 
-    Half is for the selection and half for noise. A record changes few of the released counts, all
-    one way if it is added: neither has to pay for T changes both ways. Its noise is smaller than
-    that of :class:`Histogram` where 2 T is below rho, as for the paper's MNIST of 3 and 8.
+    The budget is split equally between the selection and the noise. One record changes few of the
+    released counts, and an added record changes all of them in the same direction, so neither stage
+    must pay for T changes in both directions. For ``add/remove``, the noise is smaller than that of
+    :class:`Histogram` if 2 T is below rho, as for MNIST 3 versus 8 in the paper.
 
     Args:
-        epsilon: The budget of each party for the relation, above 0.
-        num_selected: Counts to release, T, at least 1.
-        neighbours: What it holds for: a record more or less, or one replaced.
+        epsilon: Privacy budget of each party under the relation, above 0.
+        num_selected: Number of counts to release, T, at least 1.
+        neighbours: Neighbouring relation: one record added or removed, or one replaced.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is outside its range.
     """
 
     epsilon: float
@@ -242,18 +244,18 @@ class Peel(Mechanism):
 
 @dataclass(frozen=True)
 class Histogram(Mechanism):
-    r"""Discrete Laplace noise of scale rho / epsilon on all counts: nothing is selected or tuned.
+    r"""Discrete Laplace noise on all counts, without selection.
 
-    A record adds one to rho counts, so that the counts of neighbours are rho apart in the sum of
-    differences, and 2 rho where a record is replaced.
+    One record adds one to rho counts, so the L1 sensitivity is rho, or 2 rho if a record is
+    replaced. The scale of the noise is the sensitivity over epsilon.
 
     Args:
-        epsilon: The budget of each party for the relation, above 0.
-        neighbours: What it holds for: a record more or less, or one replaced.
-        threshold: Sums up to it count as zero, at least 0; of use with a decay of 0.
+        epsilon: Privacy budget of each party under the relation, above 0.
+        neighbours: Neighbouring relation: one record added or removed, or one replaced.
+        threshold: Largest sum that is set to zero, at least 0; useful with a decay of 0.
 
     Raises:
-        ValueError: If a value is out of range.
+        ValueError: If a value is outside its range.
 
     References:
         Dwork et al. (2006), Calibrating noise to sensitivity, Proposition 1.
@@ -285,12 +287,12 @@ class Histogram(Mechanism):
 def release(
     counts: Int64[ndarray, "*shape"], plan: HashPlan, noise: Noise
 ) -> Int64[ndarray, "*shape"]:
-    """The private counts of one party.
+    """Private counts of one party.
 
     Args:
-        counts: Of every class and place.
-        plan: Of a mechanism.
-        noise: Where draws come from.
+        counts: Counts of each class and position.
+        plan: Release parameters of a mechanism.
+        noise: Source of random draws.
     """
     flat = counts.ravel()
     if plan.num_selected is None:
@@ -304,16 +306,16 @@ def release(
 def select(
     counts: Int64[ndarray, " size"], rate: float, num: int, noise: Noise
 ) -> Int64[ndarray, " num"]:
-    """Places of ``num`` counts, one after another by exponential weights, in no order.
+    """Unordered positions of ``num`` counts, selected successively by exponential weights.
 
-    All Gumbel noise is drawn at once and the largest sums are taken, which is the same. It is in
-    floating point: the ledger of a selection holds for real numbers.
+    The largest sums of scaled counts and Gumbel noise have the same distribution. The noise is in
+    floating point, whereas the ledger's cost of a selection is proven for real numbers.
 
     Args:
-        counts: In one line.
-        rate: One count more makes a place exp(rate) times as likely.
-        num: How many; at most all.
-        noise: Where draws come from.
+        counts: Flattened counts.
+        rate: Rate of the exponential weights.
+        num: Number of selected counts; all counts if there are fewer.
+        noise: Source of random draws.
     """
     num = min(num, counts.size)
     keys = rate * counts + noise.gumbel(counts.size)
@@ -321,14 +323,14 @@ def select(
 
 
 def is_hopeless(epsilon: float, num_records: int, num_counts: int) -> bool:
-    """True if noise drowns the counts: n epsilon is below m L.
+    """True if the mean count is below the scale of the noise, that is if n epsilon < m L.
 
-    The mean count is n rho / (m L), and noise has scale rho / epsilon.
+    The mean count is n rho / (m L), and the noise has scale rho / epsilon.
 
     Args:
-        epsilon: Of the mechanism.
-        num_records: n, of all parties.
-        num_counts: m L.
+        epsilon: Privacy budget of the mechanism, above 0.
+        num_records: Number of records of all parties, n.
+        num_counts: Number of counts, m L.
 
     Example:
         >>> is_hopeless(1.0, 60_000, 1_701_280), is_hopeless(1.0, 10_000, 600)

@@ -1,4 +1,4 @@
-"""Features on one scale before they are hashed: by public bounds, or by the parties' z-scores."""
+"""Feature scaling before the hash, by public bounds or by z-scores over all parties."""
 
 import math
 from abc import ABC, abstractmethod
@@ -20,23 +20,23 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 MOMENT_BITS = 30
-"""A feature is this many bits of its bound where moments are added up: its square fits 64 bits."""
+"""Fixed-point bits of a feature relative to its bound in the moments; squares fit 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """``(x - center) / spread``, by feature.
+    """Affine map ``(x - center) / spread`` of each feature.
 
     Args:
-        center: What becomes 0.
-        spread: What becomes 1, above 0.
+        center: Value of each feature that maps to 0.
+        spread: Difference of each feature that maps to 1, above 0.
     """
 
     center: Float64[Tensor, " d"]
     spread: Float64[Tensor, " d"]
 
     def __call__(self, x: Real[Tensor, "n d"]) -> Float64[Tensor, "n d"]:
-        """The features on their scale, in double precision: the same bits on every device.
+        """Scaled features in double precision, bitwise equal on every device.
 
         Args:
             x: Examples.
@@ -45,39 +45,39 @@ class Affine:
 
 
 class Scaling(ABC):
-    """A map of features, the same at every party, before the hash. A frozen record."""
+    """Base class of feature scalings, which are the same at every party."""
 
     @abstractmethod
     def check_width(self, num_inputs: int) -> None:
-        """Refuse another number of features than there are bounds.
+        """Check that the bounds match the number of features.
 
         Args:
             num_inputs: Number of features.
 
         Raises:
-            ValueError: If it is another.
+            ValueError: If there are bounds for a different number of features.
         """
 
     @abstractmethod
     def affine(self, message: Tree, num_inputs: int) -> Affine:
-        """The map.
+        """Affine map of the features.
 
         Args:
-            message: What the server sent.
+            message: Message from the server.
             num_inputs: Number of features.
         """
 
 
 @dataclass(frozen=True)
 class PublicBounds(Scaling):
-    """Maps ``low`` to -1 and ``high`` to 1, by bounds that everybody may know.
+    """Scaling that maps public bounds ``low`` and ``high`` to -1 and 1.
 
-    They come from what features mean (0 and 255 of pixels, years of a life), never from records:
-    then they cost no privacy. Nothing is clamped.
+    Bounds must follow from the meaning of the features (0 and 255 for pixels, a human age), never
+    from records; then they have no privacy cost. Values beyond the bounds are not clamped.
 
     Args:
-        low: Of every feature, or one number for all.
-        high: Likewise, above ``low``.
+        low: Lower bound of each feature, or one number for all.
+        high: Upper bound of each feature, or one number for all, above ``low``.
 
     Raises:
         ValueError: If a bound is not finite, or ``high`` is not above ``low``.
@@ -93,7 +93,9 @@ class PublicBounds(Scaling):
     def __post_init__(self) -> None:
         low, high = (torch.tensor(of, dtype=torch.float64) for of in (self.low, self.high))
         if low.ndim and high.ndim and len(low) != len(high):
-            raise ValueError(f"low has {len(low)} features and high has {len(high)}: give as many")
+            raise ValueError(
+                f"low has {len(low)} features and high has {len(high)}: give equally many"
+            )
         if not ((high - low).isfinite() & (high > low)).all():
             raise ValueError(
                 f"high must be above low, and both finite, got {self.low} and {self.high}"
@@ -112,15 +114,15 @@ class PublicBounds(Scaling):
 
 @dataclass(frozen=True)
 class ZScores(Scaling):
-    """Mean 0 and standard deviation 1 over the examples of all parties, by sums of whole numbers.
+    """Scaling to mean 0 and standard deviation 1 over the examples of all parties.
 
-    One more exchange comes before the counts. Sums are exact, so the scale, like the counts, is to
-    the last bit that of all examples in one place. A feature that never changes is only centred.
-    No mechanism here makes these sums private: under ``privacy`` take :class:`PublicBounds`.
+    It needs one more exchange before the counts. The sums are exact integers, so the scaling is
+    bitwise equal to the centralized one. A constant feature is only centred. No mechanism here
+    makes these sums private: with ``privacy``, use :class:`PublicBounds`.
 
     Args:
-        bound: Above the size of every feature, or of each; public. Moments are of features rounded
-            to a ``2 ** -30`` of it, and of larger ones as if they were there.
+        bound: Public bound, above 0, on the absolute value of all features, or of each. In the
+            moments, features are rounded to multiples of ``2 ** -30`` of it, and clamped to it.
 
     Raises:
         ValueError: If a bound is not positive and finite.
@@ -143,7 +145,7 @@ class ZScores(Scaling):
 
 
 def _each(value: float | tuple[float, ...], num_inputs: int) -> Float64[Tensor, " d"]:
-    """A number for every feature."""
+    """One number for each feature."""
     found = torch.tensor(value, dtype=torch.float64)
     if found.ndim and len(found) != num_inputs:
         raise ValueError(f"there are bounds of {len(found)} features, but inputs have {num_inputs}")
@@ -152,10 +154,10 @@ def _each(value: float | tuple[float, ...], num_inputs: int) -> Float64[Tensor, 
 
 @dataclass(frozen=True)
 class Moments(Phase):
-    """Every party's number of examples and the sums of their features and squares.
+    """Exchange of each party's number of examples and sums of their features and squares.
 
     Args:
-        scaling: With the bounds.
+        scaling: Scaling with the public bounds.
         num_inputs: Number of features.
     """
 
@@ -186,7 +188,7 @@ class Moments(Phase):
         units = _each(self.scaling.bound, self.num_inputs).to(x.device) / 2.0**MOMENT_BITS
         top = 2**MOMENT_BITS
         whole = (x / units).round().clamp(-top, top).long()
-        squares = whole**2  # in two halves: the sum of 2 ** 31 of either fits into 62 bits
+        squares = whole**2  # sent in two halves: the sum of 2 ** 31 of either fits into 62 bits
         sums = {
             "count": torch.tensor(len(x)),
             "sum": whole.sum(dim=0),
@@ -211,7 +213,7 @@ class Moments(Phase):
         center, spread = [], []
         for first, high, low, unit in zip(*sums, units.tolist(), strict=True):
             second = (high << MOMENT_BITS) + low
-            # exact in whole numbers until the root
+            # exact in integers up to the square root
             deviation = math.sqrt(max(count * second - first**2, 0)) / count * unit
             center.append(first / count * unit)
             spread.append(deviation or 1.0)

@@ -1,4 +1,4 @@
-"""Cross-validation by subtraction: one hash and one count serve all folds and all decays."""
+"""Cross-validation by subtraction: hashes and counts are computed once for all folds and decays."""
 
 from collections.abc import Sequence
 
@@ -18,18 +18,18 @@ def fold_accuracies(
     num_classes: int,
     decays: Sequence[float],
 ) -> Float64[Tensor, "num_decays num_folds"]:
-    """The accuracy on every fold of the model of all other folds, for each decay.
+    """Cross-validation accuracy on each fold, for each decay.
 
-    What a fold added is taken out of the counts of all, and put back: exactly, so that each is the
-    model that would be trained without the fold.
+    The counts of a fold are subtracted from those of all examples, and added back afterwards. This
+    is exact: the result is the model trained without the fold.
 
     Args:
-        winners: Where each hash is one.
+        winners: Positions of the ones in each hash.
         labels: Integers below ``num_classes``.
-        folds: Positions of the examples of every fold; disjoint and covering.
+        folds: Positions of the examples of each fold; disjoint and covering.
         dim: Length of a hash.
         num_classes: Number of classes.
-        decays: Gammas, each in [0, 1).
+        decays: Values of gamma, each in [0, 1).
 
     Example:
         >>> winners = torch.tensor([[0], [0], [1], [1]], dtype=torch.int32)

@@ -1,7 +1,7 @@
-"""Losses over hyperbolic distances between features and class prototypes.
+"""Losses on hyperbolic distances between features and class prototypes.
 
 A feature ``z`` is a tangent vector at the origin of the Poincare ball; its point is ``expmap0(z)``.
-No distance here goes through that point, which rounds onto the boundary from ``|z| = 8`` on.
+No distance is computed from that point, which rounds to the boundary for ``|z|`` of 8 or more.
 """
 
 from abc import ABC, abstractmethod
@@ -24,22 +24,24 @@ Labels = Int[Tensor, " batch"]
 Losses = Float[Tensor, " batch"]
 
 FAR = 60.0
-"""Beyond this radius of a feature's point a distance is its radius and :func:`excess`, to rounding;
-``exp`` of it is a finite float."""
+"""Distance from the origin beyond which the sum of this distance and :func:`excess` is accurate.
+
+``exp`` of this value is finite in float32.
+"""
 
 
 def prototype_distance(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
-    r"""Geodesic distance from the point of every feature to every prototype.
+    r"""Geodesic distances from the points of features to the prototypes.
 
     .. math:: d(z, w) = 2 \operatorname{asinh} \sqrt{\sinh^2 \tfrac{a - \rho}{2} + \tfrac12
         \sinh a \, \sinh \rho \, (1 - c)}, \quad a = 2 |z|, \; \rho = 2 \operatorname{artanh} |w|
 
     with c the cosine of the angle at the origin: the hyperbolic law of cosines without its
-    cancellations. It equals Eq. (1) of Eq. (6), at every length of ``z``.
+    cancellation. It equals Eq. (1) applied to the points of Eq. (6), for ``z`` of any length.
 
     Args:
-        z: Tangent vectors at the origin, any length.
-        prototypes: Points of the ball of curvature -1, none at the origin.
+        z: Tangent vectors at the origin, of any length.
+        prototypes: Points of the ball of curvature -1, not at the origin.
 
     References:
         Liao et al. (2023), Eq. (1) and (6), arXiv:2307.14384.
@@ -56,18 +58,19 @@ def prototype_distance(z: Features, prototypes: Prototypes) -> Float[Tensor, "ba
 
 
 def excess(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:
-    r"""Distance from a feature's point to a prototype, minus its distance to the origin.
+    r"""Distance from a feature's point to a prototype, minus its distance from the origin.
 
     .. math:: d(z, w) - d(z, 0) = 2 \log \tfrac12 \bigl(\sqrt q + \sqrt{q + 4 e^{-a}}\bigr),
         \quad q = 4 e^{-a} \sinh^2 \tfrac{d(z, w)}{2}
 
-    Never above the prototype's own distance from the origin, however long ``z`` is: differences of
-    distances, softmax and the nearest prototype are taken of this, with no digit lost. Where ``z``
-    has no end it is the Busemann function.
+    Its absolute value is at most the prototype's distance from the origin, however long ``z`` is.
+    Differences of distances, the softmax and the nearest prototype can therefore be computed from
+    it without loss of precision. As the length of ``z`` tends to infinity, it converges to the
+    Busemann function.
 
     Args:
-        z: Tangent vectors at the origin, any length.
-        prototypes: Points of the ball of curvature -1, none at the origin.
+        z: Tangent vectors at the origin, of any length.
+        prototypes: Points of the ball of curvature -1, not at the origin.
 
     Example:
         >>> excess(torch.tensor([[1e4, 0.0]]), torch.tensor([[0.5, 0.0], [-0.5, 0.0]]))
@@ -77,7 +80,7 @@ def excess(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"
 
 
 def _law_of_cosines(z: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
-    """Distance ``a`` of every feature from the origin, and ``4 exp(-a) sinh^2(d / 2)``."""
+    """Distances ``a`` of the features' points from the origin, and ``4 exp(-a) sinh^2(d / 2)``."""
     length, towards = numerics.root(numerics.square(z)), numerics.unit(z)
     rho = 2 * numerics.root(numerics.square(prototypes)).atanh().T
     direction = numerics.unit(prototypes)
@@ -85,7 +88,7 @@ def _law_of_cosines(z: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
     gap = (towards.unsqueeze(-2) - direction).square().sum(
         -1
     ) / 2  # 1 - cos, exact for small angles
-    # the angle has no derivative at the origin, but sinh a times its cosine has
+    # at the origin the angle has no derivative, but sinh(a) times its cosine has one
     across = torch.where(length > 0, -(-2 * a).expm1() * gap, -4 * linear(z, direction))
     return a, (-rho).exp() * (rho - a).expm1().square() + rho.sinh() * across
 
@@ -95,7 +98,7 @@ def _far(a: Tensor, q: Tensor) -> Tensor:
 
 
 def clip(z: Features, length: float) -> Features:
-    """Features no longer than ``length``, in their directions."""
+    """Features scaled down to at most ``length``, with their directions kept."""
     return z * (length / numerics.root(numerics.square(z)).clamp(min=length))
 
 
@@ -105,29 +108,29 @@ def cosines(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes
 
 
 class Objective(ABC):
-    """Local training loss, as a function of features, prototypes and labels."""
+    """Local training loss as a function of features, prototypes and labels."""
 
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
-        """The random numbers of a client's round, as of a method."""
+        """Random numbers of a client's round, as in ``GradientMethod.draw``; by default empty."""
         del num_steps, batch_size, generator
         return {}
 
     @abstractmethod
     def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
-        """The loss of every example; ``batch`` holds labels ``y`` and the draws of the step."""
+        """Loss of each example; ``batch`` holds the labels ``y`` and the draws of the step."""
 
 
 @dataclass(frozen=True)
 class Triplet(Objective):
-    r"""Hyperbolic prototype learning: nearer to the own prototype than to others, by a margin.
+    r"""Hyperbolic triplet loss: the own prototype must be nearer than the others, by a margin.
 
     .. math:: \ell = \max\{d(z, w_y) - d(z, w_j) + m, 0\}, \quad j \ne y
 
     Args:
-        margin: m, above 0, in units of length. Larger than the least distance between prototypes it
-            can never be met: :func:`~hyperfed.prototypes.prototypes` has the radius that sets it.
-        negatives: ``one``, a class j drawn evenly at every visit (paper); ``all``, the mean over
-            the other classes; ``hard``, the worst of them.
+        margin: Margin m, above 0, in units of length. A margin above the least distance between
+            prototypes can never be met; their radius, the slope, sets that distance.
+        negatives: ``one``, a class j drawn uniformly at each visit (paper); ``all``, the mean over
+            the other classes; ``hard``, the other class of largest loss.
 
     Raises:
         ValueError: If ``margin`` is not positive.
@@ -168,14 +171,14 @@ class Triplet(Objective):
 def negative(
     uniform: Float[Tensor, " batch_or_more"], y: Int[Tensor, "batch 1"], num_classes: int
 ) -> Int[Tensor, "batch 1"]:
-    """A class other than ``y``, each as likely, from uniform numbers in [0, 1)."""
+    """Uniformly drawn classes other than ``y``, from uniform numbers in [0, 1)."""
     drawn = (uniform[: len(y)] * (num_classes - 1)).long().clamp(max=num_classes - 2).unsqueeze(-1)
     return drawn + (drawn >= y)
 
 
 @dataclass(frozen=True)
 class Geodesic(Objective):
-    """The distance to the own prototype alone (the paper's ablation of that name)."""
+    """Distance to the own prototype only (the paper's ablation of that name)."""
 
     @override
     def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
@@ -188,10 +191,10 @@ class CrossEntropy(Objective):
 
     .. math:: \ell = -\log \frac{e^{-\tau d(z, w_y)}}{\sum_j e^{-\tau d(z, w_j)}}
 
-    Not in the paper.
+    This loss is not in the paper.
 
     Args:
-        scale: tau, above 0: the sharpness of the softmax.
+        scale: Inverse temperature tau of the softmax, above 0.
 
     Raises:
         ValueError: If ``scale`` is not positive.
@@ -208,13 +211,13 @@ class CrossEntropy(Objective):
 
 
 def mixup_loss(mixed: Features, prototypes: Prototypes, batch: Params, scale: float) -> Losses:
-    """Cross-entropy of mixed inputs on scaled cosines, as in the authors' code.
+    """Mixup cross-entropy on scaled cosines, as in the authors' code.
 
     Args:
-        mixed: Features of :func:`mix`'s inputs.
-        prototypes: Of all classes.
+        mixed: Features of the inputs from :func:`mix`.
+        prototypes: One prototype per class.
         batch: Labels ``y``, ``mask``, and the draws ``partner`` and ``share``.
-        scale: Of the cosines.
+        scale: Factor of the cosines.
     """
     logits = scale * cosines(mixed, prototypes)
     share, partners = mixing(batch)
@@ -225,13 +228,13 @@ def mixup_loss(mixed: Features, prototypes: Prototypes, batch: Params, scale: fl
 
 
 def mix(batch: Params) -> Tensor:
-    """Inputs, each blended with its partner's."""
+    """Mixup inputs: each input blended with that of its partner."""
     share, partners = mixing(batch)
     return share * batch["x"] + (1 - share) * batch["x"][partners]
 
 
 def mixing(batch: Params) -> tuple[Float[Tensor, ""], Int[Tensor, " batch"]]:
-    """The share of the own input, Beta(1/2, 1/2), and a partner for each example that counts."""
+    """Weight of the own input, from Beta(1/2, 1/2), and a partner for each unmasked example."""
     uniform = batch["partner"][: len(batch["y"])]
     partners = torch.where(batch["mask"], uniform, 2.0).argsort()
     return (batch["share"] * torch.pi / 2).sin().square(), partners

@@ -1,9 +1,8 @@
-"""HyperFed: fixed prototypes in the Poincare ball, hyperbolic prototype learning, consistent steps.
+"""HyperFed: fixed prototypes in the Poincare ball and consistent aggregation.
 
-A round, in the words of the paper's Algorithm 1: every client draws the features of its examples
-towards the fixed prototypes of their classes and away from others (:mod:`hyperfed.loss`); the
-server goes the way on which the clients' changes agree
-(:mod:`fedbolic.federated.aggregators.min_norm`).
+A round of the paper's Algorithm 1: every client attracts the features of its examples to the fixed
+prototypes of their classes and repels them from the others (:mod:`hyperfed.loss`); the server takes
+a step that no client's update opposes (:mod:`fedbolic.federated.aggregators.min_norm`).
 """
 
 import dataclasses
@@ -34,44 +33,46 @@ from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
 from hyperfed.prototypes import check_slope, prototypes, turned
 
 _HEAD = "head.weight"
-"""The prototypes' name among the parameters, where they are trained."""
+"""Key of the prototypes, which are among the parameters if they are trained."""
 
 _NUM_DRAWN = 2000
-"""Test examples in a picture: more hide one another."""
+"""Test examples in a figure; more would hide one another."""
 
 CLIPPED = "clipped"
-"""The name among the buffers of a count: features that were clipped in this round."""
+"""Buffer name of the number of features clipped in this round."""
 
 
 @dataclass(frozen=True)
 class HyperFed(ClassifierMethod):
-    r"""Features drawn to class prototypes in the Poincare ball, and steps that suit all clients.
+    r"""Hyperbolic prototype learning with consistent aggregation of client updates.
 
     .. math:: \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \Delta^*, \quad
         \Delta_k = \theta_k - \theta, \quad \theta_k = \text{local steps on } \ell(z, w)
 
-    The prediction is the nearest prototype, which for fixed ones is that of the largest cosine.
+    The prediction is the class of the nearest prototype; for fixed prototypes, that is the one with
+    the largest cosine.
 
     The variants of the paper's ablation are settings: *Geodesic*, *Averaged* (``aggregator`` Mean),
     *Shared* and *Fixed* (``prototypes`` ``trained`` and ``own``). H-CE is ``CrossEntropy`` with
     Mean, and H-CE-M the same with ``ServerSGD(momentum=0.5)``.
 
-    Departs from the paper: features are clipped, without which its step size of 0.3 gives NaN in
-    the first rounds; the consistent step is the exact one (see MinNorm).
+    Departs from the paper: features are clipped, because its step size of 0.3 gives NaN in the
+    first rounds otherwise; the consistent step is exact (see ``MinNorm``).
 
     Args:
-        backbone: The network from inputs to features; their width is the ball's dimension.
+        backbone: Network from inputs to features; their width is the dimension of the ball.
         rounds: Communication rounds, at least 1.
         local: Local epochs and batch size.
         lr: Local step size, above 0.
-        optimizer: The local optimiser, started afresh each round.
-        objective: The local loss.
+        optimizer: Local optimiser, re-initialized each round.
+        objective: Local loss.
         slope: The prototypes' distance from the origin over the ball's radius, in (0, 1).
-        prototypes: ``fixed``, the same for all (paper); ``trained``, from there and shared;
-            ``own``, fixed, and turned another way at every client, so there is no global model.
-        clip: Longest feature, above 0, in units of length at the origin; ``None``: any.
-        mixup: Weight of the authors' cross-entropy of mixed inputs, at least 0; 0 in the paper.
-        aggregator: How the clients' changes become one step.
+        prototypes: ``fixed``, the same at all clients (paper); ``trained`` from these and shared;
+            ``own``, fixed and rotated differently at each client, so there is no global model.
+        clip: Largest norm of a feature, above 0, in units of length at the origin; ``None`` for no
+            limit.
+        mixup: Weight of the authors' mixup cross-entropy, at least 0; 0 in the paper.
+        aggregator: Rule that combines the clients' updates into one step.
         server_optimizer: The server's step along the aggregated delta.
 
     Raises:
@@ -155,7 +156,7 @@ class HyperFed(ClassifierMethod):
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        # the prototypes' own step is Riemannian; every other parameter lies in flat space
+        # only trained prototypes take a Riemannian step; every other parameter is Euclidean
         parameters, optimizer = self.optimizer.step(
             local["parameters"],
             gradients,
@@ -177,7 +178,7 @@ class HyperFed(ClassifierMethod):
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         server_state = super().server_update(server_state, total)
-        if self.prototypes == "trained":  # the server's step may carry them out of the ball
+        if self.prototypes == "trained":  # the server's step may leave the ball
             parameters = server_state["parameters"]
             inside = {_HEAD: Poincare().projx(parameters[_HEAD])}
             server_state = {**server_state, "parameters": {**parameters, **inside}}
@@ -185,7 +186,7 @@ class HyperFed(ClassifierMethod):
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        """Distance to the origin minus distance to each prototype: the nearest has the largest."""
+        """Distance to the origin minus that to each prototype: the largest is the nearest's."""
         body, points = _split(local["parameters"], context)
         z, _ = model(body, _without(local["buffers"], CLIPPED), batch["x"])
         return -excess(self._bounded(z), points)
@@ -203,7 +204,7 @@ class HyperFed(ClassifierMethod):
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        """The test examples: in the disc with the prototypes, or as vectors where dim is not 2."""
+        """Test examples: in the disc with the prototypes, or as vectors if ``dim`` is not 2."""
         client = data.holdout
         if client is None or self.prototypes == "own":
             return {}
@@ -225,7 +226,7 @@ class HyperFed(ClassifierMethod):
 
 
 def _split(parameters: Params, context: Tree) -> tuple[Params, Tensor]:
-    """The network's parameters, and the prototypes."""
+    """Split the parameters into those of the network and the prototypes."""
     values = {**parameters, **context["own"]}
     return _without(values, _HEAD), values[_HEAD]
 
@@ -240,7 +241,7 @@ def _warn_of_margin(objective: Objective, points: Tensor) -> None:
         if objective.margin > least:
             logger.warning(
                 "margin %g is larger than the least distance between prototypes, %.3g: the loss "
-                "can never be 0; take a smaller margin or a larger slope",
+                "can never be 0; choose a smaller margin or a larger slope",
                 objective.margin,
                 least,
             )

@@ -1,4 +1,4 @@
-"""Class prototypes: directions as far apart as possible, and their place in the Poincare ball."""
+"""Class prototypes in the Poincare ball, in directions as far apart as possible."""
 
 import tempfile
 from pathlib import Path
@@ -18,13 +18,13 @@ from hyperfed.sphere import construct, search
 def prototypes(
     num_classes: int, dim: int, slope: float, *, seed: int = 0
 ) -> Float64[Tensor, "classes dim"]:
-    """The fixed prototypes of all classes in the Poincare ball: :func:`tammes` at one radius.
+    """Fixed class prototypes in the Poincare ball: the directions of :func:`tammes` at one radius.
 
     Args:
-        num_classes: At least 2.
-        dim: Of the ball.
-        slope: Their distance from the origin as a share of the ball's radius, in (0, 1).
-        seed: Of the search, where no construction is known.
+        num_classes: Number of classes, at least 2.
+        dim: Dimension of the ball, at least 1.
+        slope: Euclidean distance from the origin over the ball's radius, in (0, 1).
+        seed: Seed of the search, used where no construction is known.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -41,10 +41,10 @@ def prototypes(
 
 
 def check_slope(slope: float) -> None:
-    """Refuse a radius at which prototypes meet or are infinitely far away.
+    """Check that prototypes at this radius are distinct and at a finite distance.
 
     Raises:
-        ValueError: If it is not in (0, 1).
+        ValueError: If ``slope`` is not in (0, 1).
     """
     if not 0 < slope < 1:
         raise ValueError(
@@ -53,20 +53,20 @@ def check_slope(slope: float) -> None:
 
 
 def tammes(num_classes: int, dim: int, *, seed: int = 0) -> Float64[Tensor, "classes dim"]:
-    r"""Unit vectors whose least angle is as large as is known how to make it.
+    r"""Unit vectors with the largest known least angle (the Tammes problem).
 
     .. math:: W^* = \arg\min_{|w_i| = 1} \, \max_{i \ne j} \, w_i^\top w_j
 
-    Exact and optimal in the plane and for at most ``2 dim`` classes, whatever the seed. Else the
-    best of many descents, found once and kept in the user's cache folder.
+    In the plane, and for at most ``2 dim`` classes, the result is exact and optimal for every seed.
+    Otherwise it is the best of many descents, computed once and stored in the user's cache folder.
 
-    Departs from the paper: it optimises Eq. (4), not its surrogate Eq. (5), which prefers to merge
-    two classes; :func:`eq5` is that one.
+    Departs from the paper: it optimises Eq. (4) instead of the surrogate Eq. (5), which favours
+    merging two classes; :func:`eq5` optimises the surrogate.
 
     Args:
-        num_classes: At least 2.
-        dim: Of the space, at least 1; on the line there is room for two.
-        seed: Of the search, where no construction is known.
+        num_classes: Number of classes, at least 2; a line has room for exactly 2.
+        dim: Dimension of the space, at least 1.
+        seed: Seed of the search, used where no construction is known.
 
     Raises:
         ValueError: If there is no such set of distinct directions.
@@ -86,18 +86,18 @@ def tammes(num_classes: int, dim: int, *, seed: int = 0) -> Float64[Tensor, "cla
 def eq5(
     num_classes: int, dim: int, *, seed: int = 0, lr: float = 0.1, steps: int = 5000
 ) -> Float64[Tensor, "classes dim"]:
-    r"""The paper's prototypes: gradient steps on the mean over classes of the largest cosine.
+    r"""The paper's prototypes, from gradient steps on the mean largest cosine of the classes.
 
     .. math:: L_P = \frac1C \sum_i \max_j M_{ij}, \quad M = W W^\top - 2 I
 
-    For comparison only: it may end with two classes at one place.
+    For comparison only: two classes may end with the same prototype.
 
     Args:
-        num_classes: At least 2.
-        dim: Of the space.
-        seed: Of the start.
-        lr: Step size; rows are scaled to length one after each step.
-        steps: How many.
+        num_classes: Number of classes, at least 2.
+        dim: Dimension of the space, at least 1.
+        seed: Seed of the initial directions.
+        lr: Step size, above 0; rows are normalized after each step.
+        steps: Number of steps, at least 0.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -126,29 +126,29 @@ def eq5(
 def turned(
     points: Float[Tensor, "classes dim"], generator: torch.Generator
 ) -> Float[Tensor, "classes dim"]:
-    """The points after a random rotation or reflection about the origin, and in random order.
+    """Points after a random orthogonal transformation, in random order.
 
     Args:
-        points: Of the ball.
-        generator: Of the randomness, on the CPU.
+        points: Points of the ball.
+        generator: Random generator on the CPU.
     """
     num_classes, dim = points.shape
     normal = torch.randn(dim, dim, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(normal)
-    orthogonal = (q * r.diagonal().sign()).to(points)  # without the signs not evenly distributed
+    orthogonal = (q * r.diagonal().sign()).to(points)  # the signs make it uniform (Haar)
     return points[torch.randperm(num_classes, generator=generator)] @ orthogonal
 
 
 def min_angle(points: Float64[Tensor, "points dim"]) -> float:
-    """The least angle between two of some directions, in degrees.
+    """Least angle between any two unit vectors, in degrees.
 
-    Accurate for near and for opposite ones, where an inverse cosine is not.
+    The formula is accurate for nearly equal and nearly opposite vectors, unlike an inverse cosine.
 
     Args:
-        points: Unit vectors, at least two.
+        points: Unit vectors, at least 2.
 
     Raises:
-        ValueError: If there are fewer.
+        ValueError: If there are fewer than 2 vectors.
 
     References:
         Kahan (2006), How Futile are Mindless Assessments of Roundoff, Sec. 12.
@@ -166,14 +166,14 @@ def min_angle(points: Float64[Tensor, "points dim"]) -> float:
 
 def _check_size(num_classes: int, dim: int) -> None:
     if num_classes < 2:
-        raise ValueError(f"there is nothing to keep apart: num_classes is {num_classes}, not 2+")
+        raise ValueError(f"num_classes must be at least 2, got {num_classes}: nothing to separate")
     check.at_least(1, dim=dim)
     if dim == 1 and num_classes > 2:
         raise ValueError(f"a line has two directions, not {num_classes}: dim must be at least 2")
 
 
 def _searched(num_classes: int, dim: int, seed: int) -> Tensor:
-    """The result of the search from the user's cache, or made and put there."""
+    """Result of the search, from the user's cache if it is there."""
     from fedbolic.data.download import cache
 
     path = cache() / "tammes" / f"{num_classes}x{dim}-seed{seed}.npz"
@@ -186,15 +186,15 @@ def _searched(num_classes: int, dim: int, seed: int) -> Tensor:
 
 
 def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
-    """Kept points, if they are intact: of the right shape, unit rows and the angle told beside."""
+    """Cached points, if their shape, their unit norms and the stored least angle are correct."""
     try:
-        # numpy leaves a file open that is not a zip archive, so it does not get to open it
+        # if numpy opened the file itself, it would leave it open when it is not a zip archive
         with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
             points, angle = torch.from_numpy(kept["points"]), float(kept["angle"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
-        logger.warning("%s cannot be read and is made again: %s", path, error)
+        logger.warning("%s cannot be read, so the prototypes are computed again: %s", path, error)
         return None
     if (
         points.shape == shape
@@ -203,17 +203,17 @@ def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
         and abs(min_angle(points) - angle) < 1e-9
     ):
         return points
-    logger.warning("%s does not hold the points that were written: made again", path)
+    logger.warning("%s is damaged, so the prototypes are computed again", path)
     return None
 
 
 def _write(path: Path, points: Tensor) -> None:
-    """Keep points, under another name first, so that no reader sees half a file."""
+    """Cache the points; the rename at the end keeps readers from seeing half a file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             part = Path(folder) / path.name
             np.savez(part, points=points.numpy(), angle=min_angle(points))
             part.replace(path)
-    except OSError as error:  # a full or read-only disk costs time at the next use, no more
-        logger.warning("the prototypes could not be kept: %s", error)
+    except OSError as error:  # with a full or read-only disk, the next run only searches again
+        logger.warning("the prototypes could not be kept in the cache: %s", error)

@@ -1,4 +1,4 @@
-"""Points far apart on the unit sphere: exact where a construction is known, else searched."""
+"""Points far apart on the unit sphere, by construction where one is known, else by search."""
 
 import numpy as np
 from jaxtyping import Float
@@ -8,22 +8,22 @@ from scipy.optimize import minimize
 from fedbolic.rng import Rng
 
 SHARPNESS = (8.0, 64.0, 256.0)
-"""Where starts begin in few dimensions. None serves all: 10, 13 and 14 points in 3 dimensions are
-not found from 8, the best 26 in 3 only from 256."""
+"""Initial sharpness of the starts in up to 6 dimensions. No single value finds every optimum: the
+best 10, 13 and 14 points in 3 dimensions are not found from 8, the best 26 only from 256."""
 
 LAST_SHARPNESS = 2e6
-"""The largest cosine is then met to 1e-6, which is 1e-4 degrees."""
+"""Final sharpness, at which the largest cosine is accurate to 1e-6, about 1e-4 degrees."""
 
 
 def construct(num_points: int, dim: int) -> Float[np.ndarray, "points dim"] | None:
-    """The best possible points where a construction is known; ``None`` elsewhere.
+    """Optimal points where a construction is known; ``None`` elsewhere.
 
-    Up to ``dim + 1`` points are a regular simplex, up to ``2 dim`` a direct sum of simplices, whose
-    largest cosine is 0; in the plane they are a regular polygon.
+    Up to ``dim + 1`` points form a regular simplex, up to ``2 dim`` a direct sum of simplices,
+    whose largest cosine is 0; in the plane they form a regular polygon.
 
     Args:
-        num_points: At least 2.
-        dim: Of the space, at least 1.
+        num_points: Number of points, at least 2.
+        dim: Dimension of the space, at least 1.
 
     References:
         Rankin (1955), The closest packing of spherical caps in n dimensions.
@@ -48,24 +48,27 @@ def _simplex(num_points: int) -> Float[np.ndarray, "points dim"]:
 def search(
     num_points: int, dim: int, rng: Rng, *, starts: int | None = None
 ) -> Float[np.ndarray, "points dim"]:
-    r"""Points of small largest cosine: the best of many random starts.
+    r"""Points with a small largest cosine: the best of many random starts.
 
     .. math:: \min_W \; \frac1\beta \log \sum_{i \ne j} \exp(\beta \, w_i^\top w_j), \quad
         \beta = \beta_0, 3 \beta_0, 9 \beta_0, \dots
 
-    Each start follows the minimum from a smooth problem to one that is nearly Eq. (4) itself.
+    Each start follows the minimum from a smooth problem to one close to Eq. (4).
 
     Args:
-        num_points: At least 2.
-        dim: Of the space, at least 2.
-        rng: Where the starts are drawn.
-        starts: How many; ``None`` for as many as take a few seconds, at least 8 and at most 96: one
-            start in 30 finds the best 24 points in 4 dimensions, or 26 in 3.
+        num_points: Number of points, at least 2.
+        dim: Dimension of the space, at least 2.
+        rng: Random stream of the starts.
+        starts: Number of starts, at least 1; ``None`` for as many as take a few seconds, between 8
+            and 96. One start in 30 finds the best 24 points in 4 dimensions, or 26 in 3.
+
+    Raises:
+        ValueError: If ``starts`` is below 1.
 
     References:
         Liao et al. (2023), Eq. (4), arXiv:2307.14384.
     """
-    first = SHARPNESS if dim <= 6 else SHARPNESS[:1]  # measured: a soft start is best in many
+    first = SHARPNESS if dim <= 6 else SHARPNESS[:1]  # measured: soft starts are best in high dim
     if starts is None:
         starts = min(96, max(8, 12_000 // (num_points * dim)))
     best, least = None, np.inf
@@ -83,9 +86,10 @@ def search(
 def _descend(
     points: Float[np.ndarray, "points dim"], sharpness: float, least: float
 ) -> Float[np.ndarray, "points dim"]:
-    """The minimum near ``points``, made sharper until only the largest cosine counts.
+    """The minimum near ``points``, with the sharpness raised until only the largest cosine counts.
 
-    It gives up where that cannot fall below ``least``: by no more than ``log(pairs) / sharpness``.
+    The descent stops early if the largest cosine cannot fall below ``least``: the soft maximum
+    exceeds it by at most ``log(pairs) / sharpness``.
     """
     shape = points.shape
     slack = np.log(shape[0] * (shape[0] - 1))
@@ -109,7 +113,7 @@ def _descend(
 def _soft_maximum(
     flat: Float[np.ndarray, " entries"], shape: tuple[int, int], sharpness: float
 ) -> tuple[float, Float[np.ndarray, " entries"]]:
-    """The soft maximum of the cosines of unscaled points, and its gradient."""
+    """Soft maximum of the cosines of unnormalized points, and its gradient."""
     rows = flat.reshape(shape)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     points = rows / lengths

@@ -1,4 +1,4 @@
-"""One torch thread, the same properties on every machine, and what is left out unless asked for."""
+"""One torch thread, reproducible property tests, and markers that are skipped by default."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
-# all that hypothesis would otherwise choose by where it runs, or by how fast the machine is
+# Fix every setting that hypothesis would otherwise derive from the machine or its speed.
 PROFILE = {"deadline": None, "database": None, "suppress_health_check": (HealthCheck.too_slow,)}
 settings.register_profile("fedbolic", **PROFILE, derandomize=True)
 settings.register_profile("fuzz", **PROFILE, derandomize=False, max_examples=300, print_blob=True)
-settings.load_profile("fedbolic")  # --hypothesis-profile comes later and wins
+settings.load_profile("fedbolic")  # --hypothesis-profile is read later and takes precedence
 
 OPTIONS = {"slow": "--slow", "network": "--network", "flower": "--flower"}
 
@@ -40,7 +40,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def _data_root(config) -> Path | None:
-    """The folder of real data, if one is given and there."""
+    """The folder of real data, or ``None`` if none was given or it does not exist."""
     root = config.getoption("--data-root")
     return Path(root) if root and Path(root).is_dir() else None
 
@@ -61,5 +61,5 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def data_root(request) -> Path:
-    """The folder of real data: tests that ask for it carry the marker ``data``."""
+    """The folder of real data; tests that use it carry the marker ``data``."""
     return Path(request.config.getoption("--data-root"))

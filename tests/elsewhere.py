@@ -1,7 +1,8 @@
-"""A device for machines without one: tensors that report it as theirs, and hold their values.
+"""A simulated accelerator: tensors that report a device of their own and hold CPU values.
 
-They report the device ``meta``, the one besides the CPU for which every build of torch has autograd
-guards. What CUDA refuses is refused: operations on tensors of both devices, ``numpy()``.
+They report the device ``meta``, the only one besides the CPU for which every build of torch has
+autograd guards. Operations that CUDA refuses are refused here: ``numpy()``, and operations that mix
+tensors of both devices.
 """
 
 import contextlib
@@ -16,14 +17,14 @@ from fedbolic import tree
 DEVICE = torch.device("meta")
 
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
-"""Operations that also take indices of the CPU on a tensor of a device."""
+"""Operations that accept CPU indices for a tensor on the device."""
 
 ANSWERS = {"equal", "is_nonzero", "_local_scalar_dense"}
-"""Operations whose result is a number of Python's."""
+"""Operations that return a Python number."""
 
 
 class Elsewhere(Tensor):
-    """A tensor of the device, around one of the CPU."""
+    """A tensor on the simulated device that wraps a CPU tensor."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -46,14 +47,14 @@ class Elsewhere(Tensor):
 
 
 class Dispatch(TorchDispatchMode):
-    """Makes tensors on the device; operations on those tensors dispatch themselves."""
+    """Creates tensors on the device; operations on those tensors dispatch themselves."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return handled(function, args, kwargs or {})
 
 
 def handled(function, args, kwargs):
-    """An operation, if CUDA would do it with tensors of these devices."""
+    """Run an operation if CUDA accepts tensors on these devices, else raise ``RuntimeError``."""
     name = function._schema.name.split("::")[1]
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     there = [x for x in tensors if isinstance(x, Elsewhere)]
@@ -88,7 +89,7 @@ def handled(function, args, kwargs):
 
 @contextlib.contextmanager
 def device(monkeypatch):
-    """The device, as long as the block lasts."""
+    """The simulated device, active within the block."""
     made = torch.tensor
 
     def tensor(data, *args, device=None, **options):
@@ -96,6 +97,6 @@ def device(monkeypatch):
         return x if device is None else x.to(device)
 
     monkeypatch.setattr(torch, "tensor", tensor)
-    monkeypatch.setattr(tree, "TENSORS", (*tree.TENSORS, Elsewhere))  # as a GPU's would be
+    monkeypatch.setattr(tree, "TENSORS", (*tree.TENSORS, Elsewhere))  # as a GPU's tensors would be
     with Dispatch():
         yield DEVICE

@@ -1,4 +1,4 @@
-"""Every method that has a ``configs/**/quick.yaml``, and a short run of it by exchanges."""
+"""Every method that has a ``configs/**/quick.yaml``, and the exchanges of a short run of it."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ def settings(name):
 
 
 def short(method):
-    """The method with two rounds of one pass over small batches, as far as it has such settings."""
+    """The method limited to two rounds of one epoch over small batches, as far as it has these."""
     fields = {field.name for field in dataclasses.fields(method) if field.init}
     changes = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
     if "local" in fields:
@@ -43,7 +43,7 @@ def short(method):
 
 
 def small(data, *, num_clients=4, num_examples=20):
-    """The first few clients and examples; splits that are no plain examples stay as they are."""
+    """The first few clients and examples; splits that are not ``Examples`` are left unchanged."""
 
     def cut(split):
         if not isinstance(split, Examples):
@@ -70,7 +70,7 @@ def subject(name):
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Inputs and outputs of one exchange with a cohort of all clients."""
+    """Inputs and outputs of one exchange in which all clients take part."""
 
     phase: Method
     server_state: Tree
@@ -86,7 +86,7 @@ class Exchange:
 
 @functools.cache
 def exchanges(name):
-    """A short run by a loop of its own, everything kept."""
+    """Exchanges of a short run, from a loop written without the trainer."""
     method, data = subject(name)
     server_state = method.admit(method.init(data.meta, RNG.at("init")), data.sizes)
     client_states, answered = {}, ()

@@ -1,4 +1,4 @@
-"""Imports go down only: the layers of the code base, read from every file without running it."""
+"""Imports point downwards only: the layers of the code base, read from every file unexecuted."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ from hypothesis import settings
 ROOT = Path(__file__).parents[1]
 
 COMMANDS = "the command layer"
-"""The flat files that take a configuration to a run's folder; they may import one another."""
+"""Top-level files that turn a configuration into a run's folder; they may import one another."""
 
 LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
@@ -63,7 +63,7 @@ def modules(root):
 
 
 def imports(file, known, *, typing=True):
-    """Dotted names of what a file imports, in functions too; submodules by their own name."""
+    """Dotted names of all imports of a file, also in functions; submodules by their full name."""
     found = set()
     for node in walk(ast.parse(file.read_text()), typing=typing):
         if isinstance(node, ast.Import):
@@ -76,7 +76,7 @@ def imports(file, known, *, typing=True):
 
 
 def walk(node, *, typing):
-    """All nodes below; without ``typing``, not those that only a type checker sees."""
+    """All nodes of a tree; without ``typing``, without the blocks that only a type checker sees."""
     yield node
     for child in ast.iter_child_nodes(node):
         if typing or not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
@@ -104,7 +104,7 @@ def faults(root):
 
 
 def circle(root):
-    """The modules of one import circle; ``None`` if there is no circle."""
+    """Sorted names of the modules whose imports lead to a cycle; empty if there is no cycle."""
     known = modules(root)
     graph = {name: imports(file, known, typing=False) & set(known) for name, file in known.items()}
     free: set[str] = set()
@@ -114,7 +114,7 @@ def circle(root):
 
 
 def users(root, package):
-    """The installed files that import a package from outside."""
+    """Installed modules that import a given third-party package."""
     known = modules(root)
     names = {package, f"pytorch_{package}"}
     return [
@@ -234,6 +234,4 @@ def test_properties_are_drawn_alike_on_every_machine():
 def test_no_test_reads_a_stopwatch():
     stopwatch = re.compile(r"\btime\.(perf_counter|process_time|time)(_ns)?\(")
     found = [str(f) for f in (ROOT / "tests").rglob("*.py") if stopwatch.search(f.read_text())]
-    assert found == [
-        str(ROOT / "tests/federated/engines/test_engines.py")
-    ]  # CPU time is its subject
+    assert found == [str(ROOT / "tests/federated/engines/test_engines.py")]  # it tests CPU time

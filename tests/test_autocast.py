@@ -1,4 +1,4 @@
-"""Mixed precision: what is cast for a step goes with it, and the digits are torch's own."""
+"""Mixed precision: casts live for one step only, and results equal those of torch's autocast."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Casts(TorchDispatchMode):
-    """Every tensor that was cast to bfloat16, as long as anybody holds it: autocast, too."""
+    """Records weakly every tensor that was cast to bfloat16, by autocast or otherwise."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Casts(TorchDispatchMode):
 
 
 class Rounds:
-    """A callback that counts at the end of every round."""
+    """A callback that counts live casts at the end of every round."""
 
     def __init__(self, casts):
         self.casts, self.alive = casts, []
@@ -78,7 +78,7 @@ def test_no_cast_copy_outlives_the_step_it_was_made_for():
 
     with Watching() as casts, arithmetic("bf16-mixed", CPU):
         method.local_update(message, data.clients[0], {}, Rng(1))
-        of_step = len(casts.made) / 2  # 20 examples, 16 in a batch: two steps
+        of_step = len(casts.made) / 2  # 20 examples in batches of 16: two steps
         assert casts.alive() == 0
     assert max(held) <= of_step
 
@@ -100,7 +100,7 @@ def test_a_worker_keeps_no_cast_copy():
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_digits_are_those_of_torch_s_autocast(method):
-    """The cache saves time where a weight is used twice; here each is used once."""
+    """The cache saves time where a weight is used twice; here each one is used once."""
     data = DATA.load(Rng(0))
     message = method.broadcast(method.init(data.meta, Rng(0)), 0)
     with arithmetic("bf16-mixed", CPU):

@@ -1,4 +1,4 @@
-"""A checkpoint and all that it counts: what was altered, cut or written by others is refused."""
+"""Checkpoints and the files they cover: altered, truncated or foreign files are refused."""
 
 import dataclasses
 import hashlib
@@ -32,7 +32,7 @@ def checkpoint(round, **more):
 
 
 class PowerError(BaseException):
-    """Nothing that the code catches, as a kill."""
+    """An exception that the code does not catch, like a kill."""
 
 
 OWN = {0: {"own": torch.arange(2.0)}, 3: {"turns": 1}}
@@ -40,7 +40,7 @@ OWN = {0: {"own": torch.arange(2.0)}, 3: {"turns": 1}}
 
 @pytest.fixture
 def saved(tmp_path):
-    """A folder with a checkpoint, client state and measurements, and its files' bytes."""
+    """A folder with a checkpoint, client state and metrics, and the bytes of its files."""
     folder = create(tmp_path / "seed0")
     states = folder.client_states() | OWN
     folder.save(checkpoint(1, client_states=states), ROWS, 0.5)
@@ -49,7 +49,7 @@ def saved(tmp_path):
 
 
 COUNTED = ("state.pt", "clients-0.log", "metrics.csv", "times.csv")
-"""All that a resumed run reads of a checkpoint."""
+"""All files that a resumed run reads."""
 
 
 def refused(folder, name, content):
@@ -78,7 +78,7 @@ def test_what_is_cut_short_is_noticed(name, saved):
     for size in range(0, len(before[name]), 11):
         refused(folder, name, before[name][:size])
     (folder.path / name).unlink()
-    if name == "state.pt":  # as before the first one
+    if name == "state.pt":  # as before the first checkpoint
         assert folder.load() is None
         assert not list(folder.path.glob("clients-*"))
     else:
@@ -98,7 +98,7 @@ FOREIGN = {
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_file_that_is_no_checkpoint_is_refused_in_a_line(kind, saved):
     folder, before = saved
-    if kind == "pytorch":  # as this program wrote it before there were checksums
+    if kind == "pytorch":  # as written before checksums were introduced
         torch.save({"round": 1, "exchange": 0, "sizes": {}}, folder.path / "state.pt")
     content = FOREIGN[kind] or (folder.path / "state.pt").read_bytes()
     refused(folder, "state.pt", content if kind != "nothing" else b"")
@@ -116,7 +116,7 @@ def test_a_checkpoint_of_another_run_is_refused(saved, tmp_path):
 
 
 def test_any_program_can_read_a_checkpoint(saved):
-    """The checksum is a comment of the archive."""
+    """The checksum is stored in the comment of the archive."""
     folder, before = saved
     assert torch.load(folder.path / "state.pt", weights_only=True)["round"] == 2
     with zipfile.ZipFile(folder.path / "state.pt") as archive:
@@ -127,7 +127,7 @@ def test_any_program_can_read_a_checkpoint(saved):
 
 
 def test_checksums_go_on_in_another_process(saved):
-    """As a resumed run does: those of files that grow are found from what is there."""
+    """A resumed run continues the checksums of growing files from their content."""
     folder, _ = saved
     again = RunFolder(folder.path)
     loaded = again.load()
@@ -142,7 +142,7 @@ def test_checksums_go_on_in_another_process(saved):
 
 @pytest.mark.parametrize("moment", range(5))
 def test_a_kill_at_any_write_leaves_the_last_checkpoint_with_its_states(moment, saved, monkeypatch):
-    """Syncs of the states, the metrics, the times and the checkpoint, and its renaming."""
+    """The steps are the syncs of states, metrics, times and checkpoint, and the final rename."""
     folder, _ = saved
     steps = iter(range(5))
 
@@ -181,7 +181,7 @@ def test_a_run_of_before_there_were_checksums_is_refused_in_a_line(tmp_path):
 
 
 class Damages:
-    """Flips a bit of a client's state while the run goes on."""
+    """A callback that flips a bit of a client's state during the run."""
 
     def on_round_end(self, round, rounds, rows):
         (log,) = Path(self.path).glob("clients-*.log")
@@ -200,7 +200,7 @@ def test_a_state_that_cannot_be_read_any_more_stops_the_run(tmp_path):
 
 
 def test_an_exchange_holds_and_writes_the_states_of_its_cohort_only(tmp_path):
-    """Through a whole run: what is in memory after it was saved, and how the log grows."""
+    """States in memory after each save, and growth of the log, over a whole run."""
     data = DATA.load(Rng(0))
     folder = create(tmp_path / "seed0")
     begun = Trainer().begin(METHOD, data, Rng(0))

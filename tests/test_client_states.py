@@ -1,4 +1,4 @@
-"""Client state on disk: only what changed is written, and nothing that was committed is lost."""
+"""Client state on disk: only changes are written, and no committed state is lost."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
 
 
 def flat(value):
-    """A tree with its tensors as what they are made of, to be compared to the last bit."""
+    """A tree with tensors replaced by dtype, shape, strides and bytes, for bitwise comparison."""
     if isinstance(value, dict):
         return {name: flat(branch) for name, branch in value.items()}
     if isinstance(value, torch.Tensor):
@@ -102,7 +102,7 @@ def states_of(store):
 @settings(max_examples=30)
 @given(changes=CHANGES, slack=st.sampled_from([0, 10**6]))
 def test_a_store_is_a_dict_that_is_updated(changes, slack, tmp_path_factory):
-    """Cases: with and without compaction on the way, and with and without closing in between."""
+    """Stores with and without compaction, each with and without closing in between."""
     folder = tmp_path_factory.mktemp("store")
     model, store = {}, ClientStateLog(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -120,7 +120,7 @@ def test_a_store_is_a_dict_that_is_updated(changes, slack, tmp_path_factory):
 
 
 def test_writing_a_few_costs_as_much_among_many_as_among_few(tmp_path):
-    """Bytes added to the log by one exchange, however many states are there."""
+    """Bytes that one exchange adds to logs of few and of many states."""
     own = {"own": torch.zeros(450)}
     added = []
     for num_clients in (10, 1000):
@@ -147,7 +147,7 @@ def test_a_log_never_has_more_than_twice_what_counts(tmp_path):
 
 
 def filled(folder, *, turns=3):
-    """A store after some turns of four clients, and what it holds."""
+    """A store after some turns of four clients, and its content."""
     store = ClientStateLog(folder)
     for turn in range(turns):
         store.append({i: {"turns": turn, "own": torch.full((3,), i + turn)} for i in range(4)})
@@ -155,7 +155,7 @@ def filled(folder, *, turns=3):
 
 
 def test_whatever_is_behind_a_commit_is_cut_off_at_every_byte(tmp_path):
-    """A kill leaves any part of the last append; the commit before it is whole."""
+    """A kill may leave any part of the last append; the commit before it is complete."""
     store, before = filled(tmp_path)
     commit, first = store.commit, store.size
     store.append({1: {"turns": 9}, 7: {"turns": 1}})
@@ -186,7 +186,7 @@ def test_a_log_that_lost_a_byte_or_got_another_is_refused(tmp_path):
 def test_whole_records_of_another_log_are_refused(tmp_path):
     store, _ = filled(tmp_path)
     log = bytearray(store.file.read_bytes())
-    length = len(log) // 12  # there are twelve records of one length
+    length = len(log) // 12  # there are twelve records of equal length
     log[:length], log[length : 2 * length] = log[length : 2 * length], log[:length]
     store.file.write_bytes(log)
     with pytest.raises(ValueError, match="damaged"):
@@ -204,7 +204,7 @@ def test_a_record_that_is_damaged_during_a_run_is_not_given(tmp_path):
 
 
 def test_a_record_is_as_documented(tmp_path):
-    """Head: CRC-32 of what follows, id, length. Body: length of the text, JSON, raw bytes."""
+    """Head: CRC-32 of what follows, id, length. Body: length of the text, JSON text, raw bytes."""
     store = ClientStateLog(tmp_path)
     store.append({5: {"n": 1, "x": torch.tensor([1.0, -2.0])}})
     record = store.file.read_bytes()
@@ -216,11 +216,11 @@ def test_a_record_is_as_documented(tmp_path):
 
 
 class PowerError(BaseException):
-    """Nothing that the code catches, as a kill."""
+    """An exception that the code does not catch, like a kill."""
 
 
 def test_a_kill_while_the_log_is_written_anew_leaves_the_old_one(tmp_path, monkeypatch):
-    """At every sync, rename and removal in turn."""
+    """The kill comes at every sync, rename and removal in turn."""
     store, before = filled(tmp_path)
     monkeypatch.setattr(client_states, "SLACK", 0)
     commit, old = store.commit, store.file.read_bytes()
@@ -237,7 +237,7 @@ def test_a_kill_while_the_log_is_written_anew_leaves_the_old_one(tmp_path, monke
             with pytest.raises(PowerError):
                 committed(store, changed)
         assert store.generation == commit["generation"] + 1
-        if moment < 2:  # the checkpoint was not replaced, or the folder not synced
+        if moment < 2:  # the checkpoint was not replaced, or its folder not synced
             again = ClientStateLog.open(tmp_path, commit)
             assert {i: flat(again[i]) for i in again} == before
         else:
@@ -268,7 +268,7 @@ def test_states_are_what_changed_over_what_is_stored(tmp_path):
     assert dict(second) == {0: {}, 3: {"n": 1}}
     assert (len(first), len(second), list(third)) == (0, 2, [0, 3])
     second.save()
-    assert dict(second) == {3: {"n": 1}}  # who keeps nothing is not written
+    assert dict(second) == {3: {"n": 1}}  # empty states are not written
     assert second.changed == {}
     fourth = second | {5: {"n": 7}}
     assert dict(fourth) == {3: {"n": 1}, 5: {"n": 7}}

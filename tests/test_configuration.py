@@ -1,4 +1,4 @@
-"""Objects to YAML and back; what is asked wrongly is refused in one line."""
+"""Objects to YAML and back; invalid requests are refused in one line."""
 
 import re
 from dataclasses import dataclass, field
@@ -41,14 +41,14 @@ DEFAULTS = {
 
 def test_defaults_are_those_of_the_function():
     words = ["--method=fedbolic.methods.FedAvg", "--data=fedbolic.data.Partitioned"]
-    # for a class that is not asked for, the function's own default stands
+    # without a class on the command line, the function's own default applies
     plain = {name: value for name, value in DEFAULTS.items() if name != "engine"}
     assert build(run, words) == {**plain, "method": FedAvg(), "data": Partitioned()}
     assert build(run, []) == plain
 
 
 def test_a_class_in_place_of_a_default_inherits_nothing_from_it():
-    """FedAvg's defaults must not flow into a method that has settings of the same name."""
+    """FedAvg's defaults must not carry over to settings of the same name in another method."""
 
     def train(method: Method = FedAvg(lr=0.7, rounds=3), seed: int = 0) -> None:
         """Train."""
@@ -58,7 +58,7 @@ def test_a_class_in_place_of_a_default_inherits_nothing_from_it():
 
 
 def test_a_class_in_place_of_the_configurations_keeps_settings_of_the_same_name(tmp_path):
-    """So a row of a sweep differs from its base in the method alone."""
+    """A row of a sweep then differs from its base in the method only."""
     file = tmp_path / "c.yaml"
     file.write_text(describe(run, {"method": FedAvg(lr=0.7, proximal=0.5), "data": Partitioned()}))
     built = build(run, ["--config", str(file), "--method=fedbolic.methods.Ditto"])
@@ -98,7 +98,7 @@ def test_what_says_how_to_call_is_never_written_nor_asked():
 
 
 class Open(Source):
-    """A choice of class that is no dataclass."""
+    """A class that is no dataclass."""
 
     def load(self, rng):
         raise NotImplementedError
@@ -106,7 +106,7 @@ class Open(Source):
 
 @dataclass(frozen=True)
 class Holder:
-    """Holds anything."""
+    """A dataclass with a field of any type."""
 
     thing: object = field(default_factory=object)
 
@@ -170,7 +170,7 @@ def test_every_number_that_may_be_asked_for_has_its_range_in_the_help(config, mo
 
 def test_the_help_is_the_docstring():
     text = " ".join(parser_of(run).format_help().split())
-    assert "Threads of one operation on the CPU" in text
+    assert "Number of CPU threads per operation" in text
     assert "default: 1" in text
     assert "overwrite" not in text
 

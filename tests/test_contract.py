@@ -1,4 +1,4 @@
-"""The laws of every method: one is tested here as soon as it has a ``configs/**/quick.yaml``."""
+"""Laws of every method; a method is tested here once it has a ``configs/**/quick.yaml``."""
 
 import copy
 import dataclasses
@@ -45,12 +45,12 @@ def storages(*trees):
 
 
 def holds_a_row(numbers, rows):
-    """True if a row stands anywhere in a line of numbers."""
+    """True if a row occurs as consecutive numbers anywhere in a vector."""
     width = rows.shape[1]
     if len(numbers) < width:
         return False
     windows = numbers.unfold(0, width, 1)
-    for column in range(width):  # few are left after the first
+    for column in range(width):  # few windows remain after the first column
         windows = windows[torch.isin(windows[:, column], rows[:, column])]
     return bool((windows[:, None] == rows).all(-1).any())
 
@@ -81,7 +81,7 @@ def test_a_configuration_that_is_written_is_read_back_equal(name, tmp_path):
     file.write_text(text)
     again = build(experiment.run, ["--config", str(file)])
     assert {key: again[key] for key in given} == given
-    assert describe(experiment.run, again) == text  # says more than equal dicts: their order
+    assert describe(experiment.run, again) == text  # compares the order, too
 
 
 @every_method
@@ -296,7 +296,7 @@ def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned_and_calibrat
     positions, rows = train(method, data, RNG, evaluation=evaluation)
     assert_same(
         positions[-1].server_state, exchanges(name)[-1].next
-    )  # the loop above is the trainer's
+    )  # the loop in subjects equals the trainer
     for state in positions[:-1]:
         loaded = TrainerState.restore(saved_and_loaded(state.checkpoint()))
         rest, new = train(method, data, RNG, loaded, evaluation=evaluation)

@@ -1,4 +1,4 @@
-"""Data on another device: every method trains, is scored and drawn there as on the CPU."""
+"""Data on another device: every method trains, scores and draws figures as on the CPU."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ SCORED = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
 
 
 def measured(method, data, device="cpu", channels=()):
-    """The rows of a short run without clients left out, and the figures of its end."""
+    """Rows and final figures of a short run in which no client fails."""
     data = data.to(device)
     run = Trainer(channels=channels, evaluation=SCORED).run(method, data, Rng(5))
     positions, rows = zip(*run, strict=True)

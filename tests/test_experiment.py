@@ -1,4 +1,4 @@
-"""A run from settings: its arithmetic, its loggers, its callbacks, and what resume refuses."""
+"""A run from settings: precision, loggers, callbacks, and the cases that resume refuses."""
 
 import csv
 import functools
@@ -106,7 +106,7 @@ def test_a_logger_gets_the_numbers_of_the_federation(tmp_path):
 
 
 class Log:
-    """Writes down how it is called."""
+    """A callback that records its calls."""
 
     def __init__(self):
         self.calls = []
@@ -127,7 +127,7 @@ class RaisesError(RuntimeError):
 
 
 class Raises:
-    """Ends a run after its first round."""
+    """A callback that ends a run after its first round."""
 
     def on_round_end(self, round, rounds, rows):
         raise RaisesError
@@ -255,8 +255,8 @@ def test_channels_and_cohorts_reach_the_training(tmp_path):
 
 
 def weights(server_state, data):
-    """Pictures that show which state and data they are of."""
-    weight = server_state["parameters"]["head.weight"]  # by class
+    """Figures that show the server state and data they are made from."""
+    weight = server_state["parameters"]["head.weight"]  # one row per class
     labels = torch.arange(len(weight), device=weight.device)
     inputs = data.holdout.test.tensors["x"].flatten(1)
     return {
@@ -267,7 +267,7 @@ def weights(server_state, data):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Gives FedAvg figures; what it was asked for, in order."""
+    """Give FedAvg figures; return the list of the requested ones, in order."""
     log = []
 
     def figures(self, server_state, data):
@@ -331,7 +331,7 @@ def test_a_run_killed_between_its_end_and_its_figures_saves_them_later(
     place, name, asked, tmp_path, monkeypatch
 ):
     def die(*arguments):
-        raise KeyboardInterrupt  # not an Exception, as a kill
+        raise KeyboardInterrupt  # not an Exception, like a kill
 
     with monkeypatch.context() as patch:
         patch.setattr(place, name, die)
@@ -352,7 +352,7 @@ OUTSIDE = functools.partial(DiscFigure, torch.full((1, 2), 9.0), torch.zeros(1).
     ("figures", "message"),
     [
         (lambda self, state, data: 1 / 0, "division by zero"),
-        (lambda self, state, data: {"../heads": weights(state, data)["heads"]}, "name a file"),
+        (lambda self, state, data: {"../heads": weights(state, data)["heads"]}, "be file names"),
         (lambda self, state, data: {"a": OUTSIDE()}, "unit disc"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Figures: what is written is read, as plain arrays, with nothing else in the file."""
+"""Figures survive writing and reading; files hold plain arrays only."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def embeddings(draw):
 
 
 def assert_same(x, y):
-    """Equal to the last bit, in kind and dtypes, too."""
+    """Assert equal types, dtypes and values, to the last bit."""
     assert type(x) is type(y)
     for name, value in vars(x).items():
         other = getattr(y, name)
@@ -60,7 +60,7 @@ def test_the_file_holds_the_fields_as_arrays_and_no_pickle(tmp_path):
     with (tmp_path / "a.npz").open("wb") as stream:
         write_figure(
             DiscFigure(points * 1, labels), stream
-        )  # a part of a graph, as a method may give it
+        )  # part of an autograd graph, as a method may return it
     with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
         curves = {"curves", "curve_ids", "curve_labels", "curve_dashed"}
         assert set(arrays.files) == {"kind", "points", "labels", "marks"} | curves

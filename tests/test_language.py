@@ -23,7 +23,7 @@ PAGES = [
 ]
 
 CLAUSES = {"What", "How", "Whether", "Where", "Which", "Who", "Whose", "Those", "When"}
-"""A summary is a noun phrase or an imperative, and so begins with none of these."""
+"""First words of a clause; a summary is a noun phrase or an imperative and begins with none."""
 
 REPLACED = {
     *("Stepped", "Schedule", "Delivery", "Feed", "Ragged", "Footprint", "Shelf", "Letter", "Post"),
@@ -31,17 +31,17 @@ REPLACED = {
     *("calibrating", "Collect", "Curved", "Images", "Published", "side_by_side", "acquainted"),
     *("tally", "memories", "drawn_in", "draw_in", "likeness", "alike", "chord", "sheet"),
 }
-"""Words that stood for known things in earlier versions; each has the field's own word now."""
+"""Words that earlier versions used for known things; the field's own word replaces each."""
 
 
 def names_in(source):
-    """The identifiers of Python code."""
+    """Identifiers of Python code."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return {token.string for token in tokens if token.type == tokenize.NAME}
 
 
 def spans_in(page):
-    """The identifiers in the code spans and code blocks of a page."""
+    """Identifiers in the code spans and code blocks of a page."""
     spans = re.findall(r"`+([^`]+)`+", page)
     return {name for span in spans for name in re.findall(r"(?<![\w-])[A-Za-z_]\w*(?![\w-])", span)}
 
@@ -54,7 +54,7 @@ def docstrings(source):
 
 
 def definitions(source):
-    """The public names that a module defines."""
+    """Public names that a module defines."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names = [node.name]
@@ -67,7 +67,7 @@ def definitions(source):
 
 
 def clauses(source):
-    """The summaries that begin with a clause."""
+    """Summaries that begin with a clause."""
     summaries = [text.partition("\n")[0] for text in docstrings(source)]
     return [line for line in summaries if line.split()[0].rstrip(",") in CLAUSES]
 

@@ -1,4 +1,4 @@
-"""Riemannian SGD and Adam: torch's own in flat space, laws on the others."""
+"""Riemannian SGD and Adam: equal to torch's in flat space, tested by laws on curved spaces."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_adam_is_torch_adam(method, seed):
 
 @pytest.mark.parametrize("method", SGDS + ADAMS, ids=str)
 def test_stacked_clients_step_as_each_alone(method):
-    """Three clients, the second two steps behind, by a leading axis and under vmap."""
+    """Three clients, the second two steps behind, along a leading axis and under vmap."""
     alone = [run(method, start(i), n) for i, n in enumerate((5, 3, 5))]
     flat = [torch.utils._pytree.tree_flatten(client) for client in alone]
     stacked = [
@@ -206,7 +206,7 @@ def test_a_plain_step_goes_along_the_geodesic_by_the_gradient(kind):
 @pytest.mark.parametrize("method", RIEMANNIAN, ids=str)
 @pytest.mark.parametrize("kind", CURVED)
 def test_the_path_is_the_same_in_both_models_and_any_isometry(method, kind):
-    """Intrinsic steps commute with isometries: turn the space, and the path turns."""
+    """Intrinsic steps commute with isometries: a rotation of the space rotates the path."""
     space, x, goal = kind(1.3), points(kind, 1.3, 0, 10, 3), points(kind, 1.3, 1, 10, 3)
     turn = torch.linalg.qr(normal(2, 3, 3))[0]
     if kind is Lorentz:
@@ -224,7 +224,7 @@ def test_the_path_is_the_same_in_both_models_and_any_isometry(method, kind):
 @pytest.mark.parametrize("method", RIEMANNIAN, ids=str)
 @pytest.mark.parametrize("kind", CURVED)
 def test_moments_follow_a_curvature_that_moves(method, kind):
-    """A step, a change of units, a step: the same as changing units last, at the scaled rate."""
+    """A step, a change of units and a step equal two steps and the change, at a scaled rate."""
     old, new = kind(2.0), kind(0.5)
     scale = 2.0  # sqrt(2.0 / 0.5): lengths double
     x, goal = points(kind, 2.0, 0, 10, 3), points(kind, 2.0, 1, 10, 3)
@@ -232,12 +232,12 @@ def test_moments_follow_a_curvature_that_moves(method, kind):
 
     def step(space, x, state, goal, unit, lr):
         y = x.clone().requires_grad_()
-        loss = (space.dist(y, goal) / unit).square().sum()  # in units that do not change
+        loss = (space.dist(y, goal) / unit).square().sum()  # in units that stay the same
         (g,) = torch.autograd.grad(loss, y)
         moved, state = method.step({"x": x}, {"x": g}, state, lr=lr, spaces={"x": space})
         return moved["x"], state
 
-    # SGD moves by lr times a gradient, which is a derivative by length; Adam by lr itself
+    # SGD moves by lr times a gradient, a derivative by length; Adam moves by lr itself
     rate = scale if isinstance(method, Adam) else scale**2
     x, state = step(old, x, state, goal, 1.0, 0.05)
     stays, _ = step(old, x, state, goal, 1.0, 0.05)

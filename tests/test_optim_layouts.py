@@ -1,7 +1,7 @@
-"""Steps do not see how tensors lie in memory: torch's optimisers on contiguous ones are the oracle.
+"""Steps do not depend on memory layout: torch's optimisers on contiguous tensors are the oracle.
 
-Networks with convolutions are the case: their gradients come with the channels of a pixel side by
-side, whatever the order of their parameters.
+Convolutional networks need this: their gradients come in channels-last order whatever the layout
+of their parameters.
 """
 
 import functools
@@ -70,7 +70,7 @@ def stepped(method, parameters, gradients, **options):
 
 
 def one_number(tensors):
-    """Gradients as a sum has them: one number in memory, everywhere by place."""
+    """Gradients as those of a sum: one number in memory, expanded to the shape."""
     return {name: x.sum().expand(x.shape) for name, x in tensors.items()}
 
 
@@ -102,7 +102,7 @@ def test_a_step_of_stacked_clients_does_not_see_how_tensors_lie(method, layout):
     states = torch.utils._pytree.tree_map(lambda x: torch.stack((x, x)), state)
     given = [draw(seed, dtype) for seed in (2, 3)]
     gradients = {
-        # the axis of clients is first by place and last in memory, as vmap may leave it
+        # the axis of clients is the first by index and the last in memory, as vmap may leave it
         name: torch.stack([LAYOUTS[layout](one[name]) for one in given], dim=-1).movedim(-1, 0)
         for name in SHAPES
     }
@@ -114,7 +114,7 @@ def test_a_step_of_stacked_clients_does_not_see_how_tensors_lie(method, layout):
 
 @dataclass(frozen=True)
 class Stored(Backbone):
-    """Another recipe's network, its parameters stored in some order."""
+    """The network of another recipe with its parameters stored in a given memory order."""
 
     inner: Backbone
     order: str
@@ -136,7 +136,7 @@ class Stored(Backbone):
 
 @functools.cache
 def images(dtype):
-    """Two clients with a few images, so that the last batch is short."""
+    """Two clients with a few images each, so that the last batch is incomplete."""
     data = Partitioned(Digits(), IID(2)).load(Rng(0))
     clients = [
         replace(c, train=Examples(c.train.at(torch.arange(n))))
@@ -169,7 +169,7 @@ def test_local_training_is_torch_s_own_loop(optimizer, inner, order, engine, dty
     message = {**method.broadcast(state, 0), "parameters": start}
     stream = rng.at("round", 1, "exchange", 0)
     results = engine.run(method, dict.fromkeys((0, 1), message), data.clients, {}, stream)
-    # where a gradient is nothing but rounding, Adam divides it by eps = 1e-3
+    # where a gradient is only rounding error, Adam divides it by eps = 1e-3
     near = {torch.float32: 1e-3, torch.float64: 1e-9}[dtype]
     for client, update, _ in results:
         for name, x in by_torch(method, data, client, state, rng).items():

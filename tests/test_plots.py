@@ -1,4 +1,4 @@
-"""Drawings: they show the numbers they were given, and a missing extra costs a picture, no more."""
+"""Plots show the given numbers; without the extra, only the figures are missing."""
 
 import math
 import sys
@@ -15,7 +15,7 @@ figures = pytest.importorskip("matplotlib.figure")
 image = pytest.importorskip("matplotlib.image")
 
 ACCURACIES = {"holdout/accuracy": [(0.3, 0.5), (0.3, 0.6)], "test/accuracy": [(0.4, 0.7)] * 2}
-"""By name, for each of two seeds, what two rounds measured."""
+"""Values of each metric in two rounds, for each of two seeds."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def disc(num_classes=3, radius=0.5):
 
 
 def drawing(folder, figure):
-    """The pixels of a figure that is saved, drawn and read."""
+    """Pixels of a figure after saving, drawing and reading."""
     folder.save_figures({"a": figure})
     draw_figure(folder.figures()[0], title="t")
     return image.imread(folder.path / "figures" / "a.png")
@@ -120,12 +120,12 @@ def test_a_disc_without_a_point_is_drawn(folder):
 
 
 class FirstTwo:
-    """Stands for umap-learn: its projection is to the first two coordinates."""
+    """Replacement for umap-learn: projects to the first two coordinates."""
 
     calls = 0
 
     def __init__(self, *, random_state, n_jobs):
-        assert random_state is not None  # otherwise every drawing would be another
+        assert random_state is not None  # otherwise drawings would differ
 
     def fit_transform(self, points):
         type(self).calls += 1

@@ -88,14 +88,14 @@ CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 def drawn(text):
-    """The lines that were drawn, one after another, without what moves the cursor."""
+    """The lines that were drawn, in order, without control sequences."""
     return [line.rstrip() for line in re.split(r"[\r\n]", CONTROL.sub("", text)) if line.strip()]
 
 
 @pytest.mark.parametrize("name", ["ours", "a name that is far too long for any line seed3"])
 @pytest.mark.parametrize("width", [80, 60, 120])
 def test_the_time_left_is_seen_whatever_the_width(name, width):
-    """After one round of 30 s in four: 90 s, at any length of a round."""
+    """After one of four rounds, of 30 s, 90 s are left; the time must be visible at any width."""
     text, now = io.StringIO(), [0.0]
     bar = ProgressBar(name, Console(file=text, force_terminal=True, width=width))
     bar.bar.get_time = lambda: now[0]
@@ -134,7 +134,7 @@ def test_bars_of_runs_at_the_same_time_have_a_line_each():
     assert "round 1/2" in frame[1]
     assert [line.split()[0] for line in lines[-2:]] == ["all", "one"]
     assert "runs 1/3" in lines[-2]
-    assert lines.count("other") == 1  # a line above the bars, which is not drawn again
+    assert lines.count("other") == 1  # a line above the bars, drawn only once
 
 
 def test_a_log_of_runs_at_the_same_time_holds_lines_of_both():

@@ -1,4 +1,4 @@
-"""Run folders: what is written is read, and a crash at any moment leaves them whole."""
+"""Run folders survive writing and reading; a crash at any moment leaves them intact."""
 
 import json
 import math
@@ -195,14 +195,14 @@ def test_metrics_that_lost_something_are_refused(folder):
     folder.save(checkpoint(), ROWS, 0.0)
     size = (folder.path / "metrics.csv").stat().st_size
     os.truncate(folder.path / "metrics.csv", size - 1)
-    with pytest.raises(ValueError, match=f"{size - 1} bytes and had {size}") as caught:
+    with pytest.raises(ValueError, match=f"{size - 1} bytes, but had {size}") as caught:
         folder.load()
     assert str(folder.path / "metrics.csv") in str(caught.value)
     assert (folder.path / "metrics.csv").stat().st_size == size - 1
 
 
 class PowerError(BaseException):
-    """Nothing that the code catches."""
+    """An exception that the code does not catch, like a kill."""
 
 
 @pytest.mark.parametrize("moment", ["writing", "syncing", "replacing"])
@@ -308,7 +308,7 @@ def test_figures_appear_together_or_not_at_all(folder, monkeypatch):
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/a"])
 def test_a_figure_must_have_the_name_of_a_file(name, folder):
     before = list(folder.path.rglob("*"))
-    with pytest.raises(ValueError, match="names that can name a file"):
+    with pytest.raises(ValueError, match="names of figures must be file names"):
         folder.save_figures({"a": POINT, name: POINT})
     assert list(folder.path.rglob("*")) == before
 
@@ -324,7 +324,7 @@ def test_a_folder_is_written_by_one_process_at_a_time(tmp_path):
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         for write in (folder.alone().__enter__, folder.remove):
-            with pytest.raises(BlockingIOError, match="is being written by another process"):
+            with pytest.raises(BlockingIOError, match="is in use by another process"):
                 write()
         other.kill()
     with folder.alone():

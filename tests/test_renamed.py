@@ -1,4 +1,4 @@
-"""Names of earlier versions are refused, and the refusal names what replaced them."""
+"""Names of earlier versions are refused with a message that gives the new name."""
 
 import re
 from importlib import import_module
@@ -18,7 +18,7 @@ DATA = Partitioned(partition=IID(2), num_train=20, num_test=10)
 
 
 def found(path):
-    """True if an import path names something."""
+    """True if an import path exists."""
     module, _, name = path.rpartition(".")
     try:
         return hasattr(import_module(module), name) or bool(import_module(path))

@@ -1,4 +1,4 @@
-"""Tables of hand-written runs, with means worked out by hand."""
+"""Tables of hand-written runs, with means computed by hand."""
 
 import sys
 
@@ -47,7 +47,7 @@ SECOND = FIRST.replace("2,,holdout/accuracy,0.5", "2,,holdout/accuracy,0.6")
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a run's folder by hand."""
+    """Write a run's folder by hand."""
 
     def write(name, text=FIRST, *, place=None):
         folder = tmp_path / "runs" / name
@@ -62,7 +62,7 @@ def write(tmp_path):
 
 
 def cells(text):
-    """The cells of a Markdown table by row and column."""
+    """Cells of a Markdown table by row and column."""
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
@@ -86,12 +86,12 @@ def test_the_numbers_of_one_run(write):
     found = summary(rows_of(write))
     assert found == pytest.approx(
         {
-            G_FL: 50.0,  # of the last round
-            P_FL: 70.0,  # by examples, as the run wrote it
+            G_FL: 50.0,  # the last round
+            P_FL: 70.0,  # weighted by examples, as in the run's row
             MEAN: 65.0,  # (80 + 50) / 2
             WORST: 50.0,
             VALIDATION: 50.0,
-            CHOSEN: 30.0,  # round 1: of equal validation scores, the first
+            CHOSEN: 30.0,  # round 1: the first of equal validation scores
             UP: 1.5,
             DOWN: 2.25,
             ROUNDS: 2,
@@ -153,7 +153,7 @@ def test_a_mean_and_deviation_over_seeds(write):
     head, rows = cells(table(find(write("a/seed1", SECOND))))
     assert list(rows) == ["a"]
     assert rows["a"][G_FL] == "55.00 ± 7.07"  # sqrt((25 + 25) / 1), not / 2
-    assert rows["a"][P_FL] == "70"  # where seeds agree there is nothing to spread
+    assert rows["a"][P_FL] == "70"  # without a spread, if all seeds agree
     assert rows["a"]["seeds"] == "2"
     assert head == [G_FL, P_FL, MEAN, WORST, VALIDATION, CHOSEN, UP, DOWN, ROUNDS, "seeds"]
 

@@ -1,4 +1,4 @@
-"""The flags that decide on a GPU's bits are set on purpose, written down and compared."""
+"""Flags that determine a GPU's results to the last bit: set, recorded and compared."""
 
 import json
 import os
@@ -28,7 +28,7 @@ IN_FORCE = {
 
 
 def flags():
-    """The flags as torch has them."""
+    """The current flags of torch."""
     return {
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
@@ -40,7 +40,7 @@ def flags():
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU as far as its name goes; nothing computes on it."""
+    """A device that reports the name of a GPU; nothing is computed on it."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Tested 9000")
     return torch.device("cuda")
@@ -52,7 +52,7 @@ def test_on_a_gpu_flags_are_those_of_a_second_run_and_afterwards_those_of_before
     with reproducible(gpu):
         assert flags() == IN_FORCE
         assert torch.is_deterministic_algorithms_warn_only_enabled()
-        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")  # NVIDIA's two
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")  # NVIDIA's values
     assert flags() == before
     with pytest.raises(ZeroDivisionError), reproducible(gpu):
         raise ZeroDivisionError
@@ -79,11 +79,11 @@ def test_a_gpu_is_written_down_by_its_name_with_the_flags_in_force(gpu):
 
 
 class CutError(RuntimeError):
-    """Ends a run of these tests."""
+    """Error that ends a run of these tests."""
 
 
 class Cut:
-    """Ends a run after its first round."""
+    """A callback that ends a run after its first round."""
 
     def on_round_end(self, round, rounds, rows):
         raise CutError

@@ -62,7 +62,7 @@ def test_the_streams_of_neighbouring_clients_do_not_correlate():
 
 
 def test_the_number_is_the_same_on_every_machine_and_day():
-    """SHA-256 of the written name, by hashlib's command-line cousin: sha256sum, first 8 bytes / 2.
+    """The first 8 bytes, halved, of the SHA-256 of the stream's written name; sha256sum agrees.
 
     printf "(0, ('round', 1))" | sha256sum
     """

@@ -26,7 +26,7 @@ def base(tmp_path):
 
 
 def files(folder, *names):
-    """The bytes of the named files of all runs below a folder."""
+    """Bytes of the named files of all runs below a folder."""
     return {
         file.relative_to(folder): file.read_bytes()
         for name in names
@@ -93,7 +93,7 @@ def test_what_is_finished_is_not_run_again(base, tmp_path, monkeypatch):
 
 
 class Cut:
-    """Ends a run after its first round."""
+    """A callback that ends a run after its first round."""
 
     def on_round_end(self, round, rounds, rows):
         raise KeyboardInterrupt
@@ -133,7 +133,7 @@ def test_overwrite_begins_again(base, tmp_path):
 
 
 def test_an_interrupted_overwrite_goes_on_without_it(base, tmp_path, monkeypatch):
-    """The rows that it had not reached are begun again, as they would have been."""
+    """Rows that the overwrite had not reached are started over, as they would have been."""
     changed = {"plain": {"method.proximal": 0.5}, "slow": {"method.lr": 0.02}}
     whole, _ = sweep(base, changed, runs=tmp_path / "whole", name="s")
     sweep(base, ROWS, runs=tmp_path / "runs", name="s")
@@ -246,7 +246,7 @@ def test_a_row_that_stops_lets_the_others_end(base, tmp_path):
         ({"seeds": ()}, "num_seeds"),
         ({"seeds": (1, 2, 1)}, r"seeds must differ .* \[1, 2, 1\]"),
         ({"jobs": 0}, "jobs must be at least 1"),
-        ({"settings": {"../out": {}}}, "setting '../out' must be named by a text"),
+        ({"settings": {"../out": {}}}, "setting '../out' must have a name that is a folder"),
         ({"rows": {"good": None, "wrong": {"method.lr": -1}}}, "lr must be a positive"),
         ({"rows": {"a/b": None}}, "row 'a/b'"),
         ({"rows": {".": None}}, r"row '\.'"),

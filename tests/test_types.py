@@ -1,4 +1,4 @@
-"""Records that every party holds."""
+"""Public facts that every party holds."""
 
 import torch
 
@@ -9,7 +9,7 @@ from tests.federated.simple_method import RNG, federation
 
 
 def test_what_every_party_knows_does_not_grow_with_the_clients():
-    """Counts of equally many digits are compared: hash and equality go through what repr shows."""
+    """Counts have equally many digits: hash and equality depend on the fields that repr shows."""
     few, many = federation((1,) * 10).meta, federation((1,) * 90).meta
     assert len(repr(many)) == len(repr(few))
 

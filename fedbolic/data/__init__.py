@@ -1,4 +1,4 @@
-"""Clients, the data they hold, and how data sets are split among them."""
+"""Clients, their data, and the partitioning of data sets among them."""
 
 from fedbolic.data.arrays import Arrays
 from fedbolic.data.arxiv import Arxiv

@@ -1,4 +1,4 @@
-"""Data sets in one file of named arrays."""
+"""Data sets stored as named arrays in one ``.npz`` file."""
 
 import zipfile
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 class Arrays(Dataset):
     """A .npz file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-    Images are (N, H, W), (N, C, H, W) or (N, H, W, C), where C is 1 or 3; as bytes, or as floats
-    in [0, 1]. Anything of shape (N, D) is rows of features and read as float32. Labels are
-    integers from 0. If there is an array ``class_names``, it says how many classes there are; else
-    the largest label does.
+    Images have shape (N, H, W), (N, C, H, W) or (N, H, W, C) with C equal to 1 or 3, and are bytes
+    or floats in [0, 1]. An array of shape (N, D) holds rows of features and is read as float32.
+    Labels are integers from 0. The length of an optional array ``class_names`` gives the number of
+    classes; without it, the largest label does.
 
     Args:
-        path: The file; a relative path is taken from the data folder if there is one, else from
-            the working folder.
+        path: The file. A relative path is looked up in ``root`` if that is given, otherwise in the
+            folders of ``FEDBOLIC_DATA`` and then in the working directory.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Arrays(Dataset):
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         path = _find(self.path, root)
         try:
-            # opened here: numpy leaves a damaged file open
+            # opened here because np.load does not close a damaged file
             with path.open("rb") as raw, np.load(raw) as file:
                 arrays = {name: file[name] for name in (*NAMES, "class_names") if name in file}
         except (zipfile.BadZipFile, EOFError, ValueError, AttributeError, TypeError) as error:
@@ -57,14 +57,14 @@ class Arrays(Dataset):
 
 
 def _find(path: Path, root: Path | None) -> Path:
-    """The file of that path in the first folder that has it."""
+    """The file at ``path`` in the first folder that contains it."""
     folders = search_path(root) if root else (*search_path(None), Path())
     for folder in folders:
         if (folder / path).is_file():
             return folder / path
     raise FileNotFoundError(
         f"{path} is not in {' or '.join(str(folder.absolute()) for folder in folders)}: give the "
-        "path of an .npz file that is there"
+        "path of an existing .npz file"
     )
 
 
@@ -79,7 +79,7 @@ def _labels(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tenso
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tensor:
-    """Rows of features as float32; images channels first, as bytes or float32."""
+    """Rows of features as float32, or images with channels first as uint8 or float32."""
     x = arrays[name]
     said = f"{name} of {path} is {x.dtype} of shape {x.shape}"
     if x.dtype.kind not in "iuf" or (x.ndim != 2 and x.dtype.kind != "f" and x.dtype != np.uint8):
@@ -96,7 +96,7 @@ def _inputs(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tenso
     elif x.shape[-1] in (1, 3):
         x = x.transpose(0, 3, 1, 2)
     if x.dtype.kind == "f":
-        # written so that a nan is refused too
+        # negated so that NaN is refused too
         if x.size and not (x.min() >= 0 and x.max() <= 1):
             raise ValueError(f"{said} and spans {x.min()} .. {x.max()}: scale it to [0, 1]")
         x = x.astype(np.float32)

@@ -1,4 +1,4 @@
-"""The citations of computer science papers on arXiv, from the Open Graph Benchmark."""
+"""The citation network ogbn-arxiv of the Open Graph Benchmark."""
 
 import io
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ ARCHIVE = RemoteFile(
     "49f85c801589ecdcc52cfaca99693aaea7b8af16a9ac3f41dd85a5f3193fe276",
     ("https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip",),
 )
-"""As the benchmark offers it."""
+"""The archive published by the benchmark."""
 
 FILES = ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz")
 
 
 @dataclass(frozen=True)
 class Arxiv(GraphSet):
-    """ogbn-arxiv: 169,343 papers with the mean of their words' embeddings, and 40 subjects.
+    """ogbn-arxiv: 169,343 computer science papers with averaged word embeddings, 40 subjects.
 
-    Citations are taken without their direction. A local root holds ``ogbn_arxiv/raw``, as OGB's own
-    loader leaves it, or ``ogbn_arxiv/arxiv.zip``.
+    Citations become undirected edges. A local root contains either ``ogbn_arxiv/raw``, as unpacked
+    by OGB's own loader, or ``ogbn_arxiv/arxiv.zip``.
 
     References:
         Hu et al. (2020), arXiv:2005.00687.
@@ -55,12 +55,12 @@ class Arxiv(GraphSet):
 
 
 def _numbers(lines: bytes, name: str, dtype: DTypeLike) -> NDArray:
-    """The numbers of a file, separated by commas.
+    """Parse a file of comma-separated numbers.
 
     Raises:
-        ValueError: If something else stands there, naming the file.
+        ValueError: If the file contains anything else; the message names the file.
     """
     try:
         return np.loadtxt(io.BytesIO(lines), dtype, delimiter=",", ndmin=2)
     except ValueError as error:
-        raise ValueError(f"{name} is not what was published ({error}): get it again") from error
+        raise ValueError(f"{name} is not as published ({error}): download it again") from error

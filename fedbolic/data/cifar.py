@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, published as Python pickles."""
+"""CIFAR-10 and CIFAR-100, read from the published Python pickles."""
 
 import io
 import pickle
@@ -15,7 +15,7 @@ from typing_extensions import override
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.files import RemoteFile, locate, members
 
-# checksums and addresses as torchvision 0.29.2 states them
+# checksums and URLs from torchvision 0.29.2
 TEN = RemoteFile(
     "cifar-10-python.tar.gz",
     "c58f30108f718f92721af3b95e74349a",
@@ -35,7 +35,7 @@ HUNDRED_BATCHES = ("cifar-100-python/train", "cifar-100-python/test")
 
 @dataclass(frozen=True)
 class CIFAR10(Dataset):
-    """Photographs: 50,000 + 10,000 colour images of 32 x 32, 10 classes.
+    """Photographs: 50,000 + 10,000 colour images of 32 x 32 pixels, 10 classes.
 
     References:
         Krizhevsky (2009), Learning multiple layers of features from tiny images.
@@ -49,7 +49,7 @@ class CIFAR10(Dataset):
 
 @dataclass(frozen=True)
 class CIFAR100(Dataset):
-    """Photographs: 50,000 + 10,000 colour images of 32 x 32, 100 classes (the fine labels).
+    """Photographs: 50,000 + 10,000 colour images of 32 x 32 pixels, 100 fine classes.
 
     References:
         Krizhevsky (2009), Learning multiple layers of features from tiny images.
@@ -67,15 +67,15 @@ Batch = tuple[UInt8[Tensor, "_ 3 32 32"], Int64[Tensor, " _"]]
 
 
 def read_batch(data: bytes, name: str, *, labels: bytes) -> Batch:
-    """Images and labels in a pickled CIFAR batch; what the pickle would run is refused.
+    """Read images and labels from a pickled CIFAR batch without running code in the pickle.
 
     Args:
-        data: The file's content.
-        name: What errors call it.
-        labels: The key of the labels.
+        data: Content of the file.
+        name: Name of the file in error messages.
+        labels: Key of the labels in the pickled dict.
 
     Raises:
-        ValueError: If the content is not such a batch, or names anything but arrays.
+        ValueError: If the content is not a CIFAR batch, or it refers to anything but arrays.
     """
     try:
         batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
@@ -83,26 +83,26 @@ def read_batch(data: bytes, name: str, *, labels: bytes) -> Batch:
         targets = torch.tensor(batch[labels], dtype=torch.int64)
     except Exception as error:  # a damaged pickle may raise anything
         raise ValueError(
-            f"{name} is damaged or not a CIFAR batch ({type(error).__name__}: {error}): get it "
-            "again"
+            f"{name} is damaged or not a CIFAR batch ({type(error).__name__}: {error}): download "
+            "it again"
         ) from error
     if rows.dtype != np.uint8 or rows.shape != (len(targets), 3072):
         raise ValueError(
             f"{name} is not a CIFAR batch: expected {len(targets)} rows of 3072 bytes, found "
             f"{rows.dtype} of shape {rows.shape}"
         )
-    # a copy: a pickled array may be read-only, of which torch warns
+    # copied because torch warns about read-only arrays, and a pickled array may be one
     return torch.from_numpy(rows.copy()).reshape(-1, 3, 32, 32), targets
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that makes numpy arrays and built-in containers, and calls nothing else."""
+    """Unpickler that builds NumPy arrays and built-in containers and calls nothing else."""
 
     @override
     def find_class(self, module: str, name: str) -> object:
         if module == "numpy" and name in ("ndarray", "dtype"):
             return getattr(np, name)
-        # numpy.core was renamed in numpy 2, and importing it warns
+        # numpy.core was renamed in NumPy 2, and importing it warns
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
             return np.empty(0).__reduce__()[0]
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which may run code")
@@ -111,7 +111,7 @@ class _ArraysOnly(pickle.Unpickler):
 def _batches(
     archive: RemoteFile, names: Sequence[str], *, root: Path | None, download: bool, labels: bytes
 ) -> list[Batch]:
-    """The batches in order, unpacked or from the archive."""
+    """The batches in order, read from unpacked files or from the archive."""
     paths = locate(archive, [names], root=root, download=download)
     if len(paths) == 1:
         contents = zip(names, members(paths[0], names), strict=True)
@@ -121,6 +121,6 @@ def _batches(
 
 
 def _parts(name: str, batches: Sequence[Batch], *, num_classes: int) -> OfficialParts:
-    """All batches but the last for training, the last for testing."""
+    """Join all batches but the last for training, and use the last one for testing."""
     x_train, y_train = (torch.cat(parts) for parts in zip(*batches[:-1], strict=True))
     return OfficialParts(name, x_train, y_train, *batches[-1], num_classes)

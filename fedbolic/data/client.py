@@ -1,4 +1,4 @@
-"""Clients of a federation and the data that each one holds."""
+"""Clients of a federation and their data."""
 
 import functools
 import itertools
@@ -17,11 +17,11 @@ from typing_extensions import override
 from fedbolic.types import Meta
 
 HOLDOUT = -1
-"""The id of the server's own test set, which is evaluated as a client without memory."""
+"""Id of the server's own test set, which is evaluated as a client without client state."""
 
 
 class Split(ABC):
-    """A part of a client's data: it knows its number of examples and gives those of an index."""
+    """Training, validation or test examples of one client, accessed by position."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -29,27 +29,27 @@ class Split(ABC):
 
     @abstractmethod
     def at(self, index: Tensor) -> dict[str, Tensor]:
-        """The examples at the positions ``index``, as named tensors with one first axis."""
+        """The examples at the positions ``index``, as named tensors with a common first axis."""
 
     def all(self) -> dict[str, Tensor]:
-        """All examples; the tensors may be the split's own, so they are not to be changed."""
+        """All examples, possibly the split's own tensors: do not modify them in place."""
         return self.at(torch.arange(len(self)))
 
     def part(self, index: Tensor) -> "Split":
-        """Some of the examples, as a split of their own."""
+        """A new split with the examples at the positions ``index``."""
         return Examples(self.at(index))
 
     @abstractmethod
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Split":
-        """The same split on ``device``, its floating tensors as ``dtype``."""
+        """The same split on ``device``, with floating-point tensors converted to ``dtype``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples(Split):
-    """Named tensors with one first axis, such as inputs ``x`` and labels ``y``.
+    """Named tensors with a common first axis, such as inputs ``x`` and labels ``y``.
 
     Raises:
-        ValueError: If the first axes differ.
+        ValueError: If the first axes differ in length.
 
     Example:
         >>> split = Examples({"x": torch.arange(6.0).reshape(3, 2), "y": torch.tensor([0, 1, 0])})
@@ -62,7 +62,7 @@ class Examples(Split):
     def __post_init__(self) -> None:
         lengths = {name: len(tensor) for name, tensor in self.tensors.items()}
         if len(set(lengths.values())) != 1:
-            raise ValueError(f"examples need one first axis, got lengths {lengths}")
+            raise ValueError(f"examples need first axes of one length, got {lengths}")
 
     @override
     def __len__(self) -> int:
@@ -80,9 +80,9 @@ class Examples(Split):
         return self.tensors
 
     def cut(self, parts: Sequence[Tensor]) -> list["Examples"]:
-        """The examples at each of several indices, laid side by side in one storage.
+        """Splits with the examples at each of several indices, contiguous in one storage.
 
-        Clients whose examples lie so can train together without a copy of all of them.
+        With this layout, clients can train together without copying all of their examples.
 
         Example:
             >>> parts = [torch.tensor([2, 0]), torch.tensor([1, 1])]
@@ -106,14 +106,14 @@ class Examples(Split):
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """One participant and its data, which never leave it.
+    """One participant of the federation and its private data.
 
     Args:
-        id: Its number, from 0; :data:`HOLDOUT` for the server's own test set.
-        train: What it learns from.
-        validation: What choices are made on; may be empty.
-        test: What it is judged by; may be empty.
-        meta: What every party knows of the federation.
+        id: Number of the client, from 0; :data:`HOLDOUT` for the server's own test set.
+        train: Training examples.
+        validation: Examples for model selection; may be empty.
+        test: Test examples; may be empty.
+        meta: Facts about the federation that every party knows.
     """
 
     id: int
@@ -124,12 +124,12 @@ class Client:
 
     @property
     def size(self) -> int:
-        """The number of labelled training examples: N_k."""
+        """The number of labelled training examples, N_k."""
         return len(self.train)
 
     @functools.cached_property
     def no_inputs(self) -> Tensor:
-        """An empty batch of inputs: it shows the device and dtype of this client's data."""
+        """An empty batch of inputs, with the device and dtype of this client's data."""
         return self.train.at(torch.arange(0))["x"]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
@@ -139,22 +139,23 @@ class Client:
 
 
 HELD = 1024
-"""Clients that a :class:`ClientSlices` keeps alive: all of a federation of usual size."""
+"""Number of clients that a :class:`ClientSlices` keeps alive; most federations are smaller."""
 
 
 class ClientSlices(Sequence[Client]):
-    """Clients whose examples lie one after another in one storage, each made when it is asked for.
+    """Clients created on access, with the examples of all of them contiguous in one storage.
 
-    A client takes some kilobytes of Python objects, and here three numbers until somebody needs it.
-    It is the same object as long as it is held; those made last are held here.
+    A :class:`Client` takes some kilobytes of Python objects; until it is accessed, three numbers
+    stand for it here. Accessing a client that is still alive returns the same object, and the most
+    recently created clients are kept alive.
 
     Args:
-        splits: Training, validation and test examples, of client 0 first.
-        lengths: The number of examples of each split (a row) of every client.
-        meta: What every party knows of the federation.
+        splits: Training, validation and test examples of all clients, client 0 first.
+        lengths: Number of examples by split (row) and client (column).
+        meta: Facts about the federation that every party knows.
 
     Raises:
-        ValueError: If a split has another number of examples than its lengths add up to.
+        ValueError: If the lengths of a split do not add up to its number of examples.
 
     Example:
         >>> rows = Examples({"x": torch.arange(5.0), "y": torch.zeros(5, dtype=torch.int64)})
@@ -169,7 +170,7 @@ class ClientSlices(Sequence[Client]):
         self, splits: tuple[Examples, Examples, Examples], lengths: Int64[Tensor, "3 n"], meta: Meta
     ) -> None:
         if (found := [len(split) for split in splits]) != lengths.sum(dim=1).tolist():
-            raise ValueError(f"lengths of clients add up to others than those of splits: {found}")
+            raise ValueError(f"lengths of clients must add up to those of the splits, {found}")
         self.splits, self.lengths, self.meta = splits, lengths, meta
         self._ends = lengths.cumsum(dim=1)
         self._made: WeakValueDictionary[int, Client] = WeakValueDictionary()
@@ -179,15 +180,16 @@ class ClientSlices(Sequence[Client]):
     def dealt(
         cls, examples: Examples, parts: Iterable[Sequence[Tensor]], meta: Meta
     ) -> "ClientSlices":
-        """Clients that get the examples at their indices.
+        """Distribute examples among clients by index.
 
         Args:
-            examples: Of all.
-            parts: For every client its indices of training, validation and test examples.
-            meta: What every party knows of the federation.
+            examples: Examples of all clients.
+            parts: Indices of the training, validation and test examples of every client.
+            meta: Facts about the federation that every party knows.
         """
         remaining, blocks, lengths = iter(parts), [], []
-        while block := list(itertools.islice(remaining, HELD)):  # many small tensors take much
+        # in blocks, because an index tensor per client takes much memory for many clients
+        while block := list(itertools.islice(remaining, HELD)):
             lengths += [[len(index) for index in part] for part in block]
             blocks.append([torch.cat(indices) for indices in zip(*block, strict=True)])
         train, validation, test = (
@@ -233,16 +235,17 @@ class ClientSlices(Sequence[Client]):
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """The clients of a federation and what the server holds.
+    """The clients of a federation and the server's test set.
 
     Args:
-        clients: In the order of their ids 0, 1, ...
-        meta: What every party may know beforehand.
+        clients: Clients in the order of their ids 0, 1, ...
+        meta: Facts about the federation that every party knows beforehand.
         holdout: The server's own test set, as a client whose other splits are empty; or ``None``.
-        reported_sizes: :attr:`sizes` of clients whose data are elsewhere; ``None``: they are here.
+        reported_sizes: :attr:`sizes` reported by clients on other machines; ``None`` if all data
+            are in this process.
 
     Raises:
-        ValueError: If ids are not 0, 1, ... in order.
+        ValueError: If the ids are not 0, 1, ... in order.
     """
 
     clients: Sequence[Client]
@@ -252,14 +255,14 @@ class FederatedData:
 
     def __post_init__(self) -> None:
         if isinstance(self.clients, ClientSlices):
-            return  # they are made with these ids
+            return  # creates its clients with these ids
         ids = [client.id for client in self.clients]
         if ids != list(range(len(ids))):
             raise ValueError(f"client ids must be 0, 1, ... in order, got {ids[:10]}")
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of labelled training examples of every client, by id: the server's record."""
+        """The number of labelled training examples of every client, by id."""
         if self.reported_sizes is not None:
             return self.reported_sizes
         if isinstance(self.clients, ClientSlices):

@@ -1,4 +1,4 @@
-"""Labelled data sets with an official training and test part."""
+"""Labelled data sets with official training and test parts."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class OfficialParts:
-    """The official parts of a data set, as read.
+    """The official training and test parts of a data set.
 
     Args:
-        name: What errors call it: the data set or its file.
+        name: Name of the data set or its file in error messages.
         x_train: Images (channels first, bytes or floats in [0, 1]), or rows of features.
-        y_train: Their labels.
-        x_test: As ``x_train``.
-        y_test: Their labels.
-        num_classes: Labels are the integers below it.
+        y_train: Labels of ``x_train``.
+        x_test: Test examples in the format of ``x_train``.
+        y_test: Labels of ``x_test``.
+        num_classes: Number of classes; labels are ``0 .. num_classes - 1``.
 
     Raises:
-        ValueError: If a part has another number of labels than of examples, the parts' examples
-            differ in shape, or a label lies outside ``0 .. num_classes - 1``.
+        ValueError: If the numbers of labels and examples differ in a part, the examples of the two
+            parts differ in shape, or a label lies outside ``0 .. num_classes - 1``.
     """
 
     name: str
@@ -56,17 +56,17 @@ class OfficialParts:
 
 
 class Dataset(ABC):
-    """A labelled data set that somebody published, or that lies in a file."""
+    """A labelled data set: published, generated, or given as a file."""
 
     @abstractmethod
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
-        """The official training and test part.
+        """Read the official training and test parts.
 
         Args:
-            root: The folder to read from, and nothing else; ``None``: the folder named by
-                ``FEDBOLIC_DATA`` if that is set, then the user's cache.
-            download: Whether a file that is not there is downloaded into the cache; never with
-                ``root``.
+            root: The only folder to read from; ``None``: first the folder named by the environment
+                variable ``FEDBOLIC_DATA``, then the user's cache.
+            download: Whether to download a missing file into the cache; ignored if ``root`` is
+                given.
 
         Raises:
             FileNotFoundError: If a file is missing and may not be downloaded.

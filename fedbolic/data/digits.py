@@ -1,4 +1,4 @@
-"""The small handwritten digits that come with scikit-learn."""
+"""The small data set of handwritten digits included in scikit-learn."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,10 @@ from fedbolic.data.dataset import Dataset, OfficialParts
 
 @dataclass(frozen=True)
 class Digits(Dataset):
-    """Handwritten digits: 1,797 grey images of 8 x 8 in 17 levels, 10 classes; embedded.
+    """Handwritten digits: 1,797 grey images of 8 x 8 pixels in 17 levels, 10 classes.
 
-    There is no official test part: it is every fourth example of each class (445), whatever the
-    seed of the run.
+    Needs no download. There is no official test part: every fourth example of each class is used
+    for testing (445 examples), independently of the run's seed.
 
     References:
         Alpaydin and Kaynak (1998), Optical recognition of handwritten digits, UCI repository.
@@ -22,7 +22,7 @@ class Digits(Dataset):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
-        # only here: it takes a second, and whoever reads other data need not wait for it
+        # imported here because it takes a second and other data sets do not need it
         from sklearn.datasets import load_digits
 
         pixels, labels = load_digits(return_X_y=True)

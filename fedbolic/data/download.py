@@ -1,4 +1,4 @@
-"""Downloads with checksums and mirrors: the only file that imports pooch."""
+"""Downloads with checksums and mirrors; the only file that imports pooch."""
 
 import sys
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ def cache() -> Path:
 
 
 def fetch(urls: Sequence[str], checksum: str | None, *, name: str) -> Path:
-    """A file in the user's cache, downloaded if it is not there intact.
+    """A file in the user's cache, downloaded if it is missing or damaged.
 
-    A download is written under a temporary name and takes its own only when its checksum is right.
+    A download is written under a temporary name and renamed only after its checksum is verified.
 
     Args:
-        urls: Mirrors, tried in order until one gives the file.
-        checksum: Algorithm and digits, such as ``"md5:5d41..."``; ``None``: not known.
-        name: Its path below the cache folder.
+        urls: Mirrors, tried in order until one succeeds.
+        checksum: Algorithm and digits, such as ``"md5:5d41..."``; ``None`` if unknown.
+        name: Path of the file below the cache folder.
 
     Raises:
         ConnectionError: If no mirror could be reached.
-        ValueError: If no mirror gave the file and one gave another file.
+        ValueError: If no mirror succeeded and at least one sent a file with a wrong checksum.
     """
     path = cache() / name
     failures: list[tuple[str, Exception]] = []
@@ -37,15 +37,15 @@ def fetch(urls: Sequence[str], checksum: str | None, *, name: str) -> Path:
                 path=path.parent,
                 progressbar=sys.stderr.isatty(),
             )
-        except (OSError, ValueError) as error:  # what requests raises is an OSError
+        except (OSError, ValueError) as error:  # errors of requests are OSErrors
             response = getattr(error, "response", None)
             if response is not None:
-                response.close()  # pooch leaves the connection of a refusal open
+                response.close()  # pooch does not close the connection after an HTTP error
             failures.append((url, error))
         else:
             return path
     told = "; ".join(f"{url}: {error}" for url, error in failures)
     wrong = any(not isinstance(error, OSError) for _, error in failures)
     raise (ValueError if wrong else ConnectionError)(
-        f"cannot download {name}: place it in a folder and give that as root, or try again ({told})"
+        f"cannot download {name}: try again, or set root to a folder that contains it ({told})"
     )

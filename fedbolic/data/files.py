@@ -1,4 +1,4 @@
-"""Finding published files on disk, and unpacking them in memory."""
+"""Lookup of published files on disk, and unpacking in memory."""
 
 import gzip
 import hashlib
@@ -13,13 +13,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file as its publisher offers it.
+    """A published file: its path, checksum and download mirrors.
 
     Args:
-        path: Where it lies below a data folder, in the layout of its usual loader.
-        checksum: Its md5, or its sha256: 32 or 64 hexadecimal digits; ``None``: nobody states one,
-            so that it must be read by what runs no code.
-        urls: Mirrors, the best first.
+        path: Path below a data folder, in the layout of the data set's usual loader.
+        checksum: MD5 or SHA-256 digest of 32 or 64 hexadecimal digits. ``None`` if none is
+            published; such a file must be read without running code in it.
+        urls: Download mirrors, the preferred one first.
     """
 
     path: str
@@ -34,17 +34,18 @@ def locate(
     root: Path | None,
     download: bool,
 ) -> tuple[Path, ...]:
-    """The published file with its checksum verified, or the files it was unpacked into.
+    """Find the published file and verify its checksum, or find the files unpacked from it.
 
     Args:
-        published: What is looked for first, since its checksum is known.
-        unpacked: Sets of paths below a data folder; a set does if all its files are in one folder.
+        published: The file to look for first, because its checksum can be verified.
+        unpacked: Alternative sets of paths below a data folder. A set is accepted if one folder
+            contains all of its files.
         root: As for :meth:`fedbolic.data.Dataset.read`.
         download: As for :meth:`fedbolic.data.Dataset.read`.
 
     Raises:
-        FileNotFoundError: If nothing is found and nothing may be downloaded.
-        ValueError: If the published file has another checksum.
+        FileNotFoundError: If nothing is found and downloading is not allowed.
+        ValueError: If the checksum of the published file is wrong.
     """
     folders = search_path(root)
     for folder in folders:
@@ -56,7 +57,7 @@ def locate(
             if all(path.is_file() for path in paths):
                 return paths
     if root is None:
-        # only here: what reads local files must work on machines without pooch
+        # imported here so that local files can be read without pooch
         from fedbolic.data.download import cache, fetch
 
         if download:
@@ -68,8 +69,8 @@ def locate(
                 if not folders:
                     raise
                 raise FileNotFoundError(
-                    f"{_missing(published, unpacked, folders)}, where FEDBOLIC_DATA sends for "
-                    "it, and a download failed, too: place it there"
+                    f"{_missing(published, unpacked, folders)}, the location given by "
+                    "FEDBOLIC_DATA, and the download failed, too: place it there"
                 ) from error
         kept = cache() / published.path
         if kept.is_file():
@@ -91,7 +92,7 @@ def _missing(
 
 
 def search_path(root: Path | None) -> tuple[Path, ...]:
-    """Folders to look into before the cache: ``root`` alone, or those of ``FEDBOLIC_DATA``."""
+    """Folders to search before the cache: ``root`` alone, or those given by ``FEDBOLIC_DATA``."""
     if root is not None:
         return (root,)
     named = os.environ.get("FEDBOLIC_DATA")
@@ -99,15 +100,15 @@ def search_path(root: Path | None) -> tuple[Path, ...]:
 
 
 def algorithm(checksum: str) -> str:
-    """Name of the hash function that a checksum is from, by its length."""
+    """Name of the hash function of a checksum, inferred from the length."""
     return {32: "md5", 64: "sha256"}[len(checksum)]
 
 
 def verify(path: Path, checksum: str | None) -> None:
-    """Refuse a file with another checksum, if one is known.
+    """Check a file against its checksum; ``None`` skips the check.
 
     Raises:
-        ValueError: Naming the file and both checksums.
+        ValueError: If the checksum differs; the message names the file and both checksums.
     """
     if checksum is None:
         return
@@ -119,29 +120,29 @@ def verify(path: Path, checksum: str | None) -> None:
     if found != checksum:
         raise ValueError(
             f"{path} is damaged or another file: expected {kind} {checksum}, found {found}; delete "
-            "it and get it again"
+            "it and download it again"
         )
 
 
 def gunzip(data: bytes, name: str) -> bytes:
-    """The content of a gzip file.
+    """Decompress the content of a gzip file.
 
     Raises:
-        ValueError: If it is truncated or damaged, naming it.
+        ValueError: If the file is truncated or damaged; the message names it.
     """
     try:
         return gzip.decompress(data)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
-            f"{name} is truncated or damaged after {len(data)} bytes ({error}): get it again"
+            f"{name} is truncated or damaged after {len(data)} bytes ({error}): download it again"
         ) from error
 
 
 def members(archive: Path, names: Sequence[str]) -> list[bytes]:
-    """The content of some members of a .zip or .tar.gz archive; nothing is written to disk.
+    """Read some members of a .zip or .tar.gz archive into memory.
 
     Raises:
-        ValueError: If a member is missing, naming it.
+        ValueError: If a member is missing; the message names it.
     """
     contents: dict[str, bytes] = {}
     if archive.suffix == ".zip":
@@ -149,11 +150,11 @@ def members(archive: Path, names: Sequence[str]) -> list[bytes]:
             contents = {name: packed.read(name) for name in names if name in packed.namelist()}
     else:
         with tarfile.open(archive) as packed:
-            # in the archive's own order: going back would decompress from the start again
+            # in the archive's own order: seeking back would decompress from the start again
             for member in packed:
                 if member.name in names and (file := packed.extractfile(member)):
                     contents[member.name] = file.read()
     missing = [name for name in names if name not in contents]
     if missing:
-        raise ValueError(f"{archive} lacks {', '.join(missing)}: get it again")
+        raise ValueError(f"{archive} lacks {', '.join(missing)}: download it again")
     return [contents[name] for name in names]

@@ -1,4 +1,4 @@
-"""A graph of labelled nodes, and the nodes of it that are examples."""
+"""Graphs of labelled nodes, and splits of their nodes."""
 
 import functools
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from fedbolic.data.client import Split
 class Graph:
     """An undirected graph without self loops, with features and a label at every node.
 
-    Nodes are numbered from 0; one without an edge is a node like any other.
+    Nodes are numbered from 0. Isolated nodes are allowed.
 
     Args:
-        features: A row for every node; a sparse COO tensor if most numbers are 0.
-        edges: Both directions of every edge, without repetition, in ascending order: see
-            :func:`simple_edges`.
-        labels: Of every node.
+        features: One row per node; may be a sparse COO tensor.
+        edges: Both directions of every edge, without repetition, in ascending order, as
+            :func:`simple_edges` returns them.
+        labels: Label of every node.
 
     Raises:
-        ValueError: If rows and labels differ in number, an edge names no node, or edges are not as
-            :func:`simple_edges` gives them.
+        ValueError: If the numbers of feature rows and labels differ, an edge ends at a node that
+            does not exist, or the edges are not in the form :func:`simple_edges` returns.
 
     Example:
         >>> path = Graph(torch.eye(3), simple_edges(torch.tensor([[0, 1], [1, 2]]), 3),
@@ -51,8 +51,8 @@ class Graph:
         ascending = bool((there.diff() > 0).all())
         if not ascending or (first == second).any() or not torch.equal(there, back.sort().values):
             raise ValueError(
-                "edges must be there in both directions, once, in ascending order and without "
-                "loops: simple_edges makes them so"
+                "edges must be listed in both directions, once, in ascending order and without "
+                "self loops: convert them with simple_edges"
             )
 
     def __len__(self) -> int:
@@ -61,20 +61,20 @@ class Graph:
 
     @property
     def num_edges(self) -> int:
-        """Each undirected edge counted once."""
+        """The number of undirected edges."""
         return self.edges.shape[1] // 2
 
     @functools.cached_property
     def degrees(self) -> Int64[Tensor, " n"]:
-        """Edges at every node."""
+        """Degree of every node."""
         return torch.bincount(self.edges[0], minlength=len(self))
 
     @functools.cached_property
     def triangles(self) -> Int64[Tensor, " ends"]:
-        """Number of triangles through every edge: the neighbours that its ends share."""
-        if not self.num_edges:  # scipy refuses to look up nothing
+        """Number of triangles through every edge, that is, of common neighbours of its ends."""
+        if not self.num_edges:  # SciPy refuses an empty index
             return self.edges[0]
-        from scipy.sparse import csr_array  # only who asks for triangles waits for scipy
+        from scipy.sparse import csr_array  # imported here because SciPy is slow to import
 
         rows, columns = self.edges.cpu().numpy()
         adjacency = csr_array(([1] * len(rows), (rows, columns)), shape=(len(self), len(self)))
@@ -83,14 +83,14 @@ class Graph:
 
     @functools.cached_property
     def neighbours(self) -> Int64[Tensor, " entries"]:
-        """Every node's neighbours and itself, ascending, one list after another."""
+        """Concatenated lists of each node and its neighbours, every list in ascending order."""
         nodes = torch.arange(len(self), device=self.edges.device)
         rows, columns = torch.cat((self.edges, nodes.expand(2, -1)), dim=1)
         order = (rows * len(self) + columns).argsort()
         return columns[order]
 
     def induced(self, nodes: Int64[Tensor, " some"]) -> "Graph":
-        """The graph of some nodes, numbered in the order given, and of the edges between them."""
+        """The subgraph induced by ``nodes``, renumbered in the given order."""
         place = torch.full((len(self),), -1, device=nodes.device)
         place[nodes] = torch.arange(len(nodes), device=nodes.device)
         ends = place[self.edges]
@@ -102,9 +102,9 @@ class Graph:
         )
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Graph":
-        """The same graph on ``device``, its features as ``dtype``; itself if it is there.
+        """The same graph on ``device`` with features of ``dtype``; ``self`` if nothing changes.
 
-        Whoever asks again while somebody holds the result gets that.
+        A copy is cached while it is referenced, so that splits of one graph share it.
         """
         probe = torch.empty(0, device=device, dtype=dtype or self.features.dtype)
         place = probe.device, probe.dtype
@@ -128,14 +128,14 @@ class Graph:
 
 @dataclass(frozen=True, eq=False)
 class GraphSplit(Split):
-    """Some nodes of a graph as examples; the whole graph is seen around them.
+    """Examples that are nodes of a graph; all nodes of the graph remain visible as context.
 
-    Examples are rows of features ``x``, labels ``y`` and the nodes' numbers ``node``; a method that
-    reads edges takes them from :attr:`graph`, and others learn from the rows alone.
+    An example has features ``x``, a label ``y`` and the number of its node, ``node``. Methods that
+    use edges read them from :attr:`graph`; other methods learn from the features alone.
 
     Args:
-        graph: Of one client.
-        nodes: Their numbers.
+        graph: Graph of one client.
+        nodes: Numbers of the nodes that are examples.
 
     Example:
         >>> graph = Graph(torch.eye(2), torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1]))
@@ -170,14 +170,14 @@ class GraphSplit(Split):
 
 
 def simple_edges(edges: Int64[Tensor, "2 _"], num_nodes: int) -> Int64[Tensor, "2 ends"]:
-    """Both directions of every edge, once and in ascending order; self loops are left out.
+    """Both directions of every edge, once and in ascending order, without self loops.
 
     Args:
-        edges: In one direction or both, repeated or not.
-        num_nodes: How many there are.
+        edges: Edges in one direction or both; repetitions are allowed.
+        num_nodes: Number of nodes, at least 0.
 
     Raises:
-        ValueError: If an edge names no node.
+        ValueError: If an edge ends at a node that does not exist.
 
     Example:
         >>> simple_edges(torch.tensor([[1, 0, 2], [0, 1, 2]]), 3)

@@ -1,4 +1,4 @@
-"""Graphs that somebody published, that are given, or that are generated."""
+"""Graph data sets: published, given by the caller, or generated."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -19,42 +19,42 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 SPARSE_BELOW = 0.1
-"""Features with a smaller share of numbers that are not 0 are kept as a sparse tensor.
+"""Density of non-zero features below which they are stored as a sparse tensor.
 
-A row of a sparse product costs a look-up per number, of a dense one a multiplication per column,
-which is about ten times as cheap.
+A sparse product costs one lookup per non-zero entry, a dense product one multiplication per column,
+and a multiplication is about ten times cheaper than a lookup.
 """
 
 AMAZON = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
-"""Where the networks of products are published."""
+"""Base URL of the Amazon co-purchase networks."""
 
 
 class GraphSet(ABC):
-    """A graph with a label at every node."""
+    """A data set that is one graph with labelled nodes."""
 
     @abstractmethod
     def read(self, rng: Rng, root: Path | None, *, download: bool) -> Graph:
-        """The whole graph.
+        """Read or generate the whole graph.
 
         Args:
-            rng: The stream of a generated one.
-            root: The folder to read from, and nothing else; ``None``: the folder named by
-                ``FEDBOLIC_DATA`` if that is set, then the user's cache.
-            download: Whether a file that is not there is downloaded into the cache; never with
-                ``root``.
+            rng: Random stream; used by generated graphs only.
+            root: The only folder to read from; ``None``: first the folder named by the environment
+                variable ``FEDBOLIC_DATA``, then the user's cache.
+            download: Whether to download a missing file into the cache; ignored if ``root`` is
+                given.
 
         Raises:
             FileNotFoundError: If a file is missing and may not be downloaded.
-            ValueError: If the graph is none of labelled nodes with features.
+            ValueError: If nodes lack labels or features, or a file is damaged.
         """
 
 
 @dataclass(frozen=True)
 class Planetoid(GraphSet):
-    """A citation network: bags of words, and the field of every paper.
+    """Citation networks with bags of words as features and the field of a paper as its label.
 
     Args:
-        name: Which.
+        name: Name of the network.
 
     References:
         Yang et al. (2016), arXiv:1603.08861.
@@ -70,10 +70,10 @@ class Planetoid(GraphSet):
 
 @dataclass(frozen=True)
 class Amazon(GraphSet):
-    """A network of products that are bought together: words of reviews, and the category.
+    """Amazon co-purchase networks: words of reviews as features, product categories as labels.
 
     Args:
-        name: Which.
+        name: Name of the network.
 
     References:
         Shchur et al. (2018), arXiv:1811.05868.
@@ -86,7 +86,7 @@ class Amazon(GraphSet):
         from torch_geometric import io
 
         file = f"amazon_electronics_{self.name.lower()}.npz"
-        # nobody states a checksum of this file; numpy reads its numbers without running code
+        # no checksum is published for this file; NumPy reads its arrays without running code
         published = RemoteFile(f"amazon/{self.name}/raw/{file}", None, (f"{AMAZON}/{file}",))
         (path,) = locate(published, root=root, download=download)
         return from_data(io.read_npz(str(path), to_undirected=True))
@@ -94,13 +94,11 @@ class Amazon(GraphSet):
 
 @dataclass(frozen=True, eq=False)
 class GivenGraph(GraphSet):
-    """A PyG graph that the caller holds.
+    """A graph given as PyG's ``Data``.
 
     Args:
-        data: With ``x``, ``edge_index`` and one label per node in ``y``.
-
-    Raises:
-        ValueError: As for :func:`from_data`.
+        data: Graph with ``x``, ``edge_index`` and one label per node in ``y``; :meth:`read` raises
+            the errors of :func:`from_data`.
     """
 
     data: "Data"
@@ -112,20 +110,20 @@ class GivenGraph(GraphSet):
 
 @dataclass(frozen=True)
 class BlockModel(GraphSet):
-    """A stochastic block model whose nodes have bags of words: generated, for quick runs.
+    """A generated stochastic block model with bags of words as features, for quick runs.
 
-    Two nodes of one class are joined with one rate, of different classes with another. A node has
-    each word of its class's own share of the vocabulary with the rate ``topical``, and any other
-    with ``stray``.
+    Two nodes are connected with probability ``within`` if they have the same class and ``across``
+    otherwise. Every class has its own part of the vocabulary; a node contains each of these words
+    with probability ``topical`` and each other word with probability ``stray``.
 
     Args:
-        num_nodes: How many, at least ``num_classes``.
-        num_classes: Of equal size up to 1, at least 1.
-        num_words: Width of the features, at least ``num_classes``.
-        within: Rate of edges within a class, in [0, 1].
-        across: Rate of edges between classes, in [0, 1].
-        topical: Rate of a word of the class, in [0, 1].
-        stray: Rate of any other word, in [0, 1].
+        num_nodes: Number of nodes, at least ``num_classes``.
+        num_classes: Number of classes, at least 1; their sizes differ by at most 1.
+        num_words: Size of the vocabulary and width of the features, at least ``num_classes``.
+        within: Probability of an edge within a class, in [0, 1].
+        across: Probability of an edge between classes, in [0, 1].
+        topical: Probability of a word of the node's class, in [0, 1].
+        stray: Probability of any other word, in [0, 1].
 
     References:
         Holland et al. (1983), doi:10.1016/0378-8733(83)90021-7.
@@ -163,11 +161,11 @@ class BlockModel(GraphSet):
 
 
 def from_data(data: "Data") -> Graph:
-    """The graph of PyG's ``Data``: undirected, without self loops and repeated edges.
+    """Convert PyG's ``Data`` to an undirected graph without self loops or repeated edges.
 
     Raises:
-        ValueError: If there are no features, one is no finite number, or there is not one label
-            for every node, an integer from 0.
+        ValueError: If features or edges are missing, a feature is not finite, or ``y`` does not
+            hold one integer label from 0 for every node.
     """
     x, edges, y = data.x, data.edge_index, data.y
     if not isinstance(x, Tensor) or x.ndim != 2:
@@ -182,12 +180,12 @@ def from_data(data: "Data") -> Graph:
             "data.subgraph(data.y >= 0) does"
         )
     if not (x.to_dense() if x.is_sparse else x).isfinite().all():
-        raise ValueError("features must be finite numbers: x has NaN or infinite ones")
+        raise ValueError("features must be finite numbers: x contains NaN or infinity")
     return Graph(compact_features(x.float()), simple_edges(edges, len(x)), y.long())
 
 
 def compact_features(features: Tensor) -> Tensor:
-    """The same numbers, as a sparse tensor if so few of them are not 0 that this is cheaper."""
+    """Features as a sparse tensor if their density is below :data:`SPARSE_BELOW`, else dense."""
     dense = features.to_dense() if features.is_sparse else features
     share = float((dense != 0).float().mean()) if dense.numel() else 1.0
     return dense.to_sparse().coalesce() if share < SPARSE_BELOW else dense

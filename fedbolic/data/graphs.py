@@ -1,4 +1,4 @@
-"""Federations of node classification: one graph, whose parts are the clients."""
+"""Federated node classification on one graph partitioned among clients."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,28 +23,29 @@ Scale = Literal["none", "l1", "l2"]
 
 @dataclass(frozen=True)
 class Graphs(Source):
-    """A graph whose nodes are split into training, validation and test, then among clients.
+    """Node classification on one graph whose nodes are partitioned among clients.
 
-    A client holds the subgraph induced by its nodes; edges between clients are lost to them. Nodes
-    are split before the graph is partitioned, uniformly at random and not by class: a client may
-    lack classes, or have no validation or test nodes, and is then not scored on them. The server's
-    own test set is the whole graph with all its test nodes.
+    A client holds the subgraph induced by its nodes; edges between clients are lost. Nodes are
+    split into training, validation and test nodes before the graph is partitioned, uniformly at
+    random without stratification. A client may therefore lack classes, or have no validation or
+    test nodes and no score on them. The server's own test set is the whole graph with all of its
+    test nodes.
 
     Args:
-        graph: What is read.
-        partition: How nodes are dealt; a partition of labels, such as ``IID`` or ``Dirichlet``,
-            does not look at edges.
-        train_rate: Share of the nodes to learn from, in (0, 1).
-        test_rate: Share to be judged by, in [0, 1); the rest is for validation.
-        scale: Rows of features are divided by their sum of absolute values (``l1``), by their
-            length (``l2``), or not at all.
-        largest_component: Whether all but the largest connected component is dropped.
-        root: Folder to read from, laid out as PyG's; nothing is downloaded then. Without it, the
-            folder named by the environment variable FEDBOLIC_DATA is tried, then the user's cache.
-        download: Whether files that are missing are downloaded into the cache.
+        graph: Graph data set to read.
+        partition: Partition of the nodes among clients. A partition by labels, such as ``IID`` or
+            ``Dirichlet``, ignores the edges.
+        train_rate: Fraction of the nodes used for training, in (0, 1).
+        test_rate: Fraction of the nodes used for testing, in [0, 1); the rest is for validation.
+        scale: Norm by which every row of features is divided: ``l1``, ``l2``, or ``none`` for no
+            scaling.
+        largest_component: Whether to keep only the largest connected component.
+        root: Folder to read from, in the layout of PyG; nothing is downloaded then. By default,
+            the folder named by the environment variable FEDBOLIC_DATA, then the user's cache.
+        download: Whether to download missing files into the cache.
 
     Raises:
-        ValueError: If a rate is out of range or both sum to more than 1.
+        ValueError: If a rate is out of range or the rates sum to more than 1.
 
     References:
         Baek et al. (2023), Sec. 5.1, arXiv:2206.10206, for the protocol.
@@ -97,7 +98,7 @@ class Graphs(Source):
         return FederatedData(clients, meta, holdout)
 
     def _kinds(self, num_nodes: int, rng: Rng) -> Int64[Tensor, " n"]:
-        """The part of the split that every node belongs to."""
+        """Assign every node at random to training, validation or test."""
         num_train, num_test = round(self.train_rate * num_nodes), round(self.test_rate * num_nodes)
         order = torch.randperm(num_nodes, generator=rng.generator())
         kinds = torch.full((num_nodes,), VALIDATION)
@@ -112,11 +113,11 @@ TRAIN, VALIDATION, TEST = range(3)
 def _splits(
     whole: Graph, nodes: Tensor, kinds: Tensor, client_id: int
 ) -> tuple[GraphSplit, GraphSplit, GraphSplit]:
-    """A client's training, validation and test nodes, in the graph that they induce."""
+    """A client's training, validation and test nodes in the subgraph induced by its nodes."""
     own = kinds[nodes]
     if not bool((own == TRAIN).any()):
         raise ValueError(
-            f"client {client_id} has {len(nodes)} nodes and none to learn from: use fewer clients, "
+            f"client {client_id} has {len(nodes)} nodes but no training node: use fewer clients, "
             "a larger train_rate or another partition"
         )
     graph = whole.induced(nodes)
@@ -127,7 +128,7 @@ def _splits(
 
 
 def largest_component(graph: Graph) -> Int64[Tensor, " some"]:
-    """The nodes of the connected component with the most nodes, ascending; of equals, the first.
+    """Nodes of the largest connected component, ascending; the first one in case of a tie.
 
     Example:
         >>> edges = torch.tensor([[1, 2], [2, 1]])
@@ -145,11 +146,11 @@ def largest_component(graph: Graph) -> Int64[Tensor, " some"]:
 
 
 def scaled(features: Float[Tensor, "n width"], scale: Scale) -> Float[Tensor, "n width"]:
-    """Rows divided by their norm; rows of zeros stay. What is sparse stays sparse.
+    """Divide every row by its norm; rows of zeros stay zero, and sparse tensors stay sparse.
 
     Args:
-        features: One row for each node.
-        scale: Which norm.
+        features: One row per node.
+        scale: Norm to divide by, or ``none``.
 
     Example:
         >>> scaled(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), "l2")
@@ -165,7 +166,7 @@ def scaled(features: Float[Tensor, "n width"], scale: Scale) -> Float[Tensor, "n
     index, values = features.indices(), features.values()
     sums = torch.zeros(len(features), dtype=values.dtype, device=values.device)
     norm = sums.index_add(0, index[0], values.abs() ** power) ** (1 / power)
-    values = values / norm[index[0]]  # a row without an entry divides nothing
+    values = values / norm[index[0]]  # an empty row has no entry, so its norm of 0 is not used
     return torch.sparse_coo_tensor(
         index, values, features.shape, is_coalesced=True, check_invariants=False
     )

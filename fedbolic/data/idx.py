@@ -1,4 +1,4 @@
-"""Data sets published as IDX files: MNIST and its relatives."""
+"""MNIST and related data sets, read from the published IDX files."""
 
 import math
 import struct
@@ -15,7 +15,7 @@ from typing_extensions import override
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.files import RemoteFile, gunzip, locate, members
 
-# checksums and mirrors as torchvision 0.29.2 states them
+# checksums and mirrors from torchvision 0.29.2
 _STEMS = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -54,7 +54,7 @@ LETTERS_STEMS = (
 
 @dataclass(frozen=True)
 class MNIST(Dataset):
-    """Handwritten digits: 60,000 + 10,000 grey images of 28 x 28, 10 classes.
+    """Handwritten digits: 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes.
 
     References:
         LeCun et al. (1998), Gradient-based learning applied to document recognition.
@@ -68,7 +68,7 @@ class MNIST(Dataset):
 
 @dataclass(frozen=True)
 class FashionMNIST(Dataset):
-    """Pictures of clothes: 60,000 + 10,000 grey images of 28 x 28, 10 classes.
+    """Photographs of clothes: 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes.
 
     References:
         Xiao et al. (2017), arXiv:1708.07747.
@@ -83,10 +83,10 @@ class FashionMNIST(Dataset):
 
 @dataclass(frozen=True)
 class EMNISTLetters(Dataset):
-    """Handwritten letters: 124,800 + 20,800 grey images of 28 x 28, 26 classes.
+    """Handwritten letters: 124,800 + 20,800 grey images of 28 x 28 pixels, 26 classes.
 
-    The published labels 1 .. 26 are read as 0 .. 25. Images are left as published: compared with
-    MNIST, rows and columns are exchanged. The download holds all of EMNIST and weighs 562 MB.
+    The published labels 1 .. 26 are read as 0 .. 25. The images keep their published orientation:
+    compared with MNIST, they are transposed. The download contains all of EMNIST (562 MB).
 
     References:
         Cohen et al. (2017), arXiv:1702.05373.
@@ -109,18 +109,18 @@ class EMNISTLetters(Dataset):
 
 
 def read_idx(data: bytes, name: str, *, num_axes: int) -> UInt8[Tensor, "..."]:
-    """The array of bytes in an IDX file.
+    """Parse the array of bytes in an IDX file.
 
-    The file is two zero bytes, 8 for unsigned bytes, the number of axes, each axis's length
-    (32 bits, big-endian), then the elements, the last axis running fastest.
+    The file consists of two zero bytes, 8 for unsigned bytes, the number of axes, the length of
+    every axis (32 bits, big-endian), and the elements in row-major order.
 
     Args:
-        data: The file's content.
-        name: What errors call it.
-        num_axes: 3 for images, 1 for labels.
+        data: Content of the file.
+        name: Name of the file in error messages.
+        num_axes: Number of axes: 3 for images, 1 for labels.
 
     Raises:
-        ValueError: If the content is of another kind, truncated, or too long.
+        ValueError: If the content is not such an array, is truncated, or is too long.
 
     Example:
         >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), "two", num_axes=1)
@@ -139,12 +139,12 @@ def read_idx(data: bytes, name: str, *, num_axes: int) -> UInt8[Tensor, "..."]:
         raise ValueError(
             f"{name} is truncated or damaged: expected {expected} bytes, found {len(data)}"
         )
-    # a copy: torch warns of buffers that cannot be written
+    # copied because torch warns about read-only buffers
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy())
 
 
 def _published(folder: str, mirrors: Sequence[str], *, md5s: Sequence[str]) -> list[RemoteFile]:
-    """The four files of a relative of MNIST."""
+    """The four files of a data set in MNIST's layout."""
     return [
         RemoteFile(
             f"{folder}/raw/{stem}.gz", md5, tuple(f"{mirror}{stem}.gz" for mirror in mirrors)
@@ -169,7 +169,7 @@ def _contents(
 def _parts(
     name: str, contents: Sequence[tuple[str, bytes]], *, num_classes: int, first_label: int = 0
 ) -> OfficialParts:
-    """The four arrays as a data set; grey images get their channel."""
+    """Build the data set from its four arrays; grey images get a channel axis."""
     x_train, y_train, x_test, y_test = (
         read_idx(data, file, num_axes=num_axes)
         for (file, data), num_axes in zip(contents, (3, 1, 3, 1), strict=True)

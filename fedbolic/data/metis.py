@@ -1,4 +1,4 @@
-"""Parts of a graph with few edges between them: the only file that imports pymetis."""
+"""Graph partitions with few cut edges; the only file that imports pymetis."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from fedbolic.rng import Rng
 
 
 class GraphPartition(ABC):
-    """A rule that gives every node of a graph to exactly one client, looking at the edges.
+    """Assignment of every node of a graph to exactly one client, based on the edges.
 
-    The same graph and stream give the same parts. A partition also has ``num_clients``.
+    The same graph and stream give the same parts. Every partition has ``num_clients``.
     """
 
     num_clients: int
@@ -25,24 +25,24 @@ class GraphPartition(ABC):
         """Nodes of every client, ascending (int64); they are disjoint and cover the graph.
 
         Args:
-            graph: What is divided.
-            rng: The stream of the partition.
+            graph: Graph to partition.
+            rng: Random stream of the partition.
 
         Raises:
-            ValueError: If the graph cannot be divided as asked.
+            ValueError: If the graph has too few nodes or the partition cannot be computed.
         """
 
 
 @dataclass(frozen=True)
 class Metis(GraphPartition):
-    """Parts of nearly equal size, found by METIS so that few edges are cut.
+    """METIS partition: parts of nearly equal size with few cut edges.
 
     Needs the extra ``graphs`` (pymetis).
 
     Args:
         num_clients: Number of clients, at least 1.
-        seed: Of METIS, for the same parts whatever the run's seed is; -1 is the one that METIS
-            takes by default. None: drawn from the run's.
+        seed: Seed of METIS, at least -1, which fixes the parts independently of the run's seed; -1
+            is METIS's own default. ``None`` derives it from the run's seed.
 
     References:
         Karypis and Kumar (1998), doi:10.1137/S1064827595287997.

@@ -13,13 +13,13 @@ from fedbolic.check import at_least, positive
 from fedbolic.rng import Rng
 
 _MAX_DRAWS = 1000
-"""Draws of a Dirichlet split before giving up: a hopeless request fails within seconds."""
+"""Maximum number of Dirichlet draws, so that an impossible request fails within seconds."""
 
 
 class Partition(ABC):
-    """A rule that gives every example to exactly one client.
+    """Assignment of every example to exactly one client.
 
-    The same labels and stream give the same split. A partition also has ``num_clients``.
+    The same labels and stream give the same split. Every partition has ``num_clients``.
     """
 
     # an annotation, not a property: a dataclass would take the property for the field's default
@@ -30,20 +30,20 @@ class Partition(ABC):
         """Positions of the examples of every client, ascending (int64).
 
         Args:
-            labels: The label of every example.
-            rng: The stream of the split.
+            labels: Label of every example.
+            rng: Random stream of the split.
 
         Returns:
-            One index tensor per client; they are disjoint and cover ``0 .. n - 1``.
+            One index tensor per client. The tensors are disjoint and cover ``0 .. n - 1``.
 
         Raises:
-            ValueError: If the examples cannot be split as asked.
+            ValueError: If there are too few examples, or no valid split is found.
         """
 
 
 @dataclass(frozen=True)
 class IID(Partition):
-    """Equal shares drawn without regard to the label; sizes differ by at most 1.
+    """Equal shares drawn independently of the labels; sizes differ by at most 1.
 
     Args:
         num_clients: Number of clients, at least 1.
@@ -67,13 +67,13 @@ class IID(Partition):
 
 @dataclass(frozen=True)
 class Shards(Partition):
-    """Equal shards of the examples sorted by label, dealt at random.
+    """Pathological label skew: equal shards of the examples sorted by label, dealt at random.
 
-    A client sees few labels: about ``shards_per_client`` of them where classes are large.
+    A client sees few labels: about ``shards_per_client`` of them if classes are large.
 
     Args:
         num_clients: Number of clients, at least 1.
-        shards_per_client: Shards that every client gets, at least 1.
+        shards_per_client: Number of shards per client, at least 1.
 
     References:
         McMahan et al. (2017), Section 3, arXiv:1602.05629.
@@ -106,24 +106,26 @@ class Shards(Partition):
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    r"""Label skew: client ``k`` gets the share ``p[j, k]`` of the examples of class ``j``.
+    r"""Dirichlet label skew: client ``k`` gets the share ``p[j, k]`` of class ``j``.
 
     .. math:: p_j \sim \mathrm{Dir}_K(\alpha, \dots, \alpha)
 
-    Classes are dealt in ascending order. With ``cap``, a client that already holds at least
-    ``n / K`` examples gets none of the next class, and the shares of the others are scaled to sum
-    to one; since such a part of a Dirichlet vector is itself Dirichlet, only the others are drawn.
-    The whole split is drawn again until the smallest client is large enough.
+    Classes are distributed in ascending order. With ``cap``, a client that already holds at least
+    ``n / K`` examples gets none of the next class, and the shares of the other clients are scaled
+    to sum to one. Since normalized components of a Dirichlet vector are again Dirichlet, only the
+    shares of the other clients are drawn. The whole split is redrawn until the smallest client is
+    large enough.
 
     Args:
         num_clients: Number of clients ``K``, at least 1.
-        alpha: Concentration, above 0: small is skewed, large is nearly IID.
-        cap: Whether large clients are passed over; without it, sizes vary widely.
-        min_size: Examples that the smallest client must hold, at least 0. The default leaves 10
-            for testing where a quarter is held out.
+        alpha: Concentration, above 0: small values are skewed, large values nearly IID.
+        cap: Whether clients with at least ``n / K`` examples get no more; otherwise sizes vary
+            widely.
+        min_size: Minimum number of examples per client, at least 0. The default leaves 10 for
+            testing if a quarter is held out.
 
     References:
-        Yurochkin et al. (2019), Section 4, arXiv:1905.12022; the cap and the least size as in
+        Yurochkin et al. (2019), Section 4, arXiv:1905.12022; the cap and the minimum size as in
         Li et al. (2021), arXiv:2102.02079, and their code.
 
     Example:
@@ -149,7 +151,7 @@ class Dirichlet(Partition):
         if self.min_size * self.num_clients > len(labels):
             raise ValueError(
                 f"{self.num_clients} clients of at least {self.min_size} examples need more than "
-                f"the {len(labels)} there are: use min_size={len(labels) // self.num_clients} or "
+                f"the {len(labels)} available: use min_size={len(labels) // self.num_clients} or "
                 "less, or fewer clients"
             )
         classes, sizes = labels.unique(return_counts=True)
@@ -163,7 +165,7 @@ class Dirichlet(Partition):
         return [torch.cat(parts).sort().values for parts in zip(*dealt, strict=True)]
 
     def _counts(self, sizes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Examples by class and client, drawn until the smallest client is large enough."""
+        """Number of examples by class and client, redrawn until every client is large enough."""
         best = 0
         for _ in range(_MAX_DRAWS):
             counts = self._draw(sizes, generator)
@@ -178,10 +180,10 @@ class Dirichlet(Partition):
         )
 
     def _draw(self, sizes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Examples by class and client, drawn once."""
+        """Number of examples by class and client, drawn once."""
         counts = np.zeros((len(sizes), self.num_clients), dtype=np.int64)
         for row, size in zip(counts, sizes, strict=True):
-            # never empty: were all clients at n / K or above, no example would be left to deal
+            # some client has room: if all held n / K or more, no example would remain
             room = counts.sum(0) * self.num_clients < sizes.sum()
             takers = np.flatnonzero(room) if self.cap else np.arange(self.num_clients)
             shares = generator.dirichlet(np.full(len(takers), self.alpha))
@@ -196,7 +198,7 @@ def _shuffled(index: Int[Tensor, " n"], rng: Rng) -> Int[Tensor, " n"]:
 
 
 def _require(least: int, labels: Tensor, *, what: str) -> None:
-    """Refuse a data set smaller than the number of parts."""
+    """Refuse a data set with fewer examples than parts."""
     if len(labels) < least:
         raise ValueError(
             f"{least} {what} cannot share {len(labels)} examples: ask for {len(labels)} or fewer"

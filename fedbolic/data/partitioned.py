@@ -1,4 +1,4 @@
-"""Federations of image classification, made of one published data set."""
+"""Federated classification on one labelled data set split among clients."""
 
 import math
 from dataclasses import dataclass, field
@@ -24,24 +24,26 @@ class Partitioned(Source):
     """A labelled data set whose official training part is split among clients.
 
     Every client holds out a random share of its examples for testing; the official test part is
-    the server's. Pixels lie in [-1, 1], shape (C, H, W), float32. Rows of features are left as they
-    are.
+    the server's test set. Images are float32 of shape (C, H, W) in [-1, 1]. Rows of features are
+    float32 and not rescaled.
 
     Args:
-        dataset: What is read.
-        partition: How the training part is split among clients.
-        test_rate: Share of a client's examples that it is tested on, in [0, 1), rounded up; not
+        dataset: Data set to read.
+        partition: Partition of the training part among clients.
+        test_rate: Fraction of a client's examples held out for testing, in [0, 1), rounded up; not
             stratified.
-        validation_rate: Share of what is left that choices are made on, in [0, 1), rounded up.
-        num_train: Keep only the first so many examples of the official training part, at least 1.
-        num_test: Keep only the first so many examples of the official test part, at least 0, which
-            leaves no holdout.
-        pool: Side of the square blocks of pixels that are averaged, at least 1; 2 makes 28 x 28
-            images 14 x 14.
-        root: Folder to read from, laid out as torchvision's; nothing is downloaded then. Without
-            it, the folder named by the environment variable FEDBOLIC_DATA is tried, then the
-            user's cache.
-        download: Whether files that are missing are downloaded into the cache.
+        validation_rate: Fraction of the remaining examples held out for validation, in [0, 1),
+            rounded up.
+        num_train: Number of examples of the official training part to use, at least 1, from its
+            beginning; all by default.
+        num_test: Number of examples of the official test part to use, at least 0, from its
+            beginning; all by default. With 0 the server has no test set.
+        pool: Side of the square pixel blocks to average, at least 1; 2 turns 28 x 28 images into
+            14 x 14.
+        root: Folder to read from, in the layout of torchvision; nothing is downloaded then. By
+            default, the folder named by the environment variable FEDBOLIC_DATA, then the user's
+            cache.
+        download: Whether to download missing files into the cache.
 
     Example:
         >>> data = Partitioned(partition=Dirichlet(5)).load(Rng(0))
@@ -88,7 +90,7 @@ class Partitioned(Source):
         return FederatedData(clients, meta, Client(HOLDOUT, empty, empty, test, meta))
 
     def _examples(self, x: Tensor, y: Tensor, *, keep: int | None, name: str) -> Examples:
-        """The first so many examples of an official part, ready for a model."""
+        """The first ``keep`` examples of an official part, converted for a model."""
         if keep is not None and keep > len(y):
             raise ValueError(
                 f"{name} is {keep}, but there are {len(y)} examples: ask for {len(y)} or fewer"
@@ -97,17 +99,17 @@ class Partitioned(Source):
         if x.ndim > 2:
             return Examples({"x": pixels(x, pool=self.pool), "y": y})
         if self.pool > 1:
-            raise ValueError(f"pool is {self.pool}, but the examples are no images: use pool=1")
+            raise ValueError(f"pool is {self.pool}, but the examples are not images: use pool=1")
         return Examples({"x": x.float(), "y": y})
 
     def _hold_out(
         self, client_id: int, share: Int64[Tensor, " n"], *, rng: Rng
     ) -> tuple[Tensor, ...]:
-        """A client's examples split into train, validation and test."""
+        """Split a client's examples into training, validation and test indices."""
         if not len(share):
             raise ValueError(
                 f"client {client_id} got no example: use fewer clients or a partition with a "
-                "least size"
+                "minimum size"
             )
         generator = rng.at("split", client_id).generator()
         order = share[torch.randperm(len(share), generator=generator)]
@@ -120,11 +122,11 @@ class Partitioned(Source):
 def pixels(
     images: UInt8[Tensor, "n c h w"] | Float[Tensor, "n c h w"], *, pool: int = 1
 ) -> Float32[Tensor, "n c h//{pool} w//{pool}"]:
-    """Images as float32 in [-1, 1], averaged over blocks of ``pool`` by ``pool``.
+    """Images as float32 in [-1, 1], averaged over blocks of ``pool`` by ``pool`` pixels.
 
     Args:
-        images: Bytes, or floats in [0, 1].
-        pool: Side of a block, a divisor of height and width.
+        images: Images as bytes, or as floats in [0, 1].
+        pool: Side of a block in pixels, a divisor of height and width.
 
     Raises:
         ValueError: If ``pool`` does not divide height and width.
@@ -137,12 +139,12 @@ def pixels(
     if height % pool or width % pool:
         raise ValueError(f"pool must divide height {height} and width {width}, got {pool}")
     top = 255 if images.dtype == torch.uint8 else 1
-    # a copy that may be changed in place: large sets would not fit several times
+    # one copy, then in place, because several copies of a large data set would not fit
     scaled = images.to(torch.float32, copy=True).div_(top).sub_(0.5).div_(0.5)
     return functional.avg_pool2d(scaled, pool) if pool > 1 else scaled
 
 
 def _part(share: float, size: int) -> int:
-    """``share`` of ``size`` rounded up, but never all of it."""
-    # the last digits go first: 0.07 * 100 is 7.000000000000001
+    """``share`` times ``size`` rounded up, at most ``size - 1``."""
+    # rounded to 6 digits first, because 0.07 * 100 is 7.000000000000001
     return min(math.ceil(round(share * size, 6)), size - 1)

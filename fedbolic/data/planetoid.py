@@ -1,4 +1,4 @@
-"""The published files of the citation networks: pickles, read without running what is in them."""
+"""Readers of the published citation networks, which are pickles, without running their code."""
 
 import io
 import pickle
@@ -23,8 +23,8 @@ MIRROR = (
 )
 """The authors' repository at its last commit."""
 
-# sha256. Those of Cora were found on the files themselves. Those of CiteSeer and PubMed are what
-# two public repositories state, each by itself, for this commit; for Cora they state the same.
+# SHA-256 digests. Those of Cora were computed from the files. Those of CiteSeer and PubMed are
+# stated independently by two public repositories for this commit, whose digests of Cora agree.
 CHECKSUMS: Mapping[str, Mapping[str, str]] = {
     "Cora": {
         "x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
@@ -59,7 +59,7 @@ CHECKSUMS: Mapping[str, Mapping[str, str]] = {
 }
 
 NUMBERS = {kind: np.dtype(f"<{kind}") for kind in ("i4", "i8", "f4", "f8")}
-"""Types of numbers in these files."""
+"""Number types in these files."""
 
 
 def read_planetoid(
@@ -67,16 +67,16 @@ def read_planetoid(
 ) -> tuple[Float32[Tensor, "n width"], Int64[Tensor, "2 _"], Int64[Tensor, " n"]]:
     """Features, edges in the order of the file, and the label of every node.
 
-    Nodes that no file describes, as CiteSeer has some, have no features and the label 0.
+    Nodes without an entry in the files, of which CiteSeer has some, get zero features and label 0.
 
     Args:
-        name: One of ``CHECKSUMS``.
-        root: As for :meth:`fedbolic.data.GraphSet.read_planetoid`.
-        download: As for :meth:`fedbolic.data.GraphSet.read_planetoid`.
+        name: Name of the network, a key of ``CHECKSUMS``.
+        root: As for :meth:`fedbolic.data.GraphSet.read`.
+        download: As for :meth:`fedbolic.data.GraphSet.read`.
 
     Raises:
         FileNotFoundError: If a file is missing and may not be downloaded.
-        ValueError: If a file has another checksum, or holds something else than numbers.
+        ValueError: If the checksum of a file is wrong, or it holds anything but numbers.
     """
     found = {}
     for part, checksum in CHECKSUMS[name].items():
@@ -92,29 +92,29 @@ def read_planetoid(
     for whole, first, last in ((x, "allx", "tx"), (y, "ally", "ty")):
         whole[:known] = parts[first]
         whole[order] = parts[last]
-        whole[test] = whole[order]  # the rows of the test part lie in the order of its index
+        whole[test] = whole[order]  # the rows of the test part are in the order of its index file
     ends = [(i, j) for i, others in parts["graph"].items() for j in others]
     edges = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).T
     return torch.from_numpy(x).float(), edges, torch.from_numpy(y.argmax(1))
 
 
 def unpickle(path: Path) -> Any:
-    """The arrays, sparse matrices (as dense arrays), dicts, lists and integers of a pickle.
+    """Read a pickle of arrays, sparse matrices (returned dense), dicts, lists and integers.
 
-    Nothing that a pickle names is imported or called: its names stand for records of this file.
+    Nothing that a pickle refers to is imported or called; stand-ins of this file take its place.
 
     Args:
-        path: As Python 2 or 3 wrote it.
+        path: Pickle file, written by Python 2 or 3.
 
     Raises:
-        ValueError: If it names anything else, or is damaged.
+        ValueError: If the pickle refers to anything else, or is damaged.
     """
     try:
         found = _Reader(io.BytesIO(path.read_bytes()), encoding="latin1").load()
         return found.dense() if isinstance(found, _Array | _Rows) else dict(found)
     except Exception as error:
         raise ValueError(
-            f"{path} holds something else than the published numbers ({error}): get it again"
+            f"{path} does not hold the published numbers ({error}): download it again"
         ) from error
 
 
@@ -149,7 +149,7 @@ class _Array:
 
 @dataclass(eq=False)
 class _Rows:
-    """Stand-in for a pickled matrix in compressed sparse rows."""
+    """Stand-in for a pickled matrix in compressed sparse row format."""
 
     state: Mapping[str, Any] = field(default_factory=dict)
 
@@ -157,7 +157,7 @@ class _Rows:
         self.state = state
 
     def dense(self) -> ndarray:
-        """The matrix as an array."""
+        """The matrix as a dense array."""
         data, columns, starts = (self.state[n].dense() for n in ("data", "indices", "indptr"))
         whole = np.zeros(self.state["_shape"], data.dtype)
         np.add.at(whole, (np.repeat(np.arange(len(whole)), np.diff(starts)), columns), data)
@@ -194,14 +194,14 @@ _NAMES: Mapping[tuple[str, str], Callable] = MappingProxyType({
     ("builtins", "list"): _mapping,
     ("_codecs", "encode"): _bytes,
 })  # fmt: skip
-"""By module and name in a pickle what stands for it here."""
+"""Stand-ins by module and name in a pickle."""
 
 
 class _Reader(pickle.Unpickler):
-    """Reads numbers; it knows no other names than theirs."""
+    """Unpickler that resolves the names in ``_NAMES`` only."""
 
     @override
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if (module_name, global_name) not in _NAMES:
-            raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")
+            raise pickle.UnpicklingError(f"it refers to {module_name}.{global_name}")
         return _NAMES[module_name, global_name]

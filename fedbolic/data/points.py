@@ -1,4 +1,4 @@
-"""Points of the Poincare disc as the data of a federation: published embeddings, or generated."""
+"""Federated data of labelled points in the Poincare ball: embeddings from files, or generated."""
 
 import math
 import zipfile
@@ -26,19 +26,19 @@ Holdout: TypeAlias = Literal["drawn", "official"]
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 _MAX_DRAWS = 1000
-"""Labellings of generated points before giving up on two large classes."""
+"""Maximum number of random geodesics tried for two classes that are large enough."""
 
 
 @dataclass(frozen=True)
 class ClassRuns(Partition):
-    """Every class cut into runs of equal length, one for each client, after one shuffle of all.
+    """Equal runs of every class, one per client, after all examples are shuffled once.
 
-    The last clients get fewer of a small class, or ``None``.
+    The last clients get fewer examples of a small class, or no examples of it.
 
     Args:
         num_clients: Number of clients, at least 1.
-        legacy: If given, the shuffle is that of NumPy's old generator, seeded with this times the
-            run's seed: 3 is what the experiments of FedHull's authors used.
+        legacy: If given, shuffle with NumPy's legacy generator, seeded with ``legacy`` times the
+            run's seed; at least 0. The experiments of FedHull's authors used 3.
 
     Example:
         >>> labels = torch.tensor([0, 0, 0, 0, 1, 1])
@@ -59,7 +59,7 @@ class ClassRuns(Partition):
         if self.legacy is None:
             order = torch.randperm(len(labels), generator=rng.generator())
         else:
-            old = np.random.RandomState(self.legacy * rng.seed)  # theirs
+            old = np.random.RandomState(self.legacy * rng.seed)  # as in the authors' code
             order = torch.from_numpy(old.permutation(len(labels)))
         parts: list[list[Tensor]] = [[] for _ in range(self.num_clients)]
         for label in labels.unique():
@@ -72,29 +72,29 @@ class ClassRuns(Partition):
 
 @dataclass(frozen=True)
 class Points(Source):
-    """Labelled points of the Poincare ball, read from a file, split and dealt to clients.
+    """Labelled points of the Poincare ball, read from a file and split among clients.
 
-    The file is an ``.npz`` of ``x_train, y_train, x_test, y_test``; labels are integers from 0, of
-    any type. Points stay float64: they lie near a boundary. The two parts of an embedding need not
-    be alike: where labels helped to place the training points and not the test points, a test set
-    that is drawn from both is easier than the file's own.
+    The file is an ``.npz`` with ``x_train``, ``y_train``, ``x_test`` and ``y_test``; labels are
+    integers from 0, of any dtype. Points stay float64 because they may lie near the boundary. The
+    two parts of an embedding need not be identically distributed: if labels were used to place the
+    training points only, a test set drawn from both parts is easier than the file's own.
 
     Args:
-        path: The file; a relative path is taken from the data folder if there is one, else from
-            the working folder.
-        partition: How the training points are dealt.
-        test_rate: Share of all points that the server is tested on, in (0, 1), rounded up; of no
-            effect with ``official``.
-        split: If given, the seed of scikit-learn's ``train_test_split``, whatever the run's; else
-            the split follows the run.
-        client_test_rate: Share of its points that a client is tested on, in [0, 1).
+        path: The file. A relative path is looked up in ``root`` if that is given, otherwise in the
+            folders of ``FEDBOLIC_DATA`` and then in the working directory.
+        partition: Partition of the training points among clients.
+        test_rate: Fraction of all points held out as the server's test set, in (0, 1), rounded up;
+            ignored if ``holdout`` is ``official``.
+        split: Seed of scikit-learn's ``train_test_split``, independent of the run's seed. By
+            default it is derived from the run's seed.
+        client_test_rate: Fraction of a client's points held out for testing, in [0, 1).
         c: Minus the curvature, above 0.
-        root: Folder to read from; without it, that of the variable FEDBOLIC_DATA.
-        holdout: The server's test set: ``drawn`` from both parts of the file, joined in this order,
+        root: Folder to read from; by default the one named by the variable FEDBOLIC_DATA.
+        holdout: The server's test set: ``drawn`` from both parts of the file, training part first,
             as FedHull's authors do, or the file's own test part (``official``).
 
     Raises:
-        ValueError: If a value is out of range, or there is a seed of a split that is not drawn.
+        ValueError: If a value is out of range, or ``split`` is given with an official holdout.
     """
 
     path: Path
@@ -113,7 +113,7 @@ class Points(Source):
         if self.holdout == "official" and self.split is not None:
             raise ValueError(
                 f"split is {self.split}, but the official holdout is not drawn: leave split out, "
-                "or take holdout='drawn'"
+                "or use holdout='drawn'"
             )
 
     @override
@@ -123,7 +123,7 @@ class Points(Source):
         Poincare(self.c).require(x)
         if self.holdout == "official":
             if num_train in (0, len(y)):
-                raise ValueError(f"{path} has an empty part: take holdout='drawn'")
+                raise ValueError(f"{path} has an empty part: use holdout='drawn'")
             split = _Split(x, y, *torch.arange(len(y)).tensor_split([num_train]))
         else:
             seed = rng.at("holdout").number() % 2**32 if self.split is None else self.split
@@ -133,22 +133,24 @@ class Points(Source):
 
 @dataclass(frozen=True)
 class HalfPlanes(Source):
-    r"""Points uniform in a hyperbolic disc, labelled by the side of a random geodesic.
+    r"""Uniform points of a hyperbolic disc, labelled by their side of a random geodesic.
 
     .. math:: \tau = 2 s \operatorname{arsinh}(\sqrt\eta \sinh(R_H / 2 s)), \quad \eta \sim U(0, 1)
 
-    The geodesic passes through a point at ``offset`` of the disc's radius; points nearer to it than
-    ``margin`` are left out. Geodesics that leave a class small are drawn again.
+    Here tau and R_H are hyperbolic distances of a point and of the disc's rim to the origin, and
+    s is 1 / sqrt(c). The geodesic passes through a point at ``offset`` times the disc's radius.
+    Points closer to it than ``margin`` are left out, and it is redrawn until both classes are large
+    enough.
 
     Args:
-        num_points: Drawn before the margin, at least 10.
-        offset: Where the geodesic's point lies, as a share of the radius, in [0, 1): mu.
-        margin: Least hyperbolic distance to the geodesic, at least 0: gamma.
-        radius: Of the disc, in coordinates, above 0 with ``c R^2 < 1``.
-        least: Points that each class must have, at least 1.
-        partition: How the training points are dealt.
-        test_rate: Share of all points that the server is tested on, in (0, 1), rounded up.
-        client_test_rate: Share of its points that a client is tested on, in [0, 1).
+        num_points: Number of points before the margin is applied, at least 10.
+        offset: Position of the geodesic's point, as a fraction of the radius, in [0, 1): mu.
+        margin: Minimum hyperbolic distance to the geodesic, at least 0: gamma.
+        radius: Radius of the disc in coordinates, above 0 with ``c R^2 < 1``.
+        least: Minimum number of points per class, at least 1.
+        partition: Partition of the training points among clients.
+        test_rate: Fraction of all points held out as the server's test set, in (0, 1), rounded up.
+        client_test_rate: Fraction of a client's points held out for testing, in [0, 1).
         c: Minus the curvature, above 0.
 
     References:
@@ -188,7 +190,7 @@ class HalfPlanes(Source):
         return _federate(split, self.partition, self.client_test_rate, rng)
 
     def _label(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The points that are far enough from a geodesic, and their sides of it."""
+        """The points outside the margin of a random geodesic, labelled by their side of it."""
         for _ in range(_MAX_DRAWS):
             turn = 2 * math.pi * torch.rand((), generator=generator, dtype=torch.float64)
             through = self.offset * self.radius * torch.stack([turn.cos(), turn.sin()])
@@ -207,13 +209,13 @@ class HalfPlanes(Source):
 def uniform_points(
     num_points: int, *, radius: float, c: float = 1.0, rng: Rng
 ) -> Float64[Tensor, "n 2"]:
-    """Points of a hyperbolic disc around the origin, uniform by area.
+    """Points distributed uniformly by area in a hyperbolic disc around the origin.
 
     Args:
-        num_points: How many.
-        radius: Of the disc, in coordinates, with ``c R^2 < 1``.
+        num_points: Number of points, at least 0.
+        radius: Radius of the disc in coordinates, above 0 with ``c R^2 < 1``.
         c: Minus the curvature, above 0.
-        rng: The stream.
+        rng: Random stream.
 
     References:
         Prakash et al. (2024), Algorithm 3, arXiv:2308.06895.
@@ -241,17 +243,19 @@ def _find(path: Path, root: Path | None) -> Path:
             return folder / path
     raise FileNotFoundError(
         f"{path} is not in {' or '.join(str(folder.absolute()) for folder in folders)}: give the "
-        "path of an .npz file that is there, or set FEDBOLIC_DATA"
+        "path of an existing .npz file, or set FEDBOLIC_DATA"
     )
 
 
 def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"], int]:
-    """Both parts of a file, joined, and the size of the first."""
+    """Points and labels of both parts of a file, joined, and the size of the training part."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             x_train, y_train, x_test, y_test = (file[name] for name in PARTS)
     except (zipfile.BadZipFile, EOFError, ValueError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged or no .npz of {', '.join(PARTS)}: {error}") from error
+        raise ValueError(
+            f"{path} is damaged or not an .npz of {', '.join(PARTS)}: {error}"
+        ) from error
     x, y = np.concatenate([x_train, x_test]), np.concatenate([y_train, y_test])
     if x.ndim != 2 or y.shape != x.shape[:1] or (y != y.astype(np.int64)).any() or y.min() < 0:
         raise ValueError(
@@ -263,7 +267,7 @@ def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"], in
 
 
 class _Split(NamedTuple):
-    """Points and labels, and the indices of those to deal and of those to hold out."""
+    """Points, labels, and the indices of training points and of the holdout."""
 
     x: Float64[Tensor, "n dim"]
     y: Int64[Tensor, " n"]
@@ -272,8 +276,8 @@ class _Split(NamedTuple):
 
 
 def _drawn(x: Tensor, y: Tensor, test_rate: float, seed: int) -> _Split:
-    """A random share held out."""
-    # only here: it takes a second, and whoever reads other data need not wait for it
+    """Hold out a random share of the points."""
+    # imported here because it takes a second and other data do not need it
     from sklearn.model_selection import train_test_split
 
     train, held = train_test_split(np.arange(len(y)), test_size=test_rate, random_state=seed)
@@ -283,7 +287,7 @@ def _drawn(x: Tensor, y: Tensor, test_rate: float, seed: int) -> _Split:
 def _federate(
     split: _Split, partition: Partition, client_test_rate: float, rng: Rng
 ) -> FederatedData:
-    """The points with the server's share held out and the rest dealt."""
+    """Split the training points among clients, and give the holdout to the server."""
     x, y, train, held = split
     shares = [train[part] for part in partition.split(y[train], rng.at("partition"))]
     splits = []

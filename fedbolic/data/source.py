@@ -7,13 +7,13 @@ from fedbolic.rng import Rng
 
 
 class Source(ABC):
-    """A recipe for federated data: the same source and stream give the same data."""
+    """A recipe for federated data; the same source and stream give the same data."""
 
     @abstractmethod
     def load(self, rng: Rng) -> FederatedData:
-        """The clients with their splits, and the server's own test set if there is one.
+        """Load the clients with their splits, and the server's own test set if there is one.
 
         Raises:
-            FileNotFoundError: If data are not where they should be; the message says where.
-            ValueError: If data are damaged, or cannot be split as asked.
+            FileNotFoundError: If a file is missing; the message names the folders searched.
+            ValueError: If data are damaged, or there are too few examples for the split.
         """

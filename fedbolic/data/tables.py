@@ -1,4 +1,4 @@
-"""Plain tables: published ones by their OpenML number, made ones, and images as rows."""
+"""Tabular data sets: published tables by OpenML id, generated tables, and images as rows."""
 
 import csv
 import io
@@ -25,14 +25,15 @@ PMLB = "https://github.com/EpistasisLab/pmlb/raw/master/datasets"
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a table, and the columns that are taken from it.
+    """File of a table, and its conversion to labelled examples.
 
     Args:
-        file: Gzipped: tab-separated or comma-separated with names on the first line, or ARFF; the
-            last column is what is to be told.
-        two: How it is made two classes: the largest class (of equal ones the first) and the rest;
-            or numbers below their mean and the rest; ``None``: its classes are as they are.
-        rows: Only the first so many; ``None``: all.
+        file: Gzipped file: tab-separated or comma-separated with column names on the first line, or
+            ARFF. The last column is the target.
+        two: Conversion to two classes: ``largest`` separates the largest class (the first one in
+            case of a tie) from the rest, ``mean`` separates targets below their mean from the rest.
+            ``None`` keeps the published classes.
+        rows: Number of rows to use, from the first; ``None`` for all.
     """
 
     file: RemoteFile
@@ -88,16 +89,16 @@ TABLES = {
     1504: _openml("steel-plates-fault.csv.gz", "accc8ddcfc7c682661f633ddacb97ee2"),
     40497: _pmlb("ann_thyroid", "00470eaa6eabed8106f2f0b21d2c8fc5", rows=3772),
 }
-"""Tables by their number at OpenML; those of PMLB are the same examples."""
+"""Tables by OpenML id; files of PMLB contain the same examples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """A table as it was read.
+    """A whole table without a split into training and test parts.
 
     Args:
-        x: Numbers, an example in a row.
-        y: Labels from 0, in ascending order of what stood there.
+        x: Features, one example per row.
+        y: Labels from 0, in ascending order of the published targets.
     """
 
     x: Float64[Tensor, "n d"]
@@ -108,19 +109,19 @@ class Whole:
 class Table(Dataset):
     """A published table of numbers with a class in its last column.
 
-    There is no official test part: it is every fourth example of each class. Files are read from
-    ``pmlb/NAME/NAME.tsv.gz`` and ``openml/NAME/NAME.csv.gz`` (or ``.arff.gz``) in a data folder, or
-    in the cache; those of PMLB are downloaded, those of OpenML are to be put there.
+    There is no official test part: every fourth example of each class is used for testing. Files
+    are read from ``pmlb/NAME/NAME.tsv.gz`` or ``openml/NAME/NAME.csv.gz`` (or ``.arff.gz``) in a
+    data folder or in the cache. Files of PMLB are downloaded; files of OpenML must be placed there.
 
     Args:
-        openml: The table's number at OpenML: 6 is Letters, 182 Satimage; one of :data:`TABLES`.
+        openml: OpenML id of the table, a key of :data:`TABLES`; 6 is Letters, 182 Satimage.
 
     Raises:
-        ValueError: If the number is not known here.
+        ValueError: If the id is not in :data:`TABLES`.
 
     References:
-        Vanschoren et al. (2013), arXiv:1407.7722; Olson et al. (2017), arXiv:1703.00512. Numbers as
-        in Table 4 of Ram and Sinha (2022), arXiv:2112.07157.
+        Vanschoren et al. (2013), arXiv:1407.7722; Olson et al. (2017), arXiv:1703.00512. Ids as in
+        Table 4 of Ram and Sinha (2022), arXiv:2112.07157.
     """
 
     openml: int
@@ -138,7 +139,7 @@ class Table(Dataset):
         return OfficialParts(f"table {self.openml}", x[~test], y[~test], x[test], y[test], num)
 
     def read_all(self, root: Path | None, *, download: bool) -> Whole:
-        """The whole table, its numbers in double precision.
+        """Read the whole table in double precision.
 
         Args:
             root: As for :meth:`read`.
@@ -156,17 +157,17 @@ class Table(Dataset):
         try:
             x = torch.from_numpy(np.array(columns, dtype=np.float64).T[: origin.rows].copy())
         except ValueError as error:
-            raise ValueError(f"{path} holds what is no number: {error}") from error
+            raise ValueError(f"{path} holds a feature that is not a number: {error}") from error
         return Whole(x, _codes(target[: origin.rows], origin.two))
 
 
 def _columns(text: str, name: str) -> list[list[str]]:
-    """The columns of a table, without their names."""
+    """The columns of a table, without the column names."""
     lines = _after_data(text) if name.endswith(".arff.gz") else iter(text.splitlines()[1:])
     rows = csv.reader(lines, delimiter="\t" if name.endswith(".tsv.gz") else ",")
     found = [[cell.strip() for cell in row] for row in rows if row]
     if not found or len({len(row) for row in found}) != 1:
-        raise ValueError(f"{name} is truncated or damaged: its rows are not of one length")
+        raise ValueError(f"{name} is truncated or damaged: its rows differ in length")
     return [list(column) for column in zip(*found, strict=True)]
 
 
@@ -175,12 +176,12 @@ def _after_data(text: str) -> Iterator[str]:
     for line in lines:
         if line.strip().lower() == "@data":
             break
-    rows = (line.strip().rstrip(",") for line in lines)  # some end in a comma
+    rows = (line.strip().rstrip(",") for line in lines)  # some lines end in a comma
     return (row for row in rows if row and not row.startswith("%"))
 
 
 def _codes(target: list[str], two: Two) -> Int64[Tensor, " n"]:
-    """Labels from 0."""
+    """Convert targets to integer labels from 0."""
     if two == "mean":
         values = np.array(target, dtype=np.float64)
         return torch.from_numpy((values >= values.mean()).astype(np.int64))
@@ -194,7 +195,7 @@ def _codes(target: list[str], two: Two) -> Int64[Tensor, " n"]:
 
 
 def _fourths(y: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Every fourth example of each class."""
+    """Mask of every fourth example of each class."""
     found = torch.zeros(len(y), dtype=torch.bool)
     for label in y.unique():
         found[(y == label).nonzero().flatten()[3::4]] = True
@@ -203,19 +204,22 @@ def _fourths(y: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
 
 @dataclass(frozen=True)
 class Synthetic(Dataset):
-    """Made classes of several clusters, drawn at the corners of a cube and not linearly separable.
+    """Generated classes of several Gaussian clusters at the corners of a hypercube.
+
+    The classes are not linearly separable.
 
     Args:
-        num_train: Training examples.
-        num_test: Test examples, of the same draw.
-        num_features: All of them informative.
-        num_classes: At least 2.
-        num_clusters: Of each class.
-        separation: Half the side of the cube.
-        draw: Which one, from 0: a data set of its own for each.
+        num_train: Number of training examples, at least 1.
+        num_test: Number of test examples from the same distribution, at least 0.
+        num_features: Number of features, all informative; at least the base-2 logarithm of the
+            total number of clusters.
+        num_classes: Number of classes, at least 2.
+        num_clusters: Number of clusters per class, at least 1.
+        separation: Half the side of the hypercube, above 0.
+        draw: Seed of the generator, from 0, independent of the run's seed.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a value is out of range.
 
     References:
         Ram and Sinha (2022), Appendix D.2, arXiv:2112.07157; Guyon (2003), Design of experiments
@@ -249,7 +253,7 @@ class Synthetic(Dataset):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
-        # only here: it takes a second, and whoever reads other data need not wait for it
+        # imported here because it takes a second and other data sets do not need it
         from sklearn.datasets import make_classification
 
         x, y = make_classification(
@@ -269,14 +273,16 @@ class Synthetic(Dataset):
 
 @dataclass(frozen=True)
 class Rows(Dataset):
-    """The images of a data set as rows of whole numbers, their channels added up.
+    """Images of a data set flattened to rows of integers, summed over their channels.
 
     Args:
-        images: Of bytes.
-        classes: Only these, renamed 0, 1, ... in this order; ``None``: all.
+        images: Data set of uint8 images.
+        classes: Classes to keep, at least two, relabelled 0, 1, ... in this order; ``None`` for
+            all.
 
     Raises:
-        ValueError: If classes are named twice, or, when read, the images are not of bytes.
+        ValueError: If ``classes`` repeats a class or has fewer than two; when read, if the images
+            are not uint8.
     """
 
     images: Dataset
@@ -291,7 +297,7 @@ class Rows(Dataset):
         parts = self.images.read(root, download=download)
         if parts.x_train.dtype != torch.uint8:
             raise ValueError(
-                f"{parts.name} holds {parts.x_train.dtype}: images of bytes are needed"
+                f"{parts.name} holds {parts.x_train.dtype}, but uint8 images are needed"
             )
         train = self._rows(parts.x_train, parts.y_train)
         test = self._rows(parts.x_test, parts.y_test)

@@ -13,7 +13,7 @@ from fedbolic.rng import Rng
 
 
 class Channel(ABC):
-    """A change to every update at its client, and its counterpart to the total at the server."""
+    """Transformation of every update at its client, and of the aggregated update at the server."""
 
     @property
     def needs_additive(self) -> bool:
@@ -22,23 +22,23 @@ class Channel(ABC):
 
     @abstractmethod
     def send(self, update: Update, client: Client, rng: Rng) -> Update:
-        """The update that leaves the client; ``rng`` is the client's own stream."""
+        """Update that leaves the client; ``rng`` is the random stream of this client."""
 
     def receive(self, total: AggregatedUpdate) -> AggregatedUpdate:
-        """The aggregated update that the server uses; by default unchanged."""
+        """Aggregated update that the server uses; by default unchanged."""
         return total
 
 
 @dataclass(frozen=True)
 class Clip(Channel):
-    r"""Updates no longer than ``bound``: a longer one is scaled down to it.
+    r"""Clipping of updates to a Euclidean norm of at most ``bound``.
 
     .. math:: u \mapsto u \min(1, b / \|u\|)
 
     Args:
         bound: Largest Euclidean norm over all tensors of ``part`` together.
-        part: The part of the payload that is measured and scaled; other parts, such as buffers,
-            pass as they are.
+        part: Part of the payload to measure and scale; other parts, such as buffers, stay
+            unchanged.
 
     Raises:
         ValueError: If ``bound`` is not positive, or (from ``send``) the payload has no such part.
@@ -57,7 +57,7 @@ class Clip(Channel):
     def send(self, update: Update, client: Client, rng: Rng) -> Update:
         if self.part not in update.payload:
             raise ValueError(
-                f"Clip scales the part {self.part!r} of a payload, and this one has "
+                f"Clip scales the part {self.part!r} of a payload, but this payload has only "
                 f"{sorted(update.payload)}: set channels.part to one of them"
             )
         part = {self.part: update.payload[self.part]}

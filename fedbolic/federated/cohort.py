@@ -12,10 +12,10 @@ from fedbolic.rng import Rng
 
 @dataclass(frozen=True)
 class Cohort:
-    """A uniform sample of the clients without replacement, drawn anew for every round.
+    """Uniform sample of the clients without replacement, independent in every exchange.
 
     Args:
-        rate: Share of the clients, in (0, 1], rounded up.
+        rate: Fraction of the clients, in (0, 1]; their number is rounded up.
 
     Raises:
         ValueError: If ``rate`` is outside (0, 1].
@@ -28,7 +28,7 @@ class Cohort:
         check.rate(rate=self.rate)
 
     def sample(self, ids: Sequence[int], rng: Rng) -> tuple[int, ...]:
-        """The ids of those who take part, ascending."""
+        """Ids of the sampled clients, ascending."""
         # 0.1 * 30 is 3, not 3.0000000000000004
         count = max(1, math.ceil(self.rate * len(ids) - 1e-9))
         chosen = torch.randperm(len(ids), generator=rng.generator())[:count]

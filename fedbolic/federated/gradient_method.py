@@ -1,4 +1,4 @@
-"""Methods that train by gradient steps, given in parts so that an engine may batch clients."""
+"""Methods that train by gradient steps, in separate parts so that an engine can batch clients."""
 
 import dataclasses
 import functools
@@ -30,10 +30,10 @@ class LocalTraining:
 
     Args:
         epochs: Passes over the training data, at least 1.
-        batch_size: Examples of a step, at least 1; ``None`` for the whole client at once.
-        repeats: Steps on each batch before the next, at least 1.
-        clip_norm: Largest norm of a step's gradient over all parameters, above 0: a longer
-            gradient is scaled to it. ``None`` for no bound.
+        batch_size: Examples per step, at least 1; ``None`` for all examples of the client.
+        repeats: Consecutive steps on each batch, at least 1.
+        clip_norm: Largest norm of a step's gradient over all parameters, above 0; longer gradients
+            are scaled down to it. ``None`` for no bound.
 
     Raises:
         ValueError: If a count is below 1, or ``clip_norm`` is not positive.
@@ -54,10 +54,10 @@ class LocalTraining:
     def order(
         self, size: int, rng: Rng
     ) -> tuple[Int[Tensor, "steps batch"], Int[Tensor, " steps"]]:
-        """The positions of every batch of a round, and how many there are in each.
+        """Positions of the examples of every batch of a round, and the length of every batch.
 
-        Each epoch is a new permutation. Its last batch is short if the batch size does not divide
-        ``size``; what is missing in its row is filled up with position 0.
+        Each epoch is a new permutation. The last batch of an epoch is short if the batch size does
+        not divide ``size``; its row is padded with position 0.
         """
         generator = rng.at("order").generator()
         batch_size = max(1, min(self.batch_size or size, size))
@@ -94,8 +94,8 @@ class BatchPlan:
     """Batches and random draws of one client's round, fixed before the first step.
 
     Args:
-        positions: Of the examples of every step; short batches are filled up with position 0.
-        lengths: How many in a row of ``positions`` count.
+        positions: Positions of the examples of every step; position 0 pads short batches.
+        lengths: Number of valid positions in each row of ``positions``.
         draws: Random numbers, with a leading axis of steps.
     """
 
@@ -107,35 +107,37 @@ class BatchPlan:
 class GradientMethod(Method):
     """A method whose clients take gradient steps on batches of their examples.
 
-    ``local_update`` below is the definition; an engine may do the same for many clients at once
-    from the parts, and must reach the same result up to rounding. ``local`` is what changes while a
-    client works: ``parameters``, ``buffers``, the optimiser's state, counters. ``context`` is what
-    does not: ``shared`` by all clients of a round, or a client's ``own``. Both are nested dicts of
-    tensors, with the same keys and shapes for all clients of the same architecture.
+    ``local_update`` defines the local work of one client. An engine may run the separate parts for
+    many clients at once, and must reach the same result up to rounding. ``local`` holds everything
+    that changes during local work: ``parameters``, ``buffers``, the optimiser's state, counters.
+    ``context`` holds everything that stays constant: ``shared`` by all clients of a round, or a
+    client's ``own``. Both are nested dicts of tensors, with the same keys and shapes for all
+    clients of the same architecture.
     """
 
     local: LocalTraining
 
     @abstractmethod
     def model(self, meta: Meta) -> Model:
-        """The architecture that is trained; the same object for the same ``meta``."""
+        """Architecture to train; the same object for the same ``meta``."""
 
     @abstractmethod
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         """``(local, context)`` before the first step.
 
-        They may lie in the storage of what is given: whoever makes steps copies ``local`` first.
+        Both may share storage with the arguments, so the caller copies ``local`` before it takes
+        steps.
         """
 
     def examples(self, client: Client) -> Split:
-        """Examples that the steps of a client use; by default all tensors of its training split."""
+        """Examples for the local steps of a client; by default its whole training split."""
         return client.train
 
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
         """All randomness of one client's round, with a leading axis of steps; by default empty.
 
-        What belongs to single examples has a second axis of ``batch_size``; a short batch uses its
-        beginning.
+        Draws for single examples have a second axis of ``batch_size``; a short batch uses the
+        leading entries.
         """
         del num_steps, batch_size, generator
         return {}
@@ -144,10 +146,10 @@ class GradientMethod(Method):
     def loss(
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
-        """The loss of every example of a batch, and the buffers after it.
+        """Loss of every example of a batch, and the buffers after it.
 
-        ``batch`` holds the examples, ``mask`` (which of them count), ``visit`` (which repeat of the
-        batch this is) and the step's draws. Whoever calls masks and averages.
+        ``batch`` holds the examples, ``mask`` (the valid examples), ``visit`` (the repeat of the
+        batch, from 0) and the draws of this step. The caller masks and averages the losses.
         """
 
     def stacked_loss(
@@ -160,20 +162,20 @@ class GradientMethod(Method):
         *,
         axes: tuple[Tree, Tree],
     ) -> tuple[Tensor, Params]:
-        """:meth:`loss` of many clients at once: everything has a leading axis of clients.
+        """Batched :meth:`loss`: arguments and results have a leading axis of clients.
 
-        By default ``vmap`` finds it; a method that knows a better joint form gives its own. Losses
-        and buffers of a client may depend on this client alone. Beside the buffers may stand the
-        counts of a :class:`~fedbolic.nn.clamped.Counter`.
+        By default ``vmap`` derives it from :meth:`loss`; a method with a faster joint form
+        overrides it. The losses and buffers of a client must depend on that client alone. The
+        returned buffers may include the counts of a :class:`~fedbolic.nn.clamped.Counter`.
 
         Args:
-            model: Of all.
-            parameters: Side by side.
-            buffers: Side by side.
-            batch: As for ``loss``; examples beyond a client's own are not in its ``mask``.
-            context: As ``start`` gave it.
-            axes: Of ``batch`` and of ``context``, leaf by leaf: 0, or none where all clients have
-                the same.
+            model: Common architecture of the clients.
+            parameters: Stacked parameters.
+            buffers: Stacked buffers.
+            batch: Stacked batch of :meth:`loss`; ``mask`` excludes the padding of smaller clients.
+            context: Stacked context of :meth:`start`.
+            axes: Client axes of ``batch`` and of ``context``, leaf by leaf: 0, or ``None`` for a
+                value that all clients share.
         """
 
         def forward(
@@ -185,38 +187,38 @@ class GradientMethod(Method):
 
     @abstractmethod
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        """``local`` after one step, elementwise; it may reuse the storage of ``local``."""
+        """``local`` after one step; the result may reuse the storage of ``local``."""
 
     def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        """:meth:`step` of many clients at once: everything has a leading axis of clients.
+        """Batched :meth:`step`: arguments and result have a leading axis of clients.
 
-        By default ``vmap`` finds it; where :meth:`step` is elementwise in leading axes already, a
-        method may call it as it is.
+        By default ``vmap`` derives it from :meth:`step`. If :meth:`step` itself works with leading
+        axes, a method may override this function by a direct call of :meth:`step`.
 
         Args:
-            local: Side by side.
-            gradients: Side by side.
-            context: As for :meth:`stacked_loss`.
-            axes: Of ``context``, leaf by leaf.
+            local: Stacked ``local``.
+            gradients: Stacked gradients.
+            context: As in :meth:`stacked_loss`.
+            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
         """
         return vmap(self.step, in_dims=(0, 0, axes))(local, gradients, context)
 
     @abstractmethod
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        """The update that leaves the client and the state it keeps, after the last step.
+        """Update that the client sends and client state that it keeps, after the last step.
 
-        Either may lie in the storage of ``local``, as the result of :meth:`step` may.
+        Both may share storage with ``local``, as may the result of :meth:`step`.
         """
 
     @abstractmethod
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        """One logit per class for every example; the largest is the prediction."""
+        """Logits of every example, one per class; the largest is the prediction."""
 
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        """``(local, context)`` whose predictions are scored; ``None`` where there is no model.
+        """``(local, context)`` to score; ``None`` if there is no model.
 
-        By default those of the first step. A method that gives its own :meth:`evaluate` instead is
-        scored client by client.
+        By default those of :meth:`start`. A method that overrides :meth:`evaluate` is scored client
+        by client.
         """
         return self.start(message, client, client_state)
 
@@ -228,7 +230,7 @@ class GradientMethod(Method):
         return {} if held is None else score(self, *held, client)
 
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        """Features of every example, one row each; by default those of the part ``body``."""
+        """Features of every example, one row each; by default the output of the part ``body``."""
         del context
         body, buffers = (tree.part(local[kind], "body.") for kind in ("parameters", "buffers"))
         return model.part("body")(body, buffers, batch["x"])[0]
@@ -272,9 +274,9 @@ class GradientMethod(Method):
     def begin(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Model, Tree, Tree, BatchPlan]:
-        """The model, ``local`` and ``context``, and the plan of one client's round.
+        """Model, ``local``, ``context`` and batch plan of one client's round.
 
-        What ``start`` gives, with seeds of this round wherever the model drops out.
+        ``local`` and ``context`` are those of :meth:`start`, with dropout seeds of this round.
         """
         model = self.model(client.meta)
         local, context = self.start(message, client, client_state)
@@ -283,16 +285,20 @@ class GradientMethod(Method):
         return model, {**local, "buffers": buffers}, context, self.plan(model, client, rng)
 
     def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
-        """The order of a client's examples in one round, and its draws."""
+        """Batches and random draws of one client's round.
+
+        A model that mixes the examples of a batch, as batch norm does, skips batches of one
+        example.
+        """
         positions, lengths = self.local.order(client.size, rng)
-        if model.mixes_examples:  # batch norm has no variance to divide by in a batch of one
+        if model.mixes_examples:  # one example has no variance to divide by
             positions, lengths = positions[lengths > 1], lengths[lengths > 1]
         batch_size = self.local.batch_size or client.size
         draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())
         return BatchPlan(positions, lengths, draws)
 
     def batches(self, client: Client, plan: BatchPlan) -> Iterator[Params]:
-        """The batches of one client's round, in order, with everything that ``loss`` may read."""
+        """Batches of one client's round, in order, with every entry that ``loss`` may read."""
         device = client.no_inputs.device
         positions = plan.positions.to(device)
         draws = {name: draw.to(device) for name, draw in plan.draws.items()}
@@ -317,19 +323,20 @@ class GradientMethod(Method):
         *,
         clamped: Tensor | None = None,
     ) -> tuple[Update, Tree]:
-        """Result of ``finish``, with the training loss among the metrics if there was a step.
+        """Result of ``finish``, with training metrics added if there was a step.
 
-        And with the share of points that ball layers clamped, if the model has such layers.
+        The metrics are the mean training loss, the number of examples and, for a model with ball
+        layers, the fraction of points that these layers clamped.
 
         Args:
-            local: After the last step.
-            client: Whose.
-            context: What ``start`` gave.
-            plan: What was gone over.
-            loss: The sum over all visits of an example.
-            clamped: Points that were clamped, and all points that ball layers took.
+            local: ``local`` after the last step.
+            client: The client that took the steps.
+            context: Context of :meth:`start`.
+            plan: Batch plan of the round.
+            loss: Sum of all losses, each example counted once per visit.
+            clamped: Number of clamped points, and number of all points that ball layers received.
         """
-        local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # stay here
+        local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # never sent
         update, client_state = self.finish(local, client, context)
         if len(plan.lengths):
             mean_loss = float(loss) / int(plan.lengths.sum())
@@ -341,27 +348,27 @@ class GradientMethod(Method):
 
 
 def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
-    """The buffers with other seeds of dropout, by the buffer's name."""
+    """Buffers with new dropout seeds, chosen by buffer name."""
     names = [name for name in buffers if name.rpartition(".")[2] == SEED]
     return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
 
 
-@functools.lru_cache(maxsize=1024)  # clients of one size, and every client again in each round
+@functools.lru_cache(maxsize=1024)  # reused by clients of equal size, in every round
 def _lengths(size: int, batch_size: int, epochs: int, repeats: int) -> Tensor:
     of_epoch = (size - torch.arange(0, size, batch_size)).clamp(max=batch_size)
     return of_epoch.repeat(epochs).repeat_interleave(repeats)
 
 
 def check_losses(losses: Tensor, mask: Tensor) -> None:
-    """Refuse what a method's ``loss`` gave if it is not one number per example of a batch.
+    """Refuse losses that are not one number per example of a batch.
 
     Raises:
-        ValueError: With both shapes.
+        ValueError: If the shape of ``losses`` is not that of ``mask``.
     """
     if losses.shape != mask.shape:
         raise ValueError(
-            f"the loss must give a number per example, {tuple(mask.shape)}, "
-            f"and gave {tuple(losses.shape)}"
+            f"the loss must return one number per example, of shape {tuple(mask.shape)}, "
+            f"got {tuple(losses.shape)}"
         )
 
 
@@ -387,7 +394,7 @@ def counted_loss(
 def differentiate(
     method: GradientMethod, model: Model, local: Tree, batch: Params, context: Tree
 ) -> tuple[Tensor, Params, Params]:
-    """The losses of a batch, the gradients of their mean by name, and the buffers after it."""
+    """Losses of a batch, gradients of their mean by parameter name, and the buffers after it."""
     parameters = {
         name: value if value.requires_grad else value.detach().requires_grad_()
         for name, value in local["parameters"].items()

@@ -1,4 +1,4 @@
-"""The interface of a federated method: a few pure functions around one aggregate."""
+"""Interface of a federated method: pure functions around one aggregated update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,41 +17,43 @@ CohortKind = Literal["sample", "same", "all"]
 
 
 class Method(ABC):
-    """A federated method. Every function is pure: same arguments, same results, nothing touched.
+    """A federated method: pure functions for the server and for its clients.
 
-    State, message, payload and memory are trees: nested dicts of tensors, numbers and strings. An
+    A pure function returns the same result for the same arguments and modifies none of them. State,
+    message, payload and client state are trees: nested dicts of tensors, numbers and strings. An
     implementation is a frozen dataclass that holds hyper-parameters only.
     """
 
     rounds: int = 1
-    """How many rounds a run lasts."""
+    """Number of rounds of a run."""
 
     @property
     @abstractmethod
     def aggregator(self) -> Aggregator:
-        """Aggregator of the payloads of a round."""
+        """Aggregator of the client updates of an exchange."""
 
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        """The server's state before the first round."""
+        """Initial server state."""
 
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
-        """The state of :meth:`init` once the server knows its clients; by default the same.
+        """Initial server state that takes the clients' sizes into account; by default unchanged.
 
         Args:
-            server_state: The server's.
-            sizes: Number of labelled training examples of every client, by id. Clients do not get
-                to know them but by what this puts into the state.
+            server_state: Result of :meth:`init`.
+            sizes: Number of labelled training examples of every client, by id. Clients do not learn
+                these numbers unless this function puts them into the state.
         """
         del sizes
         return server_state
 
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        """The message that goes down to one client; by default the state.
+        """Message from the server to one client; by default the server state.
 
         Args:
-            server_state: The server's.
-            client_id: To whom; :data:`~fedbolic.data.client.HOLDOUT` for the server's test set.
+            server_state: Current server state.
+            client_id: Id of the recipient; :data:`~fedbolic.data.client.HOLDOUT` for the server's
+                own test set.
         """
         del client_id
         return server_state
@@ -60,26 +62,27 @@ class Method(ABC):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        """The work of one client: what it sends up, and what it keeps for its next turn.
+        """Local work of one client: the update that it sends and the client state that it keeps.
 
         Args:
-            message: What :meth:`broadcast` sent.
+            message: Result of :meth:`broadcast` for this client.
             client: The client with its data.
-            client_state: What it kept from its last turn; empty the first time.
-            rng: The client's own random stream of this exchange.
+            client_state: State that the client kept from its previous turn; empty the first time.
+            rng: Random stream of this client in this exchange.
         """
 
     def template(self, message: Tree) -> Tree | None:
-        """Tree of the names, shapes and dtypes that a payload must have; ``None`` if they may vary.
+        """Tree with the names, shapes and dtypes of a valid payload; ``None`` if they may vary.
 
-        An update of another form is refused, so it also declares all that leaves a client.
+        An update of any other form is rejected, so the template declares everything that a payload
+        may hold.
         """
         del message
         return None
 
     @abstractmethod
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        """The server's next state."""
+        """Next server state, from the aggregated update of an exchange."""
 
     @abstractmethod
     def evaluate(
@@ -87,56 +90,57 @@ class Method(ABC):
     ) -> dict[str, float]:
         """Scores of a client on its own data, by names such as ``test/accuracy``.
 
-        ``<split>/examples`` gives the weight of that split's scores in a mean over clients. A
-        method without a global model returns nothing for the server's test set.
+        ``<split>/examples`` is the weight of the scores of that split in a mean over clients. A
+        method without a global model returns no scores for the server's test set.
         """
 
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        """Pictures of what was learned, by names that can name a file; by default empty.
+        """Figures of the trained model, by names that are valid in file names; by default empty.
 
-        Asked for once, after the last round, without gradients; saved beside the metrics.
+        Called once, after the last round and without gradients. A run saves the figures next to its
+        metrics.
 
         Args:
-            server_state: The server's, after the last round.
-            data: On the device and in the dtype of the run.
+            server_state: Server state after the last round.
+            data: Federated data, on the device and in the dtype of the run.
         """
         del server_state, data
         return {}
 
     def phase(self, server_state: Tree) -> "Method":
-        """The method of the next exchange; by default this one.
+        """Method of the next exchange; by default this method.
 
-        A protocol of several exchanges gives another method for each, all over one state. A client
-        finds the phase by the message it got: asked with one that a phase broadcasts, this gives
-        that phase.
+        A protocol with several exchanges returns a different method for each of them; all share one
+        server state. A client finds its phase in the same way, from the message that it received:
+        for a message that a phase broadcasts, this function returns that phase.
         """
         del server_state
         return self
 
     @property
     def cohort(self) -> CohortKind:
-        """Clients that take part: a sample, those who answered the last exchange, or all."""
+        """Clients of the exchange: a sample, those who answered the previous exchange, or all."""
         return "sample"
 
     @property
     def evaluates(self) -> bool:
-        """True if a round ends, and is counted and recorded, with this exchange."""
+        """True if this exchange ends a round, which is then counted, scored and recorded."""
         return True
 
     def check_deployed(self) -> None:
-        """Refuse settings that are safe in a simulation and not where every client is a node.
+        """Refuse settings that are safe in a simulation but not if every client is a node.
 
-        There the server may lie, so nothing that protects a client may follow from what it says.
-        By default no setting is refused.
+        The server of a deployment may lie, so the protection of a client must not depend on
+        anything that the server says. By default no setting is refused.
 
         Raises:
-            ValueError: Saying what to set.
+            ValueError: If a setting is unsafe in a deployment.
         """
         return
 
 
 class Phase(Method):
-    """One exchange of a method of several: the state is the method's, and so are the scores."""
+    """One exchange of a method that needs several; the method holds the state and the scores."""
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -15,43 +15,44 @@ from fedbolic.nn.model import Model
 from fedbolic.types import Params, Tree
 
 SharingKind = Literal["shared", "personal", "fixed"]
-"""Shared: averaged over clients. Personal: trained, never sent. Fixed: never trained."""
+"""Shared: aggregated over clients. Personal: trained, never sent. Fixed: never trained."""
 
 Sharing = dict[str, SharingKind]
-"""From shell patterns over parameter and buffer names to a kind; the first match decides."""
+"""Kinds by shell pattern over parameter and buffer names; the first matching pattern decides."""
 
 MOST_NAMED = 12
-"""Names that an error lists at most."""
+"""Largest number of names that an error message lists."""
 
 
 def check_sharing(sharing: Mapping[str, str]) -> None:
-    """Refuse an empty table, an unknown kind, or a table by which nothing is trained.
+    """Refuse an empty table, an unknown kind, or a table that trains no parameter.
 
     Raises:
-        ValueError: Naming the pattern and what came.
+        ValueError: If the table is empty, a kind is unknown, or every row is ``fixed``.
     """
     if not sharing:
-        raise ValueError('sharing has no row: {"*": "shared"} shares every parameter')
+        raise ValueError('sharing has no row: use {"*": "shared"} to share every parameter')
     for pattern, kind in sharing.items():
         if kind not in ("shared", "personal", "fixed"):
             raise ValueError(
                 f"sharing of {pattern!r} must be shared, personal or fixed, got {kind!r}"
             )
     if set(sharing.values()) == {"fixed"}:
-        raise ValueError("sharing fixes every parameter: one must be shared or personal")
+        raise ValueError("sharing fixes every parameter: at least one must be shared or personal")
 
 
 def check_patterns(sharing: Mapping[str, SharingKind], names: Iterable[str]) -> None:
-    """Refuse a row that decides nothing: without it the same method is trained.
+    """Refuse a row that has no effect.
 
-    The row ``"*"`` may find all names taken: it catches what a larger network would have.
+    The row ``"*"`` is an exception: every name may already match an earlier row, because ``"*"``
+    covers the names that a larger network would have.
 
     Args:
-        sharing: The table.
-        names: Of all parameters and buffers.
+        sharing: The sharing table.
+        names: Names of all parameters and buffers.
 
     Raises:
-        ValueError: Naming the pattern, and names that are near it or the row that takes its names.
+        ValueError: If a row matches no name, or only names that earlier rows match.
 
     Example:
         >>> check_patterns({"head.*": "personal", "*": "shared"}, ["body.weight", "head.weight"])
@@ -67,14 +68,14 @@ def check_patterns(sharing: Mapping[str, SharingKind], names: Iterable[str]) -> 
         if not free and pattern != "*":
             before = deciding[matched[0]]
             raise ValueError(
-                f"sharing of {pattern!r} decides nothing, as {before!r} stands above it and takes "
-                f"{matched[0]!r}: put the narrower pattern first"
+                f"sharing of {pattern!r} has no effect: the earlier row {before!r} already matches "
+                f"{matched[0]!r}; put the narrower pattern first"
             )
         deciding |= dict.fromkeys(free, pattern)
 
 
 def _near(pattern: str, names: Sequence[str]) -> str:
-    """The names, and patterns over them, that may have been meant."""
+    """Names and patterns that may have been meant, as a hint for an error message."""
     parts = [name.split(".") for name in names]
     groups = {".".join(path[:i]) + ".*" for path in parts for i in range(1, len(path))}
     ends = {"*." + path[-1] for path in parts}
@@ -85,7 +86,7 @@ def _near(pattern: str, names: Sequence[str]) -> str:
 
 
 def kinds(sharing: Mapping[str, SharingKind], names: Iterable[str]) -> dict[str, SharingKind]:
-    """The kind of every name.
+    """Kind of every name.
 
     Raises:
         ValueError: If a name matches no pattern.
@@ -110,18 +111,18 @@ def _kind(rows: tuple[tuple[str, SharingKind], ...], name: str) -> SharingKind:
 
 
 def select_kind(values: Params, sharing: Mapping[str, SharingKind], kind: SharingKind) -> Params:
-    """The values whose names are of ``kind``."""
+    """Values with names of one kind."""
     table = kinds(sharing, values)
     return {name: value for name, value in values.items() if table[name] == kind}
 
 
 @dataclass(frozen=True, eq=False)
 class Assembly:
-    """The values a client starts a round with, put together from what it got and what it kept.
+    """Values with which a client starts a round: those it received and those it kept.
 
     Args:
         trained: Shared and personal parameters.
-        fixed: Parameters that stay as they were initialised.
+        fixed: Parameters that keep their initial values.
         buffers: All buffers.
     """
 
@@ -137,18 +138,18 @@ def assemble(
     client_state: Tree,
     client: Client,
 ) -> Assembly:
-    """Shared values from the message, personal ones from memory, the rest from the common seed.
+    """Combine shared values of the message, personal values of the client state and initial values.
 
-    Values that are never sent are initialised at the client from the seed in the message, so all
-    clients begin alike and no byte is spent on them.
+    A client initialises values that are never sent from the seed in the message. All clients
+    therefore start with the same values, and these values cost no communication.
 
     Args:
-        model: The architecture.
-        sharing: The table.
-        message: ``parameters`` and ``buffers`` that are shared, and the ``seed``.
-        client_state: ``parameters`` and ``buffers`` that are personal; they are not there the first
-            time, nor in the memory of another method whose model is tuned.
-        client: Whose data say the device and dtype to work in.
+        model: Architecture.
+        sharing: The sharing table.
+        message: Shared ``parameters`` and ``buffers``, and the ``seed``.
+        client_state: Personal ``parameters`` and ``buffers``. They are missing the first time, and
+            in the client state of another method whose model is fine-tuned.
+        client: The client; its data determine the device and dtype.
     """
     personal = {kind: client_state.get(kind, {}) for kind in ("parameters", "buffers")}
     inputs = client.no_inputs
@@ -163,7 +164,7 @@ def assemble(
     )
 
 
-@functools.lru_cache(maxsize=4)  # the clients of a round ask for the same values one after another
+@functools.lru_cache(maxsize=4)  # the clients of a round need the same values one after another
 def _initial(
     model: Model, seed: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Params, Params]:

@@ -1,4 +1,4 @@
-"""The rounds of a federated run: cohort, engine, channels, aggregator, server, evaluation."""
+"""The trainer: runs the rounds of a federated method and scores them."""
 
 import dataclasses
 import itertools
@@ -27,15 +27,15 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True, eq=False)
 class TrainerState:
-    """State of a run between two exchanges: all that a checkpoint holds.
+    """State of a run between two exchanges: everything that a checkpoint holds.
 
     Args:
-        server_state: The server's.
-        client_states: Client state by id, in memory or on disk.
-        round: Rounds ended.
-        exchange: Exchanges ended since.
-        answered: Who delivered in the last of them.
-        counters: Counts of the round so far, such as bytes.
+        server_state: State of the server.
+        client_states: Client states by id, in memory or on disk.
+        round: Number of completed rounds.
+        exchange: Number of completed exchanges in the current round.
+        answered: Ids of the clients that delivered an update in the latest of these exchanges.
+        counters: Counts of the current round so far, such as bytes.
     """
 
     server_state: Tree
@@ -46,25 +46,25 @@ class TrainerState:
     counters: dict[str, float] = field(default_factory=dict)
 
     def checkpoint(self) -> dict[str, Any]:
-        """The position as nested dicts and lists, to be saved."""
+        """The state as nested dicts and lists, ready to be saved."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return fields | {"answered": list(self.answered)}
 
     @classmethod
     def restore(cls, checkpoint: dict[str, Any]) -> "TrainerState":
-        """The state that a checkpoint holds."""
+        """State that a checkpoint holds."""
         return cls(**{**checkpoint, "answered": tuple(checkpoint["answered"])})
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """Runs the exchanges of a method; it holds no method's code and writes nothing.
+    """Runs the exchanges of a method, and yields states and metrics; it writes no files.
 
     Args:
-        engine: How clients are looped.
-        cohort: Who takes part in an exchange that asks for a sample.
-        channels: What happens to updates on the wire, in the order of sending.
-        evaluation: When and how the run is scored.
+        engine: Executes the clients of an exchange.
+        cohort: Samples the clients of an exchange that asks for a sample.
+        channels: Transformations of updates on the wire, in the order of sending.
+        evaluation: Times and kinds of scores.
 
     Example:
         >>> from fedbolic.federated import Trainer
@@ -82,16 +82,16 @@ class Trainer:
     evaluation: Evaluation = Evaluation()
 
     def begin(self, method: Method, data: FederatedData, rng: Rng) -> TrainerState:
-        """The position before the first round.
+        """Initial state of a run.
 
         Args:
-            method: What is trained.
-            data: Where; on the device and in the dtype to work in.
-            rng: The run's stream.
+            method: Method to train.
+            data: Federated data, on the device and in the dtype to work in.
+            rng: Random stream of the run.
 
         Raises:
-            ValueError: If a channel does not fit the first aggregator, the method the data, or the
-                engine the clients.
+            ValueError: If a channel does not fit the first aggregator, the method does not fit the
+                data or a deployment, or the engine does not fit the clients.
         """
         self.engine.check(data.clients)
         if isinstance(self.engine, Remote):
@@ -105,13 +105,15 @@ class Trainer:
     def settle(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
     ) -> tuple["Trainer", dict[str, float]]:
-        """The trainer with the engine that ``Auto`` chooses, and seconds by engine; else itself.
+        """Trainer with the engine that ``Auto`` chooses, and measured seconds by engine.
+
+        For any other engine, this trainer and an empty dict.
 
         Args:
-            method: What is trained.
-            data: Where.
-            rng: The run's stream.
-            state: Where it begins.
+            method: Method to train.
+            data: Federated data, as in :meth:`begin`.
+            rng: Random stream of the run.
+            state: State from which the run starts or continues.
         """
         if not isinstance(self.engine, Auto):
             return self, {}
@@ -125,19 +127,20 @@ class Trainer:
     def run(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState | None = None
     ) -> Generator[tuple[TrainerState, list[Row]], None, None]:
-        """The position after every exchange that is left, and what was measured in it.
+        """Yield the state after each remaining exchange, with the metrics of that exchange.
 
         Args:
-            method: What is trained.
-            data: Where; on the device and in the dtype to work in.
-            rng: The run's stream: every exchange, client and purpose has its own below it.
-            state: Where to go on; ``None`` to begin.
+            method: Method to train.
+            data: Federated data, on the device and in the dtype to work in.
+            rng: Random stream of the run; every exchange, client and purpose has its own substream.
+            state: State to continue from; ``None`` to start a new run.
 
         Raises:
-            RunStoppedError: If no client of an exchange delivers, a channel does not fit what they
-                deliver, the server's state would not be finite, or the engine cannot work.
-            ValueError: If a channel does not fit the aggregator of an exchange, or the engine the
-                clients.
+            RunStoppedError: If no client of an exchange delivers a usable update, a channel does
+                not fit an update, the next server state would not be finite, or the engine cannot
+                work.
+            ValueError: If a channel does not fit the aggregator of an exchange, or the engine does
+                not fit the clients.
         """
         if state is None:
             state = self.begin(method, data, rng)
@@ -164,7 +167,7 @@ class Trainer:
     def _exchange(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
     ) -> tuple[TrainerState, list[Row]]:
-        """One exchange: broadcast, local work, aggregation, the server's step; then the scores."""
+        """One exchange: broadcast, local work, aggregation, server update; then the scores."""
         phase = method.phase(state.server_state)
         self._check(phase)
         current = state.round + 1
@@ -177,7 +180,7 @@ class Trainer:
         update_filter = UpdateFilter(phase, messages, channels, stream)
         try:
             total = _aggregate(phase, update_filter.usable(results))
-        except ValueError as error:  # nothing usable came, or a channel does not fit the payload
+        except ValueError as error:  # no update is usable, or a channel does not fit the payload
             raise RunStoppedError(f"round {current}: {error}") from error
         for channel in reversed(self.channels):
             total = channel.receive(total)
@@ -218,7 +221,7 @@ class Trainer:
 
 
 def _states_of(cohort: Sequence[Client], states: Mapping[int, Tree]) -> dict[int, Tree]:
-    """The states of a cohort, each read once."""
+    """Client states of a cohort, each read once."""
     return {client.id: states[client.id] for client in cohort if client.id in states}
 
 

@@ -7,11 +7,11 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Update of one client: everything that leaves it.
+    """Update of one client: everything that leaves the client in an exchange.
 
     Args:
-        payload: What the server aggregates.
-        weight: Its weight in a mean, usually the number of training examples; at least 0.
+        payload: Tree that the server aggregates.
+        weight: Weight of the client in a mean, usually its number of training examples; at least 0.
         metrics: Numbers to record, such as the training loss.
     """
 
@@ -22,13 +22,13 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class AggregatedUpdate:
-    """Aggregate of one exchange, as the server receives it.
+    """Aggregate of the client updates of one exchange.
 
     Args:
-        payload: The aggregate of the clients' payloads.
-        weight: The sum of their weights.
-        clients: The ids of those who delivered, ascending.
-        metrics: Numbers about the aggregation itself.
+        payload: Aggregate of the payloads.
+        weight: Sum of the weights.
+        clients: Ids of the clients in the aggregate, ascending.
+        metrics: Numbers that describe the aggregation itself.
     """
 
     payload: Tree

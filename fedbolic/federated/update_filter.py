@@ -1,4 +1,4 @@
-"""The way of the updates of one exchange from the clients to the aggregator."""
+"""Validation and counting of client updates before aggregation."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,16 +17,16 @@ from fedbolic.types import Tree
 
 
 class UpdateFilter:
-    """Sorts the results of an engine into usable updates and failures, and counts both.
+    """Separates the results of an engine into usable updates and failures, and counts both.
 
-    What cannot be used (an error, values that are not finite, another form than the method's
-    template) is left out with a warning, before any channel; its client keeps its old memory.
+    A failure is an error, a value that is not finite, or a form other than the template of the
+    method. It is left out with a warning, before any channel; its client keeps its previous state.
 
     Args:
-        phase: The method of this exchange.
-        messages: What every client was sent, by id.
-        channels: What happens to an update on the wire.
-        rng: The stream of this exchange.
+        phase: Method of this exchange.
+        messages: Message to every client, by id.
+        channels: Transformations of updates on the wire.
+        rng: Random stream of this exchange.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class UpdateFilter:
         self.bytes_up = 0
 
     def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
-        """The usable updates as they arrive, in ascending order of client id."""
+        """Yield the usable updates as they arrive, in ascending order of client id."""
         form = None
         for client, update, client_state in results:
             template = self.phase.template(self.messages[client.id])
@@ -51,7 +51,7 @@ class UpdateFilter:
             if fault is not None or isinstance(update, Failure):
                 logger.warning("client %d is left out of this exchange: %s", client.id, fault)
                 continue
-            if isinstance(self.phase.aggregator, Additive):  # the first sets the form of a sum
+            if isinstance(self.phase.aggregator, Additive):  # the first sets the form of the sum
                 form = tree.signature(update.payload)
             for i, channel in enumerate(self.channels):
                 stream = self.rng.at("client", client.id, "channel", i)
@@ -62,7 +62,7 @@ class UpdateFilter:
             yield client.id, update
 
     def counts(self) -> dict[str, float]:
-        """Costs: bytes of messages and payloads, clients asked and clients left out."""
+        """Costs: bytes of messages and of payloads, clients asked and clients left out."""
         counts = {
             "bytes/down": sum(tree.num_bytes(message) for message in self.messages.values()),
             "bytes/up": self.bytes_up,
@@ -78,23 +78,23 @@ def find_update_fault(
     expected: Mapping[str, str] | None,
     aggregator: Aggregator | None = None,
 ) -> str | None:
-    """The reason for which an update cannot be used, in words; ``None`` if it can.
+    """Reason why an update cannot be used, as text; ``None`` if it can.
 
     Args:
-        update: What the engine gave, of whatever type.
-        client_state: What the client would keep, of whatever type.
-        expected: The signature that the payload must have; ``None``: any.
-        aggregator: Of the updates; ``None``: it has nothing to say.
+        update: Result of the engine, of any type.
+        client_state: Client state to keep, of any type.
+        expected: Signature that the payload must have; ``None`` if any signature is valid.
+        aggregator: Aggregator that also examines the update; ``None`` to omit this check.
     """
     try:
         if isinstance(update, Failure):
             return f"{type(update.error).__name__}: {update.error}"
         if not isinstance(update, Update):
-            return f"it gave {type(update).__name__} in place of an Update"
+            return f"it returned {type(update).__name__} instead of an Update"
         fault = _find_fault(update, client_state, expected)
         return fault if fault or aggregator is None else aggregator.find_fault(update)
-    except Exception as error:  # anything may come, and it costs its client alone
-        return f"what it gave cannot be examined: {type(error).__name__}"
+    except Exception as error:  # whatever a client returns, only that client is left out
+        return f"its result cannot be examined: {type(error).__name__}"
 
 
 def _find_fault(
@@ -102,7 +102,7 @@ def _find_fault(
 ) -> str | None:
     for name, part in (("payload", update.payload), ("client state", client_state)):
         if (fault := tree.find_tree_fault(part)) is not None:
-            return f"its {name} is no tree: {fault}"
+            return f"its {name} is not a tree: {fault}"
     form = tree.signature(update.payload)
     if expected is not None and form != expected:
         wrong = sorted(form.items() ^ expected.items())
@@ -122,7 +122,7 @@ def _is_metric(metric: tuple[object, object]) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """True for a number that fits a float; NaN and infinity do, and 10 ** 400 does not."""
+    """True for a number that fits a float, as NaN and infinity do and 10 ** 400 does not."""
     if not isinstance(value, Real):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Hyperbolic spaces as frozen records: the hyperboloid, the Poincaré ball, and flat space."""
+"""Hyperbolic manifolds as frozen records: the hyperboloid, the Poincaré ball and flat space."""
 
 from fedbolic.manifolds.convert import (
     change_curvature,

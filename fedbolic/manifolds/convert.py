@@ -1,4 +1,4 @@
-"""The same point elsewhere: in the other model, or in other units of length."""
+"""Maps between the two models, and between curvatures of one model."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,13 +12,13 @@ from fedbolic.manifolds.poincare import Poincare
 def to_poincare(
     space: Lorentz, x: Float[Tensor, "*batch ambient"]
 ) -> Float[Tensor, "*batch ambient-1"]:
-    r"""The isometry from the hyperboloid to the ball of the same curvature.
+    r"""Isometry from the hyperboloid to the ball of the same curvature.
 
     .. math:: x_s / (1 + \sqrt c \, x_0)
 
     Args:
-        space: Where ``x`` lies.
-        x: Points, at any rank.
+        space: Space of ``x``.
+        x: Points, with any number of batch axes.
 
     Returns:
         Points of ``Poincare(space.c)``.
@@ -31,13 +31,13 @@ def to_poincare(
 
 
 def to_lorentz(space: Poincare, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim+1"]:
-    r"""The isometry from the ball to the hyperboloid of the same curvature, which must be above 0.
+    r"""Isometry from the ball to the hyperboloid of the same curvature, which must be above 0.
 
     .. math:: x_s = 2 x / (1 - c |x|^2)
 
     Args:
-        space: Where ``x`` lies.
-        x: Points, at any rank.
+        space: Space of ``x``.
+        x: Points, with any number of batch axes.
 
     Returns:
         Points of ``Lorentz(space.c)``.
@@ -51,16 +51,16 @@ def to_lorentz(space: Poincare, x: Float[Tensor, "*batch dim"]) -> Float[Tensor,
         tensor([1., 0., 0.])
     """
     lorentz = Lorentz(space.c)
-    return lorentz.projx(lorentz.lift(_to_sheet(space, x)))
+    return lorentz.projx(lorentz.lift(_to_hyperboloid(space, x)))
 
 
 def push_to_poincare(
     space: Lorentz, x: Float[Tensor, "*batch ambient"], u: Float[Tensor, "*batch ambient"]
 ) -> Float[Tensor, "*batch ambient-1"]:
-    """The differential of ``to_poincare`` at ``x``: tangents keep their length and angles.
+    """Differential of ``to_poincare`` at ``x``, which preserves inner products of tangents.
 
     Args:
-        space: Where ``x`` lies.
+        space: Space of ``x``.
         x: Points.
         u: Tangents at ``x``.
 
@@ -73,12 +73,13 @@ def push_to_poincare(
 def push_to_lorentz(
     space: Poincare, x: Float[Tensor, "*batch dim"], u: Float[Tensor, "*batch dim"]
 ) -> Float[Tensor, "*batch dim+1"]:
-    """The differential of ``to_lorentz`` at ``x``: tangents keep their length and angles.
+    """Differential of ``to_lorentz`` at ``x``, which preserves inner products of tangents.
 
-    At the origin it doubles coordinates, as lengths there are twice the Euclidean ones in the ball.
+    At the origin it doubles coordinates, because lengths there are twice the Euclidean ones in the
+    ball.
 
     Args:
-        space: Where ``x`` lies.
+        space: Space of ``x``.
         x: Points.
         u: Tangents at ``x``.
 
@@ -91,20 +92,20 @@ def push_to_lorentz(
 def change_curvature(
     x: Float[Tensor, "*batch ambient"], old: Manifold, new: Manifold
 ) -> Float[Tensor, "*batch ambient"]:
-    r"""The point in the same model at another curvature, every length in radii kept.
+    r"""Map to another curvature of the same model, which keeps every length in radii.
 
     .. math:: x' = x \sqrt{c / c'}, \quad \sqrt{c'} \, d'(x', y') = \sqrt c \, d(x, y)
 
     Args:
         x: Points of ``old``.
-        old: A space of curvature above 0.
-        new: The same model at another curvature above 0.
+        old: Space of ``x``, with ``c`` above 0.
+        new: Space of the result, the same model with another ``c`` above 0.
 
     Returns:
         Points of ``new``.
 
     Raises:
-        ValueError: If the spaces are of different models, or one of the curvatures is the number 0.
+        ValueError: If the spaces are of different models, or a curvature is the number 0.
 
     Example:
         >>> import torch
@@ -125,7 +126,7 @@ def _to_ball(space: Lorentz, x: PointTensor) -> Tensor:
 
 
 @in_float32
-def _to_sheet(space: Poincare, x: PointTensor) -> Tensor:
+def _to_hyperboloid(space: Poincare, x: PointTensor) -> Tensor:
     x, gap = space._read(x)
     return 2 * x / gap
 

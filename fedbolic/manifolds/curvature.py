@@ -1,4 +1,4 @@
-"""A curvature that is learnt."""
+"""Learnable curvature, and the extra state of modules."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,25 +10,25 @@ from torch.nn import functional
 from typing_extensions import override
 
 _NEAR = 1e-6
-"""Numbers that differ by less than this share are the same: means in float32 round them."""
+"""Relative tolerance of the comparison of recorded numbers, as means in float32 round them."""
 
 
 class Recorded(nn.Module, ABC):
-    """A module whose state dict also holds numbers that parameters do not tell.
+    """Module whose state dict also records numbers without which its parameters have no meaning.
 
-    They are its extra state, a tensor as all of a state dict is, so that it can be averaged, sent
-    and saved by tools that know of tensors only. They are no buffer: a federation neither sends nor
-    averages them. A state dict without them, as one made by hand, is loaded as it is.
+    The numbers are extra state in the form of a tensor, so tools that handle only tensors can
+    average, send and save the state dict. They are not buffers: a federation neither sends nor
+    averages them. A state dict without them, such as one built by hand, is loaded without a check.
     """
 
     @property
     @abstractmethod
     def recorded(self) -> tuple[float, ...]:
-        """The numbers."""
+        """The recorded numbers."""
 
     @abstractmethod
     def refusal(self, other: tuple[float, ...]) -> str:
-        """The words that refuse other numbers than those of this module."""
+        """Error message for a state dict that records the numbers ``other``."""
 
     @override
     def get_extra_state(self) -> Tensor:
@@ -59,24 +59,25 @@ class Recorded(nn.Module, ABC):
 
 
 class Curvature(Recorded):
-    r"""A learnable :math:`c`, kept as a raw number that may take any value.
+    r"""Learnable curvature :math:`c`, stored as an unconstrained raw number.
 
     .. math:: c = l + \log(1 + e^r), \qquad \text{or} \quad c = l + (h - l) / (1 + e^{-r})
 
-    for the bounds :math:`l` and, if finite, :math:`h`. What is set is what is read:
-    ``Curvature(1.0).c`` is 1, to a share of 2e-6 for 1e-9 to 1e3 in float32. Read ``c`` in
-    ``forward`` (``Lorentz(self.curvature.c)``): a record made earlier would hold an old number and
-    an old graph. Averages over clients are taken of ``c``, and set again through ``raw_of``. The
-    ``state_dict`` also holds the bounds, and is loaded only where they are the same.
+    for an infinite and a finite upper bound :math:`h`, with the lower bound :math:`l`. The value
+    read is the value set: ``Curvature(1.0).c`` is 1, with a relative error of at most 2e-6 for 1e-9
+    to 1e3 in float32. Read ``c`` in ``forward`` (``Lorentz(self.curvature.c)``): a record made
+    earlier would hold an outdated value and graph. Average ``c`` over clients, not the raw number,
+    and convert the mean with ``raw_of``. The ``state_dict`` also holds the bounds, and one with
+    other bounds is refused.
 
     Args:
-        c: The first value, between the bounds; a tensor gives one curvature per element, as for
-            clients that each have their own.
-        bounds: The open interval of values, from 0 or more; the upper may be infinite.
-        learnable: Whether the raw number asks for a gradient.
+        c: Initial value, between the bounds; a tensor gives one curvature per element, for example
+            one per client.
+        bounds: Open interval of values; the lower bound is 0 or more, the upper may be infinite.
+        learnable: Whether the raw number requires a gradient.
 
     Raises:
-        ValueError: If the bounds are no interval or ``c`` is not inside.
+        ValueError: If the bounds are not an interval in [0, inf] or ``c`` is not inside.
 
     Example:
         >>> curvature = Curvature(0.5, bounds=(1e-2, 1e2))
@@ -110,26 +111,28 @@ class Curvature(Recorded):
     @override
     def refusal(self, other: tuple[float, ...]) -> str:
         return (
-            f"the state dict holds a curvature within the bounds {other}, and this one has "
-            f"{self.bounds}, where its raw number stands for another: make it with the same bounds"
+            f"the state dict holds a curvature with the bounds {other}, but this one has "
+            f"{self.bounds}, where its raw number gives another value: use the same bounds"
         )
 
     @property
     def c(self) -> Tensor:
-        """The curvature: what a manifold takes."""
+        """The curvature, as a manifold takes it: minus the sectional curvature."""
         return self.c_of(self.raw)
 
     def c_of(self, raw: Tensor) -> Tensor:
-        """The curvature that a raw number stands for."""
+        """Convert raw numbers to curvatures."""
         low, high = self.bounds
         if math.isinf(high):
-            return low + functional.softplus(raw, threshold=40)  # past 20 float64 would lose digits
+            # the default threshold of 20 would lose digits in float64
+            return low + functional.softplus(raw, threshold=40)
         return low + (high - low) * raw.sigmoid()
 
     def raw_of(self, c: Tensor) -> Tensor:
-        """The raw number of a curvature between the bounds: undoes ``c_of``.
+        """Convert curvatures to raw numbers, the inverse of ``c_of``.
 
-        Found in float64, then among the floats beside it the one that gives ``c`` best.
+        The raw number is computed in float64 and rounded; of the floats around it, the one whose
+        ``c_of`` is nearest to ``c`` is returned.
 
         Args:
             c: Curvatures inside the bounds; at a bound the raw number is infinite.

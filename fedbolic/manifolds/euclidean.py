@@ -1,4 +1,4 @@
-"""Flat space, with the operations of the curved ones."""
+"""Flat space with the operations of a hyperbolic one."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from fedbolic.manifolds.numerics import finite, in_float32, root, square
 
 @dataclass(frozen=True, eq=False)
 class Euclidean(Manifold):
-    r"""The space :math:`\mathbb R^n`: geodesics are straight and nothing changes on the way.
+    r"""Euclidean space :math:`\mathbb R^n`, with straight geodesics and constant transport.
 
     Example:
         >>> Euclidean().dist(torch.tensor([0.0, 3.0]), torch.tensor([4.0, 0.0]))

@@ -1,4 +1,4 @@
-"""A record as a ``geoopt.Manifold``: the only file that imports geoopt."""
+"""Adapter from fedbolic's manifolds to ``geoopt.Manifold``; the only file that imports geoopt."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from fedbolic.manifolds.manifold import Manifold
 
 
 class Bridge(geoopt.Manifold):
-    """A space for ``geoopt.ManifoldParameter``, ``geoopt.optim.RiemannianAdam`` and ``...SGD``.
+    """Manifold for ``geoopt.ManifoldParameter``, ``geoopt.optim.RiemannianAdam`` and ``...SGD``.
 
-    Every operation is the record's own; geoopt's mathematics is not used.
+    Every operation is that of ``space``; geoopt's formulas are not used.
 
     Args:
-        space: A space whose curvature does not ask for a gradient.
+        space: Space to wrap; its curvature must not require a gradient.
 
     Example:
         >>> from fedbolic.manifolds import Lorentz
@@ -89,7 +89,7 @@ class Bridge(geoopt.Manifold):
     ) -> geoopt.ManifoldTensor:
         shape = geoopt.utils.size2shape(*size)
         origin = self.space.origin(*shape, dtype=dtype, device=device)
-        # its __new__ takes the manifold, the stub of Tensor's __init__ does not
+        # ManifoldTensor's __new__ takes the manifold, the stub of Tensor's __init__ does not
         return geoopt.ManifoldTensor(origin, manifold=self)  # pyright: ignore[reportCallIssue]
 
     @override

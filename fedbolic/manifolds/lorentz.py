@@ -1,4 +1,4 @@
-"""The hyperboloid of the hyperboloid, where far points are still told apart."""
+"""The Lorentz model (hyperboloid), which still distinguishes points far from the origin."""
 
 from dataclasses import dataclass, replace
 
@@ -39,16 +39,16 @@ class Lorentz(Manifold):
 
     .. math:: \langle x, y \rangle = -x_0 y_0 + x_1 y_1 + \dots + x_n y_n
 
-    A point is read from its space coordinates :math:`x_s` and a tangent at it from
-    its own: their time coordinates follow, and are given right by every operation. Points further
-    than float can hold (41 radii in float32, 346 in float64) are clamped. Writing :math:`C =
-    \sqrt{1 + c |x_s|^2}` for the time coordinate in radii, all distances come from
+    Operations read only the space coordinates :math:`x_s` of points and tangents; every result has
+    the time coordinate that follows from these. Points beyond the range of the dtype (41 radii in
+    float32, 346 in float64) are clamped. With :math:`C = \sqrt{1 + c |x_s|^2}` the time coordinate
+    in radii, all distances are computed from
 
     .. math:: \sinh^2 \frac{\sqrt c \, d}{2} = \frac c 4
         \Bigl| \sqrt{\tfrac{C_y}{C_x}} x_s - \sqrt{\tfrac{C_x}{C_y}} y_s \Bigr|^2
         + \frac{(C_x - C_y)^2}{4 C_x C_y}
 
-    whose terms are positive and whose differences are taken before anything is rounded.
+    whose terms are not negative and whose differences are taken before any rounding.
 
     Args:
         c: Minus the sectional curvature, above 0; see ``Manifold`` for tensors.
@@ -71,7 +71,7 @@ class Lorentz(Manifold):
         curvature(self.c, flat=False)
 
     def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        """The space coordinates that ``x`` is read as, and its time coordinate in radii."""
+        """Clamped space coordinates of ``x``, and the time coordinate in radii."""
         return self._draw_in(x[..., 1:], dtype)
 
     def _draw_in(self, s: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
@@ -86,30 +86,31 @@ class Lorentz(Manifold):
         return s * factor, (1 + c * (q * factor * factor)).sqrt()
 
     def _point(self, s: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """The point with the space coordinates ``s``, whose squares need not be floats."""
+        """The point with the space coordinates ``s``, whose squares may overflow."""
         s, time = self._draw_in(scale_down(s), dtype)
         time = time / per_point(self.c, s) ** 0.5
         return torch.cat((time.expand(*s.shape[:-1], 1), s), -1)
 
     def _tangent(self, s: Tensor, time: Tensor, u: Tensor) -> Tensor:
-        """The tangent with the space coordinates ``u`` at the point that was read so."""
+        """The tangent with the space coordinates ``u`` at the point that ``_read`` gave."""
         u = saturate(u)
         first = per_point(self.c, s) ** 0.5 * dot(s / time, u)
         return torch.cat((first, u.expand(*first.shape[:-1], u.shape[-1])), -1)
 
     def _sinh2(self, x: Tensor, time_x: Tensor, y: Tensor, time_y: Tensor) -> Tensor:
-        """``sinh^2`` of half the distance in radii, over ``c``: see the class."""
+        """``sinh^2`` of half the distance in radii, divided by ``c``: the formula of the class."""
         c, gap = per_point(self.c, x), x - y
         lean = dot(gap, x + y) / ((time_x + time_y) * time_x.sqrt() * time_y.sqrt())
         swap = time_x < time_y
         ratio = torch.where(swap, time_x / time_y, time_y / time_x).sqrt()
         turn = c * lean
-        turn_x = torch.where(swap, turn, 0.0)  # to the nearer point of the two: no overflow
+        # multiplies only the point nearer to the origin, which avoids overflow
+        turn_x = torch.where(swap, turn, 0.0)
         across = ratio * gap - turn_x * x - (turn - turn_x) * y
         return (square(across) + turn * lean) / 4
 
     def _split(self, s: Tensor, time: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """A tangent as a Euclidean vector and one number, whose squares sum to its own."""
+        """A Euclidean vector and a number whose squares sum to the squared norm of the tangent."""
         along = dot(s / time, u)
         c = per_point(self.c, s)
         return u - c * along * (s / time), c**0.5 * along / time
@@ -119,7 +120,7 @@ class Lorentz(Manifold):
         return self._point(x[..., 1:], dtype)
 
     def lift(self, v: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim+1"]:
-        """The tangent at the origin with the space coordinates ``v``: a leading 0.
+        """The tangent ``[0, v]`` at the origin, with the space coordinates ``v``.
 
         Example:
             >>> Lorentz().lift(torch.ones(2))
@@ -178,7 +179,10 @@ class Lorentz(Manifold):
         return self._point(s + cosh1 * s + move)
 
     def _shoot(self, q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """``cosh - 1`` of a length, and the tangent times ``sinh`` of its length over it."""
+        """``cosh(l) - 1`` and ``u sinh(l) / l``, with ``l`` the length in radii of a tangent ``u``.
+
+        ``q`` is the squared length; lengths are clamped so that ``cosh`` and ``sinh`` stay finite.
+        """
         c = per_point(self.c, q)
         factor = shrink(c * (q * SMALL) / LONGEST_STEP[q.dtype])
         t = c * (q * factor * factor)
@@ -197,7 +201,7 @@ class Lorentz(Manifold):
         (x, time_x), (y, time_y) = self._read(x), self._read(y)
         q = self._sinh2(x, time_x, y, time_y)
         t = per_point(self.c, q) * q
-        ratio = asinhc(t) / (1 + t).sqrt()  # length over sinh of length
+        ratio = asinhc(t) / (1 + t).sqrt()  # length over the sinh of the length
         return self._tangent(x, time_x, ratio * (y - x) - 2 * ratio * t * x)
 
     @override
@@ -208,7 +212,7 @@ class Lorentz(Manifold):
         return self.lift(y * asinhc(per_point(self.c, q) * q))
 
     def _toward(self, x: Tensor, time_x: Tensor, y: Tensor, time_y: Tensor) -> Tensor:
-        """``a`` with ``a . v_s`` the Minkowski product of ``y`` and any tangent ``v`` at ``x``."""
+        """The vector ``a`` for which ``<y, v> = a . v_s`` for all tangents ``v`` at ``x``."""
         gap = y - x
         later = per_point(self.c, x) * dot(gap, x + y) / (time_x + time_y)
         return gap - x / time_x * later

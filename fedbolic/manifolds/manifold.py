@@ -1,4 +1,4 @@
-"""The operations every space has, and what they promise one another."""
+"""Interface of all manifolds: their operations and the laws these satisfy."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,25 +12,24 @@ PointTensor: TypeAlias = Float[Tensor, "*#batch ambient"]
 """Points or ambient vectors along the last axis; the other axes broadcast."""
 
 Scalars: TypeAlias = Float[Tensor, "*#batch"]
-"""One number per point; the curvature broadcasts with these."""
+"""One number per point; the curvature broadcasts with the batch axes."""
 
 Mode: TypeAlias = Literal["auto", "mm", "mm64", "broadcast"]
-"""How ``cdist`` computes: same value, other cost."""
+"""Algorithm of ``cdist``; the modes differ in cost and rounding."""
 
 
 class Manifold(ABC):
-    r"""A space of constant sectional curvature :math:`-c`, with points along the last axis.
+    r"""Space of constant sectional curvature :math:`-c`, with points along the last axis.
 
-    The laws every space keeps, up to rounding: ``logmap(x, expmap(x, u)) = u``;
-    ``norm(x, logmap(x, y)) = dist(x, y)``; ``dist`` is a metric; ``transp`` keeps ``inner``;
-    ``dist`` scales with the unit of length, which is :math:`1 / \sqrt c`. Verbs ending in ``0`` are
-    their namesakes at the origin. A point off the space is read as the nearest one that the
-    operations of its space name; nothing is refused, because tensors are not inspected: ``require``
-    does that.
+    Every space satisfies these laws up to rounding: ``logmap(x, expmap(x, u)) = u``;
+    ``norm(x, logmap(x, y)) = dist(x, y)``; ``dist`` is a metric; ``transp`` preserves ``inner``;
+    ``dist`` scales with the unit of length, :math:`1 / \sqrt c`. An operation whose name ends in
+    ``0`` is the one of the same name at the origin. Operations read a point ``x`` off the space as
+    ``projx(x)``. They raise no error, because they do not inspect tensors; ``require`` does.
 
-    ``c`` is a number or a tensor that broadcasts with the result of ``dist`` (or of ``cdist``),
-    so one record is one space, or one space per client or per sample. float16 and bfloat16 are
-    computed in float32 and rounded once.
+    ``c`` is a number, or a tensor that broadcasts with the result of ``dist`` (or of ``cdist``), so
+    a record is one space, or one space per client or per sample. Operations on float16 and bfloat16
+    are computed in float32 and rounded once.
     """
 
     c: Tensor | float
@@ -42,7 +41,7 @@ class Manifold(ABC):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Float[Tensor, "*batch ambient"]:
-        """The base point, ``shape`` times; the last number is the ambient dimension."""
+        """The origin as a tensor of ``shape``, whose last number is the ambient dimension."""
 
     @abstractmethod
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
@@ -65,16 +64,17 @@ class Manifold(ABC):
         Args:
             x: ``n`` points.
             y: ``m`` points.
-            mode: ``broadcast`` is ``dist`` itself, in memory ``n m ambient``. ``mm`` is one matrix
-                product: least cost, but close pairs far out lose digits. ``mm64`` takes that
-                product in float64: right to float32. ``auto`` is ``mm`` with close pairs computed
-                again by ``dist``; how many there are depends on the data, so where it is traced
-                (``vmap``, ``compile``) it is ``mm64`` in float32 and ``broadcast`` in float64.
+            mode: ``broadcast`` calls ``dist`` and needs memory for ``n m ambient`` numbers. ``mm``
+                is one matrix product: the fastest, but close pairs far from the origin lose digits.
+                ``mm64`` computes this product in float64, which is accurate to float32. ``auto``
+                is ``mm`` with close pairs recomputed by ``dist``. As their number depends on the
+                data, ``auto`` inside ``vmap`` or ``compile`` is ``mm64`` in float32 and
+                ``broadcast`` in float64.
         """
 
     @abstractmethod
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        """The point reached from ``x`` along the tangent ``u`` after its length."""
+        """The point reached at time 1 by the geodesic from ``x`` with initial velocity ``u``."""
 
     @abstractmethod
     def expmap0(self, u: PointTensor) -> PointTensor:
@@ -90,7 +90,7 @@ class Manifold(ABC):
 
     @abstractmethod
     def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
-        """The tangent ``v`` at ``x``, carried in parallel along the geodesic to ``y``."""
+        """Parallel transport of the tangent ``v`` at ``x`` along the geodesic to ``y``."""
 
     @abstractmethod
     def transp0(self, y: PointTensor, v: PointTensor) -> PointTensor:
@@ -98,23 +98,23 @@ class Manifold(ABC):
 
     @abstractmethod
     def projx(self, x: PointTensor) -> PointTensor:
-        """The point of the space that the operations read ``x`` as."""
+        """The point of the space that operations take in place of ``x``."""
 
     @abstractmethod
     def proju(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        """The orthogonal projection of the ambient vector ``u`` to the tangents at ``x``."""
+        """Orthogonal projection of the ambient vector ``u`` to the tangent space at ``x``."""
 
     @abstractmethod
     def egrad2rgrad(self, x: PointTensor, g: PointTensor) -> PointTensor:
-        """The Riemannian gradient of which ``g`` is the Euclidean one."""
+        """The Riemannian gradient at ``x`` of a function with the Euclidean gradient ``g``."""
 
     @abstractmethod
     def inner(self, x: PointTensor, u: PointTensor, v: PointTensor | None = None) -> Scalars:
-        """The inner product of two tangents at ``x``; of ``u`` with itself if one is given."""
+        """Inner product of two tangents at ``x``, or of ``u`` with itself if ``v`` is ``None``."""
 
     @abstractmethod
     def norm(self, x: PointTensor, u: PointTensor) -> Scalars:
-        """The length of a tangent at ``x``."""
+        """Length of a tangent at ``x``."""
 
     @abstractmethod
     def centroid(
@@ -122,11 +122,11 @@ class Manifold(ABC):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        """The point on the ray through the weighted mean, in the Lorentz model.
+        """Lorentzian centroid: the point on the ray through the weighted mean on the hyperboloid.
 
         Args:
-            points: At least one.
-            weights: 0 or more, not all 0, and they need not sum to one; all equal if not given.
+            points: One or more points.
+            weights: Numbers of 0 or more, not all 0, of any total; all equal by default.
 
         References:
             Law et al. (2019), Eq. (12), PMLR 97; Chen et al. (2022), Eq. (10), arXiv:2105.14686.
@@ -137,9 +137,9 @@ class Manifold(ABC):
         """Signed distance from ``x`` to the hyperplane through ``p`` with the normal ``a``.
 
         Args:
-            x: Where the distance is taken from; it is positive on the side ``a`` points to.
+            x: Points; their distance is positive on the side that ``a`` points to.
             p: A point of the hyperplane, which is totally geodesic.
-            a: A tangent at ``p``, not 0; its length does not matter.
+            a: A tangent at ``p``, not 0; its length has no effect.
 
         References:
             Ganea et al. (2018), Thm. 5, arXiv:1805.09112.
@@ -147,21 +147,25 @@ class Manifold(ABC):
 
     @abstractmethod
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:
-        """Mask of the points that lie on the space, up to rounding; NaN does not."""
+        """Mask of the points that lie on the space up to rounding; False for NaN."""
 
     @abstractmethod
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """``cdist`` by one matrix product, and the share of what was subtracted that is left."""
+        """``cdist`` by one matrix product, and the relative size of its differences.
+
+        The second tensor is each difference divided by the terms subtracted: it is small where
+        cancellation costs digits.
+        """
 
     @abstractmethod
     def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
-        """``projx`` to what ``dtype`` can hold (by default the type of ``x``)."""
+        """``projx`` within the range of ``dtype``, by default the dtype of ``x``."""
 
     def require(self, x: Float[Tensor, "*batch ambient"]) -> None:
-        """Refuse points that are not on the space; no layer calls this.
+        """Raise an error if points are not on the space; no layer calls this.
 
         Raises:
-            ValueError: Naming the first such point.
+            ValueError: If a point is not on the space; the message shows the first one.
         """
         outside = ~self.contains(x)
         if outside.any():
@@ -174,14 +178,14 @@ class Manifold(ABC):
 
 
 def curvature(c: Tensor | float, *, flat: bool) -> Tensor | float:
-    """``c`` as a space may hold it.
+    """The curvature of a space after a check.
 
     Args:
-        c: A number, which is checked, or a floating tensor, whose values are not looked at.
-        flat: Whether ``c = 0`` is a space too.
+        c: A number, which is checked, or a floating tensor, whose values are not inspected.
+        flat: Whether ``c = 0`` is allowed.
 
     Raises:
-        ValueError: If a number is negative, not finite, or 0 where that is no space.
+        ValueError: If a number is negative, not finite, or 0 without ``flat``.
     """
     if isinstance(c, Tensor):
         return c

@@ -1,4 +1,4 @@
-"""Means along geodesics."""
+"""Geodesic midpoints and Fréchet means."""
 
 import torch
 from jaxtyping import Float
@@ -9,20 +9,21 @@ from fedbolic.manifolds.manifold import Manifold, PointTensor, Scalars
 from fedbolic.manifolds.numerics import per_point, to_point, unit
 
 _NEAR = 1e-6
-"""Squared distance in radii below which the Hessian is taken as 1; it differs by a third of it."""
+"""Squared distance in radii below which ``k coth(k)`` is taken as 1; the error is a third of it."""
 
 
 @to_point
 def midpoint(
     space: Manifold, x: PointTensor, y: PointTensor, share: float | Scalars = 0.5
 ) -> PointTensor:
-    """The point of the geodesic from ``x`` to ``y`` at a share of its length.
+    """The point at a fraction of the geodesic from ``x`` to ``y``, by default the midpoint.
 
     Args:
-        space: Where the points lie.
-        x: The point at share 0.
-        y: The point at share 1.
-        share: A number or one per point; outside [0, 1] the geodesic is prolonged.
+        space: Space of the points.
+        x: Point at ``share`` 0.
+        y: Point at ``share`` 1.
+        share: Fraction of the length, one number or one per point; outside [0, 1] the geodesic is
+            extended.
 
     Example:
         >>> from fedbolic.manifolds import Euclidean
@@ -41,26 +42,27 @@ def frechet_mean(
     *,
     steps: int = 8,
 ) -> Float[Tensor, "*#batch ambient"]:
-    r"""The point with the least weighted sum of squared distances to ``points``.
+    r"""Fréchet mean: the point with the least weighted sum of squared distances to ``points``.
 
     .. math:: \bar x = \arg\min_x \sum_i w_i \, d(x, x_i)^2
 
-    Unique where curvature is not positive. Found by Newton's method from the centroid, on the
-    Hessian :math:`\sum_i w_i (\kappa_i \coth \kappa_i \, (1 - v_i v_i^T) + v_i v_i^T)`, with
-    :math:`v_i` the unit tangents to the points and :math:`\kappa_i` their distances in radii.
+    The mean is unique because the curvature is not positive. It is computed by Newton's method from
+    the centroid, with the Hessian
+    :math:`\sum_i w_i (\kappa_i \coth \kappa_i \, (1 - v_i v_i^T) + v_i v_i^T)`, where :math:`v_i`
+    are the unit tangents towards the points and :math:`\kappa_i` the distances in radii.
 
     Args:
-        space: Where the points lie.
-        points: At least one.
-        weights: 0 or more, not all 0, and they need not sum to one; all equal if not given.
-        steps: Newton steps; 8 reach the rounding of float64 for points within 10 radii.
+        space: Space of the points.
+        points: One or more points.
+        weights: Numbers of 0 or more, not all 0, of any total; all equal by default.
+        steps: Number of Newton steps; 8 reach float64 precision for points within 10 radii.
 
     Returns:
-        A point of ``space``, differentiable in all arguments, the curvature included.
+        A point of ``space``, differentiable in all arguments including the curvature.
 
     References:
         Pennec (2018), Sec. 4, arXiv:1805.11436, for the Hessian; Lou et al. (2020),
-        arXiv:2003.00335, for the problem.
+        arXiv:2003.00335, for the Fréchet mean in deep learning.
 
     Example:
         >>> from fedbolic.manifolds import Lorentz
@@ -76,12 +78,13 @@ def frechet_mean(
 
 
 def _newton(space: Manifold, around: Manifold, points: Tensor, w: Tensor, mean: Tensor) -> Tensor:
-    """One step; tangents at the mean are carried to the origin, where axes are orthogonal."""
+    """One Newton step, computed at the origin, where the coordinate axes are orthogonal."""
     base = mean.unsqueeze(-2)
     origin = torch.zeros_like(base)
     eye = torch.eye(points.shape[-1], dtype=points.dtype, device=points.device)
     toward = unit(around.transp(base, origin, around.logmap(base, points)))
-    away = around.dist(base, points).unsqueeze(-1)  # far out, better than the length of logmap
+    # far from the origin, dist is more accurate than the length of logmap
+    away = around.dist(base, points).unsqueeze(-1)
     t = per_point(around.c, points) * away.square()
     there = t > _NEAR
     radii = torch.where(there, t, 1.0).sqrt()

@@ -1,4 +1,4 @@
-"""Pairwise distances and normalised weights of sets of points."""
+"""Pairwise distances, and the weights and lengths of centroids."""
 
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -12,10 +12,10 @@ from fedbolic.manifolds.manifold import Manifold, Mode
 from fedbolic.manifolds.numerics import asinh_root, asinhc
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
-"""Pairs whose difference is below this share of what was subtracted are computed again by ``auto``.
+"""Relative size of a difference below which the mode ``auto`` recomputes a pair by ``dist``.
 
-The product is wrong by a few ``eps`` of what was subtracted: beyond the bound that is 1e-5 of the
-distance in float32 and 1e-12 in float64.
+The error of the matrix product is a few ``eps`` of the terms subtracted. Above this bound it is
+1e-5 of the distance in float32 and 1e-12 in float64.
 """
 
 
@@ -42,7 +42,7 @@ def _product(space: Manifold, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _again(space: Manifold, x: Tensor, y: Tensor, distances: Tensor, close: Tensor) -> Tensor:
-    """``distances``, the close ones by ``dist``."""
+    """``distances`` with the close pairs recomputed by ``dist``."""
     where = close.nonzero(as_tuple=True)
     if where[0].numel() == 0:
         return distances
@@ -57,14 +57,14 @@ def _again(space: Manifold, x: Tensor, y: Tensor, distances: Tensor, close: Tens
 
 
 GapParts: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""Points of the ball over their gaps ``g = 1 - c |x|^2``: ``x / g``, ``|x|^2 / g``, ``1 / g``."""
+"""The terms ``x / g``, ``|x|^2 / g`` and ``1 / g`` of points of the ball, ``g = 1 - c |x|^2``."""
 
 
 def product(x: GapParts, y: GapParts, c: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Distances by one matrix product, and the share of what was subtracted that is left."""
+    """Distances by one matrix product, and the relative size of the differences in them."""
     left = torch.cat((-2 * x[0], x[1], x[2]), -1)
     right = torch.cat((y[0], y[2], y[1]), -1)
-    # |x - y|^2 over both gaps; at least the smallest float, so that the root has a derivative
+    # |x - y|^2 over both gaps; positive, so that the derivative of the root is finite
     apart = (left @ right.mT).clamp_min(torch.finfo(left.dtype).tiny)
     with torch.no_grad():
         share = apart / (x[1] * y[2].mT + x[2] * y[1].mT).clamp_min(torch.finfo(left.dtype).tiny)
@@ -74,10 +74,10 @@ def product(x: GapParts, y: GapParts, c: Tensor | float) -> tuple[Tensor, Tensor
 
 
 def matrix_curvature(c: Tensor | float, x: Tensor) -> Tensor | float:
-    """The curvature of ``cdist``, which broadcasts with a matrix, in the type of ``x``.
+    """The curvature of ``cdist`` in the dtype of ``x``, one value per matrix.
 
     Raises:
-        ValueError: If it differs within one matrix.
+        ValueError: If the curvature varies within a matrix of distances.
     """
     if not isinstance(c, Tensor):
         return c
@@ -96,19 +96,19 @@ def _is_traced(*tensors: object) -> bool:
 
 
 def with_curvature(space: Manifold, c: Tensor | float) -> Manifold:
-    """The same model with another curvature; flat space has but one."""
+    """The same model with another curvature, or ``space`` itself if ``c`` is its curvature."""
     return replace(cast(Any, space), c=c) if space.c is not c else space
 
 
 def per_set(space: Manifold) -> Manifold:
-    """The space of the points of a set whose curvature broadcasts with the sets."""
+    """The space for points of sets, when the curvature of ``space`` broadcasts with the sets."""
     return with_curvature(space, space.c.unsqueeze(-1)) if isinstance(space.c, Tensor) else space
 
 
 def normalized_weights(
     points: Float[Tensor, "*#batch n ambient"], weights: Float[Tensor, "*#batch n"] | None
 ) -> Float[Tensor, "*#batch n 1"]:
-    """Weights that sum to one, with an axis for the coordinates."""
+    """Weights that sum to 1, with an axis for the coordinates."""
     if weights is None:
         return torch.ones_like(points[..., :1]) / points.shape[-2]
     weights = weights.to(points.dtype).unsqueeze(-1)
@@ -116,16 +116,17 @@ def normalized_weights(
 
 
 def mean_length(spread: Tensor, time: Tensor) -> Tensor:
-    r"""The Minkowski length of the mean of points of the hyperboloid, in radii: at least 1.
+    r"""Minkowski length in radii, at least 1, of the mean of points on the hyperboloid.
 
     .. math:: \sqrt{1 + 4 Q + 4 Q^2 / C^2}, \quad Q = \sum_i w_i \sinh^2(\sqrt c \, d_i / 2)
 
-    The length itself, a difference of squares, cancels far out. With :math:`p` the point of the
-    hyperboloid that has the mean's space coordinates, the mean is :math:`p` plus a vector along
-    time, and this is its length in the distances :math:`d_i` to :math:`p`.
+    The direct formula is a difference of squares, which cancels far from the origin. Let :math:`p`
+    be the point of the hyperboloid with the space coordinates of the mean. The mean is :math:`p`
+    plus a vector along the time axis, and its length follows from the distances :math:`d_i` between
+    the points and :math:`p`.
 
     Args:
-        spread: :math:`Q`, the mean over the points.
-        time: :math:`C`, the time coordinate of :math:`p` in radii.
+        spread: The weighted mean :math:`Q`.
+        time: The time coordinate :math:`C` of :math:`p`, in radii.
     """
     return (1 + 4 * spread + (2 * spread / time).square()).sqrt()

@@ -1,4 +1,4 @@
-"""The ball model, where angles are true and flat space is one value of the curvature."""
+"""The Poincaré ball, which is conformal and includes flat space as the curvature 0."""
 
 from dataclasses import dataclass, replace
 
@@ -32,14 +32,14 @@ from fedbolic.manifolds.numerics import (
 
 @dataclass(frozen=True, eq=False)
 class Poincare(Manifold):
-    r"""The Poincaré ball :math:`\{x \in \mathbb R^n : c \, |x|^2 < 1\}`.
+    r"""Poincaré ball :math:`\{x \in \mathbb R^n : c \, |x|^2 < 1\}`.
 
     .. math:: \langle u, v \rangle_x = \Bigl(\frac{2}{1 - c |x|^2}\Bigr)^2 u \cdot v
 
     Lengths at the origin are twice the Euclidean ones: ``expmap0(u)`` lies at distance
-    :math:`2 |u|`. Every operation is analytic in ``c`` at 0, where the space is flat with that
-    metric. A point outside is read as the nearest one whose ``c |x|^2`` is below 1 by a few
-    roundings.
+    :math:`2 |u|`. Every operation is analytic in ``c`` at 0, where the space is flat with the
+    metric :math:`4 \, u \cdot v`. Points outside the ball are clamped to its boundary, where
+    ``c |x|^2`` is below 1 by a few ``eps``.
 
     Args:
         c: Minus the sectional curvature, 0 or more; see ``Manifold`` for tensors.
@@ -60,7 +60,7 @@ class Poincare(Manifold):
         curvature(self.c, flat=True)
 
     def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        """The point of the ball that ``x`` is read as, and its gap ``1 - c |x|^2``."""
+        """``x`` clamped to the ball, and the gap ``1 - c |x|^2``."""
         c, q = per_point(self.c, x), square(x)
         limit = 1 - BALL_MARGIN * torch.finfo(dtype or x.dtype).eps
         inside = x * shrink(c * (q * SMALL) / limit)
@@ -114,12 +114,12 @@ class Poincare(Manifold):
 
     @to_point
     def mobius_add(self, x: PointTensor, y: PointTensor) -> PointTensor:
-        r"""The sum :math:`x \oplus y`: ``y`` after the translation that takes the origin to ``x``.
+        r"""Möbius sum :math:`x \oplus y`: ``y`` translated as the origin is translated to ``x``.
 
         .. math:: x \oplus y = \frac{(1 - c |x|^2) s + c |s|^2 x}
             {(1 - c |x|^2)(1 - c |y|^2) + c |s|^2}, \quad s = x + y
 
-        Equal to Eq. (1) of the reference, with no difference of large terms.
+        This form equals Eq. (1) of the reference and has no difference of large terms.
 
         References:
             Ganea et al. (2018), Eq. (1), arXiv:1805.09112.
@@ -168,7 +168,7 @@ class Poincare(Manifold):
     @override
     @in_float32
     def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
-        # gyr[y, -x] v in terms of s = y - x, then the ratio of the metrics
+        # gyr[y, -x] v, written in s = y - x, times the ratio of the conformal factors
         (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
         s = y - x
         c = per_point(self.c, s)

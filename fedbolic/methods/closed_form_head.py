@@ -1,4 +1,4 @@
-"""The least-squares head of frozen features, from one exchange of exact sums."""
+"""The ridge-regression head of frozen features, computed in one exchange."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ from fedbolic.types import Meta, Tree
 class ClosedFormHead(Method):
     """One exchange over all clients that solves for the head of a trained classifier.
 
-    The :func:`~fedbolic.federated.evaluation.ridge_head.ridge_sums` are those of all data in one
-    place, so the head is too.
+    The clients' :func:`~fedbolic.federated.evaluation.ridge_head.ridge_sums` add up to those of the
+    pooled data, so the head equals the centralized solution.
 
     Args:
-        inner: The method whose model gives the features.
-        head: The name of the head's weights, one row per class.
-        ridge: As in :func:`~fedbolic.federated.evaluation.ridge_head.solve_ridge`.
+        inner: Method whose model gives the features.
+        head: Name of the head's weights, with one row per class.
+        ridge: Regularization, as in
+            :func:`~fedbolic.federated.evaluation.ridge_head.solve_ridge`.
     """
 
     inner: GradientMethod
@@ -35,8 +36,8 @@ class ClosedFormHead(Method):
     ridge: float
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """The inner method's."""
+    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
+        """Number of rounds of the inner method."""
         return self.inner.rounds
 
     @property

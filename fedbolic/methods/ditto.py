@@ -1,4 +1,4 @@
-"""Ditto: a personal model beside the common one, held near it."""
+"""Ditto: FedAvg with personal models, regularized towards the global model."""
 
 from dataclasses import dataclass
 
@@ -15,25 +15,25 @@ from fedbolic.optim import SGD, Optimizer
 from fedbolic.types import Params, Tree
 
 COMMON, OWN = "common.", "own."
-"""Prefixes of the two models' values, which are trained side by side as one set of parameters."""
+"""Prefixes of the global and the personal model, trained together as one set of parameters."""
 
 
 @dataclass(frozen=True)
 class Ditto(ClassifierMethod):
-    r"""FedAvg, and at every client a model of its own that is pulled towards the common one.
+    r"""FedAvg, with a personal model at every client and a proximal term to the global model.
 
     .. math:: \min_{v_k} f_k(v_k) + \tfrac{\lambda}{2} \|v_k - \theta\|^2
 
-    Both models see the same batches; neither changes the other within a round. The common part is
-    FedAvg to the last bit. Clients are scored with their own model, the server's test set with the
-    common one; the training loss is the sum over both.
+    Both models are trained on the same batches and do not influence each other within a round. The
+    global model is bit for bit that of FedAvg. Clients are scored with their personal model, the
+    server's test set with the global one. The training loss is the sum over both models.
 
     Args:
-        backbone: The network from inputs to features; a linear head follows.
-        rounds: Communication rounds, at least 1.
+        backbone: Network from inputs to features; a linear head follows.
+        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size, for both models.
         lr: Local step size, above 0.
-        optimizer: The local optimiser, started afresh each round.
+        optimizer: Local optimiser, reset every round.
         personal_proximal: Weight of the personal model's proximal term, the paper's lambda, at
             least 0; 0 trains the personal model on local data alone.
 
@@ -53,7 +53,7 @@ class Ditto(ClassifierMethod):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        # The first time, the own model starts where the common one is.
+        # In a client's first round, the personal model starts from the global one.
         parameters, buffers = (
             _join(message[kind], client_state.get(f"own_{kind}", message[kind]))
             for kind in ("parameters", "buffers")
@@ -87,12 +87,12 @@ class Ditto(ClassifierMethod):
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        """The own model's logits; at the server's test set, where there is none, the common's."""
+        """Logits of the personal model, or of the global model on the server's test set."""
         return super().predict(model, _of(OWN, local), batch, context)
 
     @override
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        """Features of the common model: those of a personal model mean nothing to others."""
+        """Features of the global model, since personal features are not comparable."""
         return super().features(model, _of(COMMON, local), batch, context)
 
     @override

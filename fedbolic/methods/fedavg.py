@@ -1,7 +1,7 @@
-"""FedAvg: the plainest method, and the one to copy.
+"""FedAvg: the simplest method, and the template for new ones.
 
-A round, in the words of the paper's Algorithm 1: the server sends its parameters to a cohort, every
-client trains them on its own data, and the server takes the mean of what comes back.
+One round of the paper's Algorithm 1: the server sends its parameters to a cohort, every client
+trains them on its own data, and the server averages the results.
 """
 
 from dataclasses import dataclass, field
@@ -23,28 +23,29 @@ from fedbolic.types import Meta, Params, Tree
 
 @dataclass(frozen=True)
 class FedAvg(ClassifierMethod):
-    r"""Federated averaging, with FedProx's term, server momentum and a table of what is shared.
+    r"""Federated averaging with optional proximal term, server optimiser and personal parameters.
 
     .. math::
         \theta \leftarrow \theta + v, \quad v \leftarrow \beta v + \sum_k \frac{N_k}{N}
         (\theta_k - \theta), \quad \theta_k = \text{local steps on }
         f_k(\theta_k) + \tfrac{\mu}{2} \|\theta_k - \theta\|^2
 
-    Other methods are rows of the ``sharing`` table: ``{"*": personal}`` is local training,
+    The ``sharing`` table gives other methods: ``{"*": personal}`` is local training,
     ``{"head.*": personal, "*": shared}`` FedPer, ``{"head.*": fixed, "*": shared}`` FedBABU.
 
     Args:
-        backbone: The network from inputs to features; a linear head follows.
-        rounds: Communication rounds, at least 1.
+        backbone: Network from inputs to features; a linear head follows.
+        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size.
         lr: Local step size, above 0.
-        optimizer: The local optimiser, started afresh each round.
-        sharing: From name patterns to ``shared``, ``personal`` or ``fixed``; first match wins, and
-            a pattern that decides nothing is refused.
-        proximal: FedProx's mu, at least 0; 0 is FedAvg.
-        server_optimizer: The server's step; ``ServerSGD(momentum=0.9)`` is FedAvgM, ``ServerAdam``
-            FedAdam, and so on.
-        weights: Clients count by ``size`` (training examples) or ``uniform``.
+        optimizer: Local optimiser, reset every round.
+        sharing: Kind of every parameter and buffer, ``shared``, ``personal`` or ``fixed``, by
+            pattern of its name. The first match wins, and unused patterns are refused.
+        proximal: Weight of FedProx's proximal term, mu, at least 0; 0 is FedAvg.
+        server_optimizer: The server's step. ``ServerSGD(momentum=0.9)`` gives FedAvgM,
+            ``ServerAdam()`` FedAdam, and so on.
+        weights: Weight of a client in the mean: its number of training examples (``size``) or 1
+            (``uniform``).
 
     Raises:
         ValueError: If a value is outside its range.
@@ -97,8 +98,8 @@ class FedAvg(ClassifierMethod):
                 for n in global_parameters
                 if n in gradients
             }
-            pull = {n: gradients[n] + self.proximal * v for n, v in drift.items()}
-            gradients = {**gradients, **pull}
+            penalized = {n: gradients[n] + self.proximal * v for n, v in drift.items()}
+            gradients = {**gradients, **penalized}
         return super().step(local, gradients, context)
 
     @override
@@ -120,7 +121,7 @@ class FedAvg(ClassifierMethod):
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
         if "shared" not in self.sharing.values():
-            return None  # already trained on nothing but the client's own data
+            return None  # purely local training gains nothing from fine-tuning
         return super().fine_tuning(epochs, lr)
 
     @property

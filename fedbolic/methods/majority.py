@@ -1,4 +1,4 @@
-"""The trivial classifier: one exact count of the labels, then always the commonest."""
+"""The majority-class baseline."""
 
 from dataclasses import dataclass
 
@@ -19,11 +19,10 @@ from fedbolic.types import Meta, Tree
 
 @dataclass(frozen=True)
 class Majority(Method):
-    """Every client counts its training labels, the server adds the counts, exactly, in one round.
+    """Majority-class baseline: constant prediction of the most frequent training label.
 
-    Everybody then predicts the commonest class of the federation; the personalised score
-    (``fine_tuned/accuracy``) is that of each client's own commonest class. Whatever a learned model
-    adds, it adds to these rows.
+    Clients count their training labels, and the server sums the counts exactly in one round. The
+    personalised score (``fine_tuned/accuracy``) is that of each client's own majority class.
     """
 
     @property
@@ -69,5 +68,5 @@ def _labels(split: Split) -> Tensor:
 
 
 def _scores(counts: Tensor, client: Client) -> dict[str, float]:
-    """Scores of the class of the largest count; of equal counts, the first."""
+    """Scores of predicting the class with the largest count, the first one in case of a tie."""
     return score_labels(lambda _: counts.argmax(), client)

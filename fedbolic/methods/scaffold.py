@@ -18,7 +18,7 @@ from fedbolic.types import Meta, Params, Tree
 
 @dataclass(frozen=True)
 class Scaffold(ClassifierMethod):
-    r"""Federated averaging whose local steps are freed of client drift.
+    r"""Federated averaging with control variates that correct client drift in local steps.
 
     .. math::
         \theta_k \leftarrow \theta_k - \eta (g_k - c_k + c), \quad
@@ -26,14 +26,14 @@ class Scaffold(ClassifierMethod):
         \theta \leftarrow \theta + \frac{\eta_g}{|C|} \sum_{k \in C} (\theta_k - \theta), \quad
         c \leftarrow c + \frac{1}{K} \sum_{k \in C} (c_k^+ - c_k)
 
-    with S steps at the client, a cohort C of K clients, and uniform weights, as the paper has it.
+    with S local steps, a cohort C out of K clients, and uniform weights as in the paper.
 
     Args:
-        backbone: The network from inputs to features; a linear head follows.
-        rounds: Communication rounds, at least 1.
+        backbone: Network from inputs to features; a linear head follows.
+        rounds: Number of communication rounds, at least 1.
         local: Local epochs and batch size.
         lr: Local step size eta, above 0; local steps are plain gradient descent.
-        server_lr: The server's step size eta_g, above 0.
+        server_lr: Server step size eta_g, above 0.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -90,7 +90,7 @@ class Scaffold(ClassifierMethod):
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         update, _ = super().finish(local, client, context)
         own = context["own"]["variate"]
-        # A client without a step learned nothing of its gradient: its variate stays.
+        # Without a local step there is no gradient estimate, so the variate is kept.
         num_steps = float(local["num_steps"])
         new = own
         if num_steps:
@@ -112,6 +112,6 @@ class Scaffold(ClassifierMethod):
 
     @override
     def fine_tuning(self, epochs: int, lr: float | None) -> FedAvg:
-        """Plain local descent: the variates steer towards the common model, not to a client's."""
+        """FedAvg's local training, because the variates steer towards the global model."""
         local = dataclasses.replace(self.local, epochs=epochs)
         return FedAvg(self.backbone, local=local, lr=lr or self.lr)

@@ -1,4 +1,4 @@
-"""SphereFed: features on the unit sphere, a frozen orthonormal head, and one exact calibration."""
+"""SphereFed: features on the unit sphere, a frozen orthonormal head, and a closed-form head."""
 
 from dataclasses import dataclass
 
@@ -23,25 +23,26 @@ _HEAD = "head.weight"
 
 @dataclass(frozen=True)
 class SphereFed(ClassifierMethod):
-    r"""Mean squared error between cosines with fixed class vectors and the one-hot labels.
+    r"""SphereFed: regression of the cosines to fixed class vectors on the one-hot labels.
 
     .. math:: \ell(x, y) = \tfrac1C \|W \hat z(x) - e_y\|^2, \qquad \hat z = z / \|z\|
 
-    Only the body is trained, sent and averaged; the head goes down with it. With
-    ``closed_form_head``, the
-    last round trains nothing: it sums Z'Z and Z'Y over all clients and solves for the head exactly.
+    Only the body is trained, uploaded and averaged; the fixed head is sent to clients with it. With
+    ``closed_form_head``, the last round does not train: it sums Z'Z and Z'Y over all clients and
+    solves for the head exactly.
 
-    With fewer features than classes no orthonormal rows exist; then the columns of W are, and its
-    rows are scaled to length 1.
+    With fewer features than classes, W cannot have orthonormal rows. Its columns are orthonormal
+    instead, and its rows are then scaled to length 1.
 
     Args:
-        backbone: The network from inputs to features.
-        rounds: Communication rounds, the calibration included; at least 1, with it 2.
+        backbone: Network from inputs to features.
+        rounds: Number of communication rounds including the round of the closed-form head, at
+            least 1, or 2 with ``closed_form_head``.
         local: Local epochs and batch size.
         lr: Local step size, above 0.
-        optimizer: The local optimiser, started afresh each round.
-        closed_form_head: Whether the last round is the calibration.
-        ridge: What is added to the diagonal of Z'Z, as a share of its mean; above 0.
+        optimizer: Local optimiser, reset every round.
+        closed_form_head: Whether the last round solves for the head in closed form.
+        ridge: Regularization added to the diagonal of Z'Z, relative to its mean, above 0.
 
     Raises:
         ValueError: If a value is outside its range.

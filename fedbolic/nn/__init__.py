@@ -1,7 +1,7 @@
-"""Layers and networks; nothing here knows of federations.
+"""Hyperbolic layers for any PyTorch network, independent of federated learning.
 
-Hyperbolic layers take numbers of dimensions, never of coordinates, and points along the last axis.
-Their parameters are Euclidean: any optimiser will do.
+Sizes of layers count dimensions, not coordinates; points lie along the last axis. All parameters
+are Euclidean, so any PyTorch optimiser works.
 """
 
 from fedbolic.nn.activation import SpaceActivation, TangentActivation

@@ -1,4 +1,4 @@
-"""Functions of coordinates as layers: on space coordinates, or on tangents at the origin."""
+"""Pointwise activations of space coordinates, or of tangents at the origin."""
 
 from collections.abc import Callable
 
@@ -11,21 +11,22 @@ from fedbolic.nn.coordinates import from_tangent, space_part, to_tangent, with_s
 from fedbolic.nn.space import HyperbolicModule
 
 Pointwise = Callable[[Tensor], Tensor]
-"""A function, or a module, from numbers to as many numbers."""
+"""A function or a module that maps a tensor to a tensor of the same shape."""
 
 
 class SpaceActivation(HyperbolicModule[Lorentz | Poincare]):
-    r"""A function of the space coordinates on the hyperboloid; the time coordinate follows.
+    r"""Activation of the space coordinates on the hyperboloid; the time coordinate is recomputed.
 
     .. math:: y_s = f(x_s), \quad y_0 = \sqrt{1 / c + |y_s|^2}
 
-    In the ball, the same of the point's image on the hyperboloid. No logarithm, and so the cheaper
-    one.
+    For points of the ball, ``function`` acts on their images on the hyperboloid. This layer takes
+    no logarithm and is therefore cheaper than ``TangentActivation``.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
-        function: Such as ``torch.relu``; a module with parameters is trained with the layer.
-        curvature: Minus the sectional curvature, a number or a module.
+        function: Pointwise function or module, such as ``torch.relu``; the parameters of a module
+            are trained with the layer.
+        curvature: Minus the sectional curvature, a number or a ``Curvature``.
 
     References:
         Bdeir et al. (2024), arXiv:2303.15919.
@@ -59,14 +60,15 @@ class SpaceActivation(HyperbolicModule[Lorentz | Poincare]):
 
 
 class TangentActivation(HyperbolicModule[Lorentz | Poincare]):
-    r"""A function of the tangent at the origin that leads to the point.
+    r"""Activation of the tangent at the origin that maps to the point.
 
     .. math:: y = \exp_0(f(\log_0 x))
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``; lengths of tangents are distances in both.
-        function: Such as ``torch.tanh``; a module with parameters is trained with the layer.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        kind: ``Lorentz`` or ``Poincare``; the length of a tangent is a distance in both models.
+        function: Pointwise function or module, such as ``torch.tanh``; the parameters of a module
+            are trained with the layer.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
 
     References:
         Ganea et al. (2018), arXiv:1805.09112; Chami et al. (2019), arXiv:1910.12933.
@@ -100,7 +102,7 @@ class TangentActivation(HyperbolicModule[Lorentz | Poincare]):
 
 
 def named(function: Pointwise) -> dict[str, str]:
-    """A function's name for ``print``; a module prints itself."""
+    """Name of a function for ``print``; empty for a module, which prints itself."""
     if isinstance(function, nn.Module):
         return {}
     return {"function": getattr(function, "__name__", repr(function))}

@@ -1,4 +1,4 @@
-"""Attention among points of the hyperboloid."""
+"""Attention between points of the hyperboloid."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,33 +14,33 @@ from fedbolic.nn.space import HyperbolicModule, wide
 
 
 class LorentzAttention(HyperbolicModule[Lorentz]):
-    r"""Multi-head attention: weights by distance, and the centroid of the values.
+    r"""Multi-head attention with weights from distances and centroids of the values.
 
     .. math:: y_i = \frac{m_i}{\sqrt c \, \sqrt{-\langle m_i, m_i \rangle}}, \quad
         m_i = \sum_j w_{ij} v_j, \quad w_{ij} \propto \exp \Bigl( -\frac{c}{\sqrt d}
         \bigl( -\tfrac 2 c - 2 \langle q_i, k_j \rangle \bigr) \Bigr)
 
-    in every head of :math:`d` dimensions. Queries, keys and values are ``LorentzLinear`` of the
-    inputs, whose space coordinates are dealt among the heads; those of the centroids, side by side,
-    go through one more. The bracket is the squared Lorentzian distance. Products of points are
-    taken in float32 also under autocast.
+    in every head of :math:`d` dimensions. A ``LorentzLinear`` each gives queries, keys and values,
+    whose space coordinates are split among the heads. The space coordinates of the centroids are
+    concatenated and mapped by a fourth ``LorentzLinear``. The bracket is the squared Lorentzian
+    distance. Products of points are computed in float32 even under autocast.
 
-    The length of :math:`m_i` is a difference of squares: values beyond about 5 radii in float32
-    (14 in float64) give a centroid in the right direction, at a distance with few digits; beyond 10
-    (80) derivatives may be larger than any float.
+    The Minkowski length of :math:`m_i` is a difference of squares. For values beyond about 5 radii
+    in float32 (14 in float64) the direction of the centroid is accurate but its distance from the
+    origin has few correct digits; beyond 10 radii (80) derivatives may overflow.
 
     Args:
-        embed_dim: Dimensions of the space of inputs and outputs, without time.
-        num_heads: Divides ``embed_dim``.
-        curvature: Minus the sectional curvature, a number or a module.
-        dropout: The probability that a weight is dropped in training, in [0, 1).
-        bias: Whether the linear maps have biases.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        embed_dim: Dimensions of the input and output space, without time.
+        num_heads: Number of heads, a divisor of ``embed_dim``.
+        curvature: Minus the sectional curvature, a number or a ``Curvature``.
+        dropout: Probability that an attention weight is dropped in training, in [0, 1).
+        bias: Whether the linear maps learn a bias.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number is outside its range, or ``curvature`` is invalid; when called, for
-            inputs of another width or type.
+        ValueError: If a number is out of range or ``curvature`` is invalid; when called, if the
+            inputs have the wrong width or dtype.
 
     References:
         Chen et al. (2022), arXiv:2105.14686; Law et al. (2019), PMLR 97.
@@ -88,15 +88,16 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         *,
         mask: Bool[Tensor, "*#batch n m"] | None = None,
     ) -> Float[Tensor, "*batch n ambient"]:
-        """The points after attention.
+        """Attend from each point of ``x`` to the points of ``context``.
 
         Args:
-            x: Points that ask.
-            context: Points that are attended to; by default ``x``.
-            mask: Which of them each may attend to, at least one; by default all.
+            x: Points that give the queries.
+            context: Points that give the keys and values; by default ``x``.
+            mask: True where a query may attend to a key, at least once per query; by default
+                everywhere.
 
         Raises:
-            ValueError: If a tensor has the wrong shape or type.
+            ValueError: If a tensor has the wrong shape or dtype.
         """
         context = x if context is None else context
         for name, points in (("x", x), ("context", context)):
@@ -132,10 +133,10 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
 
 
 def check_mask(mask: Tensor, n: int, m: int) -> None:
-    """Refuse what does not say which of ``m`` points each of ``n`` may attend to.
+    """Check the mask between ``n`` queries and ``m`` keys.
 
     Raises:
-        ValueError: Naming what came and the remedy.
+        ValueError: If the mask is not boolean or its last two axes do not broadcast to (n, m).
     """
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must be of torch.bool, got {mask.dtype}: use mask.bool()")
@@ -143,5 +144,5 @@ def check_mask(mask: Tensor, n: int, m: int) -> None:
     if rows not in (1, n) or columns not in (1, m):
         raise ValueError(
             f"mask must have the shape (..., {n}, {m}), or 1 for either, got shape "
-            f"{tuple(mask.shape)}: rows are those that ask, columns those attended to"
+            f"{tuple(mask.shape)}: rows are queries, columns are keys"
         )

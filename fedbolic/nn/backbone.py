@@ -1,4 +1,4 @@
-"""Networks from inputs to features, as frozen recipes."""
+"""Frozen configurations of networks that map inputs to features."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,28 +13,28 @@ from fedbolic.types import Meta
 
 
 class Backbone(ABC):
-    """A recipe for the part of a network that every method shares: inputs to features."""
+    """Configuration of the network from inputs to features, the part that every method shares."""
 
     @property
     @abstractmethod
     def num_features(self) -> int:
-        """The width of the features."""
+        """Width of the features."""
 
     @abstractmethod
     def build(self, meta: Meta) -> nn.Module:
-        """The network for inputs of ``meta.input_shape``, freshly initialised."""
+        """Build a newly initialised network for inputs of ``meta.input_shape``."""
 
 
 @dataclass(frozen=True)
 class MLP(Backbone):
-    """Fully connected layers with ReLU after each; inputs are flattened.
+    """Fully connected layers, each followed by ReLU; inputs are flattened.
 
     Args:
-        widths: Width of every layer, at least one; the last is the width of the features.
-        dropout: The share of every layer's outputs that training drops, in [0, 1).
+        widths: Width of each layer, at least 1; the last is the width of the features.
+        dropout: Fraction of every layer's outputs dropped in training, in [0, 1).
 
     Raises:
-        ValueError: If there is no layer, a width is below 1 or ``dropout`` is out of range.
+        ValueError: If ``widths`` is empty, a width is below 1 or ``dropout`` is out of range.
     """
 
     widths: tuple[int, ...] = (200,)
@@ -61,15 +61,15 @@ class MLP(Backbone):
 
 
 def image_shape(meta: Meta, network: str) -> tuple[int, int, int]:
-    """Channels, height and width of the inputs, of which a network halves the last two twice.
+    """Channels, height and width of images for a network that halves height and width twice.
 
     Args:
-        meta: Of the federation.
-        network: Its name, for the error.
+        meta: Description of the federated data, with the input shape.
+        network: Name of the network, for the error message.
 
     Raises:
-        ValueError: If the inputs are no images, or lower or narrower than 4 pixels: fewer are
-            rather the channels of an image that has them last.
+        ValueError: If the inputs are not images, or are below 4 pixels in height or width, which
+            usually means that the channels come last.
     """
     if len(meta.input_shape) != 3 or min(meta.input_shape[1:]) < 4:
         raise ValueError(
@@ -81,15 +81,15 @@ def image_shape(meta: Meta, network: str) -> tuple[int, int, int]:
 
 
 class ChannelsLast(nn.Module):
-    """Images as they are, stored with the channels of a pixel side by side.
+    """Converts images to channels-last memory layout; shape and values do not change.
 
-    Small convolutions and pooling then run on the CPU in about 6/10 of the time. A view where
-    there is one channel: ``to(memory_format=...)`` leaves such images as they are, and vmap refuses
-    it.
+    Small convolutions and pooling then take about 6/10 of the time on the CPU. Images with one
+    channel are viewed, not copied. ``to(memory_format=...)`` is no substitute: it leaves images
+    with one channel unchanged, and ``vmap`` does not support it.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same values in the same places."""
+        """The same images in channels-last layout."""
         n, *shape = x.shape[0], x.shape[2], x.shape[3], x.shape[1]
         pixels = x.permute(0, 2, 3, 1).reshape(n, math.prod(shape))  # gives every axis a stride
         return pixels.unflatten(1, shape).permute(0, 3, 1, 2)
@@ -99,8 +99,8 @@ class ChannelsLast(nn.Module):
 class ConvNet(Backbone):
     """Two 5x5 convolutions (16 and 32 channels) with 2x2 max pooling and ReLU, then a linear layer.
 
-    On 28x28 grey images with 20 features it is the network of 44,628 parameters that HyperFed's
-    authors train on EMNIST and Fashion-MNIST.
+    For 28x28 grey images and 20 features, this is the network of 44,628 parameters that the
+    authors of HyperFed train on EMNIST and Fashion-MNIST.
 
     Args:
         dim: Width of the features, at least 1.

@@ -1,4 +1,4 @@
-"""From one curvature to another."""
+"""Layer between two curvatures of the same model."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -9,17 +9,17 @@ from fedbolic.nn.space import HyperbolicModule, checked, value_of
 
 
 class ChangeCurvature(HyperbolicModule[Lorentz | Poincare]):
-    r"""The same model at another curvature: every length in radii is kept.
+    r"""Map from one curvature to another within a model, which keeps every length in radii.
 
     .. math:: y = x \sqrt{c / c'}, \quad \sqrt{c'} \, d'(y_1, y_2) = \sqrt c \, d(x_1, x_2)
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
-        old: Minus the sectional curvature of the inputs, above 0: a number or a module.
-        new: That of the outputs.
+        old: Minus the sectional curvature of the inputs, above 0: a number or a ``Curvature``.
+        new: Minus the sectional curvature of the outputs, likewise.
 
     Raises:
-        ValueError: If a curvature is not above 0.
+        ValueError: If a curvature is 0 or invalid for ``kind``.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Inputs of ball layers that lie outside the ball: a warning to people, a count in training."""
+"""Detection of layer inputs outside the ball: a warning per layer, and a count in training."""
 
 import contextlib
 import warnings
@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 COUNTS = "clamped."
-"""The name of the counts of a step among the buffers after it: points outside, and all points.
+"""Key under which a training step returns its counts among the buffers: clamped points, all points.
 
-No buffer ends in a dot.
+The dot at the end avoids a clash, as no buffer name ends in a dot.
 """
 
 LEAST = 1e-3
-"""How far beyond 1 ``c |x|^2`` is no rounding of a point at the boundary, in full precision."""
+"""Excess of ``c |x|^2`` over 1, in full precision, that rounding at the boundary cannot explain."""
 
 
 class Counter:
-    """Counts the points of a batch that are clamped, and all points, on their device.
+    """Counter of clamped points and of all points in a batch, kept on their device.
 
     Args:
-        mask: The examples of the batch that count.
+        mask: True for the examples of the batch that count.
     """
 
     def __init__(self, mask: Bool[Tensor, " n"]) -> None:
@@ -35,8 +35,8 @@ class Counter:
         """Count the points of one layer.
 
         Args:
-            outside: True for points outside the ball. If the first axis is not that of the
-                examples, all count.
+            outside: True for points outside the ball. Without a first axis of examples, every
+                point counts.
         """
         n = len(self.mask)
         if outside.ndim and outside.shape[0] == n and n:
@@ -49,7 +49,7 @@ class Counter:
         self.counts.append(torch.stack((clamped, every)))
 
     def total(self) -> dict[str, Tensor]:
-        """Both sums over all layers under :data:`COUNTS`; nothing if no layer has a ball."""
+        """Both sums over all layers under :data:`COUNTS`; empty if no layer uses the ball."""
         return {COUNTS: torch.stack(self.counts).sum(0)} if self.counts else {}
 
 
@@ -58,10 +58,10 @@ _COUNTER: ContextVar[Counter | None] = ContextVar("counter", default=None)
 
 @contextlib.contextmanager
 def counting(mask: Bool[Tensor, " n"]) -> Iterator[Counter]:
-    """A counter of all ball layers that are called within the block.
+    """Context manager that counts the inputs of all ball layers called inside it.
 
     Args:
-        mask: The examples of the batch that count.
+        mask: True for the examples of the batch that count.
     """
     counter = Counter(mask)
     token = _COUNTER.set(counter)
@@ -74,17 +74,19 @@ def counting(mask: Bool[Tensor, " n"]) -> Iterator[Counter]:
 def look(
     x: Float[Tensor, "*batch ambient"], c: Tensor | float, *, warned: bool, layer: nn.Module
 ) -> bool:
-    """Count the points outside the ball, or warn of them.
+    """Count the points outside the ball, and warn about them once per layer.
+
+    Only eager CPU tensors are inspected for the warning: other devices would have to synchronise,
+    and values inside ``vmap`` or a compiler are unknown.
 
     Args:
-        x: What a layer of the ball takes for points.
+        x: Inputs of a ball layer.
         c: Minus the sectional curvature.
         warned: True if the layer has warned before.
-        layer: For its name.
+        layer: The layer, named in the warning.
 
     Returns:
-        True if the layer has warned now or before. Only eager tensors of the CPU can tell without
-        waiting for a device; not those of ``vmap`` or of a compiler.
+        True if the layer has warned, now or before.
     """
     if torch.compiler.is_compiling():
         return warned
@@ -102,8 +104,8 @@ def look(
             return warned
         warnings.warn(
             f"{type(layer).__name__}({layer.extra_repr()}) got {int(outside.sum())} of "
-            f"{outside.numel()} points outside the ball (c |x|^2 above 1), and clamps them to its "
-            "boundary: features are no points, so map them by manifold.expmap0, or scale them",
+            f"{outside.numel()} points outside the ball (c |x|^2 above 1) and clamped them to its "
+            "boundary: features are not points, so map them with manifold.expmap0 or scale them",
             stacklevel=4,
         )
     return True

@@ -1,4 +1,4 @@
-"""A backbone with a linear head: the network of the plain methods."""
+"""Classifiers made of a backbone and a head, as trained by FedAvg and its relatives."""
 
 import functools
 from collections.abc import Callable
@@ -12,9 +12,10 @@ from fedbolic.types import Meta
 
 
 class Classifier(nn.Module):
-    """``head(body(x))``: every parameter's name begins with ``body.`` or ``head.``.
+    """Body and head in sequence, ``head(body(x))``.
 
-    The sharing rules of federated methods are written over these names.
+    Every parameter's name begins with ``body.`` or ``head.``; the sharing tables of federated
+    methods match these prefixes.
     """
 
     def __init__(self, body: nn.Module, head: nn.Module) -> None:
@@ -27,10 +28,10 @@ class Classifier(nn.Module):
 
 
 class CosineHead(nn.Module):
-    """Cosines between features and one weight vector per class; the weights start orthonormal.
+    """Cosines between features and one weight vector per class; weights start orthonormal.
 
-    With fewer features than classes the columns are orthonormal instead, and the rows, one per
-    class, are scaled to length 1.
+    With fewer features than classes, the columns start orthonormal instead, and the rows, one per
+    class, are normalised.
     """
 
     def __init__(self, num_features: int, num_classes: int) -> None:
@@ -39,7 +40,7 @@ class CosineHead(nn.Module):
         self.weight = nn.Parameter(nn.functional.normalize(weight))
 
     def forward(self, z: Tensor) -> Tensor:
-        """One logit per class: features are taken to unit length, weights are used as they are."""
+        """One logit per class; the features are normalised, the weights are not."""
         return nn.functional.linear(nn.functional.normalize(z), self.weight)
 
 
@@ -47,12 +48,12 @@ class CosineHead(nn.Module):
 def classifier(
     backbone: Backbone, meta: Meta, head: Callable[[int, int], nn.Module] = nn.Linear
 ) -> Model:
-    """The model of a backbone with a head from its features to one logit per class.
+    """Model of a backbone and a head that gives one logit per class.
 
     Args:
-        backbone: Inputs to features.
-        meta: Gives the shape of the inputs and the number of classes.
-        head: Makes the head from the numbers of features and classes.
+        backbone: Configuration of the network from inputs to features.
+        meta: Shape of the inputs and number of classes.
+        head: Builds the head from the number of features and the number of classes.
     """
     return Model(
         lambda: Classifier(backbone.build(meta), head(backbone.num_features, meta.num_classes))

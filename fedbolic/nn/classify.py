@@ -1,4 +1,4 @@
-"""Logits from points: signed distances to one hyperplane per class."""
+"""Multinomial logistic regression: logits from signed distances to one hyperplane per class."""
 
 import torch
 from jaxtyping import Float
@@ -19,23 +19,23 @@ class LorentzMLR(Hyperplanes[Lorentz]):
         \cosh(\sqrt c \, a_k) \, \hat z_k \cdot x_s - \sinh(\sqrt c \, a_k) \, x_0 \Bigr)
 
     The hyperplane of class :math:`k` lies :math:`a_k` from the origin in the direction of
-    :math:`z_k`. Near the origin with :math:`a = 0` it is a linear layer, and it starts as torch's:
-    ``weight`` uniform within ``1 / sqrt(in_features)``, ``bias`` (:math:`a`) 0.
+    :math:`z_k`. Near the origin with :math:`a = 0` the head is a linear layer. ``weight`` starts as
+    in ``nn.Linear``, uniform within ``1 / sqrt(in_features)``, and ``bias`` (:math:`a`) as 0.
 
     Args:
-        in_features: Dimensions of the space of the inputs; they have one coordinate more.
-        num_classes: How many logits there are.
-        curvature: Minus the sectional curvature, a number or a module to be learnt.
-        bias: Whether there are offsets :math:`a_k`, in units of length.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        num_classes: Number of logits, at least 1.
+        curvature: Minus the sectional curvature, a number or a learnable ``Curvature``.
+        bias: Whether to learn the offsets :math:`a_k`, in units of length.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is invalid; when called, for inputs of
-            another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
-        Bdeir et al. (2024), arXiv:2303.15919, whose norm is :math:`|z|` exactly.
+        Bdeir et al. (2024), arXiv:2303.15919; their norm of the normal equals :math:`|z|` exactly.
 
     Example:
         >>> head = LorentzMLR(3, num_classes=10)
@@ -81,21 +81,22 @@ class PoincareMLR(Hyperplanes[Poincare]):
         - (\lambda_x - 1) \sinh(\sqrt c \, a_k) \Bigr), \quad \lambda_x = \frac{2}{1 - c |x|^2}
 
     The hyperplane of class :math:`k` lies :math:`a_k` from the origin in the direction of
-    :math:`z_k` (:math:`a_k = 2 r_k` in the paper). Near the origin with :math:`a = 0` it is
-    :math:`4 \, z_k \cdot x`, and it starts so that this is torch's linear layer of the tangent
-    :math:`2 x`: ``weight`` uniform within ``1 / (2 sqrt(in_features))``, ``bias`` (:math:`a`) 0.
+    :math:`z_k` (:math:`a_k = 2 r_k` in the paper). Near the origin with :math:`a = 0` the logit is
+    :math:`4 \, z_k \cdot x`. ``weight`` starts uniform within ``1 / (2 sqrt(in_features))``, so
+    that the head starts like ``nn.Linear`` on the tangent :math:`2 x`; ``bias`` (:math:`a`) starts
+    as 0.
 
     Args:
-        in_features: Dimensions of the space of the inputs.
-        num_classes: How many logits there are.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
-        bias: Whether there are offsets :math:`a_k`, in units of length.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space.
+        num_classes: Number of logits, at least 1.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        bias: Whether to learn the offsets :math:`a_k`, in units of length.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is invalid; when called, for inputs of
-            another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
         Shimizu et al. (2021), arXiv:2006.08210.

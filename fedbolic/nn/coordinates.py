@@ -1,4 +1,4 @@
-"""Points by their space coordinates on the hyperboloid, or by their tangents at the origin."""
+"""Conversions between points, space coordinates on the hyperboloid and tangents at the origin."""
 
 from typing import Any
 
@@ -12,30 +12,30 @@ from fedbolic.nn.space import wide
 
 
 class Squared(torch.autograd.Function):
-    """``numerics.square``, whose derivative is one pass over the data, and not three."""
+    """``numerics.square`` with a backward pass that reads the data once instead of three times."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        """The squares of the lengths."""
+        """Squared norms."""
         return square(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Keep the vectors, and which squares are the largest float."""
+        """Save the vectors and their squared norms."""
         ctx.save_for_backward(*inputs, output)
         ctx.save_for_forward(*inputs, output)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        """The gradient, 0 where the square is the largest float."""
+        """The gradient, 0 where the squared norm is clamped to the largest float."""
         (x, q), (gradient,) = ctx.saved_tensors, grad_outputs
         return x * (gradient * _moving(q))
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
-        """The derivative in one direction."""
+        """The directional derivative."""
         (x, q), (along,) = ctx.saved_tensors, grad_inputs
         return dot(x, along) * _moving(q)
 
@@ -45,12 +45,12 @@ def _moving(q: Tensor) -> Tensor:
 
 
 def squared(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
-    """``|x|^2`` along the last axis, which stays; at most the largest float."""
+    """``|x|^2`` over the last axis, which is kept; at most the largest float."""
     return square(x) if torch.compiler.is_compiling() else Squared.apply(x)
 
 
 class HyperboloidPoint(torch.autograd.Function):
-    """``hyperboloid_point`` in two passes over the data, and one for the derivative."""
+    """``hyperboloid_point`` in two passes over the data, with one pass for the derivative."""
 
     generate_vmap_rule = True
 
@@ -62,7 +62,7 @@ class HyperboloidPoint(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | float], output: Tensor) -> None:
-        """Keep the points and the curvature."""
+        """Save the points and the curvature."""
         c = inputs[1]
         ctx.number = None if isinstance(c, Tensor) else c
         kept = (output, c) if ctx.number is None else (output,)
@@ -71,7 +71,7 @@ class HyperboloidPoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The gradients by the space coordinates and the curvature."""
+        """The gradients with respect to the space coordinates and the curvature."""
         time, s, c = _coordinates(ctx)
         (gradient,) = grad_outputs
         share = gradient[..., :1] / time
@@ -80,7 +80,7 @@ class HyperboloidPoint(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
-        """The derivative in one direction."""
+        """The directional derivative."""
         time, s, c = _coordinates(ctx)
         along, along_c = grad_inputs
         along = torch.zeros_like(s) if along is None else along
@@ -96,15 +96,15 @@ def _coordinates(ctx: Any) -> tuple[Tensor, Tensor, Any]:
 
 
 def _largest(s: Tensor) -> float:
-    """The largest time coordinate: its square is a float."""
+    """Largest time coordinate; its square does not overflow."""
     return (torch.finfo(s.dtype).max / 2) ** 0.5
 
 
 def hyperboloid_point(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n+1"]:
-    """The points with the space coordinates ``s``: their time coordinates follow.
+    """Points with the space coordinates ``s``; the time coordinates are computed from these.
 
-    Only the time coordinate is bounded, so that its square is a float, since every pass over ``s``
-    is seen in the time of a layer: see ``clamp_norm``.
+    Only the time coordinate is bounded, so that its square does not overflow: a further pass over
+    ``s`` would slow a layer down measurably. ``clamp_norm`` bounds ``s`` as well.
     """
     if torch.compiler.is_compiling():
         return torch.cat(((1 / space.c + square(s)).sqrt(), s), -1)
@@ -112,9 +112,9 @@ def hyperboloid_point(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Ten
 
 
 def clamp_norm(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """Space coordinates clamped to the norm a hyperboloid point may have, 41 radii out in float32.
+    """Space coordinates clamped to the largest norm of a point, 41 radii out in float32.
 
-    Derivatives are those at a fixed share.
+    The scale factor counts as a constant in derivatives.
     """
     limit = HYPERBOLOID_RADIUS[s.dtype]
     with torch.no_grad():
@@ -125,10 +125,10 @@ def clamp_norm(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*
 def on_hyperboloid(
     space: Poincare, x: Float[Tensor, "*batch n"]
 ) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch n"]]:
-    """Points of the ball on the hyperboloid: time in radii (1 in flat space), and space.
+    """Time coordinates in radii (1 in flat space) and space coordinates of points of the ball.
 
-    What lies outside is read as the nearest point inside; there, derivatives are those at a fixed
-    share.
+    Points outside the ball are clamped to the nearest point inside, and the scale factor counts as
+    a constant in derivatives.
     """
     s = wide(x)
     q = squared(s)
@@ -140,11 +140,11 @@ def on_hyperboloid(
 
 
 def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-    """The points of the ball whose images on the hyperboloid have the space coordinates ``s``."""
+    """Points of the ball whose images on the hyperboloid have the space coordinates ``s``."""
     t = space.c * squared(s)
     inner = 1 + (1 + t).sqrt()
     limit = 1 - BALL_MARGIN * torch.finfo(s.dtype).eps
-    with torch.no_grad():  # 1, but where rounding would leave the ball
+    with torch.no_grad():  # 1, except where rounding would leave the ball
         share = (limit * inner.square() / t.clamp(min=torch.finfo(s.dtype).tiny)).clamp(max=1)
     return s * (share.sqrt() / inner)
 
@@ -152,14 +152,17 @@ def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "
 def space_part(
     space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]
 ) -> Float[Tensor, "*batch n"]:
-    """Space coordinates of points on the hyperboloid, in float32 or float64: the ball's, too."""
+    """Space coordinates of the points' images on the hyperboloid, in float32 or float64."""
     return wide(x[..., 1:]) if isinstance(space, Lorentz) else on_hyperboloid(space, x)[1]
 
 
 def with_space_part(
     space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]
 ) -> Float[Tensor, "*batch ambient"]:
-    """The points with those space coordinates on the hyperboloid: undoes ``space_part``."""
+    """Points whose images on the hyperboloid have the space coordinates ``s``.
+
+    The inverse of ``space_part``.
+    """
     if isinstance(space, Lorentz):
         return hyperboloid_point(space, clamp_norm(space, s))
     return ball_point(space, s)
@@ -168,9 +171,10 @@ def with_space_part(
 def from_tangent(
     space: Lorentz | Poincare, v: Float[Tensor, "*batch n"]
 ) -> Float[Tensor, "*batch ambient"]:
-    """The points at the distances ``|v|`` from the origin, in the directions of ``v``.
+    """Points at the distance ``|v|`` from the origin in the direction of ``v``.
 
-    They are the same points in both models: the ball's ``expmap0`` goes twice as far.
+    Both models give the same points: ``v`` is halved in the ball, where ``expmap0(v)`` lies at the
+    distance ``2 |v|``.
     """
     return space.expmap0(space.lift(v) if isinstance(space, Lorentz) else v / 2)
 
@@ -178,5 +182,5 @@ def from_tangent(
 def to_tangent(
     space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]
 ) -> Float[Tensor, "*batch n"]:
-    """Directions from the origin, as long as the distances: undoes ``from_tangent``."""
+    """Tangents at the origin with the distances to ``x`` as lengths: inverts ``from_tangent``."""
     return space.logmap0(x)[..., 1:] if isinstance(space, Lorentz) else 2 * space.logmap0(x)

@@ -1,4 +1,4 @@
-"""Dropout whose coins are a function of a number that the module carries."""
+"""Dropout layers whose masks are a function of a seed in the module's state."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from typing_extensions import override
 from fedbolic import check
 
 SEED = "dropout_seed"
-"""The name of the buffer, by which a federated engine finds it in any network."""
+"""Name of the seed buffer; a federated engine looks for it in any network."""
 
 
 class _Coins(nn.Module):
-    """The rate and the seed of a dropout, and the coins that follow from the seed."""
+    """Dropout rate, seed, and the masks that the seed determines."""
 
     dropout_seed: Tensor
 
@@ -25,14 +25,14 @@ class _Coins(nn.Module):
             self.register_buffer(SEED, torch.randint(2**63 - 1, (), device=device))
 
     def _kept(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """1 with probability ``1 - p``, else 0, for every place of a shape; moves the seed on."""
+        """A mask of 1 with probability ``1 - p``, else 0; advances the seed."""
         seed = self.dropout_seed
         own = torch.Size(shape[seed.ndim :])
         words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
-        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two of each word
+        coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two per word
         self.dropout_seed = seed + 1
         least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
-        kept = coins.bitwise_xor_(-(2**31)) >= least  # as if compared without a sign
+        kept = coins.bitwise_xor_(-(2**31)) >= least  # an unsigned comparison on signed integers
         return kept[..., : own.numel()].reshape(shape).to(dtype)
 
     @override
@@ -41,26 +41,26 @@ class _Coins(nn.Module):
 
 
 class Dropout(_Coins):
-    """``torch.nn.Dropout`` without the global random stream.
+    """``torch.nn.Dropout`` that does not use the global random stream.
 
-    Which elements are dropped is computed from a seed, a buffer of the module, and from the places
-    of the elements: the same on every device, in every dtype, under ``vmap`` with a seed for each
-    copy, and after a checkpoint was loaded. Every forward pass of training moves the seed on.
-    A federated engine gives each client a seed of its own in each round, so that a client's coins
-    depend neither on the engine nor on the other clients. A vector of seeds drops from every row of
-    ``x`` what its seed alone would.
+    The mask is computed from a seed, a buffer of the module, and from the index of each element.
+    It is the same on every device and in every dtype, under ``vmap`` with one seed per copy, and
+    after a checkpoint is loaded. Every forward pass in training advances the seed. A federated
+    engine sets a separate seed for each client and round, so the mask of a client depends neither
+    on the engine nor on other clients. With a vector of seeds, each row of ``x`` is masked by its
+    own seed.
 
     Args:
-        p: The share of elements that become 0, in [0, 1); the others are multiplied by
-            ``1 / (1 - p)``. With 0 there is no seed.
-        device: Where the seed is made.
+        p: Fraction of elements set to 0, in [0, 1); the others are multiplied by ``1 / (1 - p)``.
+            With 0 there is no seed.
+        device: Device of the seed.
 
     Raises:
         ValueError: If ``p`` is out of range.
 
     References:
         Srivastava et al. (2014), JMLR 15; Steele et al. (2014), doi:10.1145/2660193.2660195
-        (SplitMix64, which mixes the seed and the places).
+        (SplitMix64, which mixes the seed and the indices).
 
     Example:
         >>> layer = Dropout(p=0.5)
@@ -74,21 +74,21 @@ class Dropout(_Coins):
         super().__init__(p, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` with some elements dropped in training, and as it is in evaluation."""
+        """``x`` with random elements set to 0 in training, and unchanged in evaluation."""
         if not self.training or self.p == 0:
             return x
         return x * self._kept(x.shape, x.dtype, x.device).div_(1 - self.p)
 
 
 class ChannelDropout(_Coins):
-    """``torch.nn.Dropout1d``, ``2d`` or ``3d`` with the coins of :class:`Dropout`.
+    """``torch.nn.Dropout1d``, ``2d`` or ``3d`` with masks drawn as in :class:`Dropout`.
 
     Args:
-        p: The share of channels that become 0, in [0, 1); the others are multiplied by
-            ``1 / (1 - p)``. With 0 there is no seed.
-        num_axes: Trailing axes that a channel has: 1, 2 or 3. Of two, three axes of an input are
-            examples, channels and one more, as torch reads them.
-        device: Where the seed is made.
+        p: Fraction of channels set to 0, in [0, 1); the others are multiplied by ``1 / (1 - p)``.
+            With 0 there is no seed.
+        num_axes: Trailing axes of a channel: 1, 2 or 3. With 2, an input of three axes is read as
+            examples, channels and one more axis, as torch does.
+        device: Device of the seed.
 
     Raises:
         ValueError: If ``p`` is out of range or ``num_axes`` is below 1.
@@ -109,7 +109,7 @@ class ChannelDropout(_Coins):
         self.num_axes = num_axes
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` with some channels dropped in training, and as it is in evaluation."""
+        """``x`` with random channels set to 0 in training, and unchanged in evaluation."""
         if not self.training or self.p == 0:
             return x
         num_axes = 1 if (self.num_axes, x.ndim) == (2, 3) else self.num_axes
@@ -122,16 +122,17 @@ class ChannelDropout(_Coins):
 
 
 class AlphaDropout(_Coins):
-    r"""``torch.nn.AlphaDropout`` with the coins of :class:`Dropout`.
+    r"""``torch.nn.AlphaDropout`` with masks drawn as in :class:`Dropout`.
 
     .. math:: y = a \, (m \odot x + (1 - m) \, s) + b, \quad a = ((1 - p)(1 + p s^2))^{-1/2},
         \quad b = -a p s
 
-    with :math:`s` the value of SELU far below 0: mean 0 and variance 1 stay.
+    with the mask :math:`m` and the limit :math:`s` of SELU towards minus infinity. A mean of 0 and
+    a variance of 1 are preserved.
 
     Args:
-        p: The share of elements that become :math:`s`, in [0, 1). With 0 there is no seed.
-        device: Where the seed is made.
+        p: Fraction of elements replaced by :math:`s`, in [0, 1). With 0 there is no seed.
+        device: Device of the seed.
 
     Raises:
         ValueError: If ``p`` is out of range.
@@ -148,7 +149,7 @@ class AlphaDropout(_Coins):
         super().__init__(p, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` with some elements saturated in training, and as it is in evaluation."""
+        """``x`` with random elements saturated in training, and unchanged in evaluation."""
         if not self.training or self.p == 0:
             return x
         a = ((1 - self.p) * (1 + self.p * SATURATED**2)) ** -0.5
@@ -157,20 +158,23 @@ class AlphaDropout(_Coins):
 
 
 SATURATED = -1.0507009873554805 * 1.6732632423543772
-"""Where SELU ends: minus its scale times its alpha."""
+"""Limit of SELU towards minus infinity: minus its scale times its alpha."""
 
-# The constants of SplitMix64, as the signed integers of the same bits.
+# The constants of SplitMix64 as signed integers with the same bits.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
 def _mixed(bits: Tensor) -> Tensor:
-    """The bits in disorder: each depends on all. Products wrap around, as they should."""
+    """The finaliser of SplitMix64: every output bit depends on all input bits.
+
+    The products are meant to overflow.
+    """
     for by, factor in zip((30, 27), FACTORS, strict=True):
         bits = _shifted(bits, by).bitwise_xor_(bits).mul_(factor)
     return _shifted(bits, 31).bitwise_xor_(bits)
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """The bits moved down, with zeros moving in: torch moves in the sign."""
+    """A logical right shift; torch shifts in the sign bit instead of zeros."""
     return (bits >> by).bitwise_and_(2 ** (64 - by) - 1)

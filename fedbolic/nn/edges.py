@@ -1,4 +1,4 @@
-"""Edges and weights of a graph, in the forms that PyG's layers take."""
+"""Edges and edge weights of a graph, in the formats that PyG layers accept."""
 
 from typing import Any, TypeAlias
 
@@ -12,21 +12,21 @@ from torch_geometric.utils import add_remaining_self_loops, is_sparse, scatter, 
 NodePoints: TypeAlias = (
     Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
 )
-"""Points of all nodes; or of the sources, and of the targets, of a bipartite graph."""
+"""Points of all nodes; for a bipartite graph, points of the sources and points of the targets."""
 
 
 def ends(x: NodePoints) -> tuple[Tensor, Tensor]:
-    """The points of the sources and of the targets of edges: one tensor if these are the same.
+    """Points of the source nodes and of the target nodes; one and the same tensor if not bipartite.
 
     Raises:
-        ValueError: If there is not one point per node.
+        ValueError: If ``x`` does not hold one point per node.
     """
     sources, targets = x if isinstance(x, tuple) else (x, x)
     for points in (sources, targets):
         if points.ndim != 2:
             raise ValueError(
                 f"x must have the shape (nodes, coordinates), got shape {tuple(points.shape)}: "
-                "many graphs are one with more nodes, as in PyG's Batch"
+                "join many graphs into one, as PyG's Batch does"
             )
     return sources, targets
 
@@ -34,21 +34,22 @@ def ends(x: NodePoints) -> tuple[Tensor, Tensor]:
 def weighted(
     adj: Adj, weight: OptTensor, num_nodes: int | None, *, normalize: bool, add_self_loops: bool
 ) -> tuple[Tensor, OptTensor]:
-    """Sources and targets of the edges, and their weights in float64, ``None`` if all are 1.
+    """Edges and their weights in float64, with the weights ``None`` if all are 1.
 
     Args:
-        adj: Edges, or a transposed adjacency matrix that is sparse.
-        weight: One number per edge; a sparse matrix has its own.
-        num_nodes: How many nodes there are; ``None`` for a bipartite graph.
-        normalize: As of ``LorentzConv``.
-        add_self_loops: As of ``LorentzConv``.
+        adj: Edges of shape (2, edges), or the transposed adjacency matrix as a sparse tensor.
+        weight: One number per edge; ``None`` for a sparse matrix, which holds its own weights.
+        num_nodes: Number of nodes; ``None`` for a bipartite graph.
+        normalize: See ``LorentzConv``.
+        add_self_loops: See ``LorentzConv``.
 
     Raises:
-        ValueError: As of ``LorentzConv``.
+        ValueError: If edges or weights have the wrong shape or dtype, a sparse matrix comes with
+            ``weight``, or a bipartite graph with ``normalize`` or ``add_self_loops``.
     """
     if is_sparse(adj):
         if weight is not None:
-            raise ValueError("edge_weight must not be given with a sparse tensor: it has its own")
+            raise ValueError("edge_weight must be None for a sparse tensor, which has its own")
         rows, weight = to_edge_index(adj)
         edges = rows.flip(0)
     else:
@@ -57,8 +58,8 @@ def weighted(
     if num_nodes is None:
         if normalize or add_self_loops:
             raise ValueError(
-                "a bipartite graph has no degrees and no self loops: make the layer with "
-                "normalize=False, add_self_loops=False"
+                "a bipartite graph can have neither normalised weights nor self loops: make the "
+                "layer with normalize=False, add_self_loops=False"
             )
         return edges, weight
     if add_self_loops:
@@ -71,7 +72,7 @@ def weighted(
 
 
 def _checked(edges: Adj, weight: OptTensor) -> Tensor:
-    """The edges, if they and their weights have the shape and type of such."""
+    """Edges after a check of their shape and dtype and of the shape of their weights."""
     if not isinstance(edges, Tensor):
         raise ValueError(f"edge_index must be a tensor, got {type(edges).__name__}")
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype != torch.int64:
@@ -88,7 +89,7 @@ def _checked(edges: Adj, weight: OptTensor) -> Tensor:
 
 
 def transposed(edges: Tensor, weight: OptTensor, num_targets: int, num_sources: int) -> Tensor:
-    """The weights as a sparse matrix with a row for each target."""
+    """Edge weights as a sparse matrix with one row per target node."""
     values = torch.ones_like(edges[0], dtype=torch.float64) if weight is None else weight
     matrix = torch.sparse_coo_tensor(
         edges.flip(0), values, (num_targets, num_sources), check_invariants=False
@@ -97,7 +98,7 @@ def transposed(edges: Tensor, weight: OptTensor, num_targets: int, num_sources: 
 
 
 def edge_shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
-    """Weights over their sum for each target, all 0 where that is 0."""
+    """Edge weights divided by their sum over the edges to the same target; 0 if the sum is 0."""
     weight = torch.ones_like(target, dtype=x.dtype) if weight is None else weight.to(x.dtype)
     total = scatter(weight, target, dim_size=len(x))
     return weight / torch.where(total > 0, total, 1.0)[target]

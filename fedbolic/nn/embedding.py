@@ -1,4 +1,4 @@
-"""Points by number."""
+"""Embedding tables of points."""
 
 import torch
 from jaxtyping import Float, Int
@@ -12,31 +12,31 @@ from fedbolic.nn.coordinates import from_tangent
 from fedbolic.nn.space import HyperbolicModule
 
 START = 1e-3
-"""Coordinates of the first tangents lie within this share of a unit of length."""
+"""Bound of the initial coordinates of the tangents, in units of length."""
 
 
 class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
-    r"""A table of points, one per number, learnt as tangents at the origin.
+    r"""Table of points, one per index, learnt as tangents at the origin.
 
     .. math:: y_i = \exp_0(w_i), \quad d(0, y_i) = |w_i|
 
-    The tangents are Euclidean parameters, so that any optimiser of torch's will do. They start
-    uniform within 0.001, from where points find their places.
+    The tangents are Euclidean parameters, so any PyTorch optimiser works. Their coordinates start
+    uniform within 0.001, so all points start close to the origin.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
-        num_embeddings: How many points there are.
+        num_embeddings: Number of points, at least 1.
         embedding_dim: Dimensions of the space, without time.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
-        device: Where the parameters are made.
-        dtype: Of the parameters and the points.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        device: Device of the parameters.
+        dtype: Data type of the parameters and the points.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is invalid for that space; when called,
-            if the indices are no integers.
+        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
+            the indices are not integers.
 
     References:
-        Nickel and Kiela (2017), arXiv:1705.08039, for the start.
+        Nickel and Kiela (2017), arXiv:1705.08039, for the initialisation.
 
     Example:
         >>> HyperbolicEmbedding(Lorentz, 10, 3)(torch.tensor([[0, 9]])).shape
@@ -60,7 +60,7 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
+        """Re-initialise the parameters."""
         nn.init.uniform_(self.weight, -START, START)
 
     @override

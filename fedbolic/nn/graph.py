@@ -1,4 +1,4 @@
-"""Hyperbolic graph convolutions, on PyG's ``MessagePassing``."""
+"""Hyperbolic graph convolutions built on PyG's ``MessagePassing``."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from fedbolic.nn.tangent_linear import TangentLinear
 
 
 class _Convolution(MessagePassing):
-    """Base of the convolutions: a linear map to points, edge handling, printing."""
+    """Base of the convolutions, with their linear map and the handling of edges."""
 
     def __init__(
         self, linear: LorentzLinear | TangentLinear, *, normalize: bool, add_self_loops: bool
@@ -31,13 +31,13 @@ class _Convolution(MessagePassing):
 
     @property
     def manifold(self) -> Lorentz:
-        """The hyperboloid of the inputs at the present curvature."""
+        """Hyperboloid of the inputs at the current curvature."""
         return self.linear.manifold
 
     def _read(
         self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor
     ) -> tuple[Tensor, Tensor, Tensor, OptTensor]:
-        """Points of the sources and the targets, the edges, and their weights."""
+        """Points of the sources, points of the targets, edges and edge weights."""
         sources, targets = ends(x)
         edges, weight = weighted(
             edge_index,
@@ -52,33 +52,34 @@ class _Convolution(MessagePassing):
     def extra_repr(self) -> str:
         return f"normalize={self.normalize}, add_self_loops={self.add_self_loops}"
 
-    __repr__ = nn.Module.__repr__  # PyG's has numbers of channels only
+    __repr__ = nn.Module.__repr__  # PyG's shows the numbers of channels only
 
 
 class LorentzConv(_Convolution):
-    r"""A graph convolution on the hyperboloid: a linear map, then the centroid of the neighbours.
+    r"""Graph convolution on the hyperboloid: a linear map, then the centroid of the neighbours.
 
     .. math:: y_j = \mathrm{LorentzLinear}(x_j), \quad
         z_i = \sum_{j \in N(i)} w_{ij} \, y_j, \quad
         x'_i = \frac{z_i}{\sqrt{-c \langle z_i, z_i \rangle}}
 
-    A centroid does not see the scale of its weights, so edges that all count 1 are a row-normalised
-    adjacency matrix. The points are summed in one ``propagate``, in float64: the Minkowski length
-    of a sum cancels far out, in float32 from 8 radii on (in float64 from 18; the result stays on
-    the hyperboloid even so). A node with no edge to it, or none of weight above 0, keeps its own
-    :math:`y_i`.
+    A centroid does not depend on the scale of its weights, so unit weights are equivalent to a
+    row-normalised adjacency matrix. One ``propagate`` sums the points in float64, because the
+    Minkowski length of a sum suffers cancellation far from the origin: from 8 radii on in float32,
+    from 18 in float64. The result lies on the hyperboloid in any case. A node without an incoming
+    edge of positive weight gets :math:`x'_i = y_i`.
 
     Args:
-        in_features: Dimensions of the hyperboloid of the inputs, which have one coordinate more.
-        out_features: Dimensions of the hyperboloid of the outputs.
-        bias: Whether the linear map has a bias.
-        normalize: Whether edges also weigh :math:`1 / \sqrt{d_i d_j}` as in a GCN, with
+        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        out_features: Dimensions of the output space.
+        bias: Whether the linear map learns a bias.
+        normalize: Whether to multiply edge weights by :math:`1 / \sqrt{d_i d_j}` as in a GCN, with
             :math:`d_i` the sum of the weights of the edges to :math:`i`.
-        add_self_loops: Whether a node without an edge to itself gets one, of weight 1.
-        curvature: Of inputs and outputs; layers may share a module.
+        add_self_loops: Whether to add a self loop of weight 1 to each node without one.
+        curvature: Minus the sectional curvature of inputs and outputs, a number or a ``Curvature``,
+            which layers may share.
 
     Raises:
-        ValueError: If a number of features is below 1, or ``curvature`` is invalid.
+        ValueError: If a number of features is below 1 or ``curvature`` is invalid.
 
     References:
         Chen et al. (2022), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
@@ -108,18 +109,19 @@ class LorentzConv(_Convolution):
     def forward(
         self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor = None
     ) -> Float[Tensor, "m ambient_out"]:
-        """The centroids of the neighbours, mapped.
+        """Map all points, then take the centroid of each node's neighbours.
 
         Args:
-            x: One point per node. A bipartite graph gives a pair, to a layer that neither
-                normalises nor adds self loops.
-            edge_index: Sources and targets of the edges; or the transposed adjacency matrix as a
+            x: One point per node; for a bipartite graph, the points of the sources and those of the
+                targets, given to a layer that neither normalises nor adds self loops.
+            edge_index: Sources and targets of the edges, or the transposed adjacency matrix as a
                 sparse tensor, which is multiplied without a message per edge.
-            edge_weight: One number per edge, 0 or more; a sparse tensor has its own.
+            edge_weight: One number per edge, 0 or more; ``None`` for a sparse tensor, which holds
+                its own weights.
 
         Raises:
-            ValueError: If points, edges or weights have another shape or type, or a bipartite
-                graph meets a layer that normalises or adds self loops.
+            ValueError: If points, edges or weights have the wrong shape or dtype, or if the graph
+                is bipartite and the layer normalises or adds self loops.
         """
         sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
         y = self.linear(sources)
@@ -136,7 +138,7 @@ class LorentzConv(_Convolution):
         centroid, reached = _centroid(self.manifold, z)
         return torch.where(reached, self.linear.rounded(centroid, y), own)
 
-    @override  # a hook of PyG is given what it names
+    @override  # PyG passes a hook the arguments that its signature names
     def message(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x_j: Tensor, edge_weight: OptTensor
     ) -> Tensor:
@@ -150,7 +152,7 @@ class LorentzConv(_Convolution):
 
 
 class HGCNConv(_Convolution):
-    r"""A layer of the hyperbolic graph convolutional network, by means in tangent spaces.
+    r"""Layer of the hyperbolic graph convolutional network: mean aggregation in tangent spaces.
 
     .. math::
         h_j &= \exp_{\hat x_j}(P_{o \to \hat x_j}(b)), \quad
@@ -159,27 +161,28 @@ class HGCNConv(_Convolution):
             \sum_{j \in N(i)} w_{ij} = 1 \\
         x'_i &= \exp'_o(\sigma(\log_o(y_i)))
 
-    with :math:`\exp'` at the curvature of the outputs: tangents at the origin are the same for
-    every curvature. A node that no edge reaches keeps its own :math:`h_i`.
+    with :math:`\exp'` at the curvature of the outputs; tangents at the origin are the same for
+    every curvature. A node without an incoming edge of positive weight has :math:`y_i = h_i`.
 
-    Departs from the paper: weights are those of the edges, over their sum for each node (as in the
-    authors' code without attention), not learnt by attention.
+    Departure from the paper: the aggregation weights are edge weights divided by their sum for each
+    node, as in the authors' code without attention. They are not learnt.
 
     Args:
-        in_features: Dimensions of the hyperboloid of the inputs, which have one coordinate more.
-        out_features: Dimensions of the hyperboloid of the outputs.
-        bias: Whether there is a :math:`b`.
-        normalize: As of ``LorentzConv``, before weights are divided by their sum.
-        add_self_loops: Whether a node without an edge to itself gets one, of weight 1.
-        local: Whether the mean is taken in the tangent space at the node itself, as in the paper;
-            else in that at the origin, which costs less and is the authors' default.
-        activation: What maps tangents at the origin, such as ``torch.relu``; ``None``: the
-            identity.
-        curvature: Of the inputs; layers may share a module.
-        out_curvature: Of the outputs; by default that of the inputs.
+        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        out_features: Dimensions of the output space.
+        bias: Whether to learn the bias :math:`b`.
+        normalize: As in ``LorentzConv``, before the weights are divided by their sum.
+        add_self_loops: Whether to add a self loop of weight 1 to each node without one.
+        local: Whether to take the mean in the tangent space at the node itself, as in the paper, or
+            at the origin, which costs less and is the default of the authors' code.
+        activation: Function :math:`\sigma` of tangents at the origin, such as ``torch.relu``;
+            ``None`` for the identity.
+        curvature: Minus the sectional curvature of the inputs, a number or a ``Curvature``, which
+            layers may share.
+        out_curvature: Minus the sectional curvature of the outputs, by default that of the inputs.
 
     Raises:
-        ValueError: If a number of features is below 1, or a curvature is invalid.
+        ValueError: If a number of features is below 1 or a curvature is invalid.
 
     References:
         Chami et al. (2019), arXiv:1910.12933.
@@ -211,17 +214,17 @@ class HGCNConv(_Convolution):
 
     @property
     def out_manifold(self) -> Lorentz:
-        """The hyperboloid of the outputs at the present curvature."""
+        """Hyperboloid of the outputs at the current curvature."""
         return self.manifold if self.out is None else self.out.manifold
 
     @override
     def forward(
         self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor = None
     ) -> Float[Tensor, "m ambient_out"]:
-        """The means of the neighbours, mapped; arguments and errors are those of ``LorentzConv``.
+        """Map all points, then take the mean of each node's neighbours.
 
-        A sparse tensor is read as edges: a mean in the tangent space at a node has a message per
-        edge.
+        Arguments and errors are those of ``LorentzConv``. A sparse tensor is converted to edges,
+        because a mean in the tangent space at a node needs a message per edge.
         """
         sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
         space, h = self.manifold, wide(self.linear(sources))
@@ -255,14 +258,14 @@ class HGCNConv(_Convolution):
 
 
 def _centroid(space: Lorentz, z: Tensor) -> tuple[Tensor, Tensor]:
-    """The points on the rays through sums, whose first coordinate is the sum of the weights.
+    """Centroids from weighted sums of points, and a mask of the sums with positive total weight.
 
-    And for which of them that is above 0.
+    The first coordinate of ``z`` is the total weight, the others are the weighted sum.
     """
     total = z[:, :1]
     reached = total > 0
     mean = z[:, 1:] / torch.where(reached, total, 1.0)
     time, s = mean[:, :1], mean[:, 1:]
-    # a mean of points of the hyperboloid has at least their length: less is rounding
+    # the mean of points is at least as long as each of them: a smaller value is rounding
     length = (space.c * (time * time - square(s))).clamp(min=1).sqrt()
     return hyperboloid_point(space, s / length), reached

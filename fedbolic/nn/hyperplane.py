@@ -1,9 +1,9 @@
-r"""Signed distances from points to hyperplanes: one matrix product for all of them.
+r"""Signed distances from points to hyperplanes by one matrix product.
 
-The hyperplane at the signed distance :math:`a` from the origin, in the direction :math:`e` of unit
-length there, holds the points of the hyperboloid whose Minkowski product with the normal
-:math:`(\sinh(\sqrt c \, a), \cosh(\sqrt c \, a) \, e)` is 0; of any point it is
-:math:`\sinh(\sqrt c \, d) / \sqrt c` in the signed distance :math:`d`.
+Take the hyperplane at the signed distance :math:`a` from the origin in the direction of the unit
+vector :math:`e`. The Minkowski product of a point of the hyperboloid with the normal
+:math:`(\sinh(\sqrt c \, a), \cosh(\sqrt c \, a) \, e)` is :math:`\sinh(\sqrt c \, d) / \sqrt c`,
+with :math:`d` the signed distance from the point to the hyperplane.
 """
 
 from abc import ABC, abstractmethod
@@ -22,26 +22,26 @@ from fedbolic.nn.space import HyperbolicModule, Space, rounded, wide
 
 
 class Hyperplanes(HyperbolicModule[Space], ABC):
-    """A layer with one learnt hyperplane, of a weight, per output.
+    """Base of layers with one learnt hyperplane per output.
 
-    Row ``k`` of ``weight`` is the direction of hyperplane ``k`` at the origin, and how much it
-    counts; ``bias`` holds the signed distances from the origin.
+    Row ``k`` of ``weight`` gives the direction of hyperplane ``k`` at the origin, and the norm of
+    the row gives its scale; ``bias`` holds the signed distances from the origin.
 
     Args:
-        kind: The model that the layer computes in.
-        in_features: Dimensions of the space of the inputs.
-        num_planes: How many hyperplanes there are.
+        kind: ``Lorentz`` or ``Poincare``.
+        in_features: Dimensions of the input space.
+        num_planes: Number of hyperplanes.
         curvature: Minus the sectional curvature of the inputs.
-        bias: Whether hyperplanes may lie off the origin.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        bias: Whether to learn the distances of the hyperplanes from the origin; otherwise all 0.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is invalid.
+        ValueError: If ``curvature`` is invalid for ``kind``.
     """
 
     planes: ClassVar[str] = "out_features"
-    """What the number of hyperplanes is called."""
+    """Name of the number of hyperplanes in ``print``."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin anew: every hyperplane goes through the origin, with a random direction."""
+        """Re-initialise the parameters to random hyperplanes through the origin."""
         self.begin()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -74,25 +74,25 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Draw ``weight`` anew."""
+        """Draw new values of ``weight``."""
 
     @property
     def length(self) -> Float[Tensor, " m"]:
-        """Scale of every hyperplane: the lengths of the rows of ``weight``; never 0."""
+        """Scale of each hyperplane: the norm of its row of ``weight``, never 0."""
         return lengths(wide(self.weight))
 
     def sinh(
         self, space: Space, x: Float[Tensor, "*batch ambient"], length: Float[Tensor, " m"]
     ) -> Float[Tensor, "*batch m"]:
-        """``sinh(sqrt(c) d) / sqrt(c)`` of the signed distances ``d`` to all hyperplanes.
+        """``sinh(sqrt(c) d) / sqrt(c)`` for the signed distances ``d`` to all hyperplanes.
 
         Args:
-            space: Where the points are.
-            x: The points.
-            length: Of the rows of ``weight``.
+            space: Space of the points.
+            x: Points.
+            length: Norms of the rows of ``weight``.
 
         Raises:
-            ValueError: If ``x`` cannot be points of the space.
+            ValueError: If ``x`` has the wrong width or dtype.
         """
         unit = wide(self.weight) / length.unsqueeze(-1)
         return self.products(space, x, unit, torch.ones_like(length))
@@ -104,16 +104,16 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         weight: Float[Tensor, "m n"],
         length: Float[Tensor, " m"],
     ) -> Float[Tensor, "*batch m"]:
-        """Minkowski products of points with normals, not rounded to a half type.
+        """Minkowski products of points with the normals, in float32 or float64.
 
         Args:
-            space: Where the points are.
-            x: The points.
-            weight: Directions of the hyperplanes, as long as their normals shall be.
-            length: Of these.
+            space: Space of the points.
+            x: Points.
+            weight: Directions of the hyperplanes, scaled to the length wanted for their normals.
+            length: Norms of these rows.
 
         Raises:
-            ValueError: If ``x`` cannot be points of the space.
+            ValueError: If ``x`` has the wrong width or dtype.
         """
         self.check(x, self.in_features, self.weight)
         rows = rounded(normals(space, weight, length, self.bias), self.weight.dtype)
@@ -126,7 +126,7 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
 
 
 def lengths(weight: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
-    """Lengths of rows, with derivative 0 at 0, where they are the root of the smallest float."""
+    """Norms of the rows, at least the root of the smallest float; the derivative at 0 is 0."""
     return (weight * weight).sum(-1).clamp_min(torch.finfo(weight.dtype).tiny).sqrt()
 
 
@@ -136,15 +136,17 @@ def normals(
     length: Float[Tensor, " m"],
     offset: Float[Tensor, " m"] | None,
 ) -> Float[Tensor, "m n+1"]:
-    """The normals, each as long as its row of ``weight``, as factors of time and space coordinates.
+    """Normals of hyperplanes as coefficients of time and space coordinates.
+
+    Each normal is as long as its row of ``weight``.
 
     Args:
-        space: Where the hyperplanes are; time is taken in radii in the ball, as it is on the
-            hyperboloid.
+        space: Space of the hyperplanes. Time coordinates are in units of length for ``Lorentz`` and
+            in radii for ``Poincare``.
         weight: Directions at the origin.
-        length: Of these rows.
-        offset: Signed distances of the hyperplanes from the origin; at most 41 radii count in
-            float32 (346 in float64). By default 0.
+        length: Norms of these rows.
+        offset: Signed distances of the hyperplanes from the origin, clamped to 41 radii in float32
+            (346 in float64); ``None`` for 0.
     """
     if offset is None:
         return functional.pad(weight, (1, 0))

@@ -15,32 +15,32 @@ from fedbolic.nn.space import HyperbolicModule, wide
 
 
 class LorentzLinear(HyperbolicModule[Lorentz]):
-    r"""A linear map of all coordinates to new space coordinates; time is computed from these.
+    r"""Linear map of all coordinates to new space coordinates; time is computed from these.
 
     .. math:: y_s = W x + b, \quad y_0 = \sqrt{1 / c + |y_s|^2}
 
-    The cheapest layer of the hyperboloid, and any Lorentz boost or rotation is one. The radius of
-    an output grows with the logarithm of ``W`` only, as in ``LorentzFC``.
+    This is the cheapest layer on the hyperboloid, and it can represent any Lorentz boost or
+    rotation. The distance of an output from the origin grows only with the logarithm of ``W`` and
+    ``b``; in ``LorentzFC`` it grows linearly with the bias.
 
-    Outputs beyond what a float can hold of the hyperboloid (41 radii in float32) are finite, and
-    operations read them as the nearest points; drawing them in here would cost a pass over all
-    coordinates.
+    Outputs beyond the range of the hyperboloid (41 radii in float32) are finite, and the operations
+    clamp them. Clamping them here would cost a pass over all coordinates.
 
-    At the start the column of time and the bias are 0 and the rest is normal of variance
-    ``1 / out_features``: the origin goes to the origin, and :math:`|y_s|^2` is
-    :math:`|x_s|^2` in the mean, so points keep their radius.
+    The time column of ``W`` and ``b`` start as 0, the other weights normal with variance
+    ``1 / out_features``. The origin is then mapped to the origin, and :math:`|y_s|^2` is
+    :math:`|x_s|^2` on average, so points keep their distance from the origin.
 
     Args:
-        in_features: Dimensions of the space of the inputs; they have one coordinate more.
-        out_features: Dimensions of the space of the outputs.
-        curvature: Minus the sectional curvature of both, a number or a module to be learnt.
-        bias: Whether there is a ``b``.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        out_features: Dimensions of the output space.
+        curvature: Minus the sectional curvature of both spaces: a number or a ``Curvature``.
+        bias: Whether to learn the bias ``b``.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
-            for inputs of another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
         Chen et al. (2022), arXiv:2105.14686; Yang et al. (2024), arXiv:2407.01290.
@@ -71,7 +71,7 @@ class LorentzLinear(HyperbolicModule[Lorentz]):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
+        """Re-initialise the parameters."""
         with torch.no_grad():
             nn.init.zeros_(self.weight)
             nn.init.normal_(self.weight[:, 1:], std=self.out_features**-0.5)
@@ -94,34 +94,34 @@ class LorentzLinear(HyperbolicModule[Lorentz]):
 
 
 class LorentzFC(Hyperplanes[Lorentz]):
-    r"""Space coordinates that are signed distances to learnt hyperplanes, made longer by ``sinh``.
+    r"""Fully connected layer: space coordinates are the ``sinh`` of distances to hyperplanes.
 
     .. math:: y_k = \frac{|z_k|}{\sqrt c} \sinh(\sqrt c \, d_k(x)), \quad
         y_0 = \sqrt{1 / c + |y|^2}
 
     with :math:`d_k` the signed distance to the hyperplane that lies :math:`a_k` from the origin in
-    the direction of :math:`z_k`; the product is one with the normal
-    :math:`(-|z_k| \sinh(\sqrt c \, a_k), \cosh(\sqrt c \, a_k) \, z_k)`. Since that grows with
-    :math:`e^{a_k}`, the radius of an output grows as fast as the parameters, not with their
-    logarithm.
+    the direction of :math:`z_k`. It is computed as the product with the coefficients
+    :math:`(-|z_k| \sinh(\sqrt c \, a_k), \cosh(\sqrt c \, a_k) \, z_k)`. As these grow with
+    :math:`e^{\sqrt c \, a_k}`, the distance of an output from the origin grows linearly with the
+    :math:`a_k`.
 
-    At the start all :math:`a_k` are 0 and ``weight`` is normal of variance ``1 / out_features``:
-    the origin goes to the origin, and points keep their radius as in ``LorentzLinear``.
+    All :math:`a_k` start as 0 and ``weight`` normal with variance ``1 / out_features``. The origin
+    is then mapped to the origin, and points keep their distance from it as in ``LorentzLinear``.
 
     Args:
-        in_features: Dimensions of the space of the inputs; they have one coordinate more.
-        out_features: Dimensions of the space of the outputs.
-        curvature: Minus the sectional curvature of both, a number or a module to be learnt.
-        bias: Whether there are offsets :math:`a_k`, in units of length.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        out_features: Dimensions of the output space.
+        curvature: Minus the sectional curvature of both spaces: a number or a ``Curvature``.
+        bias: Whether to learn the offsets :math:`a_k`, in units of length.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
-            for inputs of another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
-        van der Klis et al. (2026), arXiv:2601.21529, with distances scaled in their ``sinh``.
+        van der Klis et al. (2026), arXiv:2601.21529; :math:`|z_k|` scales the ``sinh`` here.
 
     Example:
         >>> layer = LorentzFC(3, 2)
@@ -157,7 +157,7 @@ class LorentzFC(Hyperplanes[Lorentz]):
 
 
 class PoincareLinear(Hyperplanes[Poincare]):
-    r"""The point of the ball whose distances to the axes' hyperplanes are those to learnt ones.
+    r"""Fully connected layer of the ball, by signed distances to learnt hyperplanes.
 
     .. math:: y = \frac{w}{1 + \sqrt{1 + c |w|^2}}, \quad
         w_k = \frac{1}{\sqrt c} \sinh(\sqrt c \, v_k), \quad v_k = 2 |z_k| \, d_k(x)
@@ -165,23 +165,25 @@ class PoincareLinear(Hyperplanes[Poincare]):
     with :math:`d_k` the signed distance to the hyperplane that lies :math:`a_k` from the origin in
     the direction of :math:`z_k` (:math:`a_k = 2 r_k` in the paper). Then :math:`v_k` is the signed
     distance from :math:`y` to the hyperplane through the origin with the axis :math:`k` as normal.
-    In flat space (``c = 0``) this is :math:`2 W x - |z| \, a`.
+    In flat space (``c = 0``) the output is :math:`2 W x - |z| \, a`.
 
-    At the start all :math:`a_k` are 0, ``weight`` is normal of variance ``1 / (4 out_features)``:
-    the origin goes to the origin, and :math:`|y|^2` is :math:`|x|^2` in the mean near it. (The
-    paper's variance, ``1 / (2 in_features out_features)``, draws points in at every layer.)
+    All :math:`a_k` start as 0 and ``weight`` normal with variance ``1 / (4 out_features)``. The
+    origin is then mapped to the origin, and near it :math:`|y|^2` is :math:`|x|^2` on average. (The
+    paper's variance, ``1 / (2 in_features out_features)``, shrinks points towards the origin in
+    every layer.)
 
     Args:
-        in_features: Dimensions of the space of the inputs.
-        out_features: Dimensions of the space of the outputs.
-        curvature: Minus the sectional curvature of both, a number (0 is flat space) or a module.
-        bias: Whether there are offsets :math:`a_k`, in units of length.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space.
+        out_features: Dimensions of the output space.
+        curvature: Minus the sectional curvature of both spaces, a number (0 for flat space) or a
+            ``Curvature``.
+        bias: Whether to learn the offsets :math:`a_k`, in units of length.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
-            for inputs of another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
         Shimizu et al. (2021), arXiv:2006.08210.

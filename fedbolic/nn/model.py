@@ -1,4 +1,4 @@
-"""An architecture as a pure function of its parameters and buffers."""
+"""Stateless networks: pure functions of parameters, buffers and inputs."""
 
 import functools
 from collections.abc import Callable
@@ -13,14 +13,15 @@ from fedbolic.types import Params
 
 
 class Model:
-    """A network without values of its own: these go in with the inputs, and come out.
+    """Stateless network: parameters and buffers are arguments, updated buffers are returned.
 
-    Any ``nn.Module`` becomes one; clients then share the architecture and nothing else. Torch's
-    dropouts are replaced by those of :mod:`fedbolic.nn.dropout`, and the log says so: their coins
-    would come from torch's global random stream, and no run could be repeated.
+    Any ``nn.Module`` can be wrapped; clients then share the architecture and nothing else. Dropout
+    layers of torch are replaced by those of :mod:`fedbolic.nn.dropout`, with a log message: torch's
+    would use the global random stream, and runs would not be reproducible.
 
     Args:
-        build: Makes the module; called once for the architecture and once per :meth:`init`.
+        build: Builds the module; called for the architecture and for each :meth:`init` and
+            :meth:`part`.
 
     Example:
         >>> model = Model(lambda: nn.Linear(3, 2))
@@ -37,12 +38,12 @@ class Model:
         self._parts: dict[str, Model] = {}
         if replaced:
             logger.info(
-                "dropouts of torch are replaced by fedbolic's, whose coins can be repeated: %s",
+                "dropouts of torch are replaced by reproducible ones of fedbolic.nn.dropout: %s",
                 ", ".join(name or type(self._module).__name__ for name in replaced),
             )
 
     def _repeatable(self, seed: int) -> tuple[nn.Module, tuple[str, ...]]:
-        with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream where it was
+        with torch.random.fork_rng(devices=[]):  # restores the caller's random stream
             torch.default_generator.manual_seed(seed)
             return with_own_dropout(self._build())
 
@@ -53,8 +54,8 @@ class Model:
     def mixes_examples(self) -> bool:
         """True if a training output depends on the other examples of its batch, as with batch norm.
 
-        Torch's kinds are known; another module says so by an attribute ``mixes_examples``. Without
-        running statistics, an output of evaluation does so too.
+        Torch's batch norms are recognised; other modules declare an attribute ``mixes_examples``.
+        Batch norm without running statistics mixes examples in evaluation, too.
         """
         return any(
             isinstance(module, nn.modules.batchnorm._BatchNorm)
@@ -63,13 +64,13 @@ class Model:
         )
 
     def init(self, seed: int) -> tuple[Params, Params]:
-        """Parameters and buffers by the module's own initialisation, the same for one seed."""
+        """Initial parameters and buffers of the module; equal seeds give equal values."""
         module = self._make(seed)
         parameters = {name: value.detach() for name, value in module.named_parameters()}
         return parameters, dict(module.named_buffers())
 
     def part(self, name: str) -> "Model":
-        """The submodule ``name`` as a model of its own; it ignores the values of other parts."""
+        """The submodule ``name`` as a separate model, which takes the values of that part alone."""
         if name not in self._parts:
             self._parts[name] = Model(
                 lambda: with_own_dropout(self._build())[0].get_submodule(name)
@@ -79,32 +80,32 @@ class Model:
     def __call__(
         self, parameters: Params, buffers: Params, *inputs: Any, training: bool = False
     ) -> tuple[Tensor, Params]:
-        """The outputs for ``inputs``, and the buffers after them.
+        """The outputs for ``inputs``, and the updated buffers.
 
         Args:
             parameters: Every parameter by name.
-            buffers: Every buffer by name; left untouched.
-            *inputs: What the module's ``forward`` takes.
-            training: Whether batch norm and dropout act as in training.
+            buffers: Every buffer by name; not modified.
+            *inputs: Arguments of the module's ``forward``.
+            training: Whether to run in training mode, which affects batch norm and dropout.
 
         Raises:
-            ValueError: If the names are not those of the module.
+            ValueError: If the names of the values are not those of the module.
         """
         if self._module.training != training:
             self._module.train(training)
-        if training and buffers:  # batch norm writes into the buffers it is given
+        if training and buffers:  # batch norm updates its buffers in place
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         values = parameters | buffers
         if values.keys() != self._places.keys():
             raise ValueError(
-                f"the module has {sorted(self._places)}, and the values given differ in "
-                f"{sorted(values.keys() ^ self._places.keys())}"
+                f"parameters and buffers must be those of the module, {sorted(self._places)}: "
+                f"missing or unknown are {sorted(values.keys() ^ self._places.keys())}"
             )
         held = {name: self._places[name][0].value for name in values}
         try:
             self._hold(values)
             outputs = self._module(*inputs)
-            # a module may replace a buffer
+            # read back from the module, which may have replaced a buffer
             return outputs, {name: self._places[name][0].value for name in buffers}
         finally:
             self._hold(held)
@@ -116,7 +117,7 @@ class Model:
 
 
 class _Place(NamedTuple):
-    """Place of a tensor within a module."""
+    """Slot of a tensor in a module."""
 
     values: dict[str, Any]
     key: str
@@ -127,7 +128,7 @@ class _Place(NamedTuple):
 
 
 def _places(module: nn.Module) -> dict[str, list[_Place]]:
-    """The places of every parameter and buffer, by the name torch gives it: tied ones have many."""
+    """Slots of every parameter and buffer by name; tied tensors have several."""
     names = {id(t): n for n, t in [*module.named_parameters(), *module.named_buffers()]}
     places: dict[str, list[_Place]] = {name: [] for name in names.values()}
     for part in module.modules():

@@ -1,4 +1,4 @@
-"""Normalisation of batches and of points."""
+"""Batch norm and layer norm of points."""
 
 from typing import ClassVar
 
@@ -15,38 +15,38 @@ from fedbolic.nn.space import HyperbolicModule, wide
 
 
 class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
-    r"""Points moved so that their centroid is a learnt one, and scaled about it.
+    r"""Batch norm of points, with a learnt centroid and a learnt scale about it.
 
-    With :math:`\mu` the centroid of the batch and :math:`T_{a \to b}` the translation that takes
-    :math:`a` to :math:`b` along their geodesic,
+    With :math:`\mu` the centroid of the batch and :math:`T_{a \to b}` the translation that maps
+    :math:`a` to :math:`b` along the geodesic between them,
 
     .. math:: y = T_{0 \to \beta} \, z, \quad z_s = \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
         \odot s, \quad s = (T_{\mu \to 0} \, x)_s, \quad
         \sigma^2 = \frac 1 N \sum_i s_i^2
 
-    where :math:`(\cdot)_s` are space coordinates on the hyperboloid. These sum to 0 once the
-    centroid is
-    the origin, and do so when scaled: the centroid of what comes out is :math:`\beta` exactly. (The
-    reference scales tangents, which moves it.) In flat space this is batch norm.
+    where :math:`(\cdot)_s` are space coordinates on the hyperboloid. These sum to 0 when the
+    centroid is the origin, and still do after scaling, so the centroid of the outputs is exactly
+    :math:`\beta`. (The reference scales tangents, which moves the centroid.) In flat space the
+    layer is ordinary batch norm.
 
-    Running statistics follow those of the batches in training and replace them in evaluation, where
-    an output depends on its own input only: ``running_mean`` holds the space coordinates of a point
-    and moves along geodesics, ``running_var`` is corrected by ``N / (N - 1)`` as torch's is.
+    Training updates running statistics. Evaluation uses them in place of those of the batch, so an
+    output depends on its own input only. ``running_mean`` holds the space coordinates of a point
+    that moves along geodesics; ``running_var`` is unbiased (``N / (N - 1)``) as in torch.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
         num_features: Dimensions of the space, without time.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
-        eps: Added to a variance, above 0.
-        momentum: How far running statistics move to those of a batch, in [0, 1].
-        affine: Whether the scale :math:`\gamma` (``weight``, from 1) and the tangent ``bias`` at
-            the origin that leads to :math:`\beta` (from 0) are learnt.
-        device: Where the parameters and buffers are made.
-        dtype: Of the parameters and buffers.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        momentum: Weight of a new batch in the running statistics, in [0, 1].
+        affine: Whether to learn the scale :math:`\gamma` (``weight``, initially 1) and the tangent
+            at the origin that maps to :math:`\beta` (``bias``, initially 0).
+        device: Device of the parameters and buffers.
+        dtype: Data type of the parameters and buffers.
 
     Raises:
-        ValueError: If a number is outside its range, or ``curvature`` is invalid for that space;
-            when called, for inputs of another width or type, or for a single point in training.
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs have the wrong width or dtype, or are a single point in training.
 
     References:
         Bdeir et al. (2024), arXiv:2303.15919; Ioffe and Szegedy (2015), arXiv:1502.03167.
@@ -59,7 +59,7 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
     """
 
     mixes_examples: ClassVar[bool] = True
-    """Read by ``Model.mixes_examples``."""
+    """Declaration read by ``Model.mixes_examples``."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -88,12 +88,12 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
         self.register_buffer("running_var", torch.ones_like(zeros))
 
     def reset_running_stats(self) -> None:
-        """Forget all batches."""
+        """Reset the running mean to the origin and the running variance to 1."""
         self.running_mean.zero_()
         self.running_var.fill_(1)
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
+        """Re-initialise the parameters and the running statistics."""
         self.reset_running_stats()
         if self.weight is not None and self.bias is not None:
             nn.init.ones_(self.weight)
@@ -127,7 +127,7 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
 
     @torch.no_grad()
     def _follow(self, space: Lorentz | Poincare, mean: Tensor, variance: Tensor, n: int) -> None:
-        """Move the running statistics towards those of a batch of ``n``."""
+        """Move the running statistics towards those of a batch of ``n`` points."""
         old = with_space_part(space, wide(self.running_mean))
         along = torch.tensor(
             (1 - self.momentum, self.momentum), dtype=mean.dtype, device=mean.device
@@ -148,27 +148,27 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
 
 
 class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
-    r"""Layer norm of the space coordinates on the hyperboloid; the time coordinate follows.
+    r"""Layer norm of the space coordinates on the hyperboloid; the time coordinate is recomputed.
 
     .. math:: y_s = \gamma \odot \frac{x_s - m}{\sqrt{v + \epsilon}} + \beta
 
-    with the mean :math:`m` and the variance :math:`v` of the coordinates of one point, so that
-    outputs lie about :math:`\operatorname{asinh} \sqrt{c n}` radii out. In the ball, the same of
-    the point's image on the hyperboloid.
+    with the mean :math:`m` and the variance :math:`v` of the coordinates of one point. Before
+    training, outputs thus lie about :math:`\operatorname{asinh} \sqrt{c n}` radii from the origin.
+    Points of the ball are normalised through their images on the hyperboloid.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
         num_features: Dimensions of the space, without time.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
-        eps: Added to a variance, above 0.
-        affine: Whether :math:`\gamma` (``weight``, from 1) and :math:`\beta` (``bias``, from 0) are
-            learnt.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        affine: Whether to learn :math:`\gamma` (``weight``, initially 1) and :math:`\beta`
+            (``bias``, initially 0).
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number is outside its range, or ``curvature`` is invalid for that space;
-            when called, for inputs of another width or type.
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs have the wrong width or dtype.
 
     References:
         Ba et al. (2016), arXiv:1607.06450; Yang et al. (2024), arXiv:2407.01290.
@@ -198,7 +198,7 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
         self.bias = nn.Parameter(zeros) if affine else None
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
+        """Re-initialise the parameters."""
         if self.weight is not None and self.bias is not None:
             nn.init.ones_(self.weight)
             nn.init.zeros_(self.bias)
@@ -226,7 +226,7 @@ def translate(
     *,
     inverse: bool,
 ) -> Float[Tensor, "n ambient"]:
-    """Points after the translation that takes the origin to ``mean``, or back."""
+    """Translate points along the geodesic from the origin to ``mean``, or back if ``inverse``."""
     if isinstance(space, Poincare):
         return space.mobius_add(-mean if inverse else mean, x)
     mean = mean.expand_as(x)

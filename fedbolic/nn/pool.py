@@ -1,4 +1,4 @@
-"""One point of many."""
+"""Pooling of points."""
 
 import torch
 from jaxtyping import Float, Int
@@ -10,21 +10,21 @@ from fedbolic.nn.space import HyperbolicModule, wide
 
 
 class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
-    r"""The centroid of the points along one axis, which goes.
+    r"""Centroid of the points along one axis, which is removed.
 
     .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad
         m = \sum_i w_i x_i
 
-    on the hyperboloid, and the same point in the ball. With PyG's batch vector, one centroid of the
-    nodes of every graph, as ``global_mean_pool`` gives means.
+    on the hyperboloid, and the corresponding point in the ball. With PyG's batch vector, the output
+    has one centroid per graph, like the means of ``global_mean_pool``.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
-        dim: The axis of the points; not the last one, which is that of the coordinates.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        dim: Axis of the points; not the last, which holds the coordinates.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
 
     Raises:
-        ValueError: If ``dim`` is the last axis; when called, if there is no such axis.
+        ValueError: If ``dim`` is -1 or ``curvature`` is invalid for ``kind``.
 
     References:
         Law et al. (2019), PMLR 97.
@@ -60,28 +60,29 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
         batch: Int[Tensor, " n"] | None = None,
         size: int | None = None,
     ) -> Float[Tensor, "*pooled ambient"]:
-        """The centroids.
+        """Centroids of the points along ``dim``, or of the points of each graph in ``batch``.
 
         Args:
             x: Points.
-            weights: 0 or more, with the axes of ``x`` but the last; all equal if not given.
-            batch: The graph of each point, in any order, for points of the shape (nodes,
-                coordinates): PyG's batch vector. The axis of points becomes one of graphs.
-            size: Graphs that there are, at least one more than the largest in ``batch``, which is
-                the default. A graph without points has the origin.
+            weights: One weight per point, 0 or more; all equal by default.
+            batch: PyG's batch vector: the graph index of each point, in any order, for ``x`` of
+                shape (nodes, coordinates). The axis of points becomes one of graphs.
+            size: Number of graphs, above the largest index in ``batch``; by default one more than
+                it. The centroid of a graph without points is the origin.
 
         Raises:
-            ValueError: If there is no axis of points, ``weights`` has other axes or is of integers,
-                or ``batch`` has not one graph below ``size`` for each node.
+            ValueError: If ``x`` has no axis ``dim`` of points, ``weights`` has the wrong shape or
+                an integer dtype, ``batch`` is not one int64 index below ``size`` per point, or
+                ``size`` is given without ``batch``.
         """
         self.check(x)
         if weights is not None and not weights.is_floating_point():
             raise ValueError(
-                f"weights must be floating, got {weights.dtype}: a batch vector goes to batch=, "
-                "and weights.float() makes numbers of counts"
+                f"weights must be floating, got {weights.dtype}: pass a batch vector as batch=, "
+                "and convert counts with weights.float()"
             )
         if size is not None and batch is None:
-            raise ValueError(f"size goes with batch, got size {size} alone: give batch, too")
+            raise ValueError(f"size goes with batch, got size {size} alone: pass batch as well")
         axis = self.dim % x.ndim
         if not -x.ndim <= self.dim < x.ndim - 1:
             raise ValueError(
@@ -101,15 +102,15 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
     def _of_graphs(
         self, x: Tensor, weights: Tensor | None, batch: Tensor, size: int | None
     ) -> Tensor:
-        """A row for every graph with its points, filled up with origins of weight 0."""
+        """Centroids of graphs, computed on one row of points per graph, padded with origins."""
         if x.ndim != 2 or batch.shape != x.shape[:1] or batch.dtype != torch.int64:
             raise ValueError(
-                f"batch must be int64 with the graph of each of the points {tuple(x.shape)}, got "
+                f"batch must be int64 with one graph index per row of x {tuple(x.shape)}, got "
                 f"{batch.dtype} of shape {tuple(batch.shape)}"
             )
         counts = batch.bincount(minlength=size or 0)
         if size is not None and len(counts) > size:
-            raise ValueError(f"size must be above {len(counts) - 1}, the largest of batch: {size}")
+            raise ValueError(f"size must be above {len(counts) - 1}, the largest index, got {size}")
         order = batch.argsort(stable=True)
         graph = batch[order]
         place = torch.arange(len(x), device=x.device) - (counts.cumsum(0) - counts)[graph]
@@ -119,7 +120,8 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
         rows = rows.index_put((graph, place), points[order])
         given = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
         shares = points.new_zeros(shape).index_put((graph, place), given[order])
-        shares = shares.masked_fill((counts == 0).unsqueeze(1), 1.0)  # all are origins there
+        # a row without points holds origins only: weights of 1 make the origin its centroid
+        shares = shares.masked_fill((counts == 0).unsqueeze(1), 1.0)
         return self.rounded(space.centroid(rows, shares), x)
 
     @override

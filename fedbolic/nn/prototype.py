@@ -1,4 +1,4 @@
-"""Logits from distances to one point per class, in the space or at its boundary."""
+"""Logits from distances to one prototype per class, inside the space or at its boundary."""
 
 import torch
 from jaxtyping import Float
@@ -16,24 +16,24 @@ from fedbolic.nn.space import HyperbolicModule, rounded, wide
 
 
 class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
-    r"""Minus the squared distances to one learnt point per class.
+    r"""Logits that are minus the squared distances to one learnt prototype per class.
 
     .. math:: l_k = -d(x, \exp_0(w_k))^2
 
-    The tangents ``weight`` are Euclidean parameters. They start normal of variance
-    ``1 / in_features``: about one unit of length from the origin, in all directions.
+    The tangents ``weight`` are Euclidean parameters. They start normal with variance
+    ``1 / in_features``, which puts the prototypes about one unit of length from the origin.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
-        in_features: Dimensions of the space of the inputs, without time.
-        num_classes: How many logits there are.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space, without time.
+        num_classes: Number of logits, at least 1.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is invalid for that space; when called,
-            for inputs of another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
+            the inputs have the wrong width or dtype.
 
     References:
         Snell et al. (2017), arXiv:1703.05175; Khrulkov et al. (2020), arXiv:1904.02239.
@@ -61,12 +61,12 @@ class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
+        """Re-initialise the parameters."""
         nn.init.normal_(self.weight, std=self.in_features**-0.5)
 
     @property
     def prototypes(self) -> Float[Tensor, "classes ambient"]:
-        """The points of the classes."""
+        """One point per class."""
         return from_tangent(self.manifold, self.weight)
 
     @override
@@ -88,26 +88,26 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
     .. math:: l_k = b_k - |z_k| \, B_k(x), \quad B_k(x) = \frac{1}{\sqrt c}
         \log \bigl( \sqrt c \, x_0 - \sqrt c \, \hat z_k \cdot x_s \bigr)
 
-    :math:`B_k` is the Busemann function of the point of the boundary in the direction of
-    :math:`z_k`: the distance to it, less that from the origin. In the ball it is
-    :math:`\log (|\hat z_k - \sqrt c \, x|^2 / (1 - c |x|^2)) / \sqrt c`. Near the origin the head
-    is a linear layer, and it starts as torch's: all parameters uniform within
-    ``1 / sqrt(in_features)``. More than 5 radii out along the ray to its ideal point (14 in
-    float64) a float does not tell how close a point is to it; the value stays within the distance
-    from the origin.
+    :math:`B_k` is the Busemann function of the ideal point in the direction of :math:`z_k`: the
+    distance from :math:`x` to that point minus the distance from the origin to it, as a limit. In
+    the ball it is :math:`\log (|\hat z_k - \sqrt c \, x|^2 / (1 - c |x|^2)) / \sqrt c`. Near the
+    origin the head is a linear layer, and all parameters start as in ``nn.Linear``, uniform within
+    ``1 / sqrt(in_features)``. More than 5 radii from the origin (14 in float64), rounding hides how
+    close a point is to the ray to its ideal point; :math:`B_k` is therefore bounded below by minus
+    the distance from the origin.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
-        in_features: Dimensions of the space of the inputs, without time.
-        num_classes: How many logits there are.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
-        bias: Whether there is a ``b``.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space, without time.
+        num_classes: Number of logits, at least 1.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        bias: Whether to learn the bias ``b``.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number is below 1, or ``curvature`` is invalid for that space; when called,
-            for inputs of another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
+            the inputs have the wrong width or dtype.
 
     References:
         Ghadimi Atigh et al. (2021), arXiv:2106.14472; Chen et al. (2026), arXiv:2602.18858.
@@ -137,7 +137,7 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
+        """Re-initialise the parameters."""
         bound = self.in_features**-0.5
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -176,15 +176,15 @@ def busemann(
     """Busemann functions of hyperboloid points; never below minus the distance from the origin.
 
     Args:
-        time: Time coordinates in radii.
-        s: Space coordinates.
+        time: Time coordinates of the points, in radii.
+        s: Space coordinates of the points.
         toward: Inner products of ``s`` with the directions of the ideal points.
         c: Minus the sectional curvature.
     """
     q, scale = square(s), c**0.5
     size, later = root(q), scale * q / (1 + time)  # later = (time - 1) / sqrt(c)
-    nearest = 1 / (time + scale * size)  # of any t = exp(sqrt(c) B), below
-    tiny = torch.finfo(s.dtype).tiny  # at the origin both are 0, and the first has the slope
+    nearest = 1 / (time + scale * size)  # lower bound of t = exp(sqrt(c) B)
+    tiny = torch.finfo(s.dtype).tiny  # at the origin both are 0; the gradient is of the first
     u = torch.maximum(later - toward, -(later + size) * nearest - tiny)  # (t - 1) / sqrt(c)
     t = torch.maximum(time - scale * toward, nearest)
     return asinh_ratio(u * (1 + t) / (2 * t), c)  # log t = asinh((t - 1 / t) / 2)

@@ -1,4 +1,4 @@
-"""Somebody's network with dropouts that can be repeated in the place of torch's."""
+"""Replacement of torch's dropout layers by reproducible ones."""
 
 from collections.abc import Callable
 
@@ -13,21 +13,21 @@ REPLACED: dict[type[nn.Module], Callable[[float], nn.Module]] = {
     nn.Dropout3d: lambda p: ChannelDropout(p, num_axes=3),
     nn.AlphaDropout: AlphaDropout,
 }
-"""By torch's class: its subclasses may do something else, and stay."""
+"""Replacements by exact class of torch; a subclass may behave differently and is not replaced."""
 
 
 def with_own_dropout(network: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """The network with dropouts whose coins do not come from torch's global random stream.
+    """Replace dropout layers that draw from torch's global random stream, in place.
 
-    A module that stands in several places is replaced by one that does. A rate of 0 or 1 tosses no
-    coin: such modules stay.
+    A layer used in several places is replaced by one shared layer. Layers with a rate of 0 or 1
+    draw no random numbers and are kept.
 
     Args:
-        network: Whose modules are replaced.
+        network: Network whose dropout layers are replaced.
 
     Returns:
-        The network, which is another one only if it was a dropout itself, and the names of what was
-        replaced.
+        The same network, or a new module if the network itself is a dropout layer, and the names of
+        the replaced layers.
 
     Example:
         >>> with_own_dropout(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)))[1]

@@ -1,4 +1,4 @@
-"""Shortcuts around a branch."""
+"""Residual connections between points."""
 
 import torch
 from jaxtyping import Float
@@ -10,20 +10,24 @@ from fedbolic.nn.space import HyperbolicModule, wide
 
 
 class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
-    r"""The weighted centroid of a point and what a branch makes of it.
+    r"""Residual connection: the weighted centroid of a point and the output of a branch.
 
     .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad m = x + e^s f(x)
 
-    on the hyperboloid, and the same point in the ball. It lies between both whatever the learnt
-    number :math:`s`, which starts at 0: half way. No sum of points is one, so that there is no
-    shortcut as in flat space.
+    on the hyperboloid, and the corresponding point in the ball. It lies on the geodesic between
+    both for any learnt number :math:`s`, which starts at 0, the midpoint. The centroid replaces the
+    sum :math:`x + f(x)` of flat space, which would not be a point.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
-        branch: From points to points of the same space.
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
-        device: Where the parameter is made.
-        dtype: Of the parameter.
+        branch: Module from points to points of the same space.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        device: Device of the parameter.
+        dtype: Data type of the parameter.
+
+    Raises:
+        ValueError: If ``curvature`` is invalid for ``kind``; when called, if the inputs have the
+            wrong width or dtype, or ``branch`` changes their shape.
 
     References:
         He et al. (2025), arXiv:2412.14695.
@@ -54,7 +58,7 @@ class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
         if y.shape != x.shape:
             raise ValueError(
                 f"branch must keep the shape {tuple(x.shape)} of its input, got "
-                f"{tuple(y.shape)}: choose its out_features as its in_features"
+                f"{tuple(y.shape)}: make its out_features equal to its in_features"
             )
         share = wide(self.log_weight).sigmoid()
         pair = torch.stack((wide(x), wide(y)), -2)

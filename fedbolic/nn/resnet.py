@@ -1,4 +1,4 @@
-"""Residual networks for images, as a frozen recipe."""
+"""Residual networks for images."""
 
 import functools
 from collections import OrderedDict
@@ -15,34 +15,35 @@ from fedbolic.nn.backbone import Backbone, image_shape
 from fedbolic.types import Meta
 
 GROUP = 16
-"""Channels of a group of group norm."""
+"""Channels per group of group norm."""
 
 
 @dataclass(frozen=True)
 class ResNet(Backbone):
-    """A residual network of two-layer blocks; by default ResNet-18, with a linear layer to ``dim``.
+    """Residual network of two-layer blocks and a linear layer to ``dim``; by default ResNet-18.
 
-    A stage is a row of blocks of one width; each stage after the first halves height and width and
-    doubles the channels. Convolutions start by He's rule.
+    A stage is a sequence of blocks of one width; each stage after the first halves height and width
+    and doubles the channels. Convolutions are initialised by He's rule.
 
-    HyperFed's authors train ``ResNet(norm="batch_untracked")`` on CIFAR. With the ImageNet stem the
-    maps of a 32x32 image are 8, 4, 2 and 1 wide in the four stages, with the CIFAR stem 32 to 4 and
-    15 times the multiplications.
+    The authors of HyperFed train ``ResNet(norm="batch_untracked")`` on CIFAR. For 32x32 images, the
+    feature maps of the four stages are 8, 4, 2 and 1 wide with the ImageNet stem. With the CIFAR
+    stem they are 32 to 4 wide, at 15 times the multiplications.
 
     Args:
-        dim: Width of the features.
-        blocks: Number of blocks of every stage; (2, 2, 2, 2) is ResNet-18, (3, 4, 6, 3) ResNet-34.
-        width: Channels of the first stage.
+        dim: Width of the features, at least 1.
+        blocks: Number of blocks in each stage; (2, 2, 2, 2) is ResNet-18, (3, 4, 6, 3) ResNet-34.
+        width: Channels of the first stage, at least 1.
         stem: ``imagenet``: a 7x7 convolution of stride 2 and 3x3 max pooling of stride 2;
             ``cifar``: a 3x3 convolution.
         norm: ``batch``: batch norm with running statistics, which are shared like parameters.
-            ``batch_untracked``: batch norm by the batch at hand, in evaluation too: **its accuracy
-            depends on which examples are evaluated together**, and one example alone cannot be
-            evaluated where the last maps are 1x1. ``group``: group norm of 16 channels a group, or
-            of all where 16 does not divide them; an output depends on its own input only.
+            ``batch_untracked``: batch norm with the statistics of the current batch, in evaluation,
+            too: **accuracy then depends on which examples are evaluated together**, and a single
+            example cannot be evaluated if the last feature maps are 1x1. ``group``: group norm with
+            16 channels per group, or one group where 16 does not divide the channels; an output
+            depends on its own input only.
 
     Raises:
-        ValueError: If there is no stage, a number is below 1, or a name is not among these.
+        ValueError: If ``blocks`` is empty, a number is below 1, or ``stem`` or ``norm`` is unknown.
 
     References:
         He et al. (2016), arXiv:1512.03385; He et al. (2015), Eq. (14),
@@ -90,13 +91,13 @@ class ResNet(Backbone):
 
 
 Normed = Callable[[int], nn.Module]
-"""Makes a normalisation from the number of channels."""
+"""Builds a normalisation layer from the number of channels."""
 
 
 class ResidualBlock(nn.Module):
-    """``relu(branch(x) + shortcut(x))``, the branch being two 3x3 convolutions.
+    """Residual block, ``relu(branch(x) + shortcut(x))``, with a branch of two 3x3 convolutions.
 
-    The shortcut is the identity where the shape stays, else a 1x1 convolution (option B).
+    The shortcut is the identity if the shape is unchanged, otherwise a 1x1 convolution (option B).
     """
 
     def __init__(self, inputs: int, outputs: int, norm: Normed, *, stride: int = 1) -> None:
@@ -112,12 +113,12 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The maps of the next block, of height and width divided by the stride, rounded up."""
+        """Feature maps whose height and width are divided by the stride and rounded up."""
         return relu(self.branch(x) + self.shortcut(x))
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias, as a normalisation follows, that starts by He's rule."""
+    """A convolution initialised by He's rule, without bias because a normalisation follows."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv

@@ -1,4 +1,4 @@
-"""Base of all hyperbolic layers: a curvature that is read at every call."""
+"""Base of all hyperbolic layers, with input checks and rounding."""
 
 import functools
 from typing import Generic, TypeVar
@@ -16,19 +16,18 @@ Space = TypeVar("Space", bound=Lorentz | Poincare)
 
 
 class HyperbolicModule(Recorded, Generic[Space]):
-    """A layer of a space whose curvature may be learnt and shared with other layers.
+    """Base of layers in a space whose curvature may be learnt and shared with other layers.
 
-    ``c`` is read when the layer is called, so a step of an optimiser on a shared ``Curvature`` is
-    seen by every layer that has it, and ``deepcopy`` of a network keeps the sharing. A number is a
-    fixed curvature: it is no parameter and no buffer, and the ``state_dict`` is loaded only where
-    it is the same.
+    ``c`` is read at every call, so an optimiser step on a shared ``Curvature`` affects every layer
+    that holds it, and ``deepcopy`` of a network keeps the sharing. A number is a fixed curvature,
+    neither a parameter nor a buffer; a ``state_dict`` of another curvature is refused.
 
     Args:
-        kind: The model that the layer computes in.
-        curvature: Minus the sectional curvature, as a number or as a module with one value.
+        kind: ``Lorentz`` or ``Poincare``.
+        curvature: Minus the sectional curvature, a number or a ``Curvature`` with one value.
 
     Raises:
-        ValueError: If ``kind`` is no such class, or the curvature is invalid for that model or has
+        ValueError: If ``kind`` is another class, or the curvature is invalid for ``kind`` or has
             more than one value.
     """
 
@@ -42,7 +41,7 @@ class HyperbolicModule(Recorded, Generic[Space]):
 
     @property
     def c(self) -> Tensor | float:
-        """Minus the sectional curvature, now."""
+        """Minus the current sectional curvature."""
         return value_of(self.curvature)
 
     @property
@@ -64,18 +63,19 @@ class HyperbolicModule(Recorded, Generic[Space]):
             for name, c in self.curvatures.items()
         )
         return (
-            f"the state dict is of a layer with {theirs}, and {type(self).__name__} has {own}: its "
-            "parameters would mean other points, so make the layer with the state dict's"
+            f"the state dict is of a layer with {theirs}, but {type(self).__name__} has {own}: its "
+            "parameters would give other points here, so build the layer with the curvature of the "
+            "state dict"
         )
 
     @property
     def input_c(self) -> Tensor | float:
-        """Minus the sectional curvature of the inputs, now; by default that of the layer."""
+        """Minus the current sectional curvature of the inputs, by default that of the layer."""
         return self.c
 
     @property
     def manifold(self) -> Space:
-        """The space of the curvature that the layer has now."""
+        """Space of the layer at its current curvature."""
         return self.kind(self.c)
 
     def check(
@@ -86,16 +86,16 @@ class HyperbolicModule(Recorded, Generic[Space]):
         *,
         name: str = "x",
     ) -> None:
-        """Refuse what cannot be points, for this layer; points outside the ball are warned of once.
+        """Check the shape and dtype of inputs; warn once if points lie outside the ball.
 
         Args:
-            x: What came.
-            num_features: Dimensions that the space must have, without time.
-            weight: A parameter that is multiplied with ``x``.
-            name: What the caller calls ``x``.
+            x: Inputs of the layer.
+            num_features: Required dimensions of the space, without time; ``None`` for any.
+            weight: Parameter to multiply with ``x``, whose dtype must match.
+            name: Name of ``x`` in messages.
 
         Raises:
-            ValueError: Naming what came and the remedy.
+            ValueError: If ``x`` has the wrong number of coordinates or the wrong dtype.
         """
         timed = self.kind is Lorentz
         least = 1 + timed if num_features is None else num_features + timed
@@ -112,19 +112,19 @@ class HyperbolicModule(Recorded, Generic[Space]):
             self._warned = look(x, self.input_c, warned=self._warned, layer=self)
 
     def rounded(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """Points in the type of what they were computed from: half only if all of that is.
+        """Round points to the promoted dtype of a layer's inputs: half only if all are half.
 
         Args:
             x: Points of the layer's space, in float32 or float64.
-            *inputs: The layer's inputs and parameters.
+            *inputs: Inputs and parameters of the layer.
         """
         dtype = functools.reduce(torch.promote_types, (y.dtype for y in inputs))
-        if dtype in HALVES:  # rounded, they still lie on the space
+        if dtype in HALVES:  # clamp first, so that rounded points still lie on the space
             return narrow(self.manifold.within(x, dtype), dtype)
         return x.to(dtype)
 
     def describe(self, **settings: object) -> str:
-        """Settings for ``print``, and the curvature if it is a number (a module prints itself)."""
+        """Settings for ``print``, with the curvature if it is a number (a module prints itself)."""
         if not isinstance(self.curvature, Curvature):
             settings["curvature"] = self.curvature
         return ", ".join(f"{name}={value}" for name, value in settings.items())
@@ -135,10 +135,10 @@ class HyperbolicModule(Recorded, Generic[Space]):
 
 
 def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
-    """A curvature that a layer may have.
+    """The curvature of a layer after a check.
 
     Raises:
-        ValueError: If it is invalid for that model, or has more than one value.
+        ValueError: If the curvature is invalid for ``kind`` or has more than one value.
     """
     if not isinstance(curvature, Curvature):
         kind(curvature)
@@ -152,39 +152,40 @@ def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
 
 
 def value_of(curvature: Curvature | float) -> Tensor | float:
-    """Minus the sectional curvature, now; in float32 if its module has a half type."""
+    """Minus the current sectional curvature, in float32 if its module has a half type."""
     return wide(curvature.c) if isinstance(curvature, Curvature) else curvature
 
 
 def wide(x: Tensor) -> Tensor:
-    """``x`` in the type to compute pointwise in: half types in float32."""
+    """``x`` in the dtype of pointwise computations: half types become float32."""
     return x.float() if x.dtype in HALVES else x
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` in another type; what lies beyond a half type is its largest number."""
+    """``x`` in another dtype, clamped to the range of a half type."""
     return narrow(x, dtype) if dtype in HALVES else x.to(dtype)
 
 
 def remedy(x: Tensor, ambient: int, timed: bool) -> str:
-    """Remedy for a last axis that is not ``ambient`` long."""
+    """Advice for the error about a last axis that is not ``ambient`` long."""
     if timed and x.ndim and x.shape[-1] == ambient - 1:
         return "expmap0(lift(x)) of the layer's manifold makes points of vectors"
     if ambient in x.shape:
         return f"movedim({x.shape.index(ambient)}, -1) puts the coordinates last"
-    return "the layer takes the number of dimensions without time, the input has the coordinates"
+    return "give the layer the number of dimensions without time, and inputs all coordinates"
 
 
 def check_dtype(x: Tensor, weight: Tensor | None = None, *, name: str = "x") -> None:
-    """Refuse numbers of a type that a layer cannot compute with.
+    """Check that a layer can compute with the dtype of its input.
 
     Args:
-        x: What came.
-        weight: A parameter that is multiplied with ``x``; under autocast it may be of another type.
-        name: What the caller calls ``x``.
+        x: Input of a layer.
+        weight: Parameter to multiply with ``x``; under autocast, both may be of any dtype up to
+            float32.
+        name: Name of ``x`` in messages.
 
     Raises:
-        ValueError: Naming the types and the remedy.
+        ValueError: If ``x`` is not floating or its dtype is not that of ``weight``.
     """
     if not x.is_floating_point():
         raise ValueError(f"{name} must be floating, got {x.dtype}: use {name}.float()")

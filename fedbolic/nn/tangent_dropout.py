@@ -1,4 +1,4 @@
-"""Dropout that leaves points on their space."""
+"""Dropout of points."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,21 +11,21 @@ from fedbolic.nn.space import HyperbolicModule
 
 
 class TangentDropout(HyperbolicModule[Lorentz | Poincare]):
-    r"""Coordinates of the tangent at the origin that leads to the point, dropped in training.
+    r"""Dropout of coordinates of the tangent at the origin that maps to the point.
 
     .. math:: y = \exp_0 \Bigl( \frac{m}{1 - p} \odot \log_0 x \Bigr), \quad m_k \sim
         \mathrm{Bernoulli}(1 - p)
 
-    The mean of the tangent is that of the input. In evaluation a point stays where it is. The coins
-    are those of :class:`~fedbolic.nn.dropout.Dropout`.
+    The expected tangent is that of the input. In evaluation, points do not change. Masks are drawn
+    as in :class:`~fedbolic.nn.dropout.Dropout`.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
-        p: The probability that a coordinate is dropped, in [0, 1).
-        curvature: Minus the sectional curvature, a number (0 is flat space) or a module.
+        p: Probability that a coordinate is dropped, in [0, 1).
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
 
     Raises:
-        ValueError: If ``p`` is no probability, or ``curvature`` is invalid for that space.
+        ValueError: If ``p`` is out of range or ``curvature`` is invalid for ``kind``.
 
     References:
         Srivastava et al. (2014), JMLR 15.

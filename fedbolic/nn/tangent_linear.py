@@ -1,4 +1,4 @@
-"""The linear layer of HGCN, by way of the tangent space at the origin."""
+"""The linear layer of HGCN, in the tangent space at the origin."""
 
 import torch
 from jaxtyping import Float
@@ -13,21 +13,21 @@ from fedbolic.nn.space import HyperbolicModule, wide
 
 
 class TangentLinear(HyperbolicModule[Lorentz]):
-    r"""A linear map of tangents at the origin, then a translation.
+    r"""Linear map of tangents at the origin, followed by a translation.
 
     .. math:: h = \exp_{\hat x}(P_{o \to \hat x}(b)), \quad \hat x = \exp_o(W \log_o(x))
 
     Args:
-        in_features: Dimensions of the space of the inputs; they have one coordinate more.
-        out_features: Dimensions of the space of the outputs.
-        bias: Whether there is a :math:`b`, a tangent at the origin.
-        curvature: Minus the sectional curvature of both, a number or a module to be learnt.
-        device: Where the parameters are made.
-        dtype: Of the parameters.
+        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        out_features: Dimensions of the output space.
+        bias: Whether to learn the bias :math:`b`, a tangent at the origin.
+        curvature: Minus the sectional curvature of both spaces: a number or a ``Curvature``.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
 
     Raises:
-        ValueError: If a number of dimensions is below 1, or ``curvature`` is invalid; when called,
-            for inputs of another width or type.
+        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
         Chami et al. (2019), arXiv:1910.12933.
@@ -57,7 +57,7 @@ class TangentLinear(HyperbolicModule[Lorentz]):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier's rule with the gain of ReLU, and no translation, as the authors start."""
+        """Re-initialise as the authors do: Xavier's rule with the gain of ReLU, no translation."""
         nn.init.xavier_uniform_(self.weight, gain=2**0.5)
         if self.bias is not None:
             nn.init.zeros_(self.bias)

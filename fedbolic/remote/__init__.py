@@ -1,1 +1,1 @@
-"""Clients on other machines: nodes, their transport, and the Flower app."""
+"""Clients on other machines: nodes, their transport and the Flower app."""

@@ -1,7 +1,7 @@
 """The Flower app: the server in one process, every client in its own.
 
-Both read the run's configuration from the app; a node may override parts of it with a file of its
-own, such as where its data are.
+Both read the run's configuration from the app. A node may override parts of it with its own file,
+for example the path of its data.
 """
 
 # pyright: reportMissingImports=false
@@ -34,7 +34,7 @@ client = ClientApp()
 
 @server.main()
 def run_server(grid: Grid, context: Context) -> None:
-    """One run, or what is left of it."""
+    """Start a run, or resume it if its folder exists and is not to be overwritten."""
     app = context.run_config
     with _telling(str(app["outcome"])):
         with setting_up():
@@ -51,7 +51,7 @@ def run_server(grid: Grid, context: Context) -> None:
 
 @contextlib.contextmanager
 def _telling(file: str) -> Iterator[None]:
-    """Write how the block ends, for whoever started Flower: an exit code, and why in one line."""
+    """Context manager that writes the block's outcome to a file: exit code and one-line error."""
     outcome = {"code": 0, "error": ""}
     try:
         yield
@@ -83,7 +83,7 @@ def reply(message: Message, context: Context) -> Message:
 
 
 def _settings(context: Context) -> dict[str, Any]:
-    """The app's settings, with what a file of this node says in their place."""
+    """Settings of the app, overridden by those in this node's own file."""
     files = ["--config", str(context.run_config["config"])]
     if "config" in context.node_config:
         files += ["--config", str(context.node_config["config"])]
@@ -91,12 +91,12 @@ def _settings(context: Context) -> dict[str, Any]:
 
 
 def _client(settings: dict[str, Any], context: Context) -> Client:
-    """This node's client: the only one of data of its own, or its share of common data."""
+    """This node's client: the only one in the node's own data, or its share of common data."""
     clients, client_id = load(settings).clients, int(context.node_config["partition-id"])
-    # data of its own do not say how many others there are, and the server must not
+    # the node's own data do not contain this number, and the server is not trusted with it
     number = int(context.node_config.get("clients", context.run_config["clients"]))
     if len(clients) > 1 and client_id not in range(len(clients)):
-        raise ValueError(f"partition-id is {client_id}, and the data have {len(clients)} clients")
+        raise ValueError(f"partition-id is {client_id}, but the data have {len(clients)} clients")
     own = clients[0 if len(clients) == 1 else client_id]
     meta = dataclasses.replace(own.meta, num_clients=number)
     own = dataclasses.replace(own, id=client_id, meta=meta)
@@ -104,7 +104,7 @@ def _client(settings: dict[str, Any], context: Context) -> Client:
 
 
 def _file(context: Context) -> Path:
-    """File in which this node keeps its client state of this run."""
+    """File in which this node stores its client state of this run."""
     app, node = context.run_config, context.node_config
     shared = Path(str(app["client_state"])) / str(node["partition-id"])
     return Path(str(node.get("client_state", shared))) / f"{app['run']}.pt"

@@ -12,55 +12,55 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class ClientStateStore:
-    """A client's memory, with the answer that it gave when it became so, in one file.
+    """Stores client states in one file, each with the reply of the exchange that produced it.
 
-    A memory is named by the question whose answer made it; the memory of before the first answer
-    is empty and named ``""``. The server says in every question with which memory it goes on, so
-    that one whose answer was lost or refused goes on from where the server thinks it is; and who
-    is asked the same again gives the same answer, without doing the work twice.
+    A client state is named after the request that led to it; the initial state is empty and named
+    ``""``. Every request names the state from which the server continues, so a client whose last
+    reply was lost or refused returns to the earlier state. A repeated request gets the stored
+    reply, and its work is not done twice.
 
     Args:
-        file: Where; its folder is made when something is kept.
+        file: File of the states; its folder is created with the first state.
     """
 
     file: Path
 
     def client_state(self, name: str) -> Tree:
-        """The memory of this name.
+        """The client state of this name.
 
         Raises:
-            ValueError: If it is not here.
+            ValueError: If the file holds no state of this name.
         """
         if not name:
             return {}
         kept = self._load()["replies"]
         if name not in kept:
             raise ValueError(
-                f"the memory that the server goes on with is not in {self.file}: it was removed, "
-                "or the run went back by more than one exchange"
+                f"the client state that the server names is not in {self.file}: it was removed, "
+                "or the run was rolled back by more than one exchange"
             )
         return kept[name]["client_state"]
 
     def last(self) -> Tree:
-        """The memory that the last answer left."""
+        """The client state after the last reply."""
         return self.client_state(self._load()["last"])
 
     def reply(self, name: str) -> Tree | None:
-        """The answer that was given to the question of this name; ``None`` if there was none."""
+        """The stored reply to the request of this name; ``None`` if there is none."""
         found = self._load()["replies"].get(name)
         return None if found is None else found["reply"]
 
     def keep(self, name: str, reply: Tree, client_state: Tree, *, beside: str) -> None:
-        """Keep an answer and the memory it left; what is older than ``beside`` is dropped.
+        """Store a reply and its client state, and delete all other states except ``beside``.
 
         Args:
-            name: Of the question.
-            reply: As it will be sent.
-            client_state: What is kept from it.
-            beside: The name of the memory that must not be lost yet; ``""`` if there is none.
+            name: Name of the request.
+            reply: Reply as it will be sent.
+            client_state: Client state after the reply.
+            beside: Name of the earlier state to keep as well; ``""`` to keep no other state.
 
         Raises:
-            ValueError: If they could not be loaded again; nothing is kept then.
+            ValueError: If the reply or state could not be loaded again; the file is unchanged then.
         """
         found = self._load()
         kept = {old: found["replies"][old] for old in (beside,) if old in found["replies"]}
@@ -68,10 +68,10 @@ class ClientStateStore:
         self._save({**found, "last": name, "replies": kept})
 
     def first(self, told: str) -> str:
-        """The first text that was told here, which is kept from then on.
+        """The text of the first call of this method, which is stored.
 
         Args:
-            told: What is told now.
+            told: Text of this call.
         """
         found = self._load()
         if not found["first"]:
@@ -79,16 +79,16 @@ class ClientStateStore:
         return found["first"] or told
 
     def _save(self, content: Tree) -> None:
-        """Replace the file; a kill leaves what was there before, or all of the new.
+        """Replace the file atomically: after a kill it holds the old content or the new one.
 
         Raises:
-            ValueError: If the content could not be loaded again; the file is as before then.
+            ValueError: If the content could not be loaded again; the file is unchanged then.
         """
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self.file.with_suffix(".draft")
         draft.unlink(missing_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:  # it may hold secrets: nobody else reads it
+        with os.fdopen(descriptor, "wb") as file:  # readable by its owner only: it may hold secrets
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
@@ -96,7 +96,7 @@ class ClientStateStore:
             _read(draft)
         except Exception as error:
             draft.unlink()
-            raise ValueError("the memory cannot be loaded again, so it is not kept") from error
+            raise ValueError("the client state cannot be loaded again: it is not saved") from error
         draft.replace(self.file)
 
     def _load(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The way to clients on other machines through Flower."""
+"""Transport to clients on other machines through Flower."""
 
 # pyright: reportMissingImports=false
 # (the extra flower may not be installed)
@@ -17,10 +17,10 @@ from fedbolic.types import Tree
 
 
 def to_records(content: Tree) -> RecordDict:
-    """A tree as Flower sends it: tensors as arrays, everything else as one text.
+    """Convert a tree to Flower's records: tensors to arrays, everything else to one text.
 
     Args:
-        content: Of tensors, numbers and strings.
+        content: Tree of tensors, numbers and strings.
     """
     message = encode_message(content)
     forms = _forms(json.loads(message.text))
@@ -33,23 +33,23 @@ def to_records(content: Tree) -> RecordDict:
 
 
 def from_records(records: RecordDict) -> Tree:
-    """The tree that :func:`to_records` made such records of.
+    """Convert the records of :func:`to_records` back to a tree.
 
     Args:
-        records: As they came.
+        records: Records as received, from any sender.
 
     Raises:
-        ValueError: If it did not.
+        ValueError: If the records do not encode a tree.
     """
     text, arrays = records.config_records.get("text"), records.array_records.get("tensors")
     if text is None or arrays is None or not isinstance(text.get("text"), str):
-        raise ValueError("a message has other records than a tree has")
+        raise ValueError("a message must have one text and its tensors as records")
     buffers = tuple(arrays[str(i)].data if str(i) in arrays else b"" for i in range(len(arrays)))
     return decode_message(WireMessage(str(text["text"]), buffers))
 
 
 def _forms(value: object) -> Iterator[list]:
-    """Forms of the tensors in the text of a message, in order."""
+    """Dtypes and shapes of the tensors in the text of a message, in order."""
     if isinstance(value, dict):
         for branch in value.values():
             yield from _forms(branch)
@@ -58,10 +58,10 @@ def _forms(value: object) -> Iterator[list]:
 
 
 class FlowerTransport(Transport):
-    """The way to the nodes of a Flower federation, through its SuperLink.
+    """Transport to the nodes of a Flower federation, through its SuperLink.
 
     Args:
-        grid: Flower's own.
+        grid: Flower's connection of a server app to its nodes.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -95,15 +95,15 @@ class FlowerTransport(Transport):
                 replies[waiting.pop(message)] = {"error": "its node is gone"}
             if waiting:
                 time.sleep(POLL_SECONDS)
-        late = {"error": f"no answer within {timeout:g} seconds"}
+        late = {"error": f"no reply within {timeout:g} seconds"}
         return {node: replies.get(node, late) for node in nodes}
 
 
 def _content(reply: Message) -> Tree:
-    """Content of a reply, or ``{"error": words}``."""
+    """Content of a reply, or ``{"error": text}``."""
     if reply.has_error():
         return {"error": f"Flower's error {reply.error.code}: {reply.error.reason}"}
     try:
         return from_records(reply.content)
-    except Exception as error:  # whatever a node sends costs that node alone
+    except Exception as error:  # an invalid reply affects its node alone
         return {"error": str(error)}

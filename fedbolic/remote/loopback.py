@@ -1,4 +1,4 @@
-"""A whole Flower federation on this machine: a SuperLink, a SuperNode for every client, one run."""
+"""Runs in a Flower federation on this machine: a SuperLink, and a SuperNode for every client."""
 
 import json
 import secrets
@@ -15,7 +15,7 @@ from fedbolic.record import RunFolder, refuse_existing
 from fedbolic.remote.processes import Federation
 
 CLIENT_STATES = "nodes"
-"""The folder, in that of a run on one machine, where its clients keep their memories."""
+"""Folder of the client states inside the folder of a run on one machine."""
 
 PROJECT = """\
 [project]
@@ -38,15 +38,16 @@ clientapp = "fedbolic.remote.app:client"
 
 @dataclass(frozen=True)
 class DeploymentConfig:
-    """Requirements on the clients that take part.
+    """Number of clients and requirements on their replies.
 
     Args:
-        timeout: Seconds to wait for the answers of an exchange, above 0.
-        least: Clients that must answer in every exchange and evaluation, as far as so many are
-            asked; with fewer the run stops, to be resumed.
-        simulated: Whether Flower plays the clients one after another, without SuperNodes: a trial
-            of the same app in fewer processes.
-        clients: How many there are, at least 1; ``None``: as many as the data of this machine have.
+        timeout: Seconds to wait for clients at the start and for the replies of an exchange, above
+            0.
+        least: Minimum number of replies in every exchange and evaluation, at least 1. If fewer
+            clients are asked, all must reply. Otherwise the run stops and can be resumed.
+        simulated: Let Flower simulate the clients one after another, without SuperNodes. This tests
+            the same app in fewer processes.
+        clients: Number of clients, at least 1; ``None`` for the number in this machine's data.
 
     Raises:
         ValueError: If a value is out of range.
@@ -63,14 +64,14 @@ class DeploymentConfig:
 
 
 def write_app(folder: Path, config: Mapping[str, Any]) -> None:
-    """The Flower app of a run, which is a project file alone: code is what fedbolic installs.
+    """Write the Flower app of a run: a project file that refers to the installed fedbolic.
 
     Args:
-        folder: Where; made if it is not there.
-        config: What both sides read.
+        folder: Folder of the app, created if necessary.
+        config: Configuration that the server and its clients read.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # a JSON text, number or truth value is one of TOML as well
+    # JSON strings, numbers and booleans are valid TOML
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in config.items()}
     lines = [f"{name} = {text}\n" for name, text in texts.items()]
     (folder / "pyproject.toml").write_text(PROJECT + "".join(lines))
@@ -82,20 +83,20 @@ def flower(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """A run whose clients are SuperNodes of this machine, each in processes of its own.
+    """Run a federation whose clients are SuperNodes on this machine, each in separate processes.
 
     Args:
         settings: Arguments of :func:`~fedbolic.experiment.run`.
-        deployment: Requirements on the clients that take part.
+        deployment: Number of clients and requirements on their replies.
         overwrite: Replace a run of the same name and seed.
 
     Returns:
-        The run's folder, as :func:`~fedbolic.experiment.run` leaves it; the memories of clients lie
-        in ``nodes`` there.
+        The run's folder, as :func:`~fedbolic.experiment.run` leaves it, with the client states in
+        its folder ``nodes``.
 
     Raises:
-        SetupError: If the run cannot begin.
-        RunStoppedError: If training cannot go on; the last good state is saved.
+        SetupError: If the settings are invalid or the federation cannot be started.
+        RunStoppedError: If training cannot continue; the last good state is saved.
     """
     settings = {**settings, "runs": settings["runs"].absolute(), "name": settings["name"] or "run"}
     path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
@@ -108,20 +109,23 @@ def flower(
 
 
 def go_on(path: Path) -> None:
-    """Go on with a run of :func:`flower` that was stopped.
+    """Resume a stopped run of :func:`flower`.
+
+    Of its deployment only ``timeout`` and ``least`` are restored: a simulated run is resumed with
+    SuperNodes, one for each client of the data.
 
     Args:
-        path: Its folder.
+        path: Folder of the run.
 
     Raises:
-        SetupError: If it cannot go on here as it began.
-        RunStoppedError: If training cannot go on; the last good state is saved.
+        SetupError: If the run's clients are on other machines, or the run cannot be resumed here.
+        RunStoppedError: If training cannot continue; the last good state is saved.
     """
     with setting_up():
         folder = RunFolder.open(path.absolute())
         if not (folder.path / CLIENT_STATES).is_dir() and (folder.path / "state.pt").exists():
             raise SetupError(
-                f"the clients of {path} are on other machines: go on with `flwr run` of its app"
+                f"the clients of {path} are on other machines: resume with `flwr run` of its app"
             )
         settings = build(run, ["--config", str(folder.config)])
         deployment = DeploymentConfig(**folder.environment["deployment"])
@@ -130,22 +134,22 @@ def go_on(path: Path) -> None:
 
 
 def is_deployed(path: Path) -> bool:
-    """True if the run in a folder is one of :func:`flower`."""
+    """True if the clients of the run in a folder were nodes, on this machine or on others."""
     return (path / "environment.json").is_file() and "deployment" in RunFolder(path).environment
 
 
 def prepare(
     folder: Path, settings: dict[str, Any], deployment: DeploymentConfig = DeploymentConfig()
 ) -> None:
-    """Write the app of a run between machines, for ``flwr run``; run again, it goes on.
+    """Write the app of a run across machines, which ``flwr run`` starts or resumes.
 
     Args:
-        folder: Where.
+        folder: Folder of the app, created if necessary.
         settings: Arguments of :func:`~fedbolic.experiment.run`.
-        deployment: Requirements on the clients that take part.
+        deployment: Number of clients and requirements on their replies.
 
     Raises:
-        SetupError: If the run could not begin.
+        SetupError: If the settings are invalid.
     """
     with setting_up():
         app = _app({**settings, "name": settings["name"] or "run"}, deployment)
@@ -153,8 +157,8 @@ def prepare(
 
 
 def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, Any]:
-    """Settings that both sides of a run read."""
-    if "method" in settings:  # the default has nothing to refuse
+    """Configuration of an app, which the server and its clients read."""
+    if "method" in settings:  # the default method is safe to deploy
         settings["method"].check_deployed()
     return {
         "config": describe(run, settings),
@@ -168,7 +172,7 @@ def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, An
 
 
 def _serve(path: Path, app: dict[str, Any], deployment: DeploymentConfig) -> None:
-    """Start everything, run, and stop everything."""
+    """Run an app in a federation on this machine, and raise the error that it reports."""
     with Federation(path) as federation:
         folder = federation.folder
         outcome, number = folder / "outcome.json", app["clients"]
@@ -181,8 +185,8 @@ def _serve(path: Path, app: dict[str, Any], deployment: DeploymentConfig) -> Non
         federation.start(number, simulated=deployment.simulated)
         cores = [f"num-supernodes={number}", "client-resources-num-cpus=1", "init-args-num-cpus=1"]
         federation.submit(folder / "app", cores if deployment.simulated else ())
-        code, error = 1, "the server's process was lost"
+        code, error = 1, "the server process ended without a result"
         if outcome.exists():
             code, error = json.loads(outcome.read_text()).values()
         if code:
-            raise (SetupError if code == 2 else RunStoppedError)(f"{error} (logs are in {folder})")
+            raise (SetupError if code == 2 else RunStoppedError)(f"{error} (see logs in {folder})")

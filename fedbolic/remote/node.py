@@ -1,4 +1,4 @@
-"""A client where its data are: what it is asked, what it answers, what it keeps."""
+"""A client on its own machine: the requests it gets, its replies and its client state."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ def purpose(phase: Method) -> str:
     """Purpose of a phase in a request; with the message it identifies the phase.
 
     Args:
-        phase: As the server has it.
+        phase: Method of the exchange at the server.
     """
     return {FineTuningPhase: "fine_tuning", RidgeHeadPhase: "ridge_head"}.get(type(phase), "train")
 
@@ -35,14 +35,14 @@ def purpose(phase: Method) -> str:
 def make_request(
     phase: Method, message: Tree, client_state: Tree, meta: Meta, rng: Rng, *, task: str
 ) -> Tree:
-    """Request to a client, which has the method, its data and its state itself.
+    """Request to a client, which has its own copy of the method, its data and its state.
 
     Args:
-        phase: The method of this exchange.
-        message: What it broadcasts to this client.
-        client_state: What the server knows of the client's memory: its name.
-        meta: What everybody knows of the federation.
-        rng: The stream of this exchange.
+        phase: Method of this exchange.
+        message: Message that the method broadcasts to this client.
+        client_state: The server's record of the client state, which is its name.
+        meta: Facts about the federation that all parties know.
+        rng: Random stream of this exchange.
         task: ``update`` or ``scores``.
     """
     return {
@@ -61,7 +61,7 @@ def handshake(client: Client) -> Tree:
     """Description that a client sends before the first round.
 
     Args:
-        client: With its data.
+        client: The client with its data.
     """
     meta = client.meta
     shape = json.dumps(meta.input_shape)
@@ -74,17 +74,17 @@ def handshake(client: Client) -> Tree:
 
 
 def merge_handshakes(handshakes: Mapping[int, Tree]) -> tuple[Meta, tuple[int, ...]]:
-    """Common knowledge of a federation of these clients, and the server's record of sizes.
+    """Metadata of the federation of these clients, and their numbers of training examples.
 
     Args:
-        handshakes: By client id.
+        handshakes: Handshakes by client id.
 
     Raises:
         ValueError: If ids are missing, or inputs differ in shape.
     """
     ids = sorted(handshakes)
     if ids != list(range(len(ids))):
-        raise ValueError(f"clients must be 0, 1, ..., and these came: {ids}")
+        raise ValueError(f"client ids must be 0, 1, ..., got {ids}")
     shapes = {tuple(json.loads(each["input_shape"])) for each in handshakes.values()}
     if len(shapes) != 1:
         raise ValueError(f"the clients' inputs differ in shape: {sorted(shapes)}")
@@ -95,19 +95,19 @@ def merge_handshakes(handshakes: Mapping[int, Tree]) -> tuple[Meta, tuple[int, .
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A client that answers questions.
+    """A client that replies to requests.
 
-    Its answer is all that leaves it: payload, weight and metrics of an update after the channels,
-    or scores. An error is told by its class alone: what it says may be of the data, and stays in
-    the client's own log.
+    Only replies leave the client: payload, weight and metrics of an update after the channels, or
+    scores. An error is reported by its class alone; its text may reveal data, and is written only
+    to the client's own log.
 
     Args:
-        method: What is trained.
-        client: With its data, on the device and in the dtype to work in. Of its ``meta``, the
-            number of clients and the shape of inputs are not the server's to say.
-        channels: What happens to an update before it leaves.
-        evaluation: How a run is scored at its end.
-        store: Where the memory is kept.
+        method: Method that is trained.
+        client: The client with its data, on the device and in the dtype of its training. The server
+            must agree with the number of clients and the input shape of its ``meta``.
+        channels: Channels that an update passes through before it leaves.
+        evaluation: Evaluation settings, for fine-tuning and the ridge head.
+        store: Store of the client state.
     """
 
     method: Method
@@ -117,20 +117,20 @@ class Node:
     store: ClientStateStore
 
     def reply(self, request: Tree) -> Tree:
-        """The answer to a question of :func:`make_request`.
+        """Reply to a request of :func:`make_request`, or ``{"error": class name}``.
 
         Args:
-            request: As it came; what cannot be understood is an error as any other.
+            request: Request as received; an invalid request is reported as an error, too.
         """
         try:
             self.method.check_deployed()
             return _TASKS[request["task"]](self, request)
-        except Exception as error:  # it is the server's to go on without this client
-            logger.exception("client %d cannot answer", self.client.id)
+        except Exception as error:  # the server continues without this client
+            logger.exception("client %d cannot reply", self.client.id)
             return {"error": type(error).__name__}
 
     def _update(self, request: Tree) -> Tree:
-        """The update, as it was given before if the same was asked before."""
+        """The update; a repeated request gets the stored reply."""
         name = encode_message(request).digest()
         if (known := self.store.reply(name)) is not None:
             return known
@@ -146,7 +146,7 @@ class Node:
             update = channel.send(update, client, rng.at("channel", i))
         metrics = {key: float(value) for key, value in update.metrics.items()}
         given = {"payload": update.payload, "weight": float(update.weight), "metrics": metrics}
-        if request["purpose"] != "train":  # what is scored and dropped leaves the memory as it is
+        if request["purpose"] != "train":  # its model is discarded, so the client state stays
             return {**given, "name": request["client_state"]}
         reply = {**given, "name": name}
         beside = "" if isinstance(self.method, OneTimeSecrets) else request["client_state"]
@@ -160,11 +160,11 @@ class Node:
         return {"scores": {name: float(value) for name, value in scores.items()}}
 
     def _place(self, request: Tree) -> tuple[Client, Rng, Tree]:
-        """The client as part of the federation, its stream, and the memory it goes on with."""
+        """The client with the federation's metadata, its random stream and its client state."""
         client = dataclasses.replace(self.client, meta=self._meta(request["meta"]))
         rng = Rng(request["seed"], tuple(json.loads(request["path"]))).at("client", client.id)
-        # whichever memory the server names: one of before has secrets that served already, and the
-        # empty one knows nobody
+        # `once` overrides the state that the server names: an earlier one holds secrets that were
+        # used already, and the empty one knows no other client
         client_state = (
             self.store.last()
             if isinstance(self.method, OneTimeSecrets)
@@ -173,24 +173,25 @@ class Node:
         return client, rng, tree.to(client_state, client.no_inputs.device)
 
     def _meta(self, told: str) -> Meta:
-        """Common knowledge of the federation, once the server's words agree with it.
+        """Metadata of the federation, after a check against the node's own and earlier values.
 
-        Secrets depend on it, such as the threshold of a sum and the scale of private noise.
+        The threshold of a secure sum and the scale of private noise depend on these values.
 
         Raises:
-            ValueError: If this node was set up for another federation, or was told another before.
+            ValueError: If this node is configured for another federation, or the server reported
+                other values before.
         """
         own, said = self.client.meta, json.loads(told)
         meta = Meta(said["num_classes"], tuple(said["input_shape"]), said["num_clients"])
         same = (meta.num_clients, meta.input_shape) == (own.num_clients, own.input_shape)
         if not same or meta.num_classes < own.num_classes:
-            raise ValueError(f"the server speaks of {meta}, and this node is set up for {own}")
+            raise ValueError(f"the server reports {meta}, but this node is configured for {own}")
         if (first := self.store.first(told)) != told:
-            raise ValueError(f"the server speaks of {told}, and at first it spoke of {first}")
+            raise ValueError(f"the server reports {told}, but it first reported {first}")
         return meta
 
     def _phase(self, request: Tree) -> Method:
-        """The phase that the server is in.
+        """The phase that the request names.
 
         Raises:
             ValueError: If this client's method has no such phase.
@@ -198,8 +199,8 @@ class Node:
         phase = self._found(request)
         if phase is None or type(phase).__name__ != request["phase"]:
             raise ValueError(
-                f"the server is at {request['phase']!r} and this client at "
-                f"{type(phase).__name__!r}: both must have the same method"
+                f"the server runs phase {request['phase']!r}, but this client "
+                f"{type(phase).__name__!r}: both must use the same method"
             )
         return phase
 

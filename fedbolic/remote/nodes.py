@@ -1,4 +1,4 @@
-"""Clients on other machines: asked in writing, each by its node."""
+"""Engine for clients on other machines, each reached through its node."""
 
 import time
 from abc import ABC, abstractmethod
@@ -18,10 +18,10 @@ from fedbolic.remote.node import make_request, merge_handshakes, purpose
 from fedbolic.remote.replies import (
     MOST_CLASSES,
     NodeError,
-    check_introduction,
+    check_handshake,
     deviating,
     plain_error,
-    rarely_tuned,
+    rarely_fine_tuned,
     read_numbers,
     read_update,
     unusual,
@@ -30,7 +30,7 @@ from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 
 POLL_SECONDS = 0.5
-"""Seconds between two looks at who is there."""
+"""Seconds between two polls for online nodes and replies."""
 
 
 class Transport(ABC):
@@ -38,37 +38,38 @@ class Transport(ABC):
 
     @abstractmethod
     def online(self) -> set[int]:
-        """The nodes that are there."""
+        """Ids of the nodes that are online."""
 
     @abstractmethod
     def exchange(
         self, kind: str, requests: Mapping[int, Tree], *, group: str, timeout: float
     ) -> dict[int, Tree]:
-        """The answer of every node, or ``{"error": words}``.
+        """Send requests and return the reply of every node, or ``{"error": text}`` for it.
 
         Args:
             kind: ``query``, ``train`` or ``evaluate``.
-            requests: By node.
-            group: What logs call this exchange.
-            timeout: Seconds to wait at most.
+            requests: Requests by node id.
+            group: Name of this exchange in logs.
+            timeout: Maximum wait in seconds, above 0.
         """
 
 
 class Nodes(Remote):
-    """Clients that are nodes of their own, each with its data and memory at its place.
+    """Engine whose clients are separate nodes, each with its own data and client state.
 
-    In place of memories the server has their names, so that a run goes on, after a crash of either
-    side, from where its last checkpoint was. A client whose node is gone, answers too late or
-    cannot be understood is a failure of that exchange. What a node says is read within the bounds
-    of :mod:`~fedbolic.remote.replies`; one whose introduction is out of them has no place in
-    the run, which begins without it when the time to wait is over.
+    The server stores only the names of client states, so a run can be resumed from its last
+    checkpoint after a crash of either side. A client fails in an exchange if its node is offline,
+    replies too late or sends an unreadable reply. Replies must lie within the bounds of
+    :mod:`~fedbolic.remote.replies`. A node whose handshake violates them is excluded; the run
+    begins without it after ``timeout``.
 
     Args:
-        transport: The way to the nodes.
-        num_clients: How many must be there before a run begins, at least 1.
-        timeout: Seconds to wait for the answers of an exchange, above 0.
-        least: Clients that must answer in every exchange and evaluation, as far as so many are
-            asked; with fewer the run stops, to be resumed.
+        transport: Connection to the nodes.
+        num_clients: Number of clients that must be online before a run begins, at least 1.
+        timeout: Seconds to wait for clients at the start and for the replies of an exchange, above
+            0.
+        least: Minimum number of replies in every exchange and evaluation, at least 1. If fewer
+            clients are asked, all must reply. Otherwise the run stops and can be resumed.
 
     Raises:
         ValueError: If a value is out of range.
@@ -99,9 +100,9 @@ class Nodes(Remote):
         while len(places := self._places()) < self.num_clients:
             if time.monotonic() > end:
                 if len(places) + len(self.refused) >= self.num_clients:
-                    break  # who is missing came, and cannot be taken for a client
+                    break  # the missing nodes are online but were refused
                 raise RunStoppedError(
-                    f"{len(places)} of {self.num_clients} clients came within {self.timeout:g} "
+                    f"{len(places)} of {self.num_clients} clients joined within {self.timeout:g} "
                     f"seconds: {sorted(places)}"
                 )
             time.sleep(POLL_SECONDS)
@@ -131,7 +132,7 @@ class Nodes(Remote):
                 found[client.id] = read_update(replies[client.id], device, name=name, kind=kind)
             except NodeError as error:
                 failures[client.id] = error
-        if isinstance(method.aggregator, Additive):  # else the first would say what form is right
+        if isinstance(method.aggregator, Additive):  # or the first would set the form for all
             odd = unusual({i: update.payload for i, (update, _) in found.items()})
             failures |= {i: NodeError("its payload has another form than most") for i in odd}
         for client in clients:
@@ -157,8 +158,8 @@ class Nodes(Remote):
                 found[client.id] = read_numbers(replies[client.id], "scores", kind="scores")
             except NodeError as error:
                 logger.warning("client %d is not scored: %s", client.id, error)
-        for client_id in rarely_tuned(found):
-            logger.warning("client %d is not scored: others have no such scores", client_id)
+        for client_id in rarely_fine_tuned(found):
+            logger.warning("client %d is not scored: most clients lack such scores", client_id)
             del found[client_id]
         return found
 
@@ -172,7 +173,7 @@ class Nodes(Remote):
         *,
         task: str,
     ) -> dict[int, Tree]:
-        """The answer of every client, or ``{"error": words}``."""
+        """The reply of every client, or ``{"error": text}`` for it."""
         requests = {
             client.id: make_request(
                 method,
@@ -189,13 +190,13 @@ class Nodes(Remote):
         here = {places[i]: request for i, request in requests.items() if i in places}
         by_node = self._exchange(kind, here, "/".join(map(str, rng.path)))
         replies = {i: by_node[places[i]] for i in requests if i in places}
-        replies |= {i: {"error": "its node is not there"} for i in requests if i not in places}
+        replies |= {i: {"error": "its node is offline"} for i in requests if i not in places}
         if (good := sum("error" not in a for a in replies.values())) < min(
             self.least, len(clients)
         ):
             faults = {i: a["error"] for i, a in sorted(replies.items()) if "error" in a}
             raise RunStoppedError(
-                f"{good} of {len(clients)} clients answered, and {self.least} must: {faults}"
+                f"{good} of {len(clients)} clients replied, fewer than least={self.least}: {faults}"
             )
         return replies
 
@@ -206,7 +207,7 @@ class Nodes(Remote):
         return {node: plain_error(reply) for node, reply in found.items()}
 
     def _places(self) -> dict[int, int]:
-        """The nodes that are there, by the id of their client, ascending."""
+        """Online nodes by client id, ascending; new nodes are asked for their handshake."""
         online = self.transport.online()
         self.handshakes = {n: told for n, told in self.handshakes.items() if n in online}
         self.refused &= online
@@ -214,53 +215,51 @@ class Nodes(Remote):
         request: dict[int, Tree] = {node: {"task": "handshake"} for node in new}
         for node, told in self._exchange("query", request, "handshake").items():
             if "error" in told:
-                logger.warning("node %d does not introduce itself: %s", node, told["error"])
+                logger.warning("node %d sent no handshake: %s", node, told["error"])
             else:
-                self._introduce(node, told)
+                self._shake_hands(node, told)
         return dict(sorted((told["client"], node) for node, told in self.handshakes.items()))
 
-    def _introduce(self, node: int, told: Tree) -> None:
-        """Take a node for the client that it calls itself, if it can be that one."""
+    def _shake_hands(self, node: int, told: Tree) -> None:
+        """Accept a node as the client that its handshake names, or refuse it."""
         bounds = {"num_clients": self.num_clients, "num_classes": self.num_classes}
         try:
-            check_introduction(told, **bounds)
+            check_handshake(told, **bounds)
         except NodeError as error:
             self._refuse(node, str(error))
             return
         if told["client"] not in {other["client"] for other in self.handshakes.values()}:
             self.handshakes[node] = told
-        elif self.begun:  # who came first is asked for its memory, and the other one has none
-            self._refuse(node, f"client {told['client']} is another node")
+        elif self.begun:  # only the first node has the state of this client
+            self._refuse(node, f"client {told['client']} already has another node")
         else:
-            raise RunStoppedError(
-                f"two nodes are there that call themselves client {told['client']}"
-            )
+            raise RunStoppedError(f"two nodes claim to be client {told['client']}")
 
     def _refuse(self, node: int, reason: str) -> None:
         self.refused.add(node)
         self.handshakes.pop(node, None)
-        logger.warning("node %d is not taken for a client: %s", node, reason)
+        logger.warning("node %d is not accepted as a client: %s", node, reason)
 
     def _agreed(self, handshakes: dict[int, Tree], own: tuple[int, ...] | None) -> dict[int, Tree]:
-        """Introductions of all clients; those that are refused, or deviate, have nothing.
+        """Handshakes of all clients; a missing or refused client gets one without examples.
 
         Raises:
-            RunStoppedError: If nobody is left.
-            ValueError: If it cannot be said who deviates.
+            RunStoppedError: If no node was accepted.
+            ValueError: If no single input shape is the most frequent.
         """
         if not handshakes:
-            raise RunStoppedError("no node can be taken for a client; the warnings above say why")
+            raise RunStoppedError("no node was accepted as a client: see the warnings above")
         shape, others = deviating(handshakes, own)
         for node in [n for n, told in self.handshakes.items() if told["client"] in others]:
-            self._refuse(node, f"its inputs are {self.handshakes[node]['input_shape']:.80}, and "
-                               f"those of most {shape}")  # fmt: skip
+            self._refuse(node, f"its inputs have shape {self.handshakes[node]['input_shape']:.80}, "
+                               f"those of most clients {shape}")  # fmt: skip
         nothing = {"size": 0, "num_classes": 0, "input_shape": shape}
         absent = {i: {"client": i, **nothing} for i in range(self.num_clients)}
         return absent | {i: told for i, told in handshakes.items() if i not in others}
 
 
 def _absent(client_id: int, meta: Meta) -> Client:
-    """A client whose data are elsewhere."""
+    """A client without data, in place of one on another machine."""
     nothing = Examples(
         {"x": torch.empty(0, *meta.input_shape), "y": torch.empty(0, dtype=torch.int64)}
     )

@@ -1,4 +1,4 @@
-"""Processes of a Flower federation on this machine, none of which outlives the federation."""
+"""Processes of a Flower federation on this machine, all stopped when the federation ends."""
 
 import contextlib
 import ctypes
@@ -21,27 +21,26 @@ from fedbolic.configuration import SetupError
 HOST = "127.0.0.1"
 
 _GRACE = 10.0
-"""Seconds that processes have to end by themselves."""
+"""Seconds that processes have to exit before they are killed."""
 
 _PAUSE = 0.2
-"""Seconds between two looks at what goes on."""
+"""Seconds between two polls of the processes."""
 
 PATIENCE = 60.0
-"""Seconds that a SuperLink has to answer after its start."""
+"""Seconds that a SuperLink has to accept connections after its start."""
 
 MARK = "FEDBOLIC_FEDERATION"
-"""The variable that all processes of one federation inherit, by which they are found again."""
+"""Environment variable that all processes of a federation inherit, which identifies them."""
 
 
 class Federation:
-    """A SuperLink and SuperNodes of this machine; leaving it as a context ends all processes.
+    """A SuperLink and SuperNodes on this machine; leaving the context stops all processes.
 
-    They talk over loopback, in the clear.
-
-    While it lasts, and after an error, logs and Flower's own files lie in a folder beside a run's.
+    Connections use the loopback interface and are not encrypted. Logs and Flower's own files are
+    written to a folder next to the run's; it is deleted at the end unless there was an error.
 
     Args:
-        path: The run's folder, which need not be there.
+        path: Folder of the run, which need not exist.
 
     Raises:
         SetupError: If Flower is not installed.
@@ -54,7 +53,7 @@ class Federation:
         self.address = f"{HOST}:{_free_port()}"
         folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         if shutil.which("flower-superlink", path=folders) is None:
-            raise SetupError("Flower is not here: pip install 'fedbolic[flower]'")
+            raise SetupError("Flower is not installed: pip install 'fedbolic[flower]'")
         self.environment = {
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -92,14 +91,14 @@ class Federation:
             shutil.rmtree(self.folder)
 
     def start(self, number: int, *, simulated: bool) -> None:
-        """The SuperLink and ``number`` SuperNodes.
+        """Start the SuperLink and ``number`` SuperNodes.
 
         Args:
-            number: Of clients.
-            simulated: Whether Flower plays the clients, without SuperNodes.
+            number: Number of clients, at least 1.
+            simulated: True to let Flower simulate the clients, without SuperNodes.
 
         Raises:
-            SetupError: If the SuperLink does not answer.
+            SetupError: If the SuperLink exits or accepts no connection.
         """
         host, port = self.address.split(":")
         link = ["flower-superlink", "--insecure", "--host", host, "--port", port]
@@ -109,7 +108,7 @@ class Federation:
         end = time.monotonic() + PATIENCE
         while not _answers(host, int(port)):
             if process.poll() is not None or time.monotonic() > end:
-                raise SetupError(f"the SuperLink does not start; see {self.folder}/superlink.log")
+                raise SetupError(f"the SuperLink did not start: see {self.folder}/superlink.log")
             time.sleep(_PAUSE)
         for i in range(0 if simulated else number):
             node = ["flower-supernode", "--insecure", "--superlink", self.address]
@@ -117,17 +116,17 @@ class Federation:
             self._launch(f"node{i}", [*node, "--node-config", f"partition-id={i}"])
 
     def submit(self, app: Path, settings: Sequence[str] = ()) -> None:
-        """Run an app to its end, its log on standard error.
+        """Run an app and wait for its end; its log goes to standard error.
 
         Args:
-            app: Its folder.
-            settings: Flower's of a simulation.
+            app: Folder of the app.
+            settings: Flower's settings of a simulation, as ``name=value``.
         """
         words = ["flwr", "run", str(app), "loopback", "--stream"]
         if settings:
             words += ["--federation-config", " ".join(settings)]
         self._launch("run", words, output=sys.stderr).wait()
-        while any(map(_serves, self._left())):  # the log broke off, the run did not
+        while any(map(_serves, self._left())):  # the log may end before the run
             time.sleep(_PAUSE)
 
     def _launch(self, name: str, words: Sequence[str], output: Any = None) -> subprocess.Popen:
@@ -139,14 +138,14 @@ class Federation:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
-                start_new_session=True,  # Ctrl-C is for this process, which ends the others
+                start_new_session=True,  # Ctrl-C reaches this process, which ends the others
                 preexec_fn=_end_with_parent,
             )
         self.processes.append(process)
         return process
 
     def _end(self) -> None:
-        """Ask all to end, and see to it that none is left, nor any that they started."""
+        """Terminate all processes of the federation and their children; kill any that stay."""
         for process in reversed(self.processes):
             process.terminate()
         end = time.monotonic() + _GRACE
@@ -157,7 +156,7 @@ class Federation:
             time.sleep(_PAUSE)
 
     def _left(self) -> Iterator[int]:
-        """The processes of this federation that have not ended; those that have are forgotten."""
+        """Ids of this federation's running processes; processes that have ended are reaped."""
         for process in self.processes:
             process.poll()
         wanted = f"{MARK}={self.mark}".encode()
@@ -182,23 +181,23 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _control(option: int, value: int) -> None:
-    """Linux's prctl; elsewhere nothing."""
+    """Call ``prctl`` on Linux; do nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _end_with_parent() -> None:
-    """Let the process that calls this be terminated when its parent ends, however that does."""
+    """Have the calling process terminated when its parent ends for any reason."""
     _control(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _adopt_orphans(adopt: bool) -> None:
-    """Let processes whose parent has ended become this one's, which can then see to their end."""
+    """Set whether this process becomes the parent of orphaned descendants, to end them later."""
     _control(36, int(adopt))  # PR_SET_CHILD_SUBREAPER
 
 
 def _serves(pid: int) -> bool:
-    """True if a process is the server's side of a run."""
+    """True if a process is the server of a run."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
         return b"flwr-serverapp" in words or b"flwr-simulation" in words
@@ -206,6 +205,6 @@ def _serves(pid: int) -> bool:
 
 
 def _is_zombie_of_ours(folder: Path) -> bool:
-    """True if a process, given its folder in /proc, is a child that ended unwaited."""
+    """True if a process, given its folder in /proc, is a child that has ended but is not reaped."""
     state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
     return state == "Z" and int(parent) == os.getpid()

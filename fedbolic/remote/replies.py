@@ -1,4 +1,4 @@
-"""Replies of nodes, read within bounds: a lie costs the node that tells it, and nobody else."""
+"""Validation of replies; an invalid reply excludes the node that sent it and no other."""
 
 import json
 import math
@@ -15,52 +15,52 @@ from fedbolic.federated.update import Update
 from fedbolic.types import Tree
 
 MOST_EXAMPLES = 10**9
-"""No client has more, and no update weighs more."""
+"""Maximum number of examples of a client, and maximum weight of an update."""
 
 MOST_CLASSES = 2**16
-"""Labels are below it: every client pays for the head of a model."""
+"""Maximum number of classes: every client has to train the head of a model."""
 
 MOST_FEATURES = 2**28
-"""An example has no more numbers."""
+"""Maximum number of values in an example."""
 
 _MOST_AXES = 8
-"""An example has no more axes."""
+"""Maximum number of axes of an example."""
 
 LARGEST_COUNT = 1e30
-"""No number that is added to those of others is larger in absolute value."""
+"""Maximum absolute value of a number that is summed over clients."""
 
 MOST_NAMES = 256
-"""A reply has no more metrics or scores."""
+"""Maximum number of metrics or scores in a reply."""
 
 NAME = re.compile(r"\w[\w.-]{0,63}(/\w[\w.-]{0,63}){0,3}", re.ASCII)
-"""A name of a metric or score."""
+"""Name of a metric or score."""
 
 STATE_NAME = re.compile(r"\w{1,64}", re.ASCII)
-"""A name of client state, which a node gives: SHA-256 of the request, in hexadecimal."""
+"""Name of a client state, chosen by its node: usually SHA-256 of the request in hexadecimal."""
 
 SCORED = frozenset({"test", "validation", "fine_tuned"})
-"""Splits that a client is scored on: scores are named after them, and metrics are not."""
+"""First parts of the names of scores; names of metrics begin otherwise."""
 
 RESERVED = frozenset({"holdout", "bytes", "clients", "ridge_head"})
-"""What the server itself measures, as the first part of a name."""
+"""First parts of the names of the server's own measurements."""
 
 ReplyKind: TypeAlias = Literal["metrics", "scores", "fine_tuned"]
 
 
 class NodeError(RuntimeError):
-    """A client on another machine gave no answer that can be used."""
+    """A client on another machine sent no usable reply."""
 
 
-def check_introduction(told: Tree, *, num_clients: int, num_classes: int = MOST_CLASSES) -> None:
-    """Refuse an introduction that no client of this federation could give.
+def check_handshake(told: Tree, *, num_clients: int, num_classes: int = MOST_CLASSES) -> None:
+    """Raise an error for a handshake that no client of this federation could send.
 
     Args:
-        told: As it came.
-        num_clients: Ids are below it.
-        num_classes: No client has more.
+        told: Handshake as received.
+        num_clients: Exclusive upper bound of client ids.
+        num_classes: Maximum number of classes of a client.
 
     Raises:
-        NodeError: Saying what is wrong.
+        NodeError: If an entry is missing, of another type or out of its range.
     """
     bounds = {"client": num_clients - 1, "size": MOST_EXAMPLES, "num_classes": num_classes}
     for name, most in bounds.items():
@@ -70,8 +70,8 @@ def check_introduction(told: Tree, *, num_clients: int, num_classes: int = MOST_
     shape = _read_shape(told.get("input_shape"))
     if shape is None or len(shape) > _MOST_AXES or math.prod(shape) > MOST_FEATURES:
         raise NodeError(
-            f"its input_shape must be a list of up to {_MOST_AXES} lengths from 1 with a product "
-            f"of up to {MOST_FEATURES}, got {told.get('input_shape')!r:.80}"
+            f"its input_shape must list at most {_MOST_AXES} positive integers, with a product of "
+            f"at most {MOST_FEATURES}, got {told.get('input_shape')!r:.80}"
         )
 
 
@@ -86,18 +86,20 @@ def _read_shape(text: object) -> list[int] | None:
 
 
 def deviating(
-    introductions: Mapping[int, Tree], own: tuple[int, ...] | None = None
+    handshakes: Mapping[int, Tree], own: tuple[int, ...] | None = None
 ) -> tuple[str, list[int]]:
-    """The shape of inputs that most have, in JSON, and the ids of clients that have another.
+    """The most frequent input shape, in JSON, and the ids of clients with another shape.
 
     Args:
-        introductions: By client id, at least one, each of :func:`check_introduction`.
-        own: The shape of the server's own inputs, which counts as that of one client more.
+        handshakes: Handshakes by client id, at least one, that passed
+            :func:`check_handshake`.
+        own: Shape of the server's own inputs, which counts as one more client; ``None`` if it has
+            no inputs.
 
     Raises:
-        ValueError: If no shape is that of more clients than any other.
+        ValueError: If no single shape is the most frequent.
     """
-    shapes = {i: tuple(json.loads(told["input_shape"])) for i, told in introductions.items()}
+    shapes = {i: tuple(json.loads(told["input_shape"])) for i, told in handshakes.items()}
     votes = Counter([*shapes.values(), *([own] if own is not None else [])])
     (usual, most), *others = votes.most_common(2)
     if others and others[0][1] == most:
@@ -108,67 +110,68 @@ def deviating(
 def read_update(
     reply: Tree, device: torch.device, *, name: str, kind: ReplyKind = "metrics"
 ) -> tuple[Update, str]:
-    """An update and the name of the client state beside it, from what a node said.
+    """The update in a reply, and the name of the client state after it.
 
     Args:
-        reply: As it came.
-        device: Where tensors go.
-        name: Of the client state that the request named, which may stay.
-        kind: Of its metrics.
+        reply: Reply as received.
+        device: Device of the update's tensors.
+        name: Name of the client state in the request, which may stay the same.
+        kind: Kind of the update's metrics.
 
     Raises:
-        NodeError: Saying what is wrong.
+        NodeError: If the reply is an error or no valid update.
     """
     _refuse_error(reply)
     payload, weight, new = (reply.get(key) for key in ("payload", "weight", "name"))
     if not (isinstance(payload, dict) and isinstance(weight, float) and isinstance(new, str)):
-        raise NodeError(f"its answer is no update: it has {sorted(map(_printable, reply))[:8]}")
+        raise NodeError(f"its reply is not an update: it has {sorted(map(_printable, reply))[:8]}")
     if new != name and not STATE_NAME.fullmatch(new):
-        raise NodeError(f"its client state is not a name of 32 hexadecimal digits: {new!r:.80}")
+        raise NodeError(f"its client state must be named by 1 to 64 letters or digits: {new!r:.80}")
     if not 0 <= weight <= MOST_EXAMPLES:
-        raise NodeError(f"its weight is {weight}, and must lie in 0 .. {MOST_EXAMPLES}")
+        raise NodeError(f"its weight is {weight}, but must lie in 0 .. {MOST_EXAMPLES}")
     if (fault := tree.find_tree_fault(payload)) is not None:
-        raise NodeError(f"its payload is no tree: {fault}")
+        raise NodeError(f"its payload is not a tree: {fault}")
     if large := [path for path, leaf in tree.leaves(payload) if not _is_bounded(leaf)]:
-        raise NodeError(f"its payload has numbers beyond {LARGEST_COUNT:g} at {large[:4]!r:.200}")
+        raise NodeError(f"its payload has values beyond {LARGEST_COUNT:g} at {large[:4]!r:.200}")
     metrics = read_numbers(reply, "metrics", kind=kind)
     return Update(tree.to(payload, device), weight, metrics), new
 
 
 def _is_bounded(leaf: object) -> bool:
-    """True for a number that may be added to others; NaN and infinity are checked elsewhere."""
+    """True if values are small enough to be summed; NaN and infinity are checked elsewhere."""
     if isinstance(leaf, Tensor):
         return not leaf.is_floating_point() or not bool((leaf.abs() > LARGEST_COUNT).any())
     return isinstance(leaf, str) or not abs(leaf) > LARGEST_COUNT  # type: ignore[arg-type]  # a number
 
 
 def read_numbers(reply: Tree, part: str, *, kind: ReplyKind) -> dict[str, float]:
-    """Numbers by name, each name in the space that is the client's.
+    """Metrics or scores in a reply, by name, with names and values checked.
 
     Args:
-        reply: As it came.
-        part: Of it.
-        kind: Scores are named after a split, and metrics are not; fine-tuning gives both.
+        reply: Reply as received.
+        part: Entry of the reply, ``metrics`` or ``scores``.
+        kind: Kind of the numbers: names of scores begin with a split, names of metrics do not, and
+            fine-tuning returns both.
 
     Raises:
-        NodeError: Saying what is wrong.
+        NodeError: If the reply is an error, or a name or value is not allowed.
     """
     _refuse_error(reply)
     numbers = reply.get(part)
     if not (isinstance(numbers, dict) and all(type(x) is float for x in numbers.values())):
-        raise NodeError(f"its {part} are not numbers by name")
+        raise NodeError(f"its {part} must map names to floats")
     if len(numbers) > MOST_NAMES:
-        raise NodeError(f"it has {len(numbers)} {part}, and {MOST_NAMES} are the most")
+        raise NodeError(f"it has {len(numbers)} {part}, but {MOST_NAMES} is the maximum")
     for name, value in numbers.items():
         if not NAME.fullmatch(name) or not _is_own(name.partition("/")[0], kind):
-            raise NodeError(f"one of its {part} has a name that is not its to give: {name!r:.80}")
+            raise NodeError(f"one of its {part} has a name that clients may not use: {name!r:.80}")
         if not _is_possible(name.rpartition("/")[2], value):
-            raise NodeError(f"one of its {part} cannot be: {name} is {value}")
+            raise NodeError(f"one of its {part} is out of range: {name} is {value}")
     return numbers
 
 
 def _is_own(first: str, kind: ReplyKind) -> bool:
-    if kind == "fine_tuned":  # the prefix under which it is recorded, so it must not be there yet
+    if kind == "fine_tuned":  # this prefix is added when the scores are recorded
         return first not in RESERVED and first != kind
     return first not in RESERVED and (first in SCORED) == (kind == "scores")
 
@@ -179,13 +182,13 @@ def _is_possible(kind: str, value: float) -> bool:
     return 0 <= value <= 1 if kind == "accuracy" else abs(value) <= LARGEST_COUNT
 
 
-def rarely_tuned(scores: Mapping[int, Mapping[str, float]]) -> list[int]:
-    """The ids of those with fine-tuned scores that fewer than half of all have.
+def rarely_fine_tuned(scores: Mapping[int, Mapping[str, float]]) -> list[int]:
+    """Ids of clients with fine-tuned scores that fewer than half of all clients have.
 
-    A method has them for every client or for none, and their mean stands for the federation.
+    An honest federation has such scores for every client or for none, and records their mean.
 
     Args:
-        scores: By client id and name.
+        scores: Scores by client id and name.
     """
     counts = Counter(name for named in scores.values() for name in named)
     rare = {n for n, k in counts.items() if n.startswith("fine_tuned/") and 2 * k < len(scores)}
@@ -193,10 +196,10 @@ def rarely_tuned(scores: Mapping[int, Mapping[str, float]]) -> list[int]:
 
 
 def unusual(payloads: Mapping[int, Tree]) -> list[int]:
-    """The ids of those whose payload has another form than most: what is added has one form.
+    """Ids of clients whose payload has another form than most: only equal forms can be summed.
 
     Args:
-        payloads: By client id; of forms equally frequent the first counts.
+        payloads: Payloads by client id; the first of equally frequent forms counts.
     """
     forms = {i: tuple(sorted(tree.signature(x).items())) for i, x in payloads.items()}
     usual = most_common(forms.values())
@@ -204,13 +207,13 @@ def unusual(payloads: Mapping[int, Tree]) -> list[int]:
 
 
 def most_common(values: Iterable[object]) -> object:
-    """The most frequent value, of equally frequent ones the first; ``None`` if there is none."""
+    """The most frequent value, the first of a tie; ``None`` if there are no values."""
     found = Counter(values).most_common(1)
     return found[0][0] if found else None
 
 
 def plain_error(reply: Tree) -> Tree:
-    """The reply, its error, if it is one, as a short line that can be shown."""
+    """The reply; an error is reduced to a short printable text."""
     return {"error": _printable(reply["error"])} if "error" in reply else reply
 
 

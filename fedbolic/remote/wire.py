@@ -1,4 +1,4 @@
-"""Trees as text and bytes, to travel between machines: nothing in them can run at the receiver."""
+"""Encoding of trees as JSON and bytes; decoding a message never executes code from it."""
 
 import hashlib
 import json
@@ -16,30 +16,30 @@ WIRE_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
 )}  # fmt: skip
-"""What a tensor of a tree may hold, by name."""
+"""Dtypes that can be sent, by name."""
 
 
 LONGEST = 2**40
-"""The product of a tensor's axes that are not 0 is below it; torch's own limit is above."""
+"""Exclusive bound on the product of a tensor's nonzero axes; torch's own limit is higher."""
 
 MOST_AXES = 16
-"""A tensor has no more; torch's own limit is above."""
+"""Largest number of axes of a tensor; torch's own limit is higher."""
 
 
 @dataclass(frozen=True)
 class WireMessage:
-    """A tree on its way.
+    """An encoded tree.
 
     Args:
-        text: Its names, numbers and strings in JSON; ``[dtype, *shape]`` stands for a tensor.
-        buffers: The bytes of its tensors, in the order of the text.
+        text: Names, numbers and strings of the tree in JSON, with ``[dtype, *shape]`` for a tensor.
+        buffers: Bytes of the tensors, in the order of the text.
     """
 
     text: str
     buffers: tuple[bytes, ...]
 
     def digest(self) -> str:
-        """The name that only this content has (SHA-256, in hexadecimal)."""
+        """SHA-256 of the content, in hexadecimal."""
         state = hashlib.sha256(hashlib.sha256(self.text.encode()).digest())
         for buffer in self.buffers:
             state.update(hashlib.sha256(buffer).digest())
@@ -47,10 +47,11 @@ class WireMessage:
 
 
 def encode_message(content: Tree) -> WireMessage:
-    """A tree as a message, to the last bit.
+    """Encode a tree exactly.
 
     Raises:
-        ValueError: If it holds something else than tensors, numbers and strings.
+        ValueError: If the tree holds anything other than dense tensors of :data:`WIRE_DTYPES`,
+            numbers and strings.
 
     Example:
         >>> message = encode_message({"x": torch.zeros(2, 3), "n": 2**100})
@@ -64,7 +65,7 @@ def encode_message(content: Tree) -> WireMessage:
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             if wrong := [name for name in value if not isinstance(name, str)]:
-                raise ValueError(f"names in a tree are strings, got {wrong[:4]}")
+                raise ValueError(f"names in a tree must be strings, got {wrong[:4]}")
             return {name: plain(branch) for name, branch in value.items()}
         if isinstance(value, Tensor):
             name = str(value.dtype).removeprefix("torch.")
@@ -75,18 +76,16 @@ def encode_message(content: Tree) -> WireMessage:
             return [name, *value.shape]
         if isinstance(value, str | int | float):
             return value
-        raise ValueError(
-            f"a tree holds tensors, numbers and strings, and this one a {type(value).__name__}"
-        )
+        raise ValueError(f"a tree holds tensors, numbers and strings, got a {type(value).__name__}")
 
     return WireMessage(json.dumps(plain(content)), tuple(buffers))
 
 
 def decode_message(message: WireMessage) -> Tree:
-    """The tree of a message, whoever wrote it.
+    """Decode a message from an untrusted sender.
 
     Raises:
-        ValueError: If it is not one that :func:`encode_message` could have given.
+        ValueError: If :func:`encode_message` could not have produced the message.
     """
     buffers = iter(message.buffers)
 
@@ -97,14 +96,14 @@ def decode_message(message: WireMessage) -> Tree:
             return _tensor(value, next(buffers, None))
         if isinstance(value, str | int | float):
             return value
-        raise ValueError(f"a message holds {value!r:.80}, which no tree does")
+        raise ValueError(f"a message holds {value!r:.80}, which a tree cannot hold")
 
     try:
         content = leaf(json.loads(message.text))
     except RecursionError as error:
         raise ValueError("a message is nested too deeply") from error
     if not isinstance(content, dict) or next(buffers, None) is not None:
-        raise ValueError("a message is no tree, or has bytes left over")
+        raise ValueError("a message is not a tree, or has more buffers than tensors")
     return content
 
 
@@ -112,9 +111,9 @@ def _tensor(form: Sequence[Any], buffer: bytes | None) -> Tensor:
     name, *shape = form or [None]
     dtype = WIRE_DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError(f"a message has a tensor of the form {form!r:.80}")
+        raise ValueError(f"a message has a tensor of invalid form {form!r:.80}")
     if len(shape) > MOST_AXES or math.prod(max(n, 1) for n in shape) >= LONGEST:
-        raise ValueError(f"a message has a tensor of the form {form!r:.80}")
+        raise ValueError(f"a message has a tensor that is too large: {form!r:.80}")
     if buffer is None or len(buffer) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"the bytes of a message do not fit a tensor of the form {form!r:.80}")
     if not buffer:

@@ -1,4 +1,4 @@
-"""The rule for the default channels: what it chooses by, and what it then counts."""
+"""The rule for the default channels: its criterion, and the ranks that it counts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Times by stage are those of real runs; intervals are Student's; plots show what runs recorded."""
+"""Times by stage come from real runs, intervals are Student's, and plots show recorded values."""
 
 import csv
 import statistics
@@ -75,7 +75,7 @@ def test_a_panel_shows_the_mean_of_the_accuracies_recorded(tmp_path):
 
 
 def accuracies(folder):
-    """In percent, as the files of runs have them."""
+    """Accuracies in percent, read from the files of runs."""
     found = []
     for file in folder.rglob("metrics.csv"):
         with file.open(newline="") as text:

@@ -1,4 +1,4 @@
-"""FlatLand's table of hand-written runs, with its numbers worked out by hand."""
+"""FlatLand's table for hand-written runs, with numbers computed by hand."""
 
 import pytest
 
@@ -9,7 +9,7 @@ CONFIG = "seed: 0\nmethod:\n  class_path: flatland.FlatLand\n  init_args: {round
 
 
 def of_round(round, prefix, validation, test):
-    """Scores of two clients of 10 and 30 test nodes."""
+    """Scores of two clients with 10 and 30 test nodes."""
     rows = []
     for client, (v, t, n) in enumerate(zip(validation, test, (10, 30), strict=True)):
         names = {"validation/accuracy": v, "test/accuracy": t, "test/examples": n}
@@ -18,7 +18,7 @@ def of_round(round, prefix, validation, test):
 
 
 def run_of(better, worse):
-    """A run that is best on validation in its first round, and on test in its second."""
+    """A run that is best on validation in its first round and on test in its second."""
     return (
         of_round(1, "local/", (0.8, 0.8), better)
         + of_round(2, "local/", (0.7, 0.8), (1.0, 1.0))
@@ -61,9 +61,9 @@ def test_scores_are_of_the_round_chosen_on_validation_and_copies_are_marked(swee
     assert cells == [
         "Local(E)",
         "65.00 ± 7.07",  # 60 and 70
-        "67.50 ± 3.54",  # 65 and 70, the second client three times
+        "67.50 ± 3.54",  # 65 and 70, the second client with triple weight
         "60.00 ± 14.14",
-        "60.00 ± 0.00",  # what the server sent, chosen by its own validation
+        "60.00 ± 0.00",  # the server's model, chosen by its own validation
         "",
         "79.94 ± 0.24 †",
         "0 of 2",

@@ -1,4 +1,4 @@
-"""The benchmark of layers measures what it says, and runs without peers."""
+"""The benchmark of layers: correct counts, and a run without other libraries."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ PRESENT = [c for c in layers.CANDIDATES if layers.installed(c.library) and c.lib
 def test_operators_that_write_are_counted_and_views_are_not():
     x = torch.ones(3, 4)
     with Operators() as cost:
-        y = x.T.reshape(12)  # a copy of 48 bytes: transposed, the axes cannot be joined
+        y = x.T.reshape(12)  # a copy of 48 bytes: after a transposition the axes cannot be joined
         y.view(2, 6)[0].mul_(2)  # in place: 24 bytes
         (x + 1).sum()  # 48 and 4
     assert (cost.count, cost.bytes) == (4, 48 + 24 + 48 + 4)
@@ -21,7 +21,7 @@ def test_operators_that_write_are_counted_and_views_are_not():
 def test_the_peak_is_what_was_held_at_once():
     def case():
         for _ in range(3):
-            both = torch.empty(2**18), torch.empty(2**18)  # a mebibyte each
+            both = torch.empty(2**18), torch.empty(2**18)  # one MiB each
             del both
 
     assert peak_mebibytes(case, "cpu") == pytest.approx(2, abs=0.01)

@@ -1,4 +1,4 @@
-"""The rows of the FlyNN comparison against scikit-learn's own, and the tables' bookkeeping."""
+"""Rows of the FlyNN comparison equal scikit-learn's results; bookkeeping of the tables."""
 
 import csv
 from pathlib import Path
@@ -33,9 +33,9 @@ def test_the_best_k_and_one_neighbour_are_those_of_sklearn(data):
 def test_settings_fill_the_ranges_of_the_paper():
     corners = [nearest_rows.setting(np.full(4, corner), 50, 2048) for corner in (0.0, 1.0)]
     assert corners == [(100, 2, 8, 0.0), (2048 * 50, 25, 256, 0.8)]
-    # with twice the values rows are longer, and hashes are not
+    # with twice as many values, rows become longer but hashes do not
     assert nearest_rows.setting(np.ones(4), 50, 2048, "on-off") == (2048 * 50, 50, 256, 0.8)
-    # no hash has more than half of its bits one
+    # at most half of the bits of a hash are ones
     assert nearest_rows.setting(np.array([0.0, 0.0, 1.0, 0.5]), 50, 2048)[2] == 50
 
 
@@ -43,7 +43,7 @@ def test_a_curve_is_that_of_the_classifier(data, monkeypatch):
     monkeypatch.setattr(curves, "TURNED", {**curves.TURNED, "rho": [4, 7, 40]})
     monkeypatch.setattr(curves, "FIXED", {**{name: [0.5] for name in curves.FIXED}, "m / d": [9]})
     (curve,) = curves.curves(data, "rho", lifts=2).values()
-    assert list(curve) == [4, 7]  # of 54 bits 40 are too many
+    assert list(curve) == [4, 7]  # 40 of 54 bits are too many
     for active, found in curve.items():
         plain = FlyNNClassifier(54, 3, active, decay=0.5, channels="plain")
         models = [clone(plain).set_params(seed=seed) for seed in range(2)]

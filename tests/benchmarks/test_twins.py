@@ -1,4 +1,4 @@
-"""Twins are the same network but for the geometry, and their step size is chosen on validation."""
+"""Twin networks differ in geometry only, and their step size is chosen on validation."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from benchmarks import twins
 
 
 class Scale(twins.Problem):
-    """Fits ``y = 3 x``; a network is the better the longer its step."""
+    """Fits ``y = 3 x``; within the grid, larger steps give better networks."""
 
     title, grid, weight_decay, twins, constant = "scale", (1e-3, 0.3, 1e-2), 0.0, ("a", "b"), 0.0
 

@@ -5,21 +5,21 @@ import pytest
 
 
 def idx(array) -> bytes:
-    """An IDX file, written by hand."""
+    """Bytes of a hand-written IDX file."""
     array = np.asarray(array, dtype=np.uint8)
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
 @pytest.fixture(autouse=True)
 def _no_data_folder(monkeypatch, tmp_path):
-    """No test finds the files of the one who runs it."""
+    """Hide the data and cache folders of the user who runs the tests."""
     monkeypatch.delenv("FEDBOLIC_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def write_idx(tmp_path):
-    """Writes four unpacked IDX files below a folder and gives the images and labels in them."""
+    """Write four unpacked IDX files below a folder; return the images and labels in them."""
 
     def write(folder, *, num_train=12, num_test=6, num_classes=10, side=4, first=0):
         draw = np.random.default_rng(0)

@@ -130,7 +130,7 @@ def test_a_pickle_cannot_run_code(protocol, tmp_path):
         read_batch(data, "b", labels=b"labels")
     assert not trap.exists()
     pickle.loads(data)["data"].close()
-    assert trap.exists()  # it would have
+    assert trap.exists()  # so the pickle does contain the command
 
 
 @pytest.mark.parametrize(

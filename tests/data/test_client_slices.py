@@ -1,4 +1,4 @@
-"""Clients that are made when asked for hold what a tuple of clients would hold."""
+"""Clients that are created on request equal those of a tuple of clients."""
 
 import contextlib
 import gc
@@ -24,7 +24,7 @@ def examples(num):
 
 
 def dealt(sizes):
-    """Slices, and the indices that each client was given, by split."""
+    """Slices, and the indices dealt to each client, by split."""
     total = sum(map(sum, sizes))
     order = torch.randperm(total, generator=torch.Generator().manual_seed(0))
     parts = [
@@ -110,7 +110,7 @@ def test_pickled_clients_are_the_same():
 
 
 def test_lengths_must_add_up_to_those_of_the_splits():
-    with pytest.raises(ValueError, match="add up to others"):
+    with pytest.raises(ValueError, match="add up to those of the splits"):
         ClientSlices((examples(2), examples(0), examples(0)), torch.tensor([[3], [0], [0]]), META)
 
 
@@ -155,4 +155,4 @@ def test_an_exchange_makes_the_clients_of_its_cohort_only(engine, many, monkeypa
     asked = {row.client for row in rows if row.client is not None}
     assert 7 < len(asked) <= 5 + 7
     assert asked <= set(made)
-    assert len(set(made)) < 50  # a type checker looks at one more, at random, in every call
+    assert len(set(made)) < 50  # a type checker looks at one more, at random, in each call

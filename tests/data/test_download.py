@@ -48,7 +48,7 @@ def server():
 
 @pytest.fixture
 def nobody():
-    """An address that refuses at once: its port is taken, but nobody listens."""
+    """An address that refuses connections: its port is bound, but nothing listens on it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}/f"
@@ -109,7 +109,7 @@ def test_a_download_cut_short_is_refused_and_not_kept(server, folder):
 
 
 def test_an_unreachable_server_is_named(server, nobody):
-    with pytest.raises(ConnectionError, match="place it in a folder") as caught:
+    with pytest.raises(ConnectionError, match="set root to a folder") as caught:
         fetch([f"{server.url}/none/f", nobody], KNOWN, name="f")
     assert f"{server.url}/none/f: 404" in str(caught.value)
     assert nobody in str(caught.value)

@@ -1,4 +1,4 @@
-"""Graphs: edges and triangles against networkx, subgraphs by hand."""
+"""Graphs: edges and triangles compared with networkx, subgraphs by hand."""
 
 import networkx
 import pytest
@@ -99,4 +99,4 @@ def test_a_split_gives_the_rows_of_its_nodes_on_the_device_and_in_the_dtype_aske
     assert client.no_inputs.dtype == torch.float64
     assert client.no_inputs.shape == (0, 3)
     assert client.size == 3
-    assert graph.to("cpu", torch.float32) is graph  # no copy where none is needed
+    assert graph.to("cpu", torch.float32) is graph  # no copy if none is needed

@@ -1,4 +1,4 @@
-"""Published graphs: files of citation networks, co-purchases and ogbn-arxiv, read as others do."""
+"""Published graphs: citation networks, co-purchases and ogbn-arxiv, read as PyG reads them."""
 
 import dataclasses
 import functools
@@ -23,9 +23,9 @@ from fedbolic.rng import Rng
 
 
 def planetoid_files(folder, name, n=504):
-    """A ring in the published format, its last two nodes the test part.
+    """Files of a ring graph in the published format; its last two nodes are the test part.
 
-    Behind the labelled nodes PyG takes 500 for its own validation, so there are some more.
+    The ring is long because PyG takes the 500 nodes after the labelled ones for its validation.
     """
     folder.mkdir(parents=True)
     x, y = np.eye(n, 4, dtype=np.float32), np.eye(3, dtype=np.int32)[np.arange(n) % 3]
@@ -44,7 +44,7 @@ def planetoid_files(folder, name, n=504):
 
 
 def published(folder, name, monkeypatch):
-    """As if files of ours were the published ones."""
+    """Register the checksums of the given files as those of the published ones."""
     checksums = {
         file.name.removeprefix(f"ind.{name.lower()}."): hashlib.sha256(file.read_bytes())
         for file in folder.iterdir()
@@ -65,12 +65,12 @@ def test_files_of_planetoid_are_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_files_of_planetoid_are_read_as_pyg_does(shuffled, tmp_path, monkeypatch):
-    """The test part in any order, and, as in CiteSeer, with nodes that no file describes."""
+    """The test part comes in any order; as in CiteSeer, some nodes are in no file."""
     folder = tmp_path / "planetoid" / "CiteSeer" / "raw"
     n = 510
     planetoid_files(folder, "citeseer", n)
     words = np.random.default_rng(0).random((n, 4)).astype(np.float32)
-    index = [508, 506] if shuffled else [506, 508]  # of 507 and 509 nothing is said
+    index = [508, 506] if shuffled else [506, 508]  # no file describes 507 and 509
     parts = {"x": words[:2], "allx": words[:506], "tx": words[506:508]}
     hot = np.eye(3, dtype=np.int32)[np.arange(n) % 3]
     labels = {"y": hot[:2], "ally": hot[:506], "ty": hot[506:508]}
@@ -102,7 +102,7 @@ def test_the_published_files_are_read_as_pyg_does(name, data_root):
 
 
 class Spell:
-    """Its pickle calls a function with arguments, which needs no more than being read."""
+    """An object whose pickle calls a function with arguments as soon as it is loaded."""
 
     def __init__(self, function, *arguments):
         self.told = function, arguments
@@ -130,7 +130,7 @@ SPELLS = {
 def test_reading_a_pickle_runs_nothing_of_it(spell, protocol, tmp_path):
     file, done = tmp_path / "ind.cora.graph", tmp_path / "done"
     file.write_bytes(pickle.dumps(SPELLS[spell](done), protocol))
-    with pytest.raises(ValueError, match="holds something else than the published numbers"):
+    with pytest.raises(ValueError, match="does not hold the published numbers"):
         planetoid.unpickle(file)
     assert not done.exists()
     assert "antigravity" not in sys.modules
@@ -160,7 +160,7 @@ def test_files_of_amazon_are_read(tmp_path):
 
 
 def test_reading_arrays_of_amazon_runs_nothing_of_them(tmp_path):
-    """Of these files nobody states a checksum."""
+    """These files have no published checksum."""
     folder = tmp_path / "amazon" / "Photo" / "raw"
     folder.mkdir(parents=True)
     done = tmp_path / "done"
@@ -180,7 +180,7 @@ ARXIV = {
 
 
 def arxiv_files(**contents):
-    """In the published format: a name and what a gzip file of it holds."""
+    """Files in the published format: gzip content by name."""
     return {
         f"raw/{name}.csv.gz": gzip.compress(text.encode())
         for name, text in {**ARXIV, **contents}.items()
@@ -221,7 +221,7 @@ def test_a_file_of_arxiv_without_numbers_is_named(tmp_path):
     (folder / "raw").mkdir(parents=True)
     for name, data in arxiv_files(**{"node-label": "cs.LG\n"}).items():
         (folder / name).write_bytes(data)
-    with pytest.raises(ValueError, match=r"node-label.csv.gz is not what was published"):
+    with pytest.raises(ValueError, match=r"node-label.csv.gz is not as published"):
         Arxiv().read(Rng(0), tmp_path, download=False)
 
 

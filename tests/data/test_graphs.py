@@ -1,4 +1,4 @@
-"""Federations of one graph: splits, partitions, odd clients."""
+"""Federations of one graph: splits, partitions, unusual clients."""
 
 import pytest
 import torch
@@ -123,7 +123,7 @@ class Parts(GraphPartition):
 
 
 def learning(nodes_to_train, n=6):
-    """A path of nodes, and a seed by which just these are trained on."""
+    """A path graph, a training rate and a seed for which exactly the given nodes are trained on."""
     graph = given(torch.eye(n), [[i, i + 1] for i in range(n - 1)], torch.arange(n) % 2)
     rate = len(nodes_to_train) / n
     for seed in range(1000):
@@ -143,7 +143,7 @@ def test_a_client_of_one_node_is_trained_and_not_scored():
 
 def test_a_client_with_nothing_to_learn_from_is_refused():
     graph, rate, rng = learning([0, 3])
-    with pytest.raises(ValueError, match="client 1 has 2 nodes and none to learn from: use fewer"):
+    with pytest.raises(ValueError, match="client 1 has 2 nodes but no training node: use fewer"):
         Graphs(graph, Parts([0, 1, 2, 3], [4, 5]), train_rate=rate).load(rng)
 
 

@@ -175,7 +175,7 @@ def test_the_published_files_are_whole(dataset, data_root):
         assert parts.y_train[:5].tolist() == [9, 0, 0, 3, 0]
     else:
         assert parts.y_train[:5].tolist() == [5, 0, 4, 1, 9]
-        # mean and deviation as they are quoted everywhere
+        # the widely quoted mean and standard deviation
         scaled = parts.x_train.double() / 255
         assert abs(float(scaled.mean()) - 0.1307) < 1e-4
         assert abs(float(scaled.std()) - 0.3081) < 1e-4

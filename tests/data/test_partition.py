@@ -35,7 +35,7 @@ partitions = st.one_of(
 
 
 def counts(parts, y):
-    """Examples by class and client, by numpy."""
+    """Numbers of examples by class and client, counted with numpy."""
     return np.array(
         [[np.sum(y[part].numpy() == c) for part in parts] for c in np.unique(y.numpy())]
     )
@@ -152,7 +152,7 @@ def test_shares_have_the_moments_of_the_dirichlet_law(alpha):
 
 
 def renormalised(sizes, clients, alpha, generator):
-    """The published procedure, literally: draw for all, zero the large, scale, cut."""
+    """The published procedure, literally: draw for all clients, zero the full ones, scale, cut."""
     total = sum(sizes)
     held = np.zeros(clients)
     for size in sizes:
@@ -212,7 +212,7 @@ def test_wrong_fields_are_refused(build, message):
         (IID(6), "6 clients cannot share 5 examples: ask for 5 or fewer"),
         (Shards(2, 3), "6 shards cannot share 5 examples"),
         (Dirichlet(6, min_size=0), "6 clients cannot share 5 examples"),
-        (Dirichlet(2, min_size=3), "the 5 there are: use min_size=2 or less"),
+        (Dirichlet(2, min_size=3), "the 5 available: use min_size=2 or less"),
     ],
 )
 def test_too_few_examples_are_refused(partition, message):

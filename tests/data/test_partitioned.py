@@ -27,7 +27,7 @@ rates = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.99])
 
 @dataclass(frozen=True)
 class Numbered(Dataset):
-    """Rows that hold their own number; the test part counts down from -1."""
+    """Training rows that hold their own index; the test rows count down from -1."""
 
     num_train: int = 60
     num_test: int = 5
@@ -198,7 +198,7 @@ def test_wrong_fields_are_refused_before_anything_is_read(fields, message):
         (Partitioned(Numbered(), IID(61)), "61 clients cannot share 60 examples"),
         (Partitioned(Numbered(), IID(2), num_train=61), "num_train is 61, but there are 60"),
         (Partitioned(Numbered(), IID(2), num_test=6), "num_test is 6, but there are 5"),
-        (Partitioned(Numbered(), IID(2), pool=2), "pool is 2, but the examples are no images"),
+        (Partitioned(Numbered(), IID(2), pool=2), "pool is 2, but the examples are not images"),
         (Partitioned(pool=3), "pool must divide height 8 and width 8, got 3"),
         (
             Partitioned(Numbered(), Dirichlet(30, 0.01, min_size=0)),
@@ -220,7 +220,7 @@ def test_fashion_mnist_in_twenty_parts(data_root):
     assert labels.bincount().tolist() == [6000] * 10
     assert all(len(client.train) + len(client.test) >= 40 for client in data.clients)
     assert len(data.holdout.test) == 10_000
-    # the mean as it is quoted everywhere, 0.2860 in [0, 1]
+    # the widely quoted mean, 0.2860 in [0, 1]
     total = sum(split.tensors["x"].double().sum() for split in splits)
     assert abs(float(total) / (60_000 * 784) - (2 * 0.2860 - 1)) < 2e-4
 

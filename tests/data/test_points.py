@@ -1,4 +1,4 @@
-"""Points of the disc as clients: files, generated sets, the partitions of the paper."""
+"""Points of the disc as clients: files, generated sets, partitions of the paper."""
 
 import math
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_part_that_is_empty_and_a_split_that_is_not_drawn_are_refused(file):
     with pytest.raises(ValueError, match="split is 3, but the official holdout is not drawn"):
         Points(path, split=3, holdout="official")
     np.savez(path, x_train=x, y_train=y, x_test=x[:0], y_test=y[:0])
-    with pytest.raises(ValueError, match="has an empty part: take holdout='drawn'"):
+    with pytest.raises(ValueError, match="has an empty part: use holdout='drawn'"):
         Points(path, holdout="official").load(Rng(0))
     assert len(Points(path).load(Rng(0)).holdout.test) == 6
 
@@ -102,7 +102,7 @@ def test_the_old_shuffle_is_that_of_the_authors():
 def test_generated_points_are_uniform_by_area(radius, c):
     x = uniform_points(4000, radius=radius, c=c, rng=Rng(1))
 
-    # the area of a hyperbolic disc grows as sinh^2 of half its radius, in units of length
+    # the area of a hyperbolic disc grows as sinh^2 of half its radius in units of length
     def area(r):
         return np.sinh(np.arctanh(r * math.sqrt(c))) ** 2
 

@@ -18,7 +18,7 @@ ARFF = "% words\n@relation r\n@attribute a real\n@DATA\n% more\n1.5, -2, 0.1\n0,
 
 @pytest.fixture
 def publish(tmp_path, monkeypatch):
-    """Writes a table of a known format and gives its number."""
+    """Write a table in a known format; return its data set."""
 
     def publish(text, ending, **settings):
         data = gzip.compress(text.encode())
@@ -59,7 +59,7 @@ def test_classes_are_made_two(publish, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a\ttarget\n1\t2\n3\n", "rows are not of one length"), ("a\tb\nx\t1\n", "what is no number")],
+    [("a\ttarget\n1\t2\n3\n", "rows differ in length"), ("a\tb\nx\t1\n", "that is not a number")],
 )
 def test_damaged_tables_are_refused_by_name(text, message, publish, tmp_path):
     table = publish(text, "tsv")
@@ -84,7 +84,7 @@ def test_an_unknown_number_is_refused():
 
 @pytest.mark.data
 def test_the_published_tables_have_the_sizes_that_the_paper_prints(data_root):
-    # number: classes, examples and columns of Table 4 and Table 5, the class included
+    # number: classes, examples and columns of Tables 4 and 5, the column of the class included
     printed = {
         **{14: (10, 2000, 77), 16: (10, 2000, 65), 22: (10, 2000, 48), 44: (2, 4601, 58)},
         **{60: (3, 5000, 41), 182: (6, 6430, 37), 715: (2, 1000, 26), 718: (2, 1000, 101)},
@@ -114,7 +114,7 @@ def test_made_data_are_those_of_their_draw():
 
 
 class Bytes(Dataset):
-    """Digits as bytes, or as what they are not."""
+    """Digits as bytes, or in a dtype that is refused."""
 
     def __init__(self, dtype=torch.uint8, channels=1):
         self.dtype, self.channels = dtype, channels
@@ -135,7 +135,7 @@ def test_images_become_rows_of_their_pixels():
     assert (some.x_train.numpy() == load_digits().data[:100][kept]).all()
     assert (some.y_train.numpy() == (labels[kept] == 3)).all()
     assert some.num_classes == 2
-    with pytest.raises(ValueError, match="images of bytes are needed"):
+    with pytest.raises(ValueError, match="uint8 images are needed"):
         Rows(Bytes(torch.float32)).read(None, download=False)
     with pytest.raises(ValueError, match="two or more different ones"):
         Rows(Bytes(), classes=(3, 3))

@@ -1,4 +1,4 @@
-"""Exchanges and runs of two engines, held against one another."""
+"""Comparison of exchanges and runs between two engines."""
 
 import dataclasses
 
@@ -19,13 +19,13 @@ def with_(**settings):
 
 
 def with_client(data, client_id, **splits):
-    """The federation with other data at one client."""
+    """The federation with some splits of one client replaced."""
     clients = [dataclasses.replace(c, **splits) if c.id == client_id else c for c in data.clients]
     return FederatedData(tuple(clients), data.meta, data.holdout)
 
 
 def cut(data, sizes):
-    """The first clients with the first few training examples, in float64."""
+    """The first clients, each with its first few training examples, in float64."""
     clients = [
         dataclasses.replace(c, train=Examples(c.train.at(torch.arange(min(n, c.size)))))
         for c, n in zip(data.clients, sizes, strict=False)
@@ -36,7 +36,7 @@ def cut(data, sizes):
 
 
 def exchange(engine, method, data, rng=RNG):
-    """Results of an engine for all clients in a first exchange."""
+    """Results of an engine for all clients in the first exchange."""
     messages = {client.id: first_message(method, data, client.id) for client in data.clients}
     return list(engine.run(method, messages, data.clients, {}, rng))
 
@@ -47,7 +47,7 @@ def first_message(method, data, client_id):
 
 
 def assert_engines_agree(method, data, **settings):
-    """The runs of Sequential and Batched hold the same state, memories and rows."""
+    """Assert that Sequential and Batched give the same server state, client states and rows."""
     (*_, plain), rows = train(method, data, RNG, **settings)
     (*_, fast), new = train(method, data, RNG, engine=Batched(), **settings)
     assert_near(fast.server_state, plain.server_state, TOLERANCE)

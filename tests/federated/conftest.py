@@ -1,4 +1,4 @@
-"""Fixtures of the tests of engines."""
+"""Fixtures of the engine tests."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from fedbolic.federated.engines import batched as engine
 
 @pytest.fixture
 def together(monkeypatch):
-    """The sizes of the groups that were advanced together, in their order."""
+    """Sizes of the groups of clients that were advanced together, in order."""
     groups, advance = [], engine.advance
 
     def noted(method, tasks):

@@ -1,4 +1,4 @@
-"""A small network on a hyperboloid whose curvature is learnt."""
+"""A small network on a hyperboloid of learnable curvature."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedbolic.types import Meta
 
 
 class OnHyperboloid(nn.Module):
-    """Directions and distances of points on a hyperboloid whose curvature is learnt."""
+    """Directions and distances from the origin on a hyperboloid of learnable curvature."""
 
     def __init__(self, num_inputs, width):
         super().__init__()
@@ -27,7 +27,7 @@ class OnHyperboloid(nn.Module):
 
 @dataclass(frozen=True)
 class CurvedNet(Backbone):
-    """A linear layer to a hyperboloid of its own curvature."""
+    """A linear layer to a hyperboloid of learnable curvature."""
 
     width: int = 4
 

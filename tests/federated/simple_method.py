@@ -1,4 +1,4 @@
-"""Small federations, plain networks and loops to hold the federated core against."""
+"""Small federations, reference networks and reference loops for testing the federated core."""
 
 import dataclasses
 import io
@@ -51,7 +51,7 @@ def federation(sizes=(7, 4, 12), *, dim=5, classes=3, dtype=torch.float64, seed=
 
 @dataclass(frozen=True)
 class NormNet(Backbone):
-    """A linear layer, batch norm, ReLU."""
+    """A linear layer, batch norm and ReLU."""
 
     width: int = 4
 
@@ -71,7 +71,7 @@ class NormNet(Backbone):
 
 
 class MeanEmbedding(nn.Module):
-    """The mean vector of a row of words."""
+    """The mean embedding of a row of words."""
 
     def __init__(self, width):
         super().__init__()
@@ -83,7 +83,7 @@ class MeanEmbedding(nn.Module):
 
 @dataclass(frozen=True)
 class Words(Backbone):
-    """For inputs that are integers below 10."""
+    """A backbone for integer inputs below 10."""
 
     width: int = 4
 
@@ -98,7 +98,7 @@ class Words(Backbone):
 
 
 def with_words(data):
-    """The federation with whole numbers below 10 for inputs."""
+    """The federation with integers below 10 as inputs."""
 
     def words(split):
         return Examples({**split.tensors, "x": (5 + 2 * split.tensors["x"]).long().clamp(0, 9)})
@@ -111,7 +111,7 @@ def with_words(data):
 
 
 def plain_network(parameters, buffers=None, *, dim=5, width=4, classes=3, norm=False):
-    """A torch module written by hand, with values under the names that the methods use."""
+    """A hand-written torch module with the given values under the names that the methods use."""
     layers = [nn.Flatten(), nn.Linear(dim, width), *([nn.BatchNorm1d(width)] * norm), nn.ReLU()]
     parts = OrderedDict(body=nn.Sequential(*layers), head=nn.Linear(width, classes))
     network = nn.Sequential(parts).to(next(iter(parameters.values())).dtype)
@@ -120,7 +120,7 @@ def plain_network(parameters, buffers=None, *, dim=5, width=4, classes=3, norm=F
 
 
 def batches(rng, round, client, *, epochs, batch_size, exchange=0):
-    """The named stream of a client's exchange, one permutation after another, cut."""
+    """Batches of a client's exchange: one permutation per epoch from the client's named stream."""
     stream = rng.at("round", round, "exchange", exchange, "client", client.id, "order")
     generator = stream.generator()
     for _ in range(epochs):
@@ -130,7 +130,7 @@ def batches(rng, round, client, *, epochs, batch_size, exchange=0):
 
 
 def average(trees, weights):
-    """The mean of dicts of tensors by weight."""
+    """The weighted mean of dicts of tensors."""
     return {
         name: sum(w * tree[name] for w, tree in zip(weights, trees, strict=True)) / sum(weights)
         for name in trees[0]
@@ -142,7 +142,7 @@ def values(network):
 
 
 def train(method, data, rng=RNG, state=None, **settings):
-    """Every position of a run, and all its rows."""
+    """Every trainer state of a run, and all its rows."""
     positions, rows = [], []
     for now, new in Trainer(**settings).run(method, data, rng, state):
         positions.append(now)
@@ -158,14 +158,14 @@ def saved_and_loaded(value):
 
 
 def flat(tree, path=""):
-    """Leaves by path, written without the code under test."""
+    """Leaves by path, computed without the code under test."""
     if not isinstance(tree, dict):
         return {path: tree}
     return {k: v for name in tree for k, v in flat(tree[name], f"{path}/{name}").items()}
 
 
 def assert_same(x, y):
-    """Equal to the last bit: names, types, dtypes, shapes, values."""
+    """Assert bitwise equality: names, types, dtypes, shapes and values."""
     x, y = flat(x), flat(y)
     assert x.keys() == y.keys()
     for path in x:
@@ -178,7 +178,7 @@ def assert_same(x, y):
 
 
 def assert_near(x, y, atol):
-    """Equal names, texts, shapes and dtypes, and values within ``atol``."""
+    """Assert equal names, texts, shapes and dtypes, and values within ``atol``."""
     x, y = flat(x), flat(y)
     assert x.keys() == y.keys()
     for path in x:
@@ -205,11 +205,11 @@ FAULTS = {
     "inf weight": "its weight is inf",
     "negative weight": r"its weight is -1\.0",
 }
-"""What can go wrong at a client, and what the warning says of it."""
+"""Faults of a client, each with the pattern of its warning."""
 
 
 def spoil(fault, update, client_state):
-    """The update and memory of a client in trouble."""
+    """The update and client state of a client with a fault."""
     delta = update.payload["delta"]
     bad = {"nan": math.nan, "inf": math.inf, "negative": -1.0}.get(fault.split()[0])
     if fault == "raises":
@@ -234,9 +234,9 @@ def spoil(fault, update, client_state):
 
 @dataclass(frozen=True)
 class Averaged(Method):
-    """Every client sends how far its mean input, with a little noise, is from the server's point.
+    """Every client sends the difference of its noisy mean input and the server's point.
 
-    ``faults`` says by client id what goes wrong there, from the second round on.
+    ``faults`` names the fault of each faulty client by its id; faults start in the second round.
     """
 
     rounds: int = 3
@@ -291,7 +291,7 @@ class Averaged(Method):
 
 @dataclass(frozen=True)
 class Relay(Method):
-    """Several exchanges make a round; the server notes who delivered in each, and what.
+    """A method whose rounds have several exchanges; the server records who delivered in each.
 
     ``lost`` holds the pairs (exchange, client id) that fail, counted over the whole run.
     """
@@ -388,7 +388,7 @@ SIZES = (7, 4, 12, 5)
 
 
 def point(data, rounds=3, *, without=(), weights=None):
-    """The server's point by hand: the mean of the clients' means and noises."""
+    """The server's point computed by hand: the mean of the clients' mean inputs and noises."""
     x = torch.rand(5, generator=RNG.at("init").generator()).double()
     for r in range(1, rounds + 1):
         stream = RNG.at("round", r, "exchange", 0)

@@ -1,4 +1,4 @@
-"""Tables of what is shared: a row that decides nothing is refused before the first round."""
+"""Sharing tables: a row that decides nothing is refused before the first round."""
 
 import dataclasses
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ def test_a_table_is_refused_if_and_only_if_a_row_can_be_left_out(table):
     assume(all(first(name, table) for name in NAMES))
     idle = [p for p in table if all(first(name, table) != p for name in NAMES)]
     if idle == ["*"]:
-        idle = []  # it catches what another network would have
+        idle = []  # "*" catches the names of other networks
     if not idle:
         check_patterns(table, NAMES)
         return
@@ -57,7 +57,7 @@ def test_an_error_names_the_pattern_and_what_is_near(pattern, near):
 
 
 def test_a_row_below_one_that_takes_its_names_is_refused():
-    with pytest.raises(ValueError, match=r"'head.\*' decides nothing, as '\*' stands above"):
+    with pytest.raises(ValueError, match=r"'head.\*' has no effect: the earlier row '\*'"):
         check_patterns({"*": "shared", "head.*": "personal"}, NAMES)
 
 

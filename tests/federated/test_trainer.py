@@ -102,7 +102,7 @@ def test_single_precision_data_give_single_precision_training():
 
 
 def who(state):
-    """Client ids that delivered, by exchange."""
+    """Ids of the clients that delivered, by exchange."""
     return [tuple(np.flatnonzero(row)) for row in state.server_state["who"].numpy()]
 
 

@@ -45,7 +45,7 @@ def test_a_client_in_trouble_is_left_out_named_counted_and_keeps_its_memory(faul
     assert positions[-1].client_states[2]["turns"] == 1
     assert positions[-1].client_states[1]["turns"] == 3
     assert rows_of(rows, "noise", 2, 2) == []
-    # what the others sent is all that is counted: 5 doubles each
+    # only the updates of the other clients are counted: 5 doubles each
     assert rows_of(rows, "bytes/up") == [4 * 40, 3 * 40, 3 * 40]
 
 
@@ -107,7 +107,7 @@ def test_bytes_are_counted_exactly():
 
 
 def test_bytes_of_a_cohort_with_personal_heads_and_batch_norm():
-    # shared: 20 + 4 and batch norm's 4 + 4; buffers 4 + 4 and one int64; the head stays at home
+    # shared: 20 + 4 and batch norm's 4 + 4; buffers 4 + 4 and one int64; the head is personal
     sharing = {"head.*": "personal", "*": "shared"}
     method = dataclasses.replace(SMALL, backbone=NormNet(), sharing=sharing)
     _, rows = train(method, federation(SIZES), cohort=Cohort(0.5))
@@ -150,7 +150,7 @@ def test_a_bound_that_nobody_reaches_changes_no_bit():
 
 @dataclasses.dataclass(frozen=True)
 class Shift(Channel):
-    """Adds to what is sent, and takes off the total; notes who passed in which order."""
+    """Doubles updates, adds a constant, undoes both on the aggregate, and logs each call."""
 
     by: float
     log: list

@@ -1,4 +1,4 @@
-"""Without python-flint, the extra ``hull``, nothing of FedHull can be imported."""
+"""FedHull needs python-flint, the extra ``hull``; without it, its tests are not collected."""
 
 from importlib.util import find_spec
 

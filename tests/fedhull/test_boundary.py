@@ -1,4 +1,4 @@
-"""The server's boundary is that of the estimators, as numbers that clients can apply."""
+"""The server's boundary equals that of the estimators, as numbers that clients can apply."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ def failures(estimator):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_pipeline_keeps_the_contract_of_scikit_learn():
-    """A pipeline of scikit-learn's own replaces its list of steps, too: these two checks alone."""
+    """scikit-learn's own pipelines fail these two checks, too: a pipeline replaces its steps."""
     own = failures(make_pipeline(StandardScaler(), LogisticRegression()))
     assert failures(make_pipeline(ToBall(), HyperbolicSVC())) <= own
     assert own <= {"check_estimators_overwrite_params", "check_dont_overwrite_parameters"}
@@ -42,7 +42,7 @@ def two_hulls(seed, c, apart):
 
 
 def sides(polygon, c, num=150):
-    """Many points of every side, by the exponential map."""
+    """Many points on every side of a polygon, by the exponential map."""
     start, space = torch.from_numpy(polygon), Poincare(c)
     along = space.logmap(start, start.roll(-1, dims=0))
     at = torch.linspace(0, 1, num, dtype=torch.float64)[:, None, None]
@@ -81,7 +81,7 @@ def test_reference_points_halve_the_nearest_pairs_of_corners(seed, c, pairs):
 
 
 def test_corners_may_be_farther_apart_than_hulls():
-    """The paper's nearest pair of extreme points is not the distance of the hulls."""
+    """The paper's nearest pair of extreme points can be farther apart than the hulls are."""
     wall = np.array([[0.0, 0.8], [0.0, -0.8]])
     point = np.array([[0.3, 0.0]])
     by_corners, exact = (
@@ -92,7 +92,7 @@ def test_corners_may_be_farther_apart_than_hulls():
 
 
 def test_hulls_may_be_nearest_where_neither_has_a_corner():
-    """Two geodesics have a common perpendicular: corners against sides are not enough."""
+    """Two geodesics have a common perpendicular: comparing corners with sides is not enough."""
     one = np.array([[0.4, 0.8], [0.4, -0.8]])
     (by_corners,), (exact,) = (
         midpoints(one + np.array([0.0, 0.05]), -one, reference=reference)

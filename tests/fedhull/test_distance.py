@@ -1,4 +1,4 @@
-"""Distances of arrays: those of mpmath with fifty digits, near the origin and far out."""
+"""Distances of arrays compared with mpmath's 50 digits, near the origin and far out."""
 
 import mpmath
 import numpy as np
@@ -11,7 +11,7 @@ from tests.fedhull.test_hull import cluster, spread
 
 
 def exact(x, y, c):
-    """By the inverse hyperbolic cosine, which needs the digits."""
+    """The distance by the inverse hyperbolic cosine, which loses digits and so needs 50."""
     with mpmath.workdps(50):
         x, y = ([mpmath.mpf(float(v)) for v in of] for of in (x, y))
         apart = sum((a - b) ** 2 for a, b in zip(x, y, strict=True))

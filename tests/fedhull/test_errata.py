@@ -1,6 +1,6 @@
-"""A counterexample to each thing that the paper or its code has wrong, and what is right instead.
+"""A counterexample to each error of the paper or its code, and the correct behaviour.
 
-Those of one subject alone stand with it: labels in ``test_labels``, reference points in
+Errors of a single subject are tested elsewhere: labels in ``test_labels``, reference points in
 ``test_classifier``, the two losses in ``test_svm``.
 """
 
@@ -24,7 +24,7 @@ from tests.fedhull.test_grouping import hulls as clouds
 
 
 def test_sums_of_labels_wrap_around_in_the_field_of_the_paper():
-    """Sec. 5.4, q >= max((L + 1)^h, B): right for many bins only, by luck."""
+    """Sec. 5.4, q >= max((L + 1)^h, B): correct by luck only, if there are many bins."""
     num_clients, h, num_bins = 3, 4, 100
     code, num_labels = BoseChowla(h), 2 * num_clients
     total = sum(code.values(num_labels)[-2:])  # both in one bin
@@ -42,13 +42,13 @@ def test_sums_of_labels_wrap_around_in_the_field_of_the_paper():
 
 @pytest.mark.parametrize(("clients", "h"), [(3, 2), (3, 4), (10, 3)])
 def test_sums_are_larger_than_the_complexity_of_the_paper_has_them(clients, h):
-    """Sec. 5.5 counts max(B, h log L) for the field; labels themselves reach (2 L)^h."""
+    """Sec. 5.5 counts max(B, h log L) for the field, but the labels themselves reach (2 L)^h."""
     assert BoseChowla(h).largest_sum(2 * clients) > h * math.log2(clients)
     assert max(BoseChowla(h).values(2 * clients)) > clients**h
 
 
 def test_as_many_labels_as_elements_need_one_element_more():
-    """App. G: the difference to the first logarithm is 0, which labels nothing."""
+    """App. G: the difference to the first logarithm is 0, which cannot be a label."""
     logs = [log for log, _ in logarithms(primitive_field(7, 2))]
     assert len(logs) == 7
     assert len([log - logs[0] for log in logs if log > logs[0]]) == 6
@@ -56,7 +56,7 @@ def test_as_many_labels_as_elements_need_one_element_more():
 
 
 def test_a_bin_as_large_as_the_field_is_invisible():
-    """Sec. 5.4 allows q = B: bin B is 0 modulo q, and all but its first power sum vanish."""
+    """Sec. 5.4 allows q = B: bin B is 0 modulo q, so only its first power sum is nonzero."""
     q = 101
     assert [5 * pow(q, power, q) % q for power in range(6)] == [5, 0, 0, 0, 0, 0]
     with pytest.raises(ValueError, match="no bins of 1"):
@@ -67,9 +67,9 @@ def test_a_bin_as_large_as_the_field_is_invisible():
 
 
 def test_rings_are_bounded_by_their_own_number():
-    """Eq. (11) prints the number of the angle for that of the ring: [h_{n1 - 1}, h_{n1})."""
+    """Eq. (11) prints the index of the angle instead of that of the ring: [h_{n1 - 1}, h_{n1})."""
     grid = PolarGrid(epsilon=0.5, radius=0.9)
-    ring, angle = 3, 20  # from 0; by the angle's number the point would lie beyond the disc
+    ring, angle = 3, 20  # from 0; by the angle's index the point would lie outside the disc
     (number,) = grid.encode(grid.decode(np.array([ring * grid.num_angles + angle + 1])))
     reach = 2 * np.arctanh(np.linalg.norm(grid.decode(np.array([number]))))
     assert ring <= reach / grid.reach * grid.num_rings < ring + 1
@@ -77,28 +77,31 @@ def test_rings_are_bounded_by_their_own_number():
 
 
 def test_five_points_of_one_geodesic_have_two_corners_in_the_hull():
-    """The released scan pops right turns alone, so all five stay; and it begins and ends with one
-    corner, which then counts twice in distances, pairs and training sets."""
+    """The released scan keeps all five points and repeats one corner.
+
+    It pops right turns only. It begins and ends with the same corner, which then counts twice in
+    distances, pairs and training sets.
+    """
     x = np.array([[0.1, 0.0], [0.5, 0.0], [-0.5, 0.0], [0.25, 0.0], [-0.25, 0.0]])
     assert sorted(hull(x)) == [1, 2]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_up_to_three_points_are_reduced_as_others_are(n):
-    """The released code returns three points as they are, and fails for none."""
+    """The released code returns three points unreduced and fails for no points."""
     x = np.array([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.0]])[:n]
     assert sorted(hull(x)) == list(range(min(n, 2)))
 
 
 def test_fewer_pairs_than_are_asked_for_are_no_error():
-    """The released code indexes beyond the last pair."""
+    """The released code indexes past the last pair."""
     found = midpoints(np.array([[0.5, 0.0]]), np.array([[-0.5, 0.0]]), pairs=3)
     np.testing.assert_allclose(found, [[0.0, 0.0]], atol=1e-15)
 
 
 @given(st.sampled_from([0.2, 0.5, 3.0]))
 def test_distances_of_hulls_know_the_curvature(c):
-    """The released log maps take 1 wherever it is left out."""
+    """The released log maps use c = 1 wherever the argument is omitted."""
     one, other = np.array([[0.5, 0.0]]), np.array([[0.0, 0.5], [-0.5, 0.0]])
     unit = hull_distances([one, other])
     scaled = hull_distances([one / math.sqrt(c), other / math.sqrt(c)], c=c)
@@ -106,7 +109,7 @@ def test_distances_of_hulls_know_the_curvature(c):
 
 
 def test_a_radius_at_the_edge_of_the_disc_is_refused():
-    """The released grid adds 1e-4 to the largest norm: from 0.9999 on all bins are NaN."""
+    """The released grid adds 1e-4 to the largest norm: from 0.9999 upwards, all bins are NaN."""
     largest = 0.99995
     with np.errstate(invalid="ignore"):
         assert np.isnan(np.log((1 + largest + 1e-4) / (1 - largest - 1e-4)))
@@ -115,14 +118,14 @@ def test_a_radius_at_the_edge_of_the_disc_is_refused():
 
 
 def test_points_beyond_the_radius_have_bins_of_the_grid():
-    """The released quantiser numbers them beyond B, where the server does not look."""
+    """The released quantiser numbers them above B, where the server does not look."""
     grid = PolarGrid(epsilon=0.1, radius=0.9)
     x = np.array([[0.95, 0.0], [0.0, 0.999]])
     assert (grid.encode(x) <= grid.num_bins).all()
 
 
 def test_runs_of_equal_length_may_leave_a_client_without_a_class():
-    """The released deal cuts 13 cells for ten clients into runs of two: three get none."""
+    """The released code cuts 13 cells for ten clients into runs of two: three clients get none."""
     parts = ClassRuns(10).split(torch.zeros(13, dtype=torch.int64), Rng(0))
     assert [len(part) for part in parts] == [2] * 6 + [1] + [0] * 3
 
@@ -136,7 +139,7 @@ def test_a_class_that_is_missing_is_no_point_at_the_origin():
 
 @pytest.mark.parametrize("rule", [KernighanLin(), Spectral()])
 def test_cuts_of_the_graph_may_put_hulls_of_one_client_together(rule):
-    """Eq. (14) does not know that they are of different classes."""
+    """Eq. (14) ignores that these hulls belong to different classes."""
 
     def shares(found, clients):
         return any(len(set(found[clients == i])) < 2 for i in range(4))

@@ -1,4 +1,4 @@
-"""Grouping: brute force, hulls of one client apart, the true classes where they are clear."""
+"""Grouping: brute force, hulls of one client in different groups, recovery of clear classes."""
 
 import itertools
 
@@ -17,7 +17,7 @@ seeds = st.integers(0, 2**31)
 
 
 def hulls(seed, num_clients, num_classes, apart, missing=0):
-    """Point sets of all clients around one centre for each class; some are missing."""
+    """Point sets of all clients around one centre per class; some are missing."""
     g = np.random.default_rng(seed)
     turns = 2 * np.pi * np.arange(num_classes) / num_classes
     centres = np.tanh(apart / 2) * np.stack([np.cos(turns), np.sin(turns)], axis=1)

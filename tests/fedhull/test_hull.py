@@ -1,4 +1,4 @@
-"""Hulls: idempotent, kept by isometries, equal to Algorithm 1 and to linear programs."""
+"""Hulls: idempotent, preserved by isometries, equal to Algorithm 1 and to linear programs."""
 
 import math
 import sys
@@ -22,7 +22,7 @@ curvatures = st.sampled_from([0.1, 1.0, 4.0])
 
 
 def spread(seed, n, c=1.0, radius=3.0, dim=2):
-    """Points in all directions, up to that hyperbolic radius."""
+    """Points in all directions, up to the given hyperbolic radius."""
     g = np.random.default_rng(seed)
     u = g.normal(size=(n, dim))
     u *= (g.random(n) * radius / 2 / np.linalg.norm(u, axis=1))[:, None]
@@ -30,14 +30,14 @@ def spread(seed, n, c=1.0, radius=3.0, dim=2):
 
 
 def cluster(seed, n, distance):
-    """Points within 1 of a centre that lies so far from the origin, rounded to doubles."""
+    """Points within 1 of a centre at a distance from the origin, rounded to doubles."""
     near = torch.from_numpy(spread(seed, n, radius=1.0))
     centre = Poincare().expmap0(torch.tensor([distance / 2, 0.0], dtype=torch.float64))
     return Poincare().mobius_add(centre, near).numpy()
 
 
 def exact_chain(points):
-    """Gift wrapping by rational arithmetic: from each corner to the point with all on its left."""
+    """Gift wrapping in rational arithmetic: from each corner to the point with all on its left."""
     flat = [homogeneous(point, 1.0) for point in points]
     different = [i for i, p in enumerate(points.tolist()) if points.tolist().index(p) == i]
     start = min(different, key=lambda i: [Fraction(v, flat[i][0]) for v in flat[i][1:]])
@@ -56,14 +56,14 @@ def exact_chain(points):
 
 
 def farther(flat, here, one, other):
-    """True if the first of two points of one line with a corner is the farther of the two."""
+    """True if ``one`` is farther than ``other`` from ``here``, all three on one line."""
     at = [[Fraction(v, flat[i][0]) for v in flat[i][1:]] for i in (here, one, other)]
     away = [max(abs(a - b) for a, b in zip(at[0], of, strict=True)) for of in at[1:]]
     return away[0] > away[1]
 
 
 def exact_extremes(points):
-    """Extreme points of a small set by rational arithmetic alone, as definitions have it."""
+    """Extreme points of a small set by definition, in rational arithmetic."""
     rows = [
         (Fraction(1) + Fraction(x) ** 2 + Fraction(y) ** 2, Fraction(x), Fraction(y))
         for x, y in points.tolist()
@@ -100,7 +100,7 @@ def test_a_hull_is_that_of_algorithm_1(seed, n, c):
 
 
 def beyond_a_plane(flat, i):
-    """True if a plane separates this point from all others, by a linear program."""
+    """True if a plane separates a point from all others, by a linear program."""
     apart = np.delete(flat, i, axis=0) - flat[i]
     bound, nothing = -np.ones(len(apart)), np.zeros(flat.shape[1])
     return linprog(nothing, A_ub=apart, b_ub=bound, bounds=(None, None)).status == 0
@@ -146,13 +146,13 @@ def test_order_and_copies_change_nothing(seed, order):
     again = np.concatenate([x[order], x])
     assert {tuple(p) for p in again[hull(again)]} == {tuple(p) for p in x[hull(x)]}
     assert len(hull(again)) == len(hull(x))
-    assert max(hull(again)) < 20  # of equal points the first
+    assert max(hull(again)) < 20  # the first of equal points
 
 
 @given(seeds, st.integers(1, 40), st.sampled_from([2.0**-600, 2.0**-20, 2.0**30, 2.0**300]))
 def test_flat_hulls_do_not_depend_on_the_unit(seed, n, unit):
     g = np.random.default_rng(seed)
-    near_one_line = g.random((n, 1)) * g.normal(size=2)  # on it but for rounding
+    near_one_line = g.random((n, 1)) * g.normal(size=2)  # collinear up to rounding
     x = np.concatenate([near_one_line, near_one_line[:1], [[0.0, 0.0]]])
     assert hull(x * unit, c=0.0).tolist() == hull(x, c=0.0).tolist()
 
@@ -160,7 +160,7 @@ def test_flat_hulls_do_not_depend_on_the_unit(seed, n, unit):
 @settings(max_examples=25)
 @given(seeds, st.integers(81, 200))
 def test_many_points_are_decided_as_few_are(seed, n):
-    """Qhull is asked first beyond a number of points; with copies and points of one line, too."""
+    """Large sets go to Qhull first, here with duplicates and collinear points."""
     x = np.concatenate([spread(seed, n // 2), np.round(spread(seed + 1, n - n // 2), 1)])
     assert {tuple(p) for p in x[hull(x)]} == {tuple(x[i]) for i in exact_chain(x)}
 
@@ -179,7 +179,7 @@ def test_qhull_alone_is_wrong_far_out():
 
 def test_a_large_spread_set_needs_few_exact_decisions(monkeypatch):
     calls = []
-    module = sys.modules["fedhull.hull"]  # the package gives the function that name
+    module = sys.modules["fedhull.hull"]  # the package exports a function of that name
     monkeypatch.setattr(module, "orientation", lambda *p: calls.append(p) or orientation(*p))
     hull(spread(0, 20_000))
     assert len(calls) < 20

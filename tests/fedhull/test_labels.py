@@ -1,4 +1,4 @@
-"""Label codes: every sum is read back, by exhaustion for small cases; no other number is."""
+"""Label codes: every sum is decoded, exhaustively for small cases, and no other number is."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from fedhull.labels import Binary, BoseChowla, DecodingError, logarithms, primit
 
 
 def sums(values, h):
-    """All multisets of up to ``h`` labels by their sum."""
+    """Sum and labels of every multiset of up to ``h`` labels."""
     labels = range(len(values))
     for size in range(1, h + 1):
         for chosen in itertools.combinations_with_replacement(labels, size):
@@ -78,7 +78,7 @@ def test_differences_of_neighbours_are_no_such_sequence():
 
 
 def test_the_raw_set_fails_for_fewer_than_h_labels():
-    """Sums of exactly h are different, those of up to h are not: 2 = 1 + 1."""
+    """Sums of exactly h labels differ, but those of up to h do not: 2 = 1 + 1."""
     assert not is_bh([1, 2, 15, 17, 22], 2)
     exactly = [a + b for a, b in itertools.combinations_with_replacement([1, 2, 15, 17, 22], 2)]
     assert len(exactly) == len(set(exactly))
@@ -86,7 +86,7 @@ def test_the_raw_set_fails_for_fewer_than_h_labels():
 
 @pytest.mark.parametrize(("clients", "h"), [(3, 4), (10, 6), (50, 4)])
 def test_the_field_size_of_the_paper_is_too_small(clients, h):
-    """Its bound max((L + 1)^h, B) is below the largest sum of labels unless B is large."""
+    """The paper's bound max((L + 1)^h, B) is below the largest sum of labels unless B is large."""
     assert BoseChowla(h).largest_sum(2 * clients) > (clients + 1) ** h
 
 

@@ -1,4 +1,4 @@
-"""FedHull as a method: what is decoded is what was sent, names stay at clients, faults are told."""
+"""FedHull as a method: exact decoding, class names that stay at clients, faults detected."""
 
 import dataclasses
 import math
@@ -77,7 +77,7 @@ def scores(rows, name):
 
 
 def sent(grid, server_state, data):
-    """The bins of every label, as the clients made them."""
+    """Bins of every label, as the clients encoded them."""
     order, num_classes = server_state["order"].tolist(), server_state["num_classes"]
     return {
         order[client.id] * num_classes + k: bins.tolist()
@@ -87,7 +87,7 @@ def sent(grid, server_state, data):
 
 
 def received(server_state):
-    """The bins of every label, as the server read them."""
+    """Bins of every label, as the server decoded them."""
     found = {name: tensor.numpy() for name, tensor in server_state["hulls"].items()}
     labels = np.unique(found["labels"])
     return {int(of): sorted(found["bins"][found["labels"] == of].tolist()) for of in labels}
@@ -165,7 +165,7 @@ def test_a_least_count_that_nothing_meets_stops_the_run():
 
 
 def hulls_exchange(method, data):
-    """The second exchange: its phase, state and updates."""
+    """Phase, server state and updates of the exchange of hulls."""
     server_state, client_states = method.init(data.meta, Rng(0)), {}
     for _ in range(2):
         phase = method.phase(server_state)
@@ -262,7 +262,7 @@ def test_training_in_one_place_is_the_estimator_on_all_points(hulls):
     if hulls != "none":
         own = [np.flatnonzero(y == k) for k in range(3)]
         kept = [index[graham_scan(x[index])] for index in own]
-        if hulls == "released":  # the corner where the scan begins comes again at its end
+        if hulls == "released":  # the released scan repeats its first corner at the end
             far = [index[np.linalg.norm(x[index], axis=1).argmax()] for index in own]
             kept = [np.append(of, first) for of, first in zip(kept, far, strict=True)]
         x, y = x[np.concatenate(kept)], y[np.concatenate(kept)]
@@ -273,7 +273,7 @@ def test_training_in_one_place_is_the_estimator_on_all_points(hulls):
 
 @pytest.mark.data
 def test_olsson_has_the_accuracies_of_the_paper(data_root):
-    """Tables 1 and 2; that every hull arrives as it was sent is looked at on the way."""
+    """Accuracies of Tables 1 and 2; every hull must also arrive unchanged."""
     path = Path("single_cell/olsson/olsson_poincare_embedding.npz")
     grid = PolarGrid(epsilon=0.01, radius=0.9772)
     found: list[float] = []

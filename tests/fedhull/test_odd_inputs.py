@@ -1,4 +1,4 @@
-"""Data at the edge of what is allowed: the right answer, or an error that says what is wrong."""
+"""Data at the edge of what is allowed: a correct result, or an error that names the fault."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,7 @@ every_boundary = pytest.mark.parametrize(
 
 
 def replaced(data, delta):
-    """The same federation with ``change(points, labels)`` for every client's training points."""
+    """The federation with ``delta(points, labels)`` in place of every client's training points."""
     clients = []
     for client in data.clients:
         own = client.train.all()
@@ -33,7 +33,7 @@ def replaced(data, delta):
 
 
 def learned(data, **settings):
-    """The server's accuracy; that hulls arrive as they were sent is looked at on the way."""
+    """The server's accuracy; every hull must also arrive unchanged."""
     method = FedHull(**settings)
     positions, rows = train(method, data)
     server_state = positions[-1].server_state
@@ -84,7 +84,7 @@ def test_one_point_of_each_class_is_enough(boundary):
 
 @every_boundary
 def test_collinear_classes_are_separated(boundary):
-    """Each on a diameter, so that hulls are segments; dyadic numbers lie on one exactly."""
+    """Each class lies on a diameter, exactly since its numbers are dyadic: hulls are segments."""
     places = np.arange(8, 30)[:, None] / 32
     x = np.concatenate([places * direction for direction in ([1, 0], [-0.5, 0.5], [-0.5, -0.5])])
     y = np.repeat([0, 1, 2], len(places))
@@ -170,7 +170,7 @@ def test_all_clients_with_the_same_points():
 
 @pytest.mark.parametrize("absent", [0, 1, 3])
 def test_a_class_absent_everywhere_stops_the_run(absent):
-    """Whichever it is: the classes that are there are not spread over its group."""
+    """The remaining classes are not spread over the group of the absent one."""
     data = federation(0, num_classes=3)
     names = np.array([k for k in range(4) if k != absent])
     meta = Meta(4, (2,), data.meta.num_clients)

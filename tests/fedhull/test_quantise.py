@@ -1,4 +1,4 @@
-"""The quantiser: distances within bins, centres, numbering, and what hulls of bins reveal."""
+"""The quantiser: distances within bins, centres, numbering, and information in hulls of bins."""
 
 import math
 
@@ -90,7 +90,7 @@ def test_the_numbering_is_that_of_the_paper():
 
 def test_bins_of_the_olsson_disc():
     grid = PolarGrid(epsilon=0.01, radius=0.9771081021958592 + 1e-4)
-    assert grid.num_bins == 48_668_500  # of the authors' code
+    assert grid.num_bins == 48_668_500  # by the authors' code
 
 
 def test_points_beyond_the_radius_are_clipped_or_refused():

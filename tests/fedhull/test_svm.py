@@ -1,4 +1,4 @@
-"""The support vector machine: certified, and no worse than liblinear or descent."""
+"""The support vector machine: certified optimal, and at least as good as liblinear or descent."""
 
 import warnings
 
@@ -87,7 +87,7 @@ def test_degenerate_data_are_no_special_case(loss, C):
 
 
 def test_a_hard_margin_by_hand():
-    """Two points at +-2: the margin is 1 where w = 1/2, and the objective 1/8."""
+    """Two points at +-2: the margin is 1 for w = 1/2, and the objective is 1/8."""
     solved = fit_normal(
         np.array([[2.0, 0.0], [-2.0, 0.0]]), np.array([1.0, -1.0]), C=1e4, loss="hinge"
     )
@@ -96,7 +96,7 @@ def test_a_hard_margin_by_hand():
 
 
 def test_the_hinge_of_the_paper_and_the_squared_hinge_of_its_code_differ():
-    """Eq. (7) as printed is not what the published numbers were computed with."""
+    """Eq. (7) as printed does not give the published numbers."""
     x, y = examples(3, 50)
     printed, released = (
         fit_normal(x, y, C=0.1, loss=name).w for name in ("hinge", "squared_hinge")
@@ -113,7 +113,7 @@ def test_bad_settings_are_refused():
 @given(seeds, st.integers(12, 60), st.sampled_from([0.0, 1.0, 5.0]))
 def test_platt_scaling_is_that_of_scikit_learn(seed, n, apart):
     x, y = examples(seed, n, dim=1, apart=apart)
-    y[:12] = [1, -1] * 6  # scikit-learn splits what it calibrates, though nothing is fitted again
+    y[:12] = [1, -1] * 6  # scikit-learn splits these data, though it refits nothing
     model = LinearSVC(dual=False).fit(x, y)
     theirs = CalibratedClassifierCV(FrozenEstimator(model), method="sigmoid").fit(x, y)
     a, b = platt_scaling(model.decision_function(x), y > 0)

@@ -1,4 +1,4 @@
-"""Power sums: round trips at every size of field, and no garbage from what was altered."""
+"""Power sums: round trips for every field size, and detection of altered messages."""
 
 import hypothesis
 import pytest
@@ -56,7 +56,7 @@ def test_an_overload_is_told(data, q, over):
 
 @given(st.data(), st.integers(1, 3))
 def test_an_overload_is_told_where_every_number_is_a_bin(data, capacity):
-    """Roots tell nothing there: what does are the spare symbols."""
+    """Every root is a valid bin there; only the spare symbols detect the overload."""
     q = prime_above(BINS)
     size = capacity + 1
     bins = st.dictionaries(
@@ -82,7 +82,7 @@ def test_an_altered_symbol_is_told(data, q, room):
 @settings(max_examples=30)
 @given(st.data(), primes, st.integers(0, 3))
 def test_a_message_of_noise_is_told(data, q, room):
-    """One client's symbols, all of them, replaced by others."""
+    """One client's symbols are all replaced."""
     values = data.draw(vectors(q).filter(bool))
     capacity = len(values) + room
     honest = encode_hulls(values, capacity=capacity, modulus=q)
@@ -96,7 +96,7 @@ def test_a_message_of_noise_is_told(data, q, room):
 @settings(max_examples=15)
 @given(st.data(), st.sampled_from([26, 31, 61, 127]), st.sampled_from([Binary(), BoseChowla(4)]))
 def test_multisets_of_labels_survive_the_field(data, bits, code):
-    """Twelve clients, each with a label of its own, up to four of them in one bin."""
+    """Twelve clients with one label each, up to four of them in one bin."""
     a, q = code.values(12), prime_above(2 ** (bits - 1))
     assert code.largest_sum(12) < q
     chosen = st.sets(st.integers(0, 11), min_size=1, max_size=4).map(sorted)

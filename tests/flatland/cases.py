@@ -1,4 +1,4 @@
-"""Small graphs and federations of graphs, some of them odd."""
+"""Small graphs and federations of graphs, some of them unusual."""
 
 import torch
 
@@ -10,7 +10,7 @@ NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 
 
 def graph_of(pairs, n, *, dim=5, classes=3, seed=0, sparse=False):
-    """A graph of the edges ``pairs``, with random features and labels."""
+    """A graph with the edges ``pairs`` and random features and labels."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(n, dim, generator=generator, dtype=torch.float64)
     x = torch.where(torch.rand(n, dim, generator=generator) < 0.5, x, 0.0)
@@ -42,7 +42,7 @@ ODD = {
 
 
 def federation(graphs=None, *, sparse=False):
-    """A client for every graph: of its nodes every second is trained on, few or none tested."""
+    """One client per graph: half of its nodes train, one validates, and the rest test."""
     made = [
         graph_of(pairs, n, seed=i, sparse=sparse)
         for i, (pairs, n) in enumerate(graphs or ODD.values())

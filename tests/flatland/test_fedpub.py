@@ -1,4 +1,4 @@
-"""FED-PUB against its equations: masks, embeddings, means by similarity, what stays."""
+"""FED-PUB compared with its equations: masks, embeddings, similarity means, personal parameters."""
 
 import dataclasses
 from itertools import pairwise

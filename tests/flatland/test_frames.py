@@ -1,4 +1,4 @@
-"""Frames and prototypes against distances and boosts that were computed elsewhere; Shrink."""
+"""Frames, prototypes and the personal proximal term, compared with independent computations."""
 
 import dataclasses
 
@@ -83,7 +83,7 @@ def test_in_nearly_flat_space_the_frames_logits_are_the_twins():
         filled(head)
     gaps = []
     for c in (1e-2, 1e-4, 1e-6):
-        with torch.no_grad():  # the boost's point in radii, the translation in units of length
+        with torch.no_grad():  # the boost's point is in radii, the translation in units of length
             curved.frame.copy_(flat.frame * c**0.5)
             logits = curved(time_of(Lorentz(c), s), s, Lorentz(c))
             gaps.append(float((logits - flat(s)).abs().max()))
@@ -142,7 +142,7 @@ def test_shrink_sends_what_is_personal_but_the_curvature_and_keeps_its_mean():
             [client_state["parameters"][name] for _, client_state in results.values()]
         )
         assert_close(mean, own.mean(0))
-        for i, (_, client_state) in results.items():  # what is a client's own stays so, bit for bit
+        for i, (_, client_state) in results.items():  # personal parameters stay bitwise equal
             local, _ = start(method, data, after, i, client_state)
             assert torch.equal(local["parameters"][name], client_state["parameters"][name])
 

@@ -1,4 +1,4 @@
-"""Clients of one block against the same clients one by one: methods, sizes, dropout, cohorts."""
+"""Clients in one batch give the same results as one by one: methods, sizes, dropout, cohorts."""
 
 import dataclasses
 import gc
@@ -30,11 +30,11 @@ from tests.flatland.test_method import ROWS, VARIANTS
 
 TOLERANCE = 1e-10
 ALIKE = [(path(9), 9), (star(8), 8), (complete(6), 9), ([], 8)]
-"""Of about one size, so that they make one block."""
+"""Graphs of about one size, so that they form one batch."""
 
 
 def agree(method, data, caplog, **settings):
-    """True if runs of the two engines end in the same state and rows, with no client alone."""
+    """Assert that both engines end in the same state and rows, with no client run by itself."""
     ends = []
     with caplog.at_level(logging.INFO, "fedbolic"):
         for engine in (Sequential(), Batched()):
@@ -63,7 +63,7 @@ def test_a_block_of_clients_is_each_of_them_alone(method, graphs, sparse, caplog
 
 
 def on(network, **settings):
-    """FlatLand, and FedAvg of a network without time coordinates."""
+    """FlatLand, or FedAvg for a network without time coordinates."""
     sharing = {"*": "shared"} if isinstance(network, GCN) else SHARING
     return FlatLand(network, sharing=sharing, **settings)
 

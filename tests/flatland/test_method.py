@@ -1,4 +1,4 @@
-"""FlatLand against its definition: steps by hand, what is sent and what stays, odd clients."""
+"""FlatLand compared with its definition: steps, payloads, client states, unusual clients."""
 
 import dataclasses
 import logging
@@ -59,7 +59,7 @@ def begin(method, data):
 
 
 def work(method, clients, server_state, client_states=None, round=1):
-    """Updates and memories of clients after one round."""
+    """Updates and client states after one round."""
     return {
         client.id: method.local_update(
             method.broadcast(server_state, client.id),
@@ -86,7 +86,7 @@ def curvature(raw):
 
 def test_a_local_update_is_adam_on_the_papers_loss(data):
     near = {"atol": 1e-9, "rtol": 1e-9}
-    # with an epsilon of 1e-8 a gradient that is 0 but for rounding makes a step
+    # with an epsilon of 1e-8, a gradient of rounding errors would make a full step
     method = dataclasses.replace(
         METHOD, proximal=0.02, weight_decay=1e-3, curvature_rate=0.5, optimizer=Adam(eps=1e-3)
     )

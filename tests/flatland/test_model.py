@@ -1,4 +1,4 @@
-"""The networks against hand-made dense ones; points stay on the hyperboloid; boosts and limits."""
+"""Networks compared with dense hand-made ones; points on the hyperboloid; boosts and limits."""
 
 import math
 
@@ -35,12 +35,12 @@ def residual(space, x):
 
 
 def point_of(space, s):
-    """A point by its space coordinates, with the time that the networks give it."""
+    """A point with the given space coordinates and the time coordinate of the networks."""
     return torch.cat((time_of(space, s), s), -1)
 
 
 def values(network, *, c=1.0, time=0.3, seed=0):
-    """Parameters of a network in float64, with a time part that is not 0."""
+    """Parameters and buffers of a network in float64, with nonzero time coordinates."""
     model = Model(lambda: network.build(META))
     parameters, buffers = model.init(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -61,7 +61,7 @@ def logits_of(model, p, buffers, graph):
 
 
 def dense(graph):
-    """A + I and the features as matrices."""
+    """A + I and the features as dense matrices."""
     a = torch.eye(len(graph), dtype=torch.float64)
     a[graph.edges[0], graph.edges[1]] = 1.0
     x = graph.features
@@ -69,7 +69,7 @@ def dense(graph):
 
 
 def by_the_paper(graph, p, c):
-    """Points, layers and head in K = 1 / c, on dense matrices."""
+    """Points, layers and head with K = 1 / c, on dense matrices."""
     a, v = dense(graph)
     a, k = a / a.sum(1, keepdim=True), 1 / c
     q, r = k**0.5, v.norm(dim=1, keepdim=True)
@@ -128,7 +128,7 @@ def test_points_are_on_the_sheet_after_every_operation(pairs, n, c):
         y = point_of(space, linear(x[..., :1], x[..., 1:])).detach()
         assert residual(space, y) < 1e-12
         z = means @ y
-        lost = 1e-12 + 1e-15 * float(c * z[..., 0].square().max())  # far out, its length cancels
+        lost = 1e-12 + 1e-15 * float(c * z[..., 0].square().max())  # far out, z's norm cancels
         z = z / (z[..., :1] ** 2 - z[..., 1:].square().sum(-1, keepdim=True)).mul(c).sqrt()
         x = point_of(space, centroids(space, y[..., 1:], one))
         assert residual(space, x) < 1e-12
@@ -185,11 +185,11 @@ def test_in_nearly_flat_space_features_and_centroids_are_euclidean():
         mean = centroids(Lorentz(c), v, one)
         expected = a / a.sum(1, keepdim=True) @ v
         gaps.append(max(float((factor * v - v).abs().max()), float((mean - expected).abs().max())))
-    assert gaps[0] > 50 * gaps[1] > 2500 * gaps[2]  # of the order of c
+    assert gaps[0] > 50 * gaps[1] > 2500 * gaps[2]  # gaps of order c
     assert gaps[2] < 1e-5
 
 
-@pytest.mark.parametrize("c", [0.1, 3.0])  # beyond, differences lose the digits
+@pytest.mark.parametrize("c", [0.1, 3.0])  # beyond, finite differences lose their digits
 def test_gradients_are_those_of_differences(c):
     graph = graph_of(star(5), 6)
     model, p, buffers = values(LorentzGCN((3,), activation="elu"), c=c)

@@ -1,4 +1,4 @@
-"""The partition report against networkx, hand-worked histograms and the paper's Table 2."""
+"""The partition report compared with networkx, hand-made histograms and the paper's Table 2."""
 
 import math
 
@@ -72,7 +72,7 @@ def test_coras_parts_are_those_of_the_papers_table(
         (lambda part: part.clustering, clustering),
     ):
         assert sum(map(of, parts)) / len(parts) == pytest.approx(value, rel=0.03)
-    # the published one is of a single partition, and seeds of METIS differ by a tenth
+    # the published value is of a single partition, and seeds of METIS differ by a tenth
     found = [report.heterogeneity for report in reports]
     assert min(found) < published < max(found)
     assert sum(found) / len(found) == pytest.approx(published, rel=0.06)

@@ -1,4 +1,4 @@
-"""Reported figures of a run, on hand-made measurements."""
+"""Reported figures of a run, from hand-made metrics."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_rounds_of_some_clients_alone_do_not_compare():
 def test_a_run_whose_best_round_is_late_may_still_be_rising():
     rows = measured([(0.1 * r,) for r in range(10)], [(0.1 * r,) for r in range(10)], (4.0,))
     assert choose(rows).rising
-    assert not choose(measured([(0.5,)], [(0.5,)], (4.0,))).rising  # one round says nothing
+    assert not choose(measured([(0.5,)], [(0.5,)], (4.0,))).rising  # one round is too few
 
 
 def test_scores_of_the_servers_model_are_kept_apart():
@@ -75,7 +75,7 @@ def test_an_interval_holds_the_mean_and_narrows_with_agreement():
     wide, narrow = paired([3.0, 1.0, 5.0], [1.0, 1.0, 1.0]), paired([3.0, 2.9, 3.1], [1.0] * 3)
     assert wide.mean == pytest.approx(2.0)
     assert wide.low <= wide.mean <= wide.high
-    assert (wide.low, wide.high) == (0.0, 4.0)  # of 27 equal draws 1 is the least, 1 the largest
+    assert (wide.low, wide.high) == (0.0, 4.0)  # each extreme is 1 of 27 draws
     assert narrow.high - narrow.low < 0.25
 
 

@@ -1,4 +1,4 @@
-"""Forman-Ricci curvature by hand and by brute force, and what estimators make of it."""
+"""Forman-Ricci curvature by hand and by brute force, and the estimators based on it."""
 
 import networkx
 import pytest
@@ -18,10 +18,10 @@ def edge_values(graph, values):
 
 
 def by_brute_force(graph):
-    """Cells counted one by one: 2 for the edge's ends, its triangles, and parallel edges.
+    """Curvature by counting cells: 2 for the edge's ends, plus triangles, minus parallel edges.
 
-    An edge is parallel to one that meets it in a node and is not on a triangle with it (Forman's
-    definition with unit weights: #faces + 2 - #parallel edges; faces are the triangles).
+    An edge is parallel to one that shares a node but no triangle with it (Forman's definition with
+    unit weights: #faces + 2 - #parallel edges; faces are the triangles).
     """
     edges = {frozenset(pair) for pair in graph.edges.T.tolist()}
     found = {}
@@ -39,10 +39,10 @@ def by_brute_force(graph):
 @pytest.mark.parametrize(
     ("pairs", "n", "plain", "augmented"),
     [
-        (complete(3), 3, {0}, {3}),  # 4 - 2 - 2, and one triangle
-        (complete(5), 5, {-4}, {5}),  # 4 - 4 - 4, and three
+        (complete(3), 3, {0}, {3}),  # 4 - 2 - 2, plus 3 for one triangle
+        (complete(5), 5, {-4}, {5}),  # 4 - 4 - 4, plus 9 for three triangles
         (path(2), 2, {2}, {2}),
-        (path(5), 5, {1, 0}, {1, 0}),  # an end has degree 1
+        (path(5), 5, {1, 0}, {1, 0}),  # a node at the end has degree 1
         (star(6), 6, {-2}, {-2}),  # 4 - 5 - 1
     ],
 )

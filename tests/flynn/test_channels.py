@@ -1,4 +1,4 @@
-"""Signs and ON-OFF channels against sums of whole numbers by numpy, on features made by hand."""
+"""Signs and ON-OFF channels compared with numpy's integer sums on hand-made features."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ kinds = st.sampled_from(["signed", "on-off"])
 
 
 def spread(x, kind, seed):
-    """The definition: features times their signs, or next to their negatives."""
+    """The definition: features times their signs, or features followed by their negatives."""
     x = np.asarray(x, dtype=object)
     if kind == "on-off":
         return np.concatenate([x, -x], axis=1)
@@ -42,7 +42,7 @@ def test_bits_are_those_of_the_definition_by_every_path(size, seed, kind, compil
 @pytest.mark.parametrize("top", [1, 6553, 6554, 13_107, 2**20, 2**26 - 1])
 @pytest.mark.parametrize("n", [1, 64, 130])
 def test_rounding_of_negatives_loses_no_winner(top, n):
-    # what is cut off a value and off its negative are not the same
+    # shifting drops different bits of a value and of its negative
     d, fan_in = 9, 5
     x = np.random.default_rng(n).integers(-top, top + 1, (n, d)).astype(np.int32)
     rows, found = connections(700, 2 * d, fan_in, seed=n), np.empty((n, 11), dtype=np.int32)
@@ -81,7 +81,7 @@ def test_signs_are_fair_and_have_a_stream_of_their_own():
     assert abs(int(many.sum())) < 4 * 4000**0.5  # four standard deviations
     assert torch.equal(many[:10], channel_signs("signed", 10, seed=5).flatten())
     assert not torch.equal(many, channel_signs("signed", 4000, seed=6).flatten())
-    # the hash's own words, which draw the connections, are other ones
+    # the words of the hash that draw the connections are different
     words = np.random.Philox(key=5).random_raw(4000)
     for bit in (0, 63):
         signs = (words >> np.uint64(bit) & np.uint64(1)).astype(int) * 2 - 1

@@ -19,7 +19,7 @@ decays = st.sampled_from([0.0, 0.1, 0.5, 0.9])
 
 
 def direct(model, X, y, tested):
-    """Algorithm 1, lines 3 to 12, in rational powers: one weight at a time."""
+    """Algorithm 1, lines 3 to 12, in extended precision: one example at a time."""
     sizes = model.dim, model.fan_in, model.active
     hashes = FlyHash(*sizes, channels=model.channels, seed=model.seed).fit(X)
     learned, asked = hashes.transform(X).toarray() > 0, hashes.transform(tested).toarray() > 0
@@ -41,7 +41,7 @@ def test_scores_are_those_of_the_algorithm(decay, seed):
         scores = np.maximum(scores, 0.5)
     np.testing.assert_allclose(found, scores.astype(float), rtol=1e-12)
     chosen = np.searchsorted(classes, model.predict(X[40:]))
-    of_chosen = scores[chosen, np.arange(len(chosen))]  # ties are the rule: any least will do
+    of_chosen = scores[chosen, np.arange(len(chosen))]  # ties are common: any minimum is right
     assert (of_chosen <= scores.min(axis=0) * (1 + 1e-12)).all()
     proba = (1 / scores / (1 / scores).sum(axis=0)).T.astype(float)
     np.testing.assert_allclose(model.predict_proba(X[40:]), proba, rtol=1e-10)
@@ -51,7 +51,7 @@ def test_small_weights_do_not_lose_the_counts():
     X, y = blobs(n=4000, classes=2)
     model = clone(MODEL).set_params(decay=0.1).fit(X, y)
     assert np.isfinite(model.decision_function(X)).all()
-    assert model.counts_.max() > 330  # 0.1 ** 330 is no float64
+    assert model.counts_.max() > 330  # 0.1 ** 330 underflows in float64
 
 
 @settings(max_examples=20)

@@ -1,4 +1,4 @@
-"""The hash against sums of whole numbers by numpy, sorted: every path gives its bits."""
+"""The hash compared with numpy's sorted integer sums: every code path gives the same bits."""
 
 from fractions import Fraction
 
@@ -91,7 +91,7 @@ def test_bits_of_real_numbers_are_those_of_the_definition(size, seed, exponent, 
 
 
 def by_hand(x, fan_in):
-    """The finest whole numbers, a power of two times the row, with sums of at most 2**30."""
+    """Integers by the largest power-of-two scale of a row for which sums stay within 2**30."""
     bound = 2 ** (30 - (fan_in - 1).bit_length())
     whole = []
     for row in x.tolist():

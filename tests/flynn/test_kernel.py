@@ -1,4 +1,4 @@
-"""Compiled code where it is hard: only ties, odd sizes, tiles, both widths, rows in order."""
+"""Compiled code in hard cases: ties only, odd sizes, tiles, both widths, rows in order."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_tiles_do_not_matter(n):
 
 @pytest.mark.parametrize("edge", [6528, 6553, 6554, 13_106, 13_107, 2**28 - 1])
 def test_sums_at_the_edge_of_a_type_do_not_wrap(edge):
-    # five times these, or times what is left of their bits, come close to the ends of the types
+    # sums of five such values, or of their remaining bits, come close to the limits of the types
     rows = connections(300, 6, 5, seed=0)
     x = np.random.default_rng(0).integers(-edge, edge, (3, 6)).astype(np.int32)
     x[1], x[2] = -edge, edge
@@ -55,7 +55,7 @@ def test_sums_at_the_edge_of_a_type_do_not_wrap(edge):
 
 
 def test_examples_with_more_candidates_than_there_is_room_for_are_added_up_whole():
-    # of numbers this far apart rounding leaves nothing of the small ones: all blocks are tied
+    # rounding erases the small numbers next to such a large one: all blocks are tied
     x = np.random.default_rng(0).integers(-9, 10, (70, 40)).astype(np.int32)
     x[:, 0] = 2**24
     rows = connections(4000, 40, 7, seed=0)

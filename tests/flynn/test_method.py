@@ -1,4 +1,4 @@
-"""FlyNNFL against the classifier on all examples in one place, and every engine against that."""
+"""FlyNNFL equals the classifier on all examples in one place, with every engine."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def pooled(clients, name):
 
 
 def in_one_place(clients, classes, method=METHOD):
-    """The classifier of scikit-learn's kind, on the examples of all clients."""
+    """The scikit-learn style classifier, fitted on the examples of all clients."""
     sizes = method.dim, method.fan_in, method.active
     model = FlyNNClassifier(*sizes, decay=method.decay, channels=method.channels, seed=SEED)
     return model.partial_fit(*pooled(clients, "train"), classes=np.arange(classes))
@@ -53,7 +53,7 @@ def test_the_model_is_that_of_all_examples_in_one_place(sizes, classes, decay, s
 
 
 def split_among(num, n=400, classes=3):
-    """One set of examples dealt unevenly among parties; the last of many holds almost none."""
+    """One set of examples dealt unevenly among parties; the first of many hold almost none."""
     (one,) = federation((n,), classes=classes).clients
     cuts = np.linspace(0, 1, num + 1) ** 2 * n
     parts = torch.arange(n).tensor_split(cuts[1:-1].astype(int).tolist())
@@ -148,7 +148,7 @@ def test_a_party_with_another_number_of_features_is_left_out(caplog):
     model = in_one_place(data.clients[:1], 3)
     assert (state.server_state["counts"].numpy() == model.counts_).all()
     assert next(row.value for row in rows if row.name == "clients/failed") == 1
-    assert "examples have 4 features, those of all 5" in caplog.text
+    assert "examples have 4 features instead of 5" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from scipy import stats
 from flynn.noise import Noise
 
 ALPHA = 1e-4
-"""How often a right sampler fails a test of fit; those of seeds never do so twice."""
+"""Rate at which a correct sampler fails a test of fit; with a seed, the outcome never changes."""
 
 
 def probabilities(scale, top):
-    """Of -top .. top, tails added to the ends."""
+    """Probabilities of -top, ..., top, with the tails added to the ends."""
     q = math.exp(-1 / scale)
     found = (1 - q) / (1 + q) * q ** np.abs(np.arange(-top, top + 1))
     found[[0, -1]] += (1 - found.sum()) / 2

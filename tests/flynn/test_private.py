@@ -1,4 +1,4 @@
-"""Mechanisms against enumeration of all they can do, and the ledger against both."""
+"""Mechanisms compared with an enumeration of their outcomes, and the ledger with both."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def test_the_noise_of_the_histogram_costs_all_that_was_asked_for():
 
 
 def test_the_papers_selection_costs_less_than_it_says():
-    # the paper's rate on five counts, one to three of them selected: by hand from the definition
+    # the paper's rate on five counts, one to three of them selected, by hand from the definition
     losses = {
         relation: max(
             worst_loss(TOY, Parallel(1.0, t).plan(2, 1), 2, relation)[0] for t in (1, 2, 3)

@@ -1,4 +1,4 @@
-"""Scaled features against scikit-learn's scalers, and the parties' sums against fractions."""
+"""Scaled features compared with scikit-learn's scalers, and the parties' sums with fractions."""
 
 import dataclasses
 import math
@@ -95,7 +95,7 @@ def test_z_scores_are_those_of_all_examples_in_one_place(sizes, seed):
 
 
 def one_party(data):
-    """A client that has the examples of all."""
+    """A client that holds the examples of all clients."""
     first = data.clients[0]
     tensors = {
         key: torch.cat([client.train.tensors[key] for client in data.clients])
@@ -120,7 +120,7 @@ def test_z_scores_under_masks_are_those_in_the_clear():
     (*_, masked), _ = train(SecureSum(METHOD), data)
     (*_, clear), _ = train(METHOD, data)
     for name in ("center", "spread", "counts"):
-        # the seed of the hash has the stream of the method in the clear
+        # with masks, the seed of the hash comes from the same stream as without
         assert torch.equal(masked.server_state["inner"][name], clear.server_state[name])
 
 

@@ -26,7 +26,7 @@ def test_a_class_is_that_of_the_fewest_ones_it_has_not_seen():
 
 
 def test_lengths_share_what_they_can_and_are_those_of_one_at_a_time(monkeypatch):
-    monkeypatch.setattr(simhash, "_CELLS", 90 * 8)  # 8 planes are drawn at once
+    monkeypatch.setattr(simhash, "_CELLS", 90 * 8)  # 8 planes are drawn at a time
     monkeypatch.setattr(simhash, "CACHED", 90 * 3)
     x, y = (torch.from_numpy(of) for of in clusters())
     parts, dims = torch.arange(90).split(30), [20, 1, 8, 10, 16, 4, 24]

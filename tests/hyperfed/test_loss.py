@@ -1,4 +1,4 @@
-"""The losses against 60-digit arithmetic, geoopt, loops and hand-worked cases."""
+"""Losses compared with 60-digit arithmetic, geoopt, loops and hand-worked cases."""
 
 import geoopt
 import mpmath
@@ -44,7 +44,7 @@ def features(length, seed, dtype=torch.float64, *, num=3, dim=4):
 
 
 def exact(z, w):
-    """Eq. (1) of the point of Eq. (6), as they stand, with enough digits for both."""
+    """Eq. (1) at the point of Eq. (6), evaluated literally, and the distance from the origin."""
     with mpmath.workdps(60 + 9000 * (max(map(abs, z)) > 100)):  # 1 - tanh(1e4)^2 has as many zeros
         z, w = ([mpmath.mpf(value) for value in vector] for vector in (z, w))
         length = mpmath.sqrt(sum(value**2 for value in z))
@@ -230,7 +230,7 @@ def test_mixup_of_two_examples_by_hand():
     assert_close(mixed, torch.full((2, 2), 0.5))
     points = torch.tensor([[0.9, 0.0], [0.0, 0.9]])
     loss = mixup_loss(mixed, points, batch, 0.9)
-    assert_close(loss, torch.full((2,), 2.0).log())  # both cosines are alike
+    assert_close(loss, torch.full((2,), 2.0).log())  # both cosines are equal
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

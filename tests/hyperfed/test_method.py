@@ -1,4 +1,4 @@
-"""HyperFed against its definition: steps by hand, prototypes by geometry, aggregation by cases."""
+"""HyperFed compared with its definition: steps by hand, prototypes by geometry, aggregation."""
 
 import dataclasses
 import logging
@@ -40,7 +40,7 @@ ALL = Triplet(negatives="all")
 
 @dataclass(frozen=True)
 class Linear(Backbone):
-    """One linear layer without bias: its features are easily made of any length."""
+    """One linear layer without bias, whose features can have any length."""
 
     dim: int = 4
 
@@ -61,7 +61,7 @@ def train(method, data, evaluation=None):
 
 
 def updates(method, data, server_state):
-    """Every client's update of the first round."""
+    """Updates of all clients in the first round."""
     return {
         client.id: method.local_update(
             method.broadcast(server_state, client.id), client, {}, RNG.at("client", client.id)
@@ -98,7 +98,7 @@ def test_the_prediction_is_the_largest_cosine_and_the_nearest_prototype(digits, 
 
 
 def descent(server_state, batch, objective, *, lr, num_steps):
-    """The change by torch's gradient descent on the whole batch, of one layer and a ReLU."""
+    """Delta of torch's full-batch gradient descent for one layer and a ReLU."""
     points = prototypes(3, 4, 0.9).float().double()
     layer = nn.Linear(5, 4).double()
     names = {f"body.1.{name}": value for name, value in layer.named_parameters()}
@@ -344,7 +344,7 @@ def test_bad_settings_are_refused(settings, message):
 @pytest.mark.parametrize(
     ("num_classes", "dim", "message"),
     [
-        (1, 20, "there is nothing to keep apart: num_classes is 1"),
+        (1, 20, "num_classes must be at least 2, got 1"),
         (3, 1, "a line has two directions"),
     ],
 )
@@ -374,7 +374,7 @@ def test_rounds_on_a_gpu_equal_those_on_the_cpu(kind, digits):
 
 
 def nearest_is_largest_cosine(method, data):
-    """True if both predictions are equal at every example of the server's test set."""
+    """True if prediction, nearest prototype and largest cosine agree on the whole test set."""
     client = data.holdout
     server_state = method.init(client.meta, RNG)
     local, context = method.start(method.broadcast(server_state, HOLDOUT), client, {})

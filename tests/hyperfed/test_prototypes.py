@@ -24,7 +24,7 @@ def folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def searches(monkeypatch, folder):
-    """The searches that were made, each with few starts."""
+    """Arguments of the searches that were made, each with few starts."""
     made = []
 
     def few(num_points, dim, rng):
@@ -40,7 +40,7 @@ def largest_cosine(points):
 
 
 def one_array():
-    """A file of numpy's other format."""
+    """A file in numpy's format for a single array."""
     file = io.BytesIO()
     np.save(file, np.eye(3))
     return file.getvalue()
@@ -114,7 +114,7 @@ def test_search_keeps_the_bound_of_fejes_toth(num_points, seed):
     bound = math.degrees(math.acos((1 / math.tan(omega) ** 2 - 1) / 2))
     angle = min_angle(torch.from_numpy(search(num_points, 3, Rng(seed), starts=1)))
     assert angle <= bound + 1e-9
-    if num_points in (4, 6, 12):  # where it is attained: tetrahedron, octahedron, icosahedron
+    if num_points in (4, 6, 12):  # the bound is attained: tetrahedron, octahedron, icosahedron
         assert angle >= 0.9 * bound
 
 
@@ -221,8 +221,8 @@ def test_prototypes_lie_at_one_distance_inside_the_ball(slope, num_classes, dim)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1, 3), "nothing to keep apart: num_classes is 1"),
-        ((0, 3), "nothing to keep apart: num_classes is 0"),
+        ((1, 3), "num_classes must be at least 2, got 1"),
+        ((0, 3), "num_classes must be at least 2, got 0"),
         ((3, 0), "dim must be at least 1, got 0"),
         ((3, 1), "a line has two directions, not 3: dim must be at least 2"),
     ],

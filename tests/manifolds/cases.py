@@ -1,4 +1,4 @@
-"""The spaces, their operations and arguments for them, drawn once for every kind of test."""
+"""Manifolds, their operations and random arguments for them, shared by all manifold tests."""
 
 import torch
 from torch.nn import functional
@@ -19,8 +19,8 @@ from fedbolic.manifolds import (
 KINDS = (Lorentz, Poincare, Euclidean)
 CURVED = (Lorentz, Poincare)
 
-# what each operation takes: x y points, u v tangents at x, o a tangent at the origin, a an ambient
-# vector, X Y sets of points, w weights
+# arguments of each operation: x y points, u v tangents at x, o a tangent at the origin, a an
+# ambient vector, X Y sets of points, w weights
 ROLES = {
     "dist": "xy",
     "dist0": "x",
@@ -74,14 +74,14 @@ def make(kind, c=1.0):
 
 
 def call(kind, name, c, *tensors):
-    """The operation ``name`` of the space of curvature ``c``."""
+    """Call the operation ``name`` on the manifold of curvature ``c``."""
     space = make(kind, c)
     if name == "change_curvature":
         return change_curvature(*tensors, space, kind(0.5))
     if name in FUNCTIONS:
         return FUNCTIONS[name](space, *tensors)
-    verb, *mode = name.split()
-    return getattr(space, verb)(*tensors, **({"mode": mode[0]} if mode else {}))
+    operation, *mode = name.split()
+    return getattr(space, operation)(*tensors, **({"mode": mode[0]} if mode else {}))
 
 
 def normal(seed, *shape, dtype=torch.float64):
@@ -100,14 +100,14 @@ def points(kind, c, seed, *shape, dtype=torch.float64, radius=1.0):
 
 
 def tangents(kind, c, seed, x, length=1.0):
-    """Tangents at ``x`` of about that length; the radius of ``x`` does not matter."""
+    """Tangents at ``x`` of about the given length, whatever the radius of ``x``."""
     n = x.shape[-1] - (kind is Lorentz)
     v = normal(seed, *x.shape[:-1], n, dtype=x.dtype) * (length / 2 if kind is Poincare else length)
     return make(kind, c).transp0(x, lifted(kind, v))
 
 
 def arguments(kind, name, c=1.0, *, seed=0, batch=(3,), dim=3, dtype=torch.float64):
-    """Ordinary arguments for a operation."""
+    """Ordinary arguments for an operation."""
     x = points(kind, c, seed, *batch, dim, dtype=dtype)
     made = {
         "x": x,

@@ -1,4 +1,4 @@
-"""A curvature reads as it was set (G7), learns inside its bounds, and may be one per client."""
+"""A curvature returns the value it was set to (G7), stays in its bounds, and may vary by client."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""G5: no NaN and no infinity, value or gradient, for any finite input in any floating type."""
+"""G5: finite values and gradients for every finite input of every floating dtype."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ def curvatures(kind, name):
 
 
 def extremes(kind, c, dtype):
-    """Points and vectors at 0, tiny, on and off the space, and as long as float32 can square."""
+    """Points and vectors at 0, tiny, on and off the manifold, and as long as float32 can square."""
     longest = 5e4 if dtype == torch.float16 else 1e18
     v = normal(3, 3)
     v = v / v.norm()
@@ -39,7 +39,7 @@ def extremes(kind, c, dtype):
 
 
 def every_pair(kind, name, c, dtype):
-    """Each extreme in the first place with each in all others."""
+    """Arguments that combine each extreme as the first with each extreme as all others."""
     rows, roles = extremes(kind, c, dtype), (ROLES | OWN[kind])[name]
     pairs = list(itertools.product(rows, repeat=min(2, len(roles))))
     made = []

@@ -60,7 +60,7 @@ def test_the_sheet_agrees_with_geoopt(c):
         expected = getattr(theirs, name)(*given)
         torch.testing.assert_close(getattr(ours, name)(*given), expected, rtol=1e-7, atol=1e-7)
     g = normal(6, 50, 5)
-    expected = theirs.egrad2rgrad(x, g.clone())  # it writes into its argument
+    expected = theirs.egrad2rgrad(x, g.clone())  # it modifies its argument
     torch.testing.assert_close(ours.egrad2rgrad(x, g), expected, rtol=1e-7, atol=1e-7)
 
 
@@ -88,7 +88,7 @@ def test_g16_geoopt_s_optimisers_take_our_manifolds(kind, c, name):
 @pytest.mark.parametrize("kind", CURVED)
 def test_our_optimisers_make_the_steps_of_geoopt_s(kind):
     space, start, goal = kind(1.0), points(kind, 1.0, 0, 10, 3), points(kind, 1.0, 1, 10, 3)
-    # not RiemannianSGD with momentum: geoopt starts its buffer from the Euclidean gradient
+    # RiemannianSGD without momentum: geoopt starts its buffer from the Euclidean gradient
     for name, method in {"RiemannianAdam": Adam, "RiemannianSGD": SGD}.items():
         method = method(weight_decay=0.01)
         theirs = geoopt.ManifoldParameter(start.clone(), manifold=Bridge(space))

@@ -1,4 +1,4 @@
-"""Laws of every space, on drawn spaces, points and tangents in float64."""
+"""Laws of every manifold, tested on random manifolds, points and tangents in float64."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def close(got, expected, tolerance=1e-9):
 
 
 def drawn(drawn_space, num_points, num_tangents=0):
-    """The space, points within a few radii and tangents at the first of them, 20 of each."""
+    """The manifold, points within a few radii and tangents at the first of them, 20 of each."""
     kind, c, seed, dim = drawn_space
     space = make(kind, c)
     radius = 1 / max(c, 0.1) ** 0.5
@@ -168,7 +168,7 @@ def test_g10_the_models_are_isometric_at_every_rank(c, shape, dtype):
     pushed_u, pushed_v = (push_to_lorentz(ball, x, w) for w in (u, v))
     close(lorentz.inner(there_x, pushed_u, pushed_v), ball.inner(x, u, v), 10 * tolerance)
     close(push_to_poincare(lorentz, there_x, pushed_u), u, 10 * tolerance)
-    if dtype == torch.float64:  # in float32 a point 7 radii out is known to 1e-4
+    if dtype == torch.float64:  # in float32 a point at 7 radii is known to 1e-4
         close(to_lorentz(ball, ball.expmap(x, u)), lorentz.expmap(there_x, pushed_u), 1e-11)
 
 
@@ -240,7 +240,7 @@ def test_the_centroid_is_the_same_point_in_both_models(c, seed, dim):
     x, w = points(Poincare, c, seed, 20, 5, dim, radius=1 / c**0.5), normal(seed, 20, 5).abs()
     there = to_lorentz(ball, x)
     close(to_lorentz(ball, ball.centroid(x, w)), lorentz.centroid(there, w), 1e-8)
-    mean = (w.unsqueeze(-1) * there).sum(-2)  # and the textbook's, near the origin
+    mean = (w.unsqueeze(-1) * there).sum(-2)  # near the origin, equal to the textbook formula
     length = (mean[..., 0].square() - mean[..., 1:].square().sum(-1)).sqrt() * c**0.5
     close(lorentz.centroid(there, w), mean / length.unsqueeze(-1), 1e-8)
 

@@ -1,4 +1,4 @@
-"""All distances at once: every mode the same value, ``auto`` exact where it matters (G15)."""
+"""Pairwise distances: all modes agree, and ``auto`` is exact where it matters (G15)."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ TABLE = [(0.5, 0.1), (2.0, 0.1), (2.0, 0.01), (5.0, 1.0), (5.0, 0.1)]
 
 
 def near_pairs(kind, radius, separation, dim=128, num=64):
-    """Points at a radius and as many, each so far from one of them."""
+    """Points at a radius, and one more at the given distance from each of them."""
     space = kind(1.0)
     u = normal(0, num, dim, dtype=torch.float32)
     u = u / u.norm(dim=-1, keepdim=True) * (radius / 2 if kind is Poincare else radius)
@@ -39,7 +39,7 @@ def test_auto_gives_exactly_0_on_the_diagonal(kind):
 @pytest.mark.parametrize("mode", ["auto", "mm", "mm64", "broadcast"])
 def test_every_mode_has_the_gradient_of_dist(kind, mode):
     x = points(kind, 1.0, 0, 6, 3).requires_grad_()
-    y = torch.cat((x.detach()[:2], points(kind, 1.0, 1, 3, 3)))  # two pairs are one point
+    y = torch.cat((x.detach()[:2], points(kind, 1.0, 1, 3, 3)))  # two pairs of equal points
     space = make(kind, 1.0)
     expected = torch.autograd.grad(space.dist(x.unsqueeze(-2), y).square().sum(), x)[0]
     got = torch.autograd.grad(space.cdist(x, y, mode=mode).square().sum(), x)[0]

@@ -1,4 +1,4 @@
-"""One test for each fault measured in another library: ours does not have it."""
+"""One test for each fault measured in another library, which ours must not have."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ def exact_plane(space, x, p, a):
 
 @pytest.mark.parametrize("radius_x", [0.5, 3.0, 6.2, 9.0])
 def test_g8_the_distance_to_a_hyperplane_is_odd(radius_x):
-    """geoopt's arsinh cancels on the negative side: -34.5 for -12, without gradient."""
+    """geoopt's arsinh cancels on the negative side: -34.5 instead of -12, without a gradient."""
     space, p = Poincare(1.0), torch.zeros(100, 3)
     p[:, 0] = math.tanh(3.0 / 2)
     v = normal(0, 100, 3, dtype=torch.float32)
@@ -50,7 +50,7 @@ def test_g8_the_hyperplane_is_odd_on_both_models(kind):
 @pytest.mark.parametrize("kind", CURVED)
 @pytest.mark.parametrize("size", [1e-4, 1e-6, 1e-8, 1e-15])
 def test_small_arguments_keep_their_digits(kind, size):
-    """geoopt's logarithmic artanh and arsinh are 2 % wrong at 1e-6 and 100 % at 1e-8."""
+    """geoopt's logarithmic artanh and arsinh are wrong by 2 % at 1e-6 and by 100 % at 1e-8."""
     v = torch.tensor([[size, 0.0]])
     space = kind(1.0)
     x = space.expmap0(lifted(kind, v))
@@ -62,7 +62,7 @@ def test_small_arguments_keep_their_digits(kind, size):
 
 
 def test_far_pairs_of_the_ball_in_float64_do_not_saturate():
-    """geoopt clamps artanh at 1 - 1e-7 in float64 too: 16.811 for two points 18 apart."""
+    """geoopt clamps artanh at 1 - 1e-7 even in float64: 16.811 for two points at distance 18."""
     space = Poincare(1.0)
     x = space.expmap0(torch.tensor([4.5, 0.0], dtype=torch.float64))
     assert abs(space.dist(x, -x).item() - 18) < 1e-9
@@ -94,12 +94,12 @@ def test_the_logarithm_at_the_point_itself_has_the_identity_as_derivative(kind):
     space = kind(1.0)
     x = points(kind, 1.0, 0, 3)
     slope = torch.func.jacrev(lambda y: space.logmap(x, y))(x)
-    v = space.logmap(x, points(kind, 1.0, 1, 3))  # a tangent, so that the hyperboloid sees one
+    v = space.logmap(x, points(kind, 1.0, 1, 3))  # a tangent, as the hyperboloid requires
     torch.testing.assert_close(slope @ v, v, rtol=1e-9, atol=1e-9)
 
 
 def test_a_point_on_the_rim_keeps_a_gradient():
-    """geoopt's is 0, hypll's infinite."""
+    """geoopt's gradient is 0, hypll's is infinite."""
     x = torch.tensor([1.0, 0.0], requires_grad=True)
     distance = Poincare(1.0).dist(x, torch.tensor([0.3, 0.4]))
     distance.backward()
@@ -110,7 +110,7 @@ def test_a_point_on_the_rim_keeps_a_gradient():
 
 @pytest.mark.parametrize(("kind", "name"), ALL, ids=IDS)
 def test_no_verb_writes_into_its_arguments(kind, name):
-    """geoopt's egrad2rgrad writes into the gradient, its ball into the caller's curvature."""
+    """geoopt's egrad2rgrad overwrites the gradient, its ball the caller's curvature."""
     c = torch.tensor(0.7, dtype=torch.float64)
     given = arguments(kind, name, 0.7)
     before = [t.clone() for t in (c, *given)]
@@ -127,7 +127,7 @@ def test_the_inner_product_of_a_batch_is_a_batch(kind):
 
 @pytest.mark.parametrize("c", [0.1, 4.0, 10.0])
 def test_projections_of_the_sheet_are_right_away_from_curvature_1(c):
-    """vdKlis: projx puts x_0^2 - |x_s|^2 at c instead of 1 / c, proju returns its input."""
+    """vdKlis: projx sets x_0^2 - |x_s|^2 to c instead of 1 / c, and proju returns its input."""
     space, a = Lorentz(c), normal(0, 5, 4)
     x, u = space.projx(a), None
     square = x[..., 1:].square().sum(-1) - x[..., 0].square()
@@ -141,7 +141,7 @@ def test_projections_of_the_sheet_are_right_away_from_curvature_1(c):
 @pytest.mark.parametrize("c", [0.25, 4.0])
 @pytest.mark.parametrize("shape", [(3,), (2, 5, 3)])
 def test_the_models_are_told_apart_by_the_last_axis_and_the_curvature(c, shape):
-    """geoopt takes the wrong axis of 1-D and 3-D tensors and forgets k; HyperCore too."""
+    """geoopt uses the wrong axis of 1-D and 3-D tensors and ignores k; HyperCore does the same."""
     ball, lorentz, x = Poincare(c), Lorentz(c), points(Poincare, c, 0, *shape)
     there = to_lorentz(ball, x)
     torch.testing.assert_close(lorentz.dist0(there), ball.dist0(x))
@@ -152,7 +152,7 @@ def test_the_models_are_told_apart_by_the_last_axis_and_the_curvature(c, shape):
 
 @pytest.mark.parametrize("kind", CURVED)
 def test_expmap_takes_the_point_first(kind):
-    """hgcn and HyperCore's mobius_add call it the other way round."""
+    """hgcn and HyperCore's mobius_add pass the arguments in the opposite order."""
     space, x = kind(1.0), points(kind, 1.0, 0, 3)
     torch.testing.assert_close(space.expmap(x, torch.zeros_like(x)), x)
     origin = space.origin(*x.shape, dtype=x.dtype)
@@ -160,7 +160,7 @@ def test_expmap_takes_the_point_first(kind):
 
 
 def test_mobius_addition_is_not_commutative_and_has_the_right_order():
-    """HyperCore's on the hyperboloid is swapped."""
+    """HyperCore's addition on the hyperboloid swaps its arguments."""
     x, y = points(Poincare, 1.0, 0, 3), points(Poincare, 1.0, 1, 3)
     true = [float(a) for a in truth.Ball(1.0).add(truth.exact(x), truth.exact(y))]
     torch.testing.assert_close(Poincare(1.0).mobius_add(x, y), torch.tensor(true).double())
@@ -170,7 +170,7 @@ def test_mobius_addition_is_not_commutative_and_has_the_right_order():
 
 @pytest.mark.parametrize("kind", CURVED)
 def test_a_softplus_is_never_read_as_a_curvature(kind):
-    """hypll's Curvature(1.0)() is 1.3133; geoopt's learnable c is infinite from 89 on."""
+    """hypll's Curvature(1.0)() is 1.3133; geoopt's learnable c is infinite from 89 upwards."""
     assert kind(Curvature(1.0).c).c == 1.0
     assert kind(Curvature(100.0).c).c == 100.0
     assert abs(copy.deepcopy(Curvature(1.0)).double().c.item() - 1) < 1e-7
@@ -178,7 +178,7 @@ def test_a_softplus_is_never_read_as_a_curvature(kind):
 
 @pytest.mark.parametrize("kind", CURVED)
 def test_momentum_begins_with_a_riemannian_gradient(kind):
-    """geoopt's RiemannianSGD begins its buffer with the Euclidean one."""
+    """geoopt's RiemannianSGD starts its buffer with the Euclidean gradient."""
     space, x = kind(1.0), {"x": points(kind, 1.0, 0, 3)}
     g = {"x": normal(1, *x["x"].shape)}
     heavy, light = SGD(momentum=0.9), SGD()
@@ -188,11 +188,11 @@ def test_momentum_begins_with_a_riemannian_gradient(kind):
 
 
 def test_the_sheet_of_low_curvature_is_not_noise():
-    """geoopt's distances at c = 1e-3 and 0.01 apart are never right in float32."""
+    """geoopt's float32 distances at c = 1e-3 between points 0.01 apart are never right."""
     space = Lorentz(1e-3)
     for seed in range(5):
         x, y = (normal(s, 4, dtype=torch.float32) for s in (seed, seed + 50))
         y = x + y * 0.005
         got = space.dist(*(space.projx(lifted(Lorentz, v)) for v in (x, y))).item()
-        true = truth.Sheet(1e-3).dist(truth.exact(x), truth.exact(y))
+        true = truth.Hyperboloid(1e-3).dist(truth.exact(x), truth.exact(y))
         assert abs(float((mpf(got) - true) / true)) < 1e-6

@@ -1,4 +1,4 @@
-"""Every operation against 60 digits on a grid of radii: goals G1 to G3."""
+"""Every operation compared with 60 digits on a grid of radii: goals G1 to G3."""
 
 import math
 
@@ -12,8 +12,8 @@ from fedbolic.manifolds import Lorentz, Poincare
 def errors(model, c, dtype, radius):
     cell = (model, c, dtype, radius)
     given = precision.inputs(cell)
-    verbs = peers.fedbolic(model, c, getattr(torch, dtype))
-    return precision.errors(cell, given, peers.answers(verbs, given))
+    operations = peers.fedbolic(model, c, getattr(torch, dtype))
+    return precision.errors(cell, given, peers.answers(operations, given))
 
 
 def assert_below(bound, found):

@@ -44,7 +44,7 @@ def test_the_common_part_is_fedavg_to_the_last_bit(dtype, backbone, optimizer):
 
 
 def own_loop(v, global_parameters, client, round, personal_proximal):
-    """Descent of the client's loss with the pull as a term of the loss."""
+    """Descent on the client's loss plus the proximal term."""
     network = plain_network(v)
     descent = torch.optim.SGD(network.parameters(), lr=METHOD.lr)
     for x, y in batches(RNG, round, client, epochs=2, batch_size=3):
@@ -106,7 +106,7 @@ def test_a_client_that_joins_late_starts_where_the_common_model_is():
     positions, _ = train(METHOD, data, cohort=Cohort(0.25))
     first = {
         i: p for p in reversed(positions) for i in p.client_states
-    }  # the round each one joined
+    }  # the round in which each client joined
     before = {p.round: p.server_state["parameters"] for p in positions}
     late = {i: p for i, p in first.items() if p.round > 1}
     assert late

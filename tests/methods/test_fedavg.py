@@ -34,14 +34,14 @@ def with_(method=PLAIN, **changes):
 
 
 def start(data, method=PLAIN):
-    """The parameters before the first round, by the named stream and a hand-made module's names."""
+    """Parameters before the first round, by the named stream and a hand-made module's names."""
     server_state = method.init(data.meta, RNG.at("init"))
     dtype = data.clients[0].train.tensors["x"].dtype
     return {name: value.to(dtype) for name, value in server_state["parameters"].items()}
 
 
 def local_loop(parameters, client, round, method, *, mu=0.0, optimizer=None):
-    """Local training as PyTorch's own tutorial has it."""
+    """Local training as in PyTorch's own tutorial."""
     network = plain_network(parameters)
     global_parameters = values(network)
     make = optimizer or (lambda p: torch.optim.SGD(p, lr=method.lr))
@@ -60,7 +60,7 @@ def local_loop(parameters, client, round, method, *, mu=0.0, optimizer=None):
 
 
 def global_loop(data, method, *, rounds=3, weights=None, beta=0.0, **options):
-    """FedAvg, Algorithm 1, with a server velocity."""
+    """FedAvg, Algorithm 1, with server momentum."""
     theta = start(data, method)
     velocity = {name: torch.zeros_like(value) for name, value in theta.items()}
     n = [float(len(client.train)) if weights is None else 1.0 for client in data.clients]
@@ -238,7 +238,7 @@ def test_fixed_parameters_never_move_and_are_never_sent():
     everything = {**local["parameters"], **context["shared"]["fixed"]}
     head = {name: everything[name] for name in ("head.weight", "head.bias")}
     assert_near(head, {name: theta[name] for name in head}, 0)
-    # frozen layers in torch's own words
+    # layers frozen the way torch does it
     for r in (1, 2, 3):
         local = []
         for client in data.clients:
@@ -257,7 +257,7 @@ def test_fixed_parameters_never_move_and_are_never_sent():
 
 
 def norm_loop(data, method, rounds):
-    """FedAvg with batch norm; statistics are averaged, and a batch of one is left out."""
+    """FedAvg with batch norm: statistics are averaged, and batches of one are skipped."""
     server_state = method.init(data.meta, RNG.at("init"))
     theta, stats = (
         {n: v.double() if v.is_floating_point() else v for n, v in server_state[kind].items()}
@@ -304,7 +304,7 @@ def test_personal_batch_norm_keeps_its_statistics_at_home():
     }
     assert (
         int(client_state["buffers"]["body.2.num_batches_tracked"]) == 3 * 2 * 4
-    )  # 12 examples by 3
+    )  # 12 examples in batches of 3
     assert set(client_state["parameters"]) == {"body.2.weight", "body.2.bias"}
 
 
@@ -332,7 +332,7 @@ def test_inputs_may_be_integers():
     assert_near(trained(method, data), theta, 1e-6)
 
 
-@pytest.mark.parametrize("num_test", [6, 1500])  # more than are scored at once
+@pytest.mark.parametrize("num_test", [6, 1500])  # 1500 are more than are scored at once
 def test_scores_are_those_of_the_averaged_model(num_test):
     data = federation(num_test=num_test)
     positions, rows = train(PLAIN, data, RNG)

@@ -25,7 +25,7 @@ METHOD = Scaffold(MLP((4,)), rounds=3, local=LocalTraining(2, 3), lr=0.2, server
 
 
 def cohorts(data, rate, rounds=3):
-    """Cohorts of a run: the same streams choose for the simplest of methods."""
+    """Cohorts of a run, read from the simplest method, since the same streams choose them."""
     _, rows = train(Averaged(rounds), data, cohort=Cohort(rate))
     return [
         [r.client for r in rows if r.name == "noise" and r.round == n and r.client is not None]
@@ -88,7 +88,7 @@ def test_without_variates_it_is_uniform_fedavg_to_the_last_bit(dtype):
     fedavg = FedAvg(MLP((4,)), 1, METHOD.local, METHOD.lr, weights="uniform")
     theirs = ours = None
     for _ in range(3):
-        if ours is not None:  # the variates are forgotten between rounds
+        if ours is not None:  # the control variates are reset between rounds
             zero = {n: torch.zeros_like(v) for n, v in ours.server_state["parameters"].items()}
             server_state = {**ours.server_state, "variate": zero}
             ours = dataclasses.replace(ours, server_state=server_state, client_states={}, round=0)

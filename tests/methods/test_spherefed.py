@@ -62,7 +62,7 @@ class Cosine(torch.nn.Module):
 
 
 def body_loop(data, rounds):
-    """Mean squared error of cosines against one-hot labels, bodies averaged by size."""
+    """Mean squared error of cosines against one-hot labels; bodies averaged by size."""
     theta = METHOD.init(data.meta, RNG.at("init"))["parameters"]
     theta = {name: value.double() for name, value in theta.items()}
     weight = theta.pop(HEAD)
@@ -101,7 +101,7 @@ def test_the_head_never_leaves_a_client():
 
 
 def features(parameters, data):
-    """Unit-length features of all training examples in one place."""
+    """Unit-length features and one-hot labels of all training examples in one place."""
     x = torch.cat([c.train.tensors["x"] for c in data.clients]).numpy()
     y = torch.cat([c.train.tensors["y"] for c in data.clients]).numpy()
     weight, bias = (parameters[f"body.1.{n}"].numpy() for n in ("weight", "bias"))
@@ -112,7 +112,7 @@ def features(parameters, data):
 
 @pytest.mark.parametrize("ridge", [1e-4, 1e-2, 10.0])
 def test_the_calibrated_head_is_the_ridge_regression_of_all_data_in_one_place(ridge):
-    data = federation((70, 40, 1200, 50))  # one has more than are read at once
+    data = federation((70, 40, 1200, 50))  # one client has more examples than are read at once
     method = dataclasses.replace(METHOD, ridge=ridge, lr=0.05, local=LocalTraining(1, 64))
     positions, _ = train(method, data)
     z, y = features(positions[-2].server_state["parameters"], data)

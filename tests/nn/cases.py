@@ -1,4 +1,4 @@
-"""Every layer of hyperbolic space once: a new one is tested by being listed here."""
+"""One test case for every hyperbolic layer and every variant; a layer listed here is tested."""
 
 import math
 from collections.abc import Callable
@@ -39,12 +39,17 @@ LINEAR = {Lorentz: LorentzLinear, Poincare: PoincareLinear}
 
 @dataclass(frozen=True)
 class Case:
-    """A layer, by what makes it from a curvature.
+    """A layer, given by a function that builds it from a curvature.
 
-    ``kind``: the space of its inputs (``None``: indices). ``gives``: that of its outputs (``None``:
-    numbers). ``training``: the mode to test it in. ``num``: features of the output. ``reach``: the
-    share of what floats can hold from which on derivatives may be larger than any float. ``shape``:
-    how many points the inputs are. ``raw``: the name of the parameter that is a learnt curvature.
+    Args:
+        build: Function that takes ``curvature`` and returns the layer.
+        kind: Manifold of the inputs; ``None`` for indices.
+        gives: Manifold of the outputs; ``None`` for real numbers.
+        num: Number of output features.
+        training: Mode in which the layer is tested.
+        reach: Share of the floats' largest radius beyond which derivatives may overflow, in (0, 1].
+        shape: Shape of the batch of input points.
+        raw: Name of the parameter that holds a learnable curvature.
     """
 
     build: Callable[..., nn.Module]
@@ -57,7 +62,7 @@ class Case:
     raw: str = "curvature.raw"
 
     def make(self, curvature: Curvature | float = 1.0, *, seed: int = 0) -> nn.Module:
-        """The layer in float64 with no parameter at a special value."""
+        """The layer in float64, with random noise so that no parameter has a special value."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             layer = self.build(curvature=curvature).double()
@@ -68,7 +73,7 @@ class Case:
         return layer.train(self.training)
 
     def inputs(self, c: float = 1.0, *, seed: int = 0, radius: float = 1.0) -> torch.Tensor:
-        """Points at about that radius, in float64; by default two sets of five."""
+        """Points at about the given radius, in float64; by default two sets of five."""
         generator = torch.Generator().manual_seed(seed)
         if self.kind is None:
             return torch.randint(0, DIM, self.shape, generator=generator)
@@ -77,7 +82,7 @@ class Case:
 
 
 def points(kind, c, v):
-    """The points at the distances ``|v|`` from the origin."""
+    """Points at the distances ``|v|`` from the origin, in the directions of ``v``."""
     space = kind(c)
     return space.expmap0(space.lift(v) if kind is Lorentz else v / 2)
 
@@ -93,18 +98,18 @@ def residual(kind, curvature):
 
 
 EDGES = torch.tensor([[0, 1, 2, 3, 3, 1], [1, 2, 0, 1, 3, 2]])
-"""Of a graph of five nodes: one edge is there twice, one is a loop, the last node has none."""
+"""Edges of a graph of five nodes: one is doubled, one is a loop, and the last node has none."""
 
 
 def on_graph(kind, *args, curvature, **settings):
-    """A graph convolution that is called with points only."""
+    """A graph convolution that is called with the points only; a hook adds the edges."""
     layer = kind(*args, curvature=curvature, **settings)
     layer.register_forward_pre_hook(with_edges)
     return layer
 
 
 def hgcn_to(curvature):
-    """The layer whose outputs have a curvature too, here that of its inputs."""
+    """An ``HGCNConv`` with an output curvature, here the same as that of its inputs."""
     return on_graph(HGCNConv, DIM, 3, curvature=curvature, out_curvature=curvature)
 
 

@@ -1,4 +1,4 @@
-"""Points outside the ball are warned of once a layer, and counted where clients train."""
+"""Points outside the ball cause one warning for each layer and are counted at clients."""
 
 import dataclasses
 import warnings
@@ -23,7 +23,7 @@ every_ball = pytest.mark.parametrize("case", BALLS.values(), ids=BALLS)
 
 
 def far(case, factor=3.0):
-    """Features that are no points: all but the first are further out than the ball at c = 1."""
+    """Features of which all but the first lie outside the ball of curvature 1."""
     x = torch.full((*case.shape, DIM), factor * DIM**-0.5, dtype=torch.float64)
     x[0] *= 0.1
     return x
@@ -40,7 +40,7 @@ def test_a_layer_of_the_ball_warns_once(case):
     layer(x[:1] * 0)  # the origin
     expected = f"{outside_of(x, 1.0)} of {x[..., 0].numel()} points outside the ball"
     with pytest.warns(UserWarning, match=expected) as caught:
-        assert layer(x).equal(layer(x)) or layer.training  # twice
+        assert layer(x).equal(layer(x)) or layer.training  # two calls
     (told,) = [w for w in caught if str(w.message).startswith(f"{type(layer).__name__}(")]
     assert "expmap0" in str(told.message)
 
@@ -53,7 +53,7 @@ def test_a_layer_of_the_other_model_does_not_warn(name):
 
 @every_ball
 def test_points_of_the_boundary_are_points(case):
-    """As far out as a float can hold, and rounded: what layers give to layers is not warned of."""
+    """Outputs of layers cause no warning, even points at the limit of a dtype and rounded ones."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         for c in (0.05, 1.0, 30.0):
             layer = case.make(c).to(dtype)
@@ -67,7 +67,7 @@ def test_the_curvature_of_the_inputs_counts():
         ChangeCurvature(Poincare, old=4.0, new=0.25)(x)
     with pytest.warns(UserWarning, match="1 of 1 points"):
         PoincareLinear(2, 2, curvature=Curvature(1.0))(x)
-    PoincareLinear(2, 2, curvature=0.0)(x)  # all of flat space is inside
+    PoincareLinear(2, 2, curvature=0.0)(x)  # in flat space every point is inside
 
 
 def test_neither_vmap_nor_another_device_is_looked_at():
@@ -90,7 +90,7 @@ def test_the_count_of_a_batch_leaves_out_what_is_masked():
         layer(x)
         layer(x)
         nn.Linear(2, 2)(x)
-    assert tuple(counter.total()[COUNTS].tolist()) == (6, 12)  # no axis of examples: all count
+    assert tuple(counter.total()[COUNTS].tolist()) == (6, 12)  # all count without a mask
     with counting(torch.ones(5, dtype=torch.bool)) as counter:
         nn.Linear(2, 2)(x)
     assert counter.total() == {}
@@ -98,7 +98,7 @@ def test_the_count_of_a_batch_leaves_out_what_is_masked():
 
 @dataclass(frozen=True)
 class Raw(Backbone):
-    """A head of the ball on the inputs as they are."""
+    """A head of the ball directly on the inputs."""
 
     curvature: float = 1.0
 
@@ -121,7 +121,7 @@ def measured(method, data, engine):
 
 @pytest.mark.parametrize("engine", [Sequential(), Batched()], ids=repr)
 def test_the_clamped_share_is_reported_for_every_client_and_round(engine):
-    """Of all visits of an example, by hand; short batches and padding do not count."""
+    """The share of all visits of examples, by hand; short batches and padding do not change it."""
     data, c = federation((9, 4, 12, 1)), 0.3
     method = dataclasses.replace(SMALL, backbone=Raw(c), rounds=2)
     found = measured(method, data, engine)
@@ -144,7 +144,7 @@ def test_a_network_without_a_ball_reports_nothing():
 @pytest.mark.filterwarnings("ignore:.*outside the ball")
 @pytest.mark.parametrize("engine", [Sequential(), Batched()], ids=repr)
 def test_counting_changes_no_digit(engine, monkeypatch):
-    """Neither of what is trained nor of what is sent."""
+    """Neither the training nor the payload changes."""
     data, method = federation((9, 4, 12)), dataclasses.replace(SMALL, backbone=Raw(0.3))
     counted, _ = train(method, data, RNG, engine=engine)
     monkeypatch.setattr("fedbolic.nn.space.look", lambda *_, **__: False)

@@ -1,4 +1,4 @@
-"""Coins that are a function of the seed and the place."""
+"""Dropout whose random bits are a function of the seed and the position."""
 
 import copy
 
@@ -15,7 +15,7 @@ from tests.federated.simple_method import RNG, federation, train
 
 
 def splitmix64(seed, n):
-    """The first numbers of the generator, in Python's unbounded integers."""
+    """The first numbers of SplitMix64 in Python's unbounded integers."""
     numbers, mask = [], 2**64 - 1
     for i in range(1, n + 1):
         z = (seed + i * 0x9E3779B97F4A7C15) & mask
@@ -26,7 +26,7 @@ def splitmix64(seed, n):
 
 
 def mixed(seed):
-    """The last step of the generator, from any state."""
+    """The output function of SplitMix64 applied to any state."""
     return splitmix64(seed - 0x9E3779B97F4A7C15, 1)[0]
 
 

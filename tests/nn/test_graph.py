@@ -1,4 +1,4 @@
-"""Graph convolutions against means taken node by node."""
+"""Graph convolutions compared with means computed node by node."""
 
 import copy
 
@@ -13,7 +13,7 @@ from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn.graph import HGCNConv, LorentzConv
 from fedbolic.nn.tangent_linear import TangentLinear
 
-# 0 -> 1 -> 2 -> 0, 3 -> 1, a loop at 3, nothing to or from 4
+# 0 -> 1 -> 2 -> 0, 3 -> 1, a loop at 3, no edges at 4
 EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 0, 1, 3]])
 WEIGHTS = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.7], dtype=torch.float64)
 NUM_NODES = 5
@@ -50,7 +50,7 @@ def outputs(layer):
 
 
 def incoming(layer, weight=WEIGHTS):
-    """The weights of the edges to each node, as a matrix built by hand: targets are rows."""
+    """Weights of the edges into each node as a hand-built matrix; targets are rows."""
     matrix = torch.zeros(NUM_NODES, NUM_NODES, dtype=DTYPE)
     for (source, target), w in zip(EDGES.T.tolist(), weight.tolist(), strict=True):
         matrix[target, source] += w
@@ -70,7 +70,7 @@ def sparse(edges, weights, num_targets, num_sources):
 
 
 def mean(space, points, weights, own, how):
-    """The mean of the neighbours of one node, by the operations or by geoopt."""
+    """The mean of the neighbours of one node, by our centroid or by geoopt."""
     if weights.sum() == 0:
         return own
     shares = weights / weights.sum()
@@ -100,7 +100,7 @@ def test_a_node_gets_the_centroid_of_its_mapped_neighbours(normalize, add_self_l
 @pytest.mark.parametrize("add_self_loops", [True, False])
 @pytest.mark.parametrize("how", ["local", "origin"])
 def test_hgcn_takes_the_mean_in_a_tangent_space(how, add_self_loops):
-    """In geoopt's operations, whose hyperboloid takes the squared radius 1 / c."""
+    """The oracle is geoopt, whose hyperboloid takes the squared radius 1 / c."""
     c, later = 0.7, 0.4
     layer = HGCNConv(
         3, 2, add_self_loops=add_self_loops, local=how == "local", activation=torch.tanh,
@@ -123,7 +123,7 @@ def test_hgcn_takes_the_mean_in_a_tangent_space(how, add_self_loops):
 
 
 def test_a_flat_sheet_is_a_gcn_with_row_normalised_weights():
-    """As c goes to 0 the centroid goes to the weighted mean of plain vectors."""
+    """As c tends to 0, the centroid tends to the weighted mean of ordinary vectors."""
     layer = LorentzConv(3, 2, normalize=False, curvature=1e-10).double()
     v = torch.randn(NUM_NODES, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(3))
     y = layer(layer.manifold.expmap0(layer.manifold.lift(v)), EDGES, WEIGHTS)
@@ -171,7 +171,7 @@ def test_a_sparse_matrix_is_the_same_graph(name, layout):
 def test_a_bipartite_graph_has_sources_and_targets(kind):
     layer = kind(3, 2, normalize=False, add_self_loops=False).double()
     left, right = nodes(layer, 4), nodes(layer, 3, seed=9)
-    edges = torch.tensor([[0, 1, 3], [0, 0, 2]])  # nothing reaches target 1
+    edges = torch.tensor([[0, 1, 3], [0, 0, 2]])  # no edge ends at target 1
     y = layer((left, right), edges)
     assert y.shape == (3, 3)
     torch.testing.assert_close(y[1], layer.linear(right)[1])
@@ -184,7 +184,7 @@ def test_a_bipartite_graph_has_sources_and_targets(kind):
 
 @pytest.mark.parametrize("radius", [1.0, 6.0, 10.0])
 def test_float32_keeps_centroids_far_out(radius):
-    """A sum in float32 would be wrong by 4 at radius 10: its length is all rounding."""
+    """A sum in float32 would be wrong by 4 at radius 10: its Lorentz norm is pure rounding."""
     layer = LorentzConv(3, 3, normalize=False, bias=False)
     with torch.no_grad():
         layer.linear.weight.copy_(torch.eye(4)[1:])

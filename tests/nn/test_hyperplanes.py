@@ -1,4 +1,4 @@
-"""Layers made of hyperplanes against mpmath, geoopt and their definitions."""
+"""Layers made of hyperplanes, compared with mpmath, geoopt and their definitions."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def filled(layer, *, spread=1.0, seed=3):
 
 
 def exact_logit(x, z, a, c):
-    """Bdeir et al., from the floats as they are stored, in 60 digits."""
+    """The logit of Bdeir et al., computed from the stored floats in 60 digits."""
     x, z, a, c = (
         [mpmath.mpf(t) for t in x],
         [mpmath.mpf(t) for t in z],
@@ -110,7 +110,7 @@ def test_a_ball_layer_gives_the_point_at_the_distances_of_its_definition(c):
 
 
 def exact_ball_layer(x, weight, bias, c):
-    """Shimizu et al. (2021), v, w and y as they write them, in 60 digits."""
+    """v, w and y of Shimizu et al. (2021), as written there, in 60 digits."""
     c = mpmath.mpf(c)
     r = mpmath.sqrt(c)
     x = [mpmath.mpf(t) for t in x]

@@ -1,4 +1,4 @@
-"""Contract of every hyperbolic layer with a plain PyTorch project."""
+"""Contract between every hyperbolic layer and an ordinary PyTorch project."""
 
 import copy
 import io
@@ -29,12 +29,12 @@ def curvature_of(layer, case):
 
 
 def raw_of(layer, case, c):
-    """Raw parameter of a learnt curvature at ``c``."""
+    """Raw parameter of a learnable curvature with value ``c``."""
     return curvature_of(layer, case).raw_of(torch.tensor(c, dtype=torch.float64))
 
 
 def pull(layer, outputs):
-    """A number that depends on every output, and its gradients by all parameters."""
+    """Gradients, by all parameters, of a number that depends on every output."""
     weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).reshape(outputs.shape)
     if not outputs.requires_grad:
         return {}
@@ -52,9 +52,7 @@ def test_every_layer_is_listed():
     }
     assert len(convolutions) >= 2
     listed = {type(case.make()) for case in CASES.values()}
-    assert (
-        listed == (exported - {Dropout}) | convolutions
-    )  # flat dropout keeps no points on a space
+    assert listed == (exported - {Dropout}) | convolutions  # flat dropout has no manifold
 
 
 @every_layer
@@ -276,7 +274,7 @@ def test_no_nan_in_values_and_gradients_wherever_points_are(case, dtype, place):
     x = points(case.kind, 1.0, v).requires_grad_()
     y = layer(x)
     assert y.isfinite().all()
-    if case.gives is not None:  # LorentzLinear bounds no output; the operations draw it in
+    if case.gives is not None:  # LorentzLinear has no bound; the operations clamp it
         held = (y[..., 1:] ** 2).sum(-1) < HYPERBOLOID_RADIUS[dtype]
         assert case.gives(layer.manifold.c).contains(y)[held].all()
     (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)

@@ -21,7 +21,7 @@ class Tied(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A buffer that is read, one that is not kept in the state dict."""
+    """A network with one buffer in the state dict and one that is not in it."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Scaled(nn.Module):
 
 
 class Counting(nn.Module):
-    """A buffer that is replaced, not written into."""
+    """A network that replaces its buffer instead of writing into it."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ def test_a_model_equals_the_module_itself(build, training):
     model = Model(build)
     parameters, buffers = model.init(seed=5)
     module = module_with(build, parameters, buffers).train(training)
-    for step in range(3):  # statistics are carried on
+    for step in range(3):  # statistics carry over
         x = inputs(seed=step)
         outputs, buffers = model(parameters, buffers, x, training=training)
         assert torch.equal(outputs, module(x))

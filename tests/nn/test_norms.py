@@ -1,4 +1,4 @@
-"""G19: batch norm, and the other layers that put points back in order."""
+"""G19: batch norm and the other normalization layers."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def normal(*shape, seed=0):
 
 
 def batch(kind, c=1.0, *, seed=0, n=40):
-    """Points about one that is not the origin."""
+    """Points around a point other than the origin."""
     return points(kind, c, 0.6 * normal(n, 3, seed=seed) + torch.tensor([1.0, -0.5, 0.3]).double())
 
 
@@ -104,7 +104,7 @@ def test_batch_norm_of_flat_space_is_torchs():
     plain.load_state_dict({**state, "num_batches_tracked": torch.tensor(0)})  # it has no curvature
     for seed in range(3):
         x = normal(20, 3, seed=seed) + 1
-        torch.testing.assert_close(2 * layer(x), plain(2 * x))  # lengths in the ball are doubled
+        torch.testing.assert_close(2 * layer(x), plain(2 * x))  # the ball doubles lengths
     for name, value in layer.named_buffers():
         torch.testing.assert_close(value, dict(plain.named_buffers())[name])
     torch.testing.assert_close(2 * layer.eval()(x), plain.eval()(2 * x))

@@ -1,4 +1,4 @@
-"""Layers from points to points and to numbers, against their definitions; both models agree."""
+"""Layers from points to points or numbers match their definitions, and both models agree."""
 
 import math
 
@@ -34,7 +34,7 @@ def normal(*shape, seed=0):
 
 
 OF_BOTH = [name[8:] for name in CASES if name.startswith("Lorentz ") and "Residual" not in name]
-"""Layers that exist in both models and have parameters of the same meaning."""
+"""Layers that exist in both models and whose parameters mean the same."""
 
 
 @every_curvature
@@ -63,7 +63,7 @@ def test_an_activation_of_tangents_is_geoopts_exp_of_the_function_of_log(kind, c
     y = TangentActivation(kind, torch.tanh, curvature=c)(x)
     ball = geoopt.PoincareBall(c=torch.tensor(c, dtype=torch.float64))
     there = to_poincare(Lorentz(c), x) if kind is Lorentz else x
-    expected = ball.expmap0(torch.tanh(2 * ball.logmap0(there)) / 2)  # lengths there are doubled
+    expected = ball.expmap0(torch.tanh(2 * ball.logmap0(there)) / 2)  # the ball doubles lengths
     got = to_poincare(Lorentz(c), y) if kind is Lorentz else y
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
 
@@ -197,7 +197,7 @@ def test_a_busemann_function_is_right_to_five_radii_along_its_ray_and_bounded_be
 
 
 def brute_attention(layer, x, context, mask):
-    """Attention one query, head and pair at a time."""
+    """Attention computed one query, head and pair at a time."""
     c, heads, d = 1.0, layer.num_heads, layer.embed_dim // layer.num_heads
 
     def lifted(linear, p, h):

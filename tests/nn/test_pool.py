@@ -1,4 +1,4 @@
-"""Centroids of the nodes of every graph of a batch, against a loop over the graphs."""
+"""Centroids of the nodes of each graph of a batch, compared with a loop over the graphs."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def nodes(kind, c, n, dtype=torch.float64):
 
 
 def alone(pool, x, weights, batch, size):
-    """One call for every graph."""
+    """Centroids from one call per graph."""
     space, rows = pool.manifold, []
     for graph in range(size):
         own = batch == graph
@@ -34,9 +34,9 @@ def alone(pool, x, weights, batch, size):
     ("batch", "size"),
     [
         ([0, 0, 0, 1, 1, 2], None),
-        ([2, 0, 1, 0, 2, 2], None),  # in no order
-        ([0, 0, 3, 3, 3, 1], None),  # graph 2 has no node
-        ([0, 1, 1, 1, 1, 1], 5),  # nor have the last ones
+        ([2, 0, 1, 0, 2, 2], None),  # unsorted
+        ([0, 0, 3, 3, 3, 1], None),  # graph 2 has no nodes
+        ([0, 1, 1, 1, 1, 1], 5),  # the last graphs have none either
         ([0, 0, 0, 0, 0, 0], 1),
     ],
 )

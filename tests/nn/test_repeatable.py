@@ -1,4 +1,4 @@
-"""Torch's dropouts and those that stand in for them: the same law of chance, other coins."""
+"""Replacements for torch's dropouts: the same distribution, other random bits."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ CASES = {
 
 
 def channels(x, kind, shape):
-    """Outputs of ones with an axis of what is dropped together."""
+    """Outputs for inputs of ones, with one axis for the values that are dropped together."""
     if kind in (nn.Dropout, nn.AlphaDropout):
         return x.reshape(-1, 1)
     return x.reshape(600, -1)
@@ -42,7 +42,7 @@ def test_a_dropout_is_torch_s_but_for_the_coins(kind, shape, p):
     found = channels(ours(x), kind, shape)
     values = expected.unique()
     torch.testing.assert_close(found.unique(), values, rtol=1e-6, atol=1e-12)
-    assert torch.equal(found, found[:, :1].expand_as(found))  # together or not at all
+    assert torch.equal(found, found[:, :1].expand_as(found))  # dropped together or not at all
     away = values[0] if kind is not nn.AlphaDropout else values.min()
     share = (found[:, 0] - away).abs().lt(1e-6).double().mean()
     assert share == pytest.approx(p, abs=5 * (p * (1 - p) / len(found)) ** 0.5)
@@ -57,10 +57,10 @@ def test_alpha_dropout_keeps_mean_and_variance():
 
 
 class Twice(nn.Module):
-    """One dropout in two places, one that is off, one that tosses no coin, and one of its own."""
+    """One dropout used twice, a disabled one, a deterministic one, and one of a subclass."""
 
     class Mine(nn.Dropout):
-        """A subclass may do something else."""
+        """A subclass may behave differently, so it is not replaced."""
 
     def __init__(self):
         super().__init__()

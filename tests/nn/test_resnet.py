@@ -35,7 +35,7 @@ def small(norm, stem="cifar", *, blocks=(1, 1), width=4, dim=5):
 
 
 def shaken(recipe, meta=CIFAR):
-    """A model in float64 with values, and scales and shifts that are not 1 and 0."""
+    """A float64 model and its values, with norm scales and shifts that differ from 1 and 0."""
     model = Model(lambda: recipe.build(meta).double())
     parameters, buffers = model.init(seed=1)
     for i, (name, value) in enumerate(parameters.items()):
@@ -122,7 +122,7 @@ def test_impossible_numbers_are_refused(changes, message):
 
 
 def normalised(x, norm, weight, bias):
-    """A norm of freshly made statistics, from its definition."""
+    """Normalisation by the statistics of the batch, from its definition."""
     n, c, h, w = x.shape
     if norm == "group":
         groups = c // 16 if c % 16 == 0 else 1
@@ -258,7 +258,7 @@ def test_many_networks_at_once_are_each_of_them(norm, stem):
 
 
 def photographs(sizes):
-    """Clients with tiny images and no pattern in them."""
+    """Clients with tiny images without any pattern."""
 
     def examples(n, seed):
         y = torch.randint(3, (n,), generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""A state dict tells its curvature: it is loaded where its parameters mean the same points."""
+"""State dicts record the curvature, and loading checks that parameters mean the same points."""
 
 import copy
 import math
@@ -55,7 +55,7 @@ def test_bounds_of_a_learnt_curvature_are_part_of_it():
     one, two = Curvature(0.5, bounds=(0.1, 2.0)), Curvature(0.5)
     with pytest.raises(ValueError, match=r"\(0\.1, 2\.0\).*\(0\.0, inf\)"):
         two.load_state_dict(one.state_dict())
-    assert two.c.item() != Curvature(0.5, bounds=(0.1, 2.0)).raw  # the raw number is no curvature
+    assert two.c.item() != Curvature(0.5, bounds=(0.1, 2.0)).raw  # raw is not c
     Curvature(1.0, bounds=(0.1, 2.0)).load_state_dict(one.state_dict())
 
 
@@ -70,7 +70,7 @@ def test_both_curvatures_of_a_change_count():
 
 
 def test_a_dict_that_says_nothing_is_taken_at_its_word():
-    """As one made by hand, or by a tool that knows of parameters alone; other keys stay strict."""
+    """Such dicts are made by hand or by tools that know parameters only; other keys stay strict."""
     layer = LorentzMLR(3, 2, curvature=2.0)
     named = {name: value.detach() for name, value in layer.named_parameters()}
     assert not any(layer.load_state_dict(named))
@@ -80,7 +80,7 @@ def test_a_dict_that_says_nothing_is_taken_at_its_word():
 
 @pytest.mark.parametrize("curvature", [0.3, 1e-4, 7.1])
 def test_a_mean_of_state_dicts_is_one(curvature):
-    """As every tool takes it that reads ``state_dict().values()`` as tensors."""
+    """Tools that read ``state_dict().values()`` as tensors compute such means."""
     dicts = [network(curvature).state_dict() for _ in range(3)]
     assert all(isinstance(value, torch.Tensor) for value in dicts[0].values())
     mean = {n: torch.stack([d[n].cpu().float() for d in dicts]).mean(0) for n in dicts[0]}
@@ -95,7 +95,7 @@ def test_a_federation_neither_sends_nor_averages_it(case):
         layer = case.make(curvature)
         parameters, buffers = Model(lambda layer=layer: copy.deepcopy(layer)).init(seed=0)
         sent = parameters.keys() | buffers.keys()
-        assert sent <= layer.state_dict().keys() - extra(layer)  # a shared curvature once
+        assert sent <= layer.state_dict().keys() - extra(layer)  # a shared curvature is sent once
         assert not extra(layer) & dict(layer.named_buffers()).keys()
 
 

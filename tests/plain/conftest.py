@@ -28,14 +28,14 @@ data:
 
 @pytest.fixture(autouse=True)
 def _no_data_folder(monkeypatch, tmp_path):
-    """No test finds the files of the one who runs it."""
+    """Hide the data and cache folders of the user who runs the tests."""
     monkeypatch.delenv("FEDBOLIC_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def config(tmp_path) -> Path:
-    """A configuration that trains in a blink."""
+    """A configuration that trains in an instant."""
     file = tmp_path / "tiny.yaml"
     file.write_text(TINY)
     return file
@@ -43,13 +43,13 @@ def config(tmp_path) -> Path:
 
 @pytest.fixture
 def runs(tmp_path) -> Path:
-    """Folder of runs, not yet made."""
+    """Folder of runs, not yet created."""
     return tmp_path / "runs"
 
 
 @pytest.fixture
 def fedbolic(capsys):
-    """Calls the command line in this process: its exit code, standard output and error."""
+    """Call the command line in this process: exit code, standard output and standard error."""
 
     def call(*words):
         capsys.readouterr()
@@ -64,7 +64,7 @@ def fedbolic(capsys):
 
 @pytest.fixture
 def process():
-    """Starts the command line in a process of its own, as a user would, with this code."""
+    """Start the command line with this code in a separate process, as a user would."""
 
     def start(*words, cwd=ROOT, path=(), first=False):
         folders = (*path, ROOT) if first else (ROOT, *path)
@@ -82,12 +82,12 @@ def process():
 
 
 def hear_interrupts():
-    """Undo what a shell does to its background jobs, which pytest may be: they ignore Ctrl-C."""
+    """Restore Ctrl-C: background jobs of a shell, possibly pytest itself, ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def refused(answer, *, names):
-    """True if an answer is one line on standard error that names all of ``names``."""
+    """Assert exit code 2 and a single line on standard error that contains all of ``names``."""
     code, out, err = answer
     assert code == 2, answer
     assert out == ""

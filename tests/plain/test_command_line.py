@@ -1,4 +1,4 @@
-"""The command line: what a run leaves, how it goes on, and how it stops."""
+"""The command line: files of a run, resuming and stopping."""
 
 import json
 import sys
@@ -145,7 +145,7 @@ class PowerError(RuntimeError):
 
 
 def failing_from(round):
-    """An engine's run whose clients all fail from a round on."""
+    """An engine's ``run`` in which all clients fail from a given round on."""
     plain = Sequential.run
 
     def work(self, method, messages, clients, client_states, rng):
@@ -173,7 +173,7 @@ def test_a_run_without_a_usable_update_stops_with_one_line_and_its_last_good_sta
     ) == 1
     folder = runs / "tiny" / "seed0"
     assert torch.load(folder / "state.pt", weights_only=True)["round"] == 2
-    # what stopped it is mended: it goes on as if nothing had happened
+    # once the cause is removed, the run continues as if nothing had happened
     assert fedbolic("resume", folder)[0] == 0
     assert tensors(folder) == tensors(runs / "whole" / "seed0")
 
@@ -270,7 +270,7 @@ def test_one_stopped_row_does_not_stop_a_sweep(fedbolic, config, runs):
     sweep = config.with_name("sweep.yaml")
     sweep.write_text("base: tiny.yaml\nrows: {bad: {method.lr: 1e39}, good: null}")
     code, _, err = fedbolic("sweep", "--config", sweep, "--runs", runs, "--method.rounds=9")
-    assert code == 2  # an option of run is none of sweep's
+    assert code == 2  # sweep does not have the options of run
     code, _, err = fedbolic("sweep", "--config", sweep, "--runs", runs)
     assert code == 1
     assert str(runs / "sweep" / "bad" / "seed0") in err.splitlines()[-1]
@@ -292,16 +292,16 @@ def test_an_interrupt_says_how_to_go_on(fedbolic, config, runs, monkeypatch):
     code, out, err = fedbolic("run", "--config", config, "--runs", runs)
     assert (code, out) == (130, "")
     folder = runs / "tiny" / "seed0"
-    assert err == f"fedbolic: interrupted; `fedbolic resume {folder}` goes on where it was\n"
+    assert err == f"fedbolic: interrupted; continue with `fedbolic resume {folder}`\n"
     code, _, err = fedbolic("resume", folder)
     assert code == 130
-    assert err == f"fedbolic: interrupted; `fedbolic resume {folder}` goes on where it was\n"
+    assert err == f"fedbolic: interrupted; continue with `fedbolic resume {folder}`\n"
     sweep = config.with_name("sweep.yaml")
     sweep.write_text("base: tiny.yaml\nrows: {a: null, b: null}")
     words = ["sweep", "--config", str(sweep), "--runs", str(runs)]
     code, _, err = fedbolic(*words, "--overwrite")
     assert code == 130
-    assert err == f"fedbolic: interrupted; `fedbolic {' '.join(words)}` goes on where it was\n"
+    assert err == f"fedbolic: interrupted; continue with `fedbolic {' '.join(words)}`\n"
     assert not (runs / "sweep" / "b" / "seed0").exists()
 
 
@@ -312,9 +312,9 @@ def test_an_interrupt_before_anything_began_says_so(fedbolic, config, runs, monk
     fedbolic("run", "--config", config, "--runs", runs, "--method.rounds=1")
     monkeypatch.setattr("fedbolic.data.Partitioned.load", interrupt)
     words = ("run", "--config", config, "--runs", runs)
-    for more in (["--name=new"], ["--overwrite"]):  # the old run is none to go on with
+    for more in (["--name=new"], ["--overwrite"]):  # neither goes on with the old run
         code, _, err = fedbolic(*words, *more)
-        assert (code, err) == (130, "fedbolic: interrupted; nothing had begun\n")
+        assert (code, err) == (130, "fedbolic: interrupted; the run had not started\n")
 
 
 INTERRUPTED = """
@@ -353,7 +353,7 @@ class Own(IID):
 def test_classes_of_the_folder_one_stands_in_are_found_after_all_others(
     fedbolic, config, tmp_path, monkeypatch
 ):
-    """As the installed command has it: Python puts that folder on the path for ``-m`` alone."""
+    """The installed command lacks this folder on the path: Python adds it for ``-m`` only."""
     here = tmp_path / "here"
     here.mkdir()
     (here / "mine_alone.py").write_text(OWN)

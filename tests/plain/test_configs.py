@@ -1,4 +1,4 @@
-"""Every configuration in the repository is one, and begins with what it is."""
+"""Every configuration in the repository is valid and begins with a description."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_a_configuration_begins_with_what_it_is_and_can_be_built(name, tmp_path,
     if "\nsets:" in text:
         build(choose if file.stem == "channels" else compare, ["--config", str(file)])
         return
-    monkeypatch.chdir(file.parent)  # where a sweep's base and published numbers are named from
+    monkeypatch.chdir(file.parent)  # paths of a sweep's base and published numbers start here
     if "\nrows:" not in text:
         build(run, ["--config", str(file)])
         return

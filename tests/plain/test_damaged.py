@@ -1,4 +1,4 @@
-"""Files that are damaged, foreign or odd: one line says so, and nothing is trained on them."""
+"""Damaged, foreign or unusual files: each is refused in one line, and nothing is trained on it."""
 
 import errno
 import itertools
@@ -21,7 +21,7 @@ from tests.plain.conftest import TINY, refused
 FILES = ("config.yaml", "environment.json", "engine.json", "metrics.csv", "times.csv")
 
 PREFIXES = {"half": lambda text: text[: len(text) // 2], "two bytes short": lambda text: text[:-2]}
-"""The part of a file that a crash or a full disk leaves."""
+"""Prefixes of a file that a crash or a full disk leaves behind."""
 
 DAMAGES = PREFIXES | {
     "empty": lambda text: b"",
@@ -40,18 +40,18 @@ DAMAGES = PREFIXES | {
 
 
 class CutError(BaseException):
-    """Nothing that the code catches, as a kill."""
+    """An exception that the code does not catch, like a kill."""
 
 
 class Cut:
-    """Ends a run after its first round."""
+    """A callback that stops a run after its first round."""
 
     def on_round_end(self, round, rounds, rows):
         raise CutError
 
 
 def settle_at_once(self, *_):
-    """The choice of Auto, without measuring."""
+    """Replacement for ``Auto``'s choice of an engine that measures nothing."""
     return replace(self, engine=Sequential()), {"Sequential()": 0.1}
 
 
@@ -72,7 +72,7 @@ def stopped(tmp_path_factory):
 
 @pytest.fixture
 def folder(stopped, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "_installed", lambda: False)  # a plot takes longer than all else
+    monkeypatch.setattr(plots, "_installed", lambda: False)  # plotting takes long
     return shutil.copytree(stopped, tmp_path / "runs" / "a" / "seed0")
 
 
@@ -88,7 +88,7 @@ def damage(file, how):
 @pytest.mark.parametrize(
     ("name", "how"),
     [pair for pair in itertools.product(FILES, DAMAGES) if pair != ("engine.json", "gone")],
-)  # without that file an engine is chosen anew
+)  # without that file, an engine is chosen again
 def test_a_damaged_file_of_a_run_is_named_in_one_line(name, how, folder, fedbolic):
     damage(folder / name, how)
     before = {file.name for file in folder.iterdir()}
@@ -96,8 +96,8 @@ def test_a_damaged_file_of_a_run_is_named_in_one_line(name, how, folder, fedboli
     assert refused(answer, names=[str(folder)])
     assert {file.name for file in folder.iterdir()} == before
     code, out, err = fedbolic("report", folder)
-    reads = name == "metrics.csv" and how not in PREFIXES  # whole lines may be read
-    if reads or (name, how) == ("config.yaml", "gone"):  # by it runs are found
+    reads = name == "metrics.csv" and how not in PREFIXES  # a prefix may hold complete lines
+    if reads or (name, how) == ("config.yaml", "gone"):  # reports find runs by it
         assert refused((code, out, err), names=[str(folder)])
     else:
         assert (code, err) == (0, "")
@@ -105,7 +105,7 @@ def test_a_damaged_file_of_a_run_is_named_in_one_line(name, how, folder, fedboli
 
 
 def test_an_undamaged_copy_goes_on(folder, fedbolic):
-    """So it is the damage that is refused above."""
+    """Resuming an undamaged copy works, so the tests above refuse the damage itself."""
     assert fedbolic("resume", folder)[0] == 0
     assert torch.load(folder / "state.pt", weights_only=True)["round"] == 2
 
@@ -219,7 +219,7 @@ def test_a_damaged_place_costs_only_the_order(number, folder, fedbolic):
     assert fedbolic("report", folder.parents[1])[0] == 0
 
 
-@pytest.mark.parametrize("room", [200, 2000])  # in bytes: for part of the metrics, of the state
+@pytest.mark.parametrize("room", [200, 2000])  # bytes: part of the metrics, of the state
 def test_a_run_on_a_full_disk_stops_and_goes_on_when_there_is_room(
     room, fedbolic, config, runs, monkeypatch
 ):
@@ -263,7 +263,7 @@ def test_a_run_that_cannot_be_made_leaves_nothing_and_keeps_the_old_one(
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.write_text", full)
         answer = fedbolic(*words, "--overwrite")
-    assert refused(answer, names=[f"{folder} cannot be made", "No space left"])
+    assert refused(answer, names=[f"{folder} cannot be created", "No space left"])
     assert {file: file.read_bytes() for file in runs.rglob("*") if file.is_file()} == before
 
 
@@ -279,8 +279,8 @@ def test_figures_that_find_no_room_are_a_warning_of_one_line(
 
 
 def test_a_report_that_cannot_be_kept_is_printed_all_the_same(folder, fedbolic):
-    (folder / "report.md").mkdir()  # as root may write where others may only read
+    (folder / "report.md").mkdir()  # a folder in its place, since root may write to read-only files
     code, out, err = fedbolic("report", folder)
     assert (code, out.splitlines()[0][0]) == (1, "|")
-    assert err.startswith(f"fedbolic: stopped: the report cannot be kept in {folder}: ")
+    assert err.startswith(f"fedbolic: stopped: the report cannot be saved in {folder}: ")
     assert err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The command flower, as far as it goes without Flower."""
+"""The command flower, as far as it works without Flower."""
 
 import json
 import shutil
@@ -63,7 +63,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(word, fault, fedbolic,
 def test_a_secure_sum_without_a_threshold_is_not_deployed(
     words, fedbolic, config, runs, tmp_path, monkeypatch
 ):
-    """Its default follows from a number of clients, and nodes must not take that from a server."""
+    """The default depends on the number of clients, which nodes must not take from a server."""
     monkeypatch.chdir(tmp_path)
     method = "fedbolic.federated.secure.SecureSum"
     inner = "fedbolic.methods.FedAvg"
@@ -113,7 +113,7 @@ def test_no_process_outlives_its_federation(stubborn, monkeypatch, tmp_path):
         told = tmp_path / "pids"
         life = tmp_path / "life"
         life.write_text(f"{stubborn}echo $$ >> {told}\nsleep 99\n")
-        # one that is started, and one in a session of its own whose parent has ended
+        # one process started directly, and one in its own session whose parent has ended
         federation._launch("one", ["bash", "-c", f"(setsid bash {life} &); exec bash {life}"])
         end = time.monotonic() + 600
         while not told.exists() or len(told.read_text().split()) < 2:

@@ -1,4 +1,4 @@
-"""The dropout layer in one graph."""
+"""The dropout layer compiles to one graph."""
 
 import torch
 

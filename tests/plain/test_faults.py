@@ -1,4 +1,4 @@
-"""Whatever a client returns costs that client its place in the exchange, and nobody else."""
+"""An invalid update costs its client the place in the exchange and affects no other client."""
 
 import collections
 import dataclasses
@@ -27,11 +27,11 @@ for _ in range(40):
 
 
 class Own:
-    """Something that nobody else has."""
+    """An object of a class that is defined here only."""
 
 
 class Unspeakable(Own):
-    """Something that cannot even be shown."""
+    """An object whose ``repr`` fails."""
 
     def __repr__(self):
         raise RuntimeError
@@ -39,7 +39,7 @@ class Unspeakable(Own):
 
 @dataclasses.dataclass(frozen=True)
 class Returning(Averaged):
-    """Client 2 returns something else than an update and its memory, from the second turn on."""
+    """Client 2 returns something invalid from its second turn on."""
 
     returned: str = ""
 
@@ -132,7 +132,7 @@ anything = st.recursive(leaves, lambda inner: st.dictionaries(names, inner, max_
 @settings(max_examples=200)
 @given(st.dictionaries(names, anything, max_size=3))
 def test_a_memory_without_fault_can_be_loaded_again(client_state):
-    """By torch's reader that runs no code: with a fault it could end a run when it is resumed."""
+    """torch's loader of weights must accept it: a fault would end the run when it is resumed."""
     file = io.BytesIO()
     if tree.find_tree_fault(client_state) is None:
         torch.save(client_state, file)

@@ -1,4 +1,4 @@
-"""Figures at the door: what cannot be drawn is refused where it is made."""
+"""Invalid figures are refused when they are created."""
 
 import io
 import math
@@ -43,5 +43,5 @@ def test_an_embedding_is_finite_and_labelled():
 
 
 def test_what_is_no_figure_is_not_written():
-    with pytest.raises(TypeError, match="must be a Disc or an Embedding, got dict"):
+    with pytest.raises(TypeError, match="must be a DiscFigure or an EmbeddingFigure, got dict"):
         write_figure({"points": INSIDE}, io.BytesIO())

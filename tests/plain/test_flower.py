@@ -1,4 +1,4 @@
-"""Real federations of processes on this machine: run these with --flower, a few minutes each."""
+"""Real federations of processes on this machine: with --flower, a few minutes each."""
 
 import contextlib
 import csv
@@ -71,14 +71,14 @@ FEDHULL = {
     },
 }
 OURS = {"FEDBOLIC_TEST": str(os.getpid())}
-"""By what the processes of these tests are known: there may be other federations here."""
+"""Environment variable that marks the processes of these tests among other federations."""
 
 METHODS = {"fedavg": FEDAVG, "flatland": FLATLAND, "flynn": FLYNN, "fedhull": FEDHULL}
-"""A method of each kind: gradients, personal memory, exact counts, several exchanges."""
+"""One method of each kind: gradients, personal client state, exact counts, several exchanges."""
 
 
 def configuration(name, folder):
-    """A file of the method's settings, scored at the end only: each question costs a process."""
+    """A file of the method's settings with scores at the end only: each request costs a process."""
     settings = {"name": name, "precision": "64-true", "device": "cpu", **METHODS[name]}
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump({**settings, "evaluation": {"every": 3}}))
@@ -91,7 +91,7 @@ def sequential(file, folder):
 
 
 def federation(*words):
-    """The command line in a process of its own."""
+    """Start the command line in a separate process."""
     words = [sys.executable, "-m", "fedbolic", *map(str, words)]
     return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, **OURS})
 
@@ -104,7 +104,7 @@ def ended(process):
 
 
 def members():
-    """The processes of our federations, by id, with their command."""
+    """Processes of these tests' federations: command by id."""
     found, own = {}, "=".join(*OURS.items()).encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def server_state(path):
 
 
 def assert_same_run(path, plain):
-    """State, what was measured, and what every client keeps are those of Sequential."""
+    """Assert that state, metrics and client states are those of Sequential."""
     far, near = RunFolder(path).load(), RunFolder(plain).load()
     assert far["round"] == near["round"] > 0
     assert_near(far["server_state"], near["server_state"], 1e-10)
@@ -134,7 +134,7 @@ def assert_same_run(path, plain):
     assert values == pytest.approx(wanted, abs=1e-10)
     assert far["client_states"].keys() >= near["client_states"].keys()
     for client_id, named in far["client_states"].items():
-        assert named.keys() == {"name"}  # the memory itself is at the node
+        assert named.keys() == {"name"}  # the client state itself stays on the node
         store = ClientStateStore(path / "nodes" / str(client_id) / "client_state.pt")
         assert_near(
             store.client_state(named["name"]), near["client_states"].get(client_id, {}), 1e-10
@@ -200,7 +200,7 @@ def test_a_run_that_needs_all_stops_at_a_killed_supernode_and_resume_finishes_it
     kill_node(1, path)
     code, said = ended(process)
     assert code == 1
-    assert "stopped: 2 of 3 clients answered, and 3 must: {1:" in " ".join(said.split())
+    assert "stopped: 2 of 3 clients replied, fewer than least=3: {1:" in " ".join(said.split())
     assert server_state(path)["round"] == 1
     code, said = ended(federation("resume", path))
     assert code == 0, said

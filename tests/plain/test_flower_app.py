@@ -1,4 +1,4 @@
-"""The Flower app with a grid in this process: all of it but Flower's own processes."""
+"""The Flower app with a grid in this process: everything except Flower's own processes."""
 
 import contextlib
 import json
@@ -17,9 +17,9 @@ app = pytest.importorskip("fedbolic.remote.app")
 
 
 class Here(serverapp.Grid):
-    """Nodes that answer as soon as they are asked, unless they are gone.
+    """Nodes that reply at once until they have left.
 
-    ``lives`` says by node how many times it trains before it is.
+    ``lives`` holds the number of training requests that a node serves before it leaves.
     """
 
     def __init__(self, configs, settings, lives):
@@ -29,7 +29,7 @@ class Here(serverapp.Grid):
                 run_id=1,
                 node_id=10 + i,
                 node_config=config,
-                server_state=flwr.RecordDict(),
+                state=flwr.RecordDict(),
                 run_config=settings,
             )
             for i, config in enumerate(configs)
@@ -69,7 +69,7 @@ class Here(serverapp.Grid):
 
 @pytest.fixture(autouse=True)
 def _identity(monkeypatch):
-    """Messages are made by a task of a run; there is none without Flower's processes."""
+    """Set the task and run of messages, which Flower's processes would set."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(identity, name, 1)
 
@@ -98,9 +98,9 @@ def serve(settings, folder, *, configs=THREE, gone=(), lives=(), **limits):
     grid = Here(configs, of_app, dict(lives))
     grid.gone = set(gone)
     context = flwr.Context(
-        run_id=1, node_id=1, node_config={}, server_state=flwr.RecordDict(), run_config=of_app
+        run_id=1, node_id=1, node_config={}, state=flwr.RecordDict(), run_config=of_app
     )
-    with contextlib.suppress(Exception):  # the outcome tells which
+    with contextlib.suppress(Exception):  # the outcome says which
         app.server(grid, context)
     return json.loads((folder / "outcome.json").read_text())
 
@@ -132,7 +132,7 @@ def test_the_app_does_what_sequential_does(settings, runs, tmp_path):
 def test_an_app_that_is_run_again_goes_on(settings, runs, tmp_path):
     said = serve(settings, tmp_path, lives={12: 1}, least=3)
     assert said["code"] == 1
-    assert said["error"] == "2 of 3 clients answered, and 3 must: {2: 'its node is gone'}"
+    assert said["error"] == "2 of 3 clients replied, fewer than least=3: {2: 'its node is gone'}"
     far = runs / "far" / "seed0"
     assert torch.load(far / "state.pt", weights_only=True)["round"] == 1
     assert serve(settings, tmp_path, least=3)["code"] == 0
@@ -148,7 +148,7 @@ def test_without_a_client_a_run_goes_on_if_it_may(settings, runs, tmp_path):
 
 def test_a_missing_node_is_named_and_nothing_is_written(settings, runs, tmp_path):
     said = serve(settings, tmp_path, gone={11}, timeout=0.01)
-    assert said == {"code": 1, "error": "2 of 3 clients came within 0.01 seconds: [0, 2]"}
+    assert said == {"code": 1, "error": "2 of 3 clients joined within 0.01 seconds: [0, 2]"}
     assert not runs.exists()
 
 
@@ -176,12 +176,12 @@ def test_a_node_takes_the_number_of_clients_from_its_own_configuration(settings,
     assert serve(settings, tmp_path, configs=configs, least=2)["code"] == 0
     names, values = rows(runs / "far" / "seed0")
     failed = [v for n, v in zip(names, values, strict=True) if n.endswith(",clients/failed")]
-    assert failed == [1, 1]  # to client 0 the server speaks of another federation
+    assert failed == [1, 1]  # the server claims another federation to client 0
 
 
 def test_what_is_no_letter_is_refused():
     records = flwr.RecordDict({"text": flwr.ConfigRecord({"text": "{}"})})
-    with pytest.raises(ValueError, match="a message has other records than a tree has"):
+    with pytest.raises(ValueError, match="a message must have one text and its tensors as records"):
         app.from_records(records)
 
 

@@ -1,4 +1,4 @@
-"""The contract that every estimator of scikit-learn keeps; it gives values of wrong types, too."""
+"""scikit-learn's contract for estimators, which includes arguments of wrong types."""
 
 import numpy as np
 import pytest

@@ -20,7 +20,7 @@ def test_the_help_of_a_class_is_its_docstring(fedbolic):
 
 
 def flat(settings, prefix=""):
-    """The flags of a printed configuration."""
+    """Flags of a printed configuration."""
     for name, value in settings.items():
         inner = (
             value.get("init_args", {} if "class_path" in value else value)
@@ -50,7 +50,7 @@ def test_help_is_that_of_the_class_named_by_a_flag(fedbolic):
         assert code == 0
         assert out.startswith("usage: fedbolic")
         assert "--method.personal_proximal PERSONAL_PROXIMAL" in out
-        assert "--data.partition.alpha ALPHA" in out  # of the default
+        assert "--data.partition.alpha ALPHA" in out  # an option of the default partition
         assert "--evaluation.fine_tuning.epochs EPOCHS" in out
     assert "--method.personal_proximal" not in fedbolic("run", "--help")[1]
     assert "--deployment.timeout" in fedbolic("flower", "--help")[1]

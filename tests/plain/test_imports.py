@@ -1,4 +1,4 @@
-"""Modules loaded by an import of this package, seen in fresh processes."""
+"""Modules loaded by importing this package, in fresh processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs of a sweep at the same time: those one after another, byte for byte; seen and stopped."""
+"""Parallel runs of a sweep equal sequential ones byte for byte; their bars, and interruption."""
 
 import fcntl
 import os
@@ -38,7 +38,7 @@ def test_two_jobs_give_what_one_gives(config, runs):
 
 
 class Screen:
-    """A terminal of 80 columns: the lines it shows after the bytes that a program wrote."""
+    """A terminal of 80 columns: the lines it shows for the bytes that a program has written."""
 
     PIECE = re.compile(r"\x1b\[([0-9;?]*)([a-zA-Z])|([\r\n])|([^\x1b\r\n])")
 
@@ -73,7 +73,7 @@ class Screen:
         self.column += 1
 
     def watch(self, terminal, until):
-        """Show what comes until ``until()`` holds or the program ends."""
+        """Show output until ``until()`` holds or the program ends."""
         end = time.monotonic() + 120
         while not until():
             assert time.monotonic() < end, self.text
@@ -85,7 +85,7 @@ class Screen:
 
 
 def start_in_terminal(*words):
-    """The command line as in a terminal of 80 x 24 that is its own; the process and our side."""
+    """Start the command line in a terminal of 80 x 24; return the process and our side."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
 
@@ -110,7 +110,7 @@ def start_in_terminal(*words):
 
 
 def session(leader):
-    """The processes of a session."""
+    """Ids of the processes of a session."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -124,7 +124,7 @@ def session(leader):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_ctrl_c_stops_all_of_a_sweep_and_says_how_to_go_on(config, runs, fedbolic, monkeypatch):
-    """A person at a terminal: both bars are seen with their time left; then all is over."""
+    """Both bars show the time left; Ctrl-C in the terminal then ends every process."""
     table = config.with_name("my table.yaml")
     table.write_text(
         "base: tiny.yaml\ncommon: {method.rounds: 100000}\n"
@@ -148,9 +148,9 @@ def test_ctrl_c_stops_all_of_a_sweep_and_says_how_to_go_on(config, runs, fedboli
     os.close(terminal)
     assert process.wait(timeout=60) == 130
     assert "Traceback" not in screen.text
-    said = re.search(r"fedbolic: interrupted; `(.*)` goes on where it was", screen.text)
+    said = re.search(r"fedbolic: interrupted; continue with `(.*)`", screen.text)
     assert shlex.split(said[1]) == ["fedbolic", *map(str, words)]
-    for _ in range(600):  # the tracker of shared resources ends when it sees that all others have
+    for _ in range(600):  # the tracker of shared resources outlives all other processes
         if not session(leader):
             break
         time.sleep(0.1)
@@ -163,11 +163,11 @@ def test_ctrl_c_stops_all_of_a_sweep_and_says_how_to_go_on(config, runs, fedboli
     assert fedbolic(*shlex.split(said[1])[1:])[0] == 0
     assert [path.parent.name for _, path in began] == ["one", "two", "three"]
     assert {path: path.read_bytes() for path in folder.rglob("state.pt")} == states
-    assert not list(folder.rglob(module.OUTDATED))  # no run would begin at its beginning
+    assert not list(folder.rglob(module.OUTDATED))  # no run would start over
 
 
 def work(what, *, callbacks):
-    """The work of the processes of these tests."""
+    """Task of the worker processes in these tests."""
     if what == "die":
         os.kill(os.getpid(), 9)
     if what == "raise":

@@ -1,4 +1,4 @@
-"""G13: every layer is one graph for torch.compile, and the compiled layer is the eager one."""
+"""G13: every layer compiles to one graph, and the compiled layer equals the eager one."""
 
 import copy
 
@@ -10,7 +10,7 @@ from fedbolic.nn import PoincareLinear
 from tests.nn.cases import CASES
 
 LONG = ("without", "in training", "Lorentz HyperbolicBatchNorm", "Poincare ", "HGCN", "Tangent")
-"""What takes seconds to trace, or is the same layer as another."""
+"""Words in the names of layers that take seconds to trace or resemble another layer."""
 
 SHORT = [
     pytest.param(case, id=name, marks=[pytest.mark.slow] * any(word in name for word in LONG))

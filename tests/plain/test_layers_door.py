@@ -1,4 +1,4 @@
-"""Inputs that hyperbolic layers refuse, with messages that say what came and what to do."""
+"""Inputs refused by hyperbolic layers, with messages that name the input and the remedy."""
 
 import pytest
 import torch

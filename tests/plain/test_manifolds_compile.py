@@ -1,4 +1,4 @@
-"""Every operation is one graph for torch.compile, and the compiled operation equals the eager."""
+"""Every operation compiles to one graph, and the compiled operation equals the eager one."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from fedbolic.manifolds import Lorentz, Poincare
 from tests.manifolds.cases import ALL, IDS, arguments, call, points
 
 CASES = [
-    # a mean unrolls eight Newton steps: a minute to trace
+    # a mean unrolls eight Newton steps and takes a minute to trace
     pytest.param(*case, id=name, marks=[pytest.mark.slow] if case[1] == "frechet_mean" else [])
     for case, name in zip(ALL, IDS, strict=True)
 ]
@@ -18,7 +18,7 @@ def test_g13_every_verb_compiles_without_a_graph_break(kind, name):
     torch._dynamo.reset()
     c = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     given = [t.requires_grad_() for t in arguments(kind, name, 0.7)]
-    # traced, auto takes the mode that does not look at the data
+    # when traced, "auto" takes the mode that does not depend on the data
     eager_name = "cdist broadcast" if name == "cdist" else name
     eager = call(kind, eager_name, c, *given)
     compiled = torch.compile(

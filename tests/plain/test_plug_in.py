@@ -1,4 +1,4 @@
-"""The examples of the layers' page run as they stand, and what they train is better than chance."""
+"""The examples of the layers' page run unchanged, and the models they train beat chance."""
 
 import pickle
 import shutil
@@ -16,7 +16,7 @@ NUM_NODES, NUM_TRAIN, NUM_TEST, NUM_CLASSES = 700, 30, 100, 3
 
 
 def example(word):
-    """The one example with a word."""
+    """The only example that contains a word."""
     (code,) = [code for code in EXAMPLES if word in code]
     return code
 
@@ -28,9 +28,9 @@ def run(code):
 
 
 def planetoid(folder):
-    """A graph of three groups in the files of Planetoid: most edges stay within a group.
+    """A graph of three groups in Planetoid's files: most edges stay within a group.
 
-    A node has three words, of which each is from its group's ten with probability 0.6.
+    A node has three words, each from the ten of its group with probability 0.6.
     """
     rng = np.random.default_rng(0)
     label = np.arange(NUM_NODES) % NUM_CLASSES

@@ -14,7 +14,7 @@ PAGES = ("README.md", "CONTRIBUTING.md")
 
 
 def blocks(text, *languages):
-    """The fenced blocks of a page in one of the languages, with the line on which each begins."""
+    """Fenced blocks of a page in one of the languages, each with its first line's number."""
     return [
         (text.count("\n", 0, match.start(2)) + 1, match[2])
         for match in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```", text, re.M | re.S)
@@ -23,7 +23,7 @@ def blocks(text, *languages):
 
 
 def commands(block):
-    """The words of every ``fedbolic`` command of a shell block, up to a pipe or its like."""
+    """Words of every ``fedbolic`` command of a shell block, up to a pipe or another operator."""
     lines = re.sub(r"\\\n\s*", " ", block).splitlines()
     found = []
     for line in lines:

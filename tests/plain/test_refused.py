@@ -1,4 +1,4 @@
-"""The command line at the door: one clear line for what is wrong, and nothing written."""
+"""Invalid command lines: one clear line says what is wrong, and no file is written."""
 
 import gzip
 import hashlib
@@ -43,15 +43,15 @@ DOORS = {
         ["ConvNet needs images", "use MLP"],
     ),
     "unknown logger": (["--loggers=[nowhere.Logger]"], ["nowhere.Logger", "No module"]),
-    "a logger without module": (["--loggers=[Logger]"], ["Logger", "cannot be made"]),
-    "a logger that is none": (["--loggers=[torch.nn.Linear]"], ["Linear", "cannot be made"]),
-    "a logger that is a function": (["--loggers=[torch.load]"], ["torch.load", "no subclass"]),
+    "a logger without module": (["--loggers=[Logger]"], ["Logger", "cannot be created"]),
+    "a logger that is none": (["--loggers=[torch.nn.Linear]"], ["Linear", "cannot be created"]),
+    "a logger that is a function": (["--loggers=[torch.load]"], ["torch.load", "not a subclass"]),
     "a logger of another kind": (
         ["--loggers=[fedbolic.methods.FedAvg]"],
-        ["FedAvg", "no subclass of lightning.fabric.loggers.logger.Logger"],
+        ["FedAvg", "not a subclass of lightning.fabric.loggers.logger.Logger"],
     ),
     "a logger that is a program": (["--loggers=[pip.__main__.sys]"], ["would run a program"]),
-    "a logger that is no path": (["--loggers=['os;system.x']"], ["is no import path of a class"]),
+    "a logger that is no path": (["--loggers=['os;system.x']"], ["not an import path of a class"]),
     "a name that leaves the folder": (["--name=../../x"], ["name must stay inside", "../../x"]),
     "an absolute name": (["--name=/x"], ["name must stay inside", "/x"]),
     "no configuration": (["--config=nowhere.yaml"], ["nowhere.yaml", "not exist"]),
@@ -97,7 +97,7 @@ SPELLS = {
 def test_a_configuration_of_somebody_calls_no_function(
     text, names, fedbolic, tmp_path, monkeypatch, runs
 ):
-    """Nor is a module of Python itself imported for it, such as ``this``, which prints."""
+    """No module is imported for it either, not even one of Python's own such as ``this``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "this", raising=False)
     Path("theirs.yaml").write_text(text)
@@ -117,7 +117,7 @@ def test_a_run_of_somebody_calls_no_function_when_it_is_resumed(
     theirs = (path / "config.yaml").read_text().replace("loggers: []", "loggers: [os.system]")
     (path / "config.yaml").write_text(theirs)
     made = json.loads((path / "environment.json").read_text())
-    made["config"] = hashlib.sha256(theirs.encode()).hexdigest()  # somebody may seal it, too
+    made["config"] = hashlib.sha256(theirs.encode()).hexdigest()  # with a recomputed checksum
     (path / "environment.json").write_text(json.dumps(made))
     assert refused(fedbolic("resume", path), names=["os.system", "a module of Python itself"])
     assert not (tmp_path / "PWNED").exists()
@@ -169,7 +169,7 @@ def idx(shape, values):
 
 @pytest.fixture
 def mnist(tmp_path):
-    """A folder of tiny IDX files, which tests damage."""
+    """A folder of tiny IDX files for tests to damage."""
     raw = tmp_path / "root" / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for stem, n in (("train", 12), ("t10k", 4)):
@@ -218,7 +218,7 @@ def test_whole_data_of_the_same_kind_are_accepted(mnist, fedbolic, config, runs)
 
 
 def test_a_process_says_it_in_one_line_too(process, config, runs, tmp_path):
-    """Without a test runner around it: no warning, no traceback, no other line."""
+    """The same in a real process: no warning, no traceback, no other line."""
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text("base: tiny.yaml\nrows: {good: null, wrong: {method.lr: -1}}")
     words = [("run", "--config", config, "--method.lr=-1"), ("sweep", "--config", sweep)]

@@ -1,4 +1,4 @@
-"""Names that a type check would refuse before the recipe does."""
+"""Names that a type checker would refuse before the recipe does."""
 
 import pytest
 

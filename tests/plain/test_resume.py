@@ -1,4 +1,4 @@
-"""A run that is killed, at whatever moment, ends as if nothing had happened."""
+"""A run killed at any moment and resumed ends as if it had not been interrupted."""
 
 import random
 import time
@@ -12,7 +12,7 @@ from fedbolic.experiment import resume, run
 from fedbolic.record import HEADERS, RunFolder
 
 METHODS = {
-    "ditto": ["--method=fedbolic.methods.Ditto"],  # every client keeps a model of its own
+    "ditto": ["--method=fedbolic.methods.Ditto"],  # every client keeps a personal model
     "spherefed": ["--method=fedbolic.methods.SphereFed"],  # the last round is another phase
     "scaffold": ["--method=fedbolic.methods.Scaffold", "--cohort.rate=0.5"],
     "fedper": [
@@ -33,10 +33,10 @@ def flat(value, path=""):
 
 
 def result(folder):
-    """All that must be equal between two runs: measurements and the last state, to the last bit."""
+    """Metrics and last state of a run, which must be equal to the last bit between two runs."""
     server_state = torch.load(folder / "state.pt", weights_only=True)
     for counted in ("sizes", "checksums"):
-        del server_state[counted]["times.csv"]  # a busy machine writes other numbers of seconds
+        del server_state[counted]["times.csv"]  # seconds differ on a busy machine
     states = {str(i): own for i, own in RunFolder(folder).load()["client_states"].items()}
     return (folder / "metrics.csv").read_text(), flat(server_state), flat(states)
 
@@ -48,16 +48,16 @@ def words(request, config):
 
 @pytest.fixture
 def whole(words, runs):
-    """The result of a run that nothing stopped."""
+    """The result of an uninterrupted run."""
     return result(run(**build(run, [*words, "--name=whole", f"--runs={runs}"])))
 
 
 class PowerError(BaseException):
-    """Nothing that the code catches, as a kill."""
+    """An exception that the code does not catch, like a kill."""
 
 
 class Dies:
-    """Ends a run right after a round was saved."""
+    """A callback that stops a run right after a round was saved."""
 
     def __init__(self, round):
         self.round = round
@@ -68,7 +68,7 @@ class Dies:
 
 
 def go_on(settings, folder):
-    """Start, or start again: the whole run in one call if nothing stops it."""
+    """Start a run or resume it; without an interruption, one call completes it."""
     if folder.exists():
         resume(folder)
     else:
@@ -92,7 +92,7 @@ def test_a_crash_after_any_round_changes_nothing(words, whole, runs):
 
 @pytest.mark.parametrize("moment", ["before the rows", "after the rows", "in the checkpoint"])
 def test_a_crash_while_saving_changes_nothing(moment, words, whole, runs, monkeypatch):
-    """At every exchange in turn: rows half written, rows without state, half a checkpoint."""
+    """At every exchange in turn: half-written rows, rows without state, half a checkpoint."""
     settings = build(run, [*words, "--name=cut", f"--runs={runs}"])
     folder = runs / "cut" / "seed0"
     save, append = RunFolder.save, record._append
@@ -112,7 +112,7 @@ def test_a_crash_while_saving_changes_nothing(moment, words, whole, runs, monkey
             save(self, checkpoint, rows, seconds)
 
     def die(*arguments):
-        append(folder / "metrics.csv", "3,0,test/accur")  # and a torn line
+        append(folder / "metrics.csv", "3,0,test/accur")  # and an incomplete line
         raise PowerError
 
     def half(checkpoint, file):
@@ -230,7 +230,7 @@ def test_a_run_goes_on_between_the_exchanges_of_a_round(tmp_path, runs, monkeypa
     assert resume(folder) is False
     assert result(folder) == whole
     asked = [row.value for row in RunFolder(folder).rows() if row.name == "clients/asked"]
-    assert asked == [6, 6, 6]  # of both exchanges together
+    assert asked == [6, 6, 6]  # both exchanges together
 
 
 SLOWER = ["--method.rounds=10", "--method.local={epochs: 3, batch_size: 8}"]
@@ -239,7 +239,7 @@ SLOWER += ["--data.num_train=600", "--data.num_test=50"]
 
 
 def kill(started, *, when):
-    """Kill a process as soon as ``when()`` holds; whether it was still alive."""
+    """Kill a process as soon as ``when()`` holds; return whether it was still alive."""
     while started.poll() is None and not when():
         time.sleep(0.005)
     alive = started.poll() is None
@@ -266,7 +266,7 @@ def test_a_killed_process_ends_as_if_it_had_not_been(method, process, config, ru
     words_cut = [*words, "--name=cut"]
     started = start(process, words_cut, folder)
     whole = result(run(**build(run, [*words, "--name=whole"])))
-    rounds = draw.randrange(1, 5)  # far from the last: whoever looks on may be late
+    rounds = draw.randrange(1, 5)  # far from the last round, since the test may notice late
     moment = []
 
     def when():

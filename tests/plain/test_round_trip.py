@@ -28,7 +28,7 @@ from fedbolic.optim import SGD, Adam
 positive = st.floats(1e-12, 1e6)
 rates = st.floats(0, 1, exclude_max=True)
 counts = st.integers(1, 10**6)
-# what YAML could take for something else: numbers, truth, nothing, marks of its own
+# texts that YAML could mistake for numbers, booleans, nulls or its own syntax
 texts = st.sampled_from(["a", "1", "1e3", "no", "a: b", "é", "0x1", "a b", "*", "12:30", "-2E+5"])
 several = st.lists(counts, min_size=1, max_size=3).map(tuple)
 backbones = (

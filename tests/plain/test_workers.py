@@ -1,4 +1,4 @@
-"""Workers from the command line: killed, interrupted, in a sweep; nothing is left behind."""
+"""Workers from the command line: killed, interrupted, in a sweep; no process or file remains."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ WORKERS = ["--engine=fedbolic.federated.Workers", "--engine.num=2"]
 
 
 def children(pid):
-    """Ids of all processes that a process started and that have not ended."""
+    """Ids of the running processes that a process started."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -32,7 +32,7 @@ def children(pid):
 
 
 def alive(pids):
-    """Processes that still run, zombies aside."""
+    """Processes that still run, without zombies."""
     found = set()
     for pid in pids:
         try:
@@ -52,7 +52,7 @@ def wait_until(true, seconds=600):
 
 
 def shared_files():
-    """Names in the folder of shared memory, but for the semaphores of other programs."""
+    """Names in the folder of shared memory, except semaphores of other programs."""
     return {file.name for file in Path("/dev/shm").glob("*") if not file.name.startswith("sem.")}
 
 
@@ -64,7 +64,7 @@ def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, 
     wait_until(lambda: num_saved(folder) >= 2)
     workers = children(started.pid)
     assert len(workers) >= 2
-    for pid in (started.pid, *workers):  # as the terminal does
+    for pid in (started.pid, *workers):  # as a terminal does
         os.kill(pid, signal.SIGINT)
     _, err = started.communicate(timeout=600)
     assert started.returncode == 130
@@ -121,6 +121,6 @@ def test_a_run_may_not_go_on_with_another_engine(fedbolic, config, runs):
     file.write_text(edited)
     assert refused(fedbolic("resume", folder), names=["config.yaml was edited"])
     made = json.loads((folder / "environment.json").read_text())
-    made["config"] = hashlib.sha256(edited.encode()).hexdigest()  # as if it had begun so
+    made["config"] = hashlib.sha256(edited.encode()).hexdigest()  # as if it had started so
     (folder / "environment.json").write_text(json.dumps(made))
     assert refused(fedbolic("resume", folder), names=["engine", "Sequential", "Workers"])

@@ -1,4 +1,4 @@
-"""A server that says what it likes to nodes, replayed letter by letter: it gets nothing by it."""
+"""A lying server, replayed message by message: it learns nothing from its lies."""
 
 import dataclasses
 import json
@@ -20,13 +20,13 @@ METHOD = secure.SecureSum(Numbers(ROWS), threshold=7)
 
 
 class Adversary:
-    """A server that forms secure sums over whom it likes and plays some of the clients itself.
+    """A server that forms secure sums over chosen clients and plays some of the clients itself.
 
     Args:
-        post: To the nodes, client ``i`` at 1000 - i.
-        method: As the server has it.
-        meta: What it says that everybody knows.
-        played: Whose part it plays, with keys of its own.
+        post: Transport to the nodes; client ``i`` is node 1000 - i.
+        method: Method that the server uses.
+        meta: Public facts that the server claims.
+        played: Ids of the clients that the server plays, with its own keys.
     """
 
     def __init__(self, post, method, meta, *, played=()):
@@ -35,7 +35,7 @@ class Adversary:
         self.errors = set()
 
     def asked(self, phase, message, client_id, client_state):
-        """Reply of a node, or of the client that is played."""
+        """Reply of a node, or of a client that the server plays."""
         if client_id not in self.client_states:
             said = make_request(
                 phase, message, {"name": client_state}, self.meta, RNG, task="update"
@@ -51,12 +51,13 @@ class Adversary:
         return {"payload": update.payload, "weight": update.weight, "name": ""}
 
     def sum(self, members, session, *, client_state=None):
-        """The sum over some clients, by the protocol; ``None`` if it does not come about.
+        """The sum over some clients by the protocol, or ``None`` if a client refuses.
 
         Args:
-            members: Whose.
-            session: Of the secure sum.
-            client_state: Its name in the first question; later ones name what the node named.
+            members: Ids of the clients.
+            session: Number of the secure sum.
+            client_state: Name of the client state in the first request; later requests use the
+                names that the nodes return.
         """
         server_state, names = {**self.method.init(self.meta, RNG), "session": session}, {}
         while server_state["stage"] != "cards" or not names:
@@ -88,7 +89,7 @@ def test_the_adversary_gets_the_sum_of_all_where_it_is_honest(tmp_path):
 
 @pytest.mark.parametrize("threshold", [None, 7])
 def test_a_server_that_says_there_are_two_clients_gets_no_sum_of_a_pair(threshold, tmp_path):
-    """From the sums of three pairs follows every one of their clients' numbers."""
+    """The numbers of three clients follow from the sums of their three pairs."""
     method = identified(dataclasses.replace(METHOD, threshold=threshold), tmp_path)
     two = dataclasses.replace(TEN.meta, num_clients=2)
     lying = dataclasses.replace(method, threshold=None)
@@ -109,7 +110,7 @@ def test_a_server_that_told_the_truth_at_first_gets_no_pair_later(tmp_path):
 
 @pytest.mark.parametrize("client_state", ["", "known"])
 def test_a_server_cannot_play_the_others_to_a_client_that_met_them(client_state, tmp_path):
-    """It would know all summands but one. The empty memory is that of a client that met nobody."""
+    """The server would know all summands but one. An empty client state means no earlier sum."""
     post = Here(METHOD, TEN, tmp_path)
     server = Adversary(post, METHOD, TEN.meta)
     server.sum(range(10), 1)
@@ -132,7 +133,7 @@ def test_a_server_cannot_play_clients_of_whom_there_are_none(tmp_path):
 
 @pytest.mark.parametrize("lie", [{"num_clients": 1}, {"num_classes": 2}, {"input_shape": (3,)}])
 def test_private_noise_does_not_follow_from_what_the_server_says(lie, tmp_path):
-    """Every party spends epsilon over their number: a server that says one would get all of it."""
+    """A party spends epsilon / num_clients: with one claimed client it would spend all of it."""
     method = FlyNN(dim=300, fan_in=2, active=7, privacy=Paper(1.0, 5))
     data = federation((5,) * 10)
     post = Here(method, data, tmp_path)
@@ -146,7 +147,7 @@ def test_private_noise_does_not_follow_from_what_the_server_says(lie, tmp_path):
 
 
 def test_what_a_node_was_told_at_first_stays(tmp_path):
-    """A class more may be true, for a node may lack it: but it is so from the first on."""
+    """More classes than a node holds may be true; but their number must not change later."""
     data, method = federation((5,) * 4), Numbers(ROWS)
     post = Here(method, data, tmp_path)
 
@@ -165,7 +166,7 @@ def test_a_deployment_whose_protection_follows_from_a_number_of_clients_is_refus
     nodes, seen = away(method, TEN, tmp_path)
     with pytest.raises(ValueError, match="SecureSum needs a threshold where clients are nodes"):
         Trainer(engine=nodes).begin(method, seen, RNG)
-    assert train(method, TEN)  # in a simulation nobody lies
+    assert train(method, TEN)  # in a simulation the server is trusted
 
 
 def test_a_deployment_of_seeded_noise_is_refused(tmp_path):
@@ -177,7 +178,7 @@ def test_a_deployment_of_seeded_noise_is_refused(tmp_path):
 
 
 def test_two_halves_are_not_enough(tmp_path):
-    """The threshold of the nodes holds, whatever that of the server is."""
+    """The nodes enforce their own threshold, whatever the server claims."""
     lying = dataclasses.replace(METHOD, threshold=5)
     server = Adversary(Here(METHOD, TEN, tmp_path), lying, TEN.meta)
     assert server.sum(range(5), 1) is None

@@ -1,4 +1,4 @@
-"""Lies of one node: each costs that node its place, and nobody else."""
+"""Lies of one node cost that node its place and affect no other node."""
 
 import dataclasses
 import json
@@ -25,18 +25,18 @@ from tests.federated.simple_method import (
 from tests.remote.transports import Here
 
 LIAR = 0
-"""The client whose node lies: the first, for others must not be measured by it."""
+"""The client of the lying node: the first, for its update must not set the form of the others."""
 
 NAMED = (
     *("holdout/accuracy", "bytes/up", "clients/failed", "ridge_head/accuracy"),
     *("\ud800", "", "a b", "test/accuracy\n1,,holdout/accuracy", "x" * 10**6, "ü"),
     *("/", "test//accuracy", "../x"),
 )
-"""Names of metrics or scores that are not a client's to give."""
+"""Names of metrics or scores that a client must not report."""
 
 
 def tree_of(text, *buffers):
-    """Reply that a transport delivers for a message of the node's own making."""
+    """Reply that a transport delivers for a message forged by a node."""
     try:
         return decode_message(WireMessage(text, buffers))
     except ValueError as error:
@@ -60,22 +60,22 @@ def named(part, name, value=1.0):
 
 
 def of_one(part, leaf):
-    """The one tensor of a payload in place of which something else comes."""
+    """Return a function that replaces every tensor of a payload."""
 
-    def delta(told):
+    def changed(told):
         def replaced(branch):
             return {n: replaced(b) if isinstance(b, dict) else leaf(b) for n, b in branch.items()}
 
         return {**told, part: replaced(told[part])}
 
-    return delta
+    return changed
 
 
 UPDATES = {
     "nothing": lambda told: {},
     "an error": lambda told: {"error": "\x1b[2J" + "x" * 10**5},
     "an error that is a tensor": lambda told: {"error": torch.ones(3)},
-    "a name with a slash": instead(payload={"change/x": torch.zeros(5).double()}),
+    "a name with a slash": instead(payload={"delta/x": torch.zeros(5).double()}),
     "no payload": without("payload"),
     "a text for a payload": instead(payload="x"),
     "an empty payload": instead(payload={}),
@@ -179,7 +179,7 @@ HANDSHAKES = {
 
 @dataclass(frozen=True)
 class Counted(Averaged):
-    """Whole numbers that are added, modulo a number or not; no template says of what form."""
+    """Integers summed with or without a modulus; no template gives their form."""
 
     modulus: int | None = None
 
@@ -220,7 +220,7 @@ AVERAGING = dataclasses.replace(SMALL, rounds=1)
 
 
 class Lied(Here):
-    """Nodes, one of which says something else than it should, to one kind of request."""
+    """Nodes of which one falsifies its replies to one kind of request."""
 
     task, lie = "", staticmethod(dict)
 
@@ -236,7 +236,7 @@ class Lied(Here):
 
 @dataclass(frozen=True)
 class Without(Sequential):
-    """One place without the liar, as far as it has lost its place."""
+    """Sequential without the liar in the tasks in which it loses its place."""
 
     tasks: tuple[str, ...]
 
@@ -305,7 +305,7 @@ def test_who_comes_later_does_not_take_the_place_of_another(tmp_path, caplog):
     post.nodes[5] = post.nodes[998]
     far, _ = next(run)
     assert_near(far.server_state, plain.server_state, 1e-12)
-    assert "node 5 is not taken for a client: client 2 is another node" in caplog.text
+    assert "node 5 is not accepted as a client: client 2 already has another node" in caplog.text
 
 
 def test_there_are_many_lies():

@@ -1,4 +1,4 @@
-"""Clients behind letters, with their memories on their own disks, do what Sequential does."""
+"""Clients on remote nodes with client states on their own disks give the results of Sequential."""
 
 import dataclasses
 import logging
@@ -43,7 +43,7 @@ PERSONAL = dataclasses.replace(SMALL, sharing={"head.*": "personal", "*": "share
 
 
 def assert_as_sequential(method, data, folder, *, cohort=Cohort(), **settings):
-    """State and rows are those of Sequential; it may round otherwise, for tensors lie elsewhere."""
+    """Assert the states and rows of Sequential, up to rounding since memory layouts differ."""
     (*_, plain), rows = train(method, data, cohort=cohort, **settings)
     kept = {name: settings[name] for name in ("channels", "evaluation") if name in settings}
     nodes, seen = away(method, data, folder, **kept)
@@ -95,7 +95,7 @@ def test_a_phase_that_the_state_tells_is_found_by_its_message(tmp_path):
 
 
 def positions_of(method, data, engine):
-    """A run's positions, one after another, with the rows of each."""
+    """The states of a run, one after another, with the rows of each."""
     return Trainer(engine=engine).run(method, data, RNG)
 
 
@@ -105,7 +105,7 @@ def test_a_server_that_forgot_an_exchange_goes_on_as_if_it_had_not(tmp_path):
     nodes, seen = away(PERSONAL, data, tmp_path)
     run = positions_of(PERSONAL, seen, nodes)
     first, _ = next(run)
-    next(run)  # of this the server forgets everything, the nodes nothing
+    next(run)  # the server forgets all of this exchange, the nodes nothing
     known = TrainerState.restore(saved_and_loaded(first.checkpoint()))
     (*_, last), new = train(PERSONAL, seen, engine=nodes, state=known)
     assert_same(last.server_state, whole.server_state)
@@ -130,7 +130,7 @@ def test_who_is_asked_the_same_again_does_not_work_twice(tmp_path):
 
 @dataclasses.dataclass(frozen=True)
 class Absent(Engine):
-    """Sequential, of which one client's answer in one round never comes."""
+    """Sequential without the reply of one client in one round."""
 
     round: int
     client: int
@@ -166,7 +166,7 @@ def test_a_node_that_is_gone_is_left_out_and_may_come_back(tmp_path, caplog):
         scored = {row.client for row in rows if row.name == "test/accuracy"} - {None}
         assert scored == ({0, 1, 3} if state.round == 2 else {0, 1, 2, 3})
         nodes.transport.gone = {998} if state.round == 1 else set()
-    assert "client 2 is left out of this exchange: NodeError: its node is not there" in caplog.text
+    assert "client 2 is left out of this exchange: NodeError: its node is offline" in caplog.text
     assert_same(state.server_state, expected.server_state)
 
 
@@ -177,7 +177,7 @@ def test_with_fewer_than_the_least_a_run_stops_where_it_was_and_goes_on_later(tm
     run = positions_of(PERSONAL, seen, nodes)
     state, _ = next(run)
     nodes.transport.lost = {("evaluate", 997)}
-    with pytest.raises(RunStoppedError, match=r"3 of 4 clients answered, and 4 must: \{3: 'lost'"):
+    with pytest.raises(RunStoppedError, match=r"3 of 4 clients replied, .* least=4: \{3: 'lost'"):
         next(run)
     nodes.transport.lost = set()
     (*_, last), new = train(PERSONAL, seen, engine=nodes, state=state)
@@ -227,11 +227,11 @@ def test_a_server_cannot_take_a_client_of_a_secure_sum_back(tmp_path):
     request = [each for _, n, each in nodes.transport.requests if n == 1000 and "phase" in each]
     (survivors,) = [each for each in request if each["phase"] == "ConsistencyCheck"]
     others = {**survivors["message"], "survivors": survivors["message"]["survivors"][:-1]}
-    assert "payload" not in node.reply(survivors)  # its secrets are gone, and so is the answer
+    assert "payload" not in node.reply(survivors)  # its secrets are deleted, and so is its reply
     assert node.reply({**survivors, "message": others}) == {"error": "ValueError"}
     last = [each for each in request if each["task"] == "update"][-1]
     assert last["phase"] == "Unmasking"
-    assert "payload" in node.reply(last)  # the same again tells nothing new
+    assert "payload" in node.reply(last)  # repeating the same reply reveals nothing new
     assert node.reply({**last, "seed": 5}) == {"error": "ValueError"}
 
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_used_does_not_leave_a_client(fault, tmp_path):
 def test_a_node_of_another_method_refuses_to_work(tmp_path):
     data = federation(SIZES)
     nodes, seen = away(SMALL, data, tmp_path)
-    with pytest.raises(RunStoppedError, match="0 of 4 clients answered"):
+    with pytest.raises(RunStoppedError, match="0 of 4 clients replied"):
         train(Averaged(), seen, engine=nodes)
 
 
@@ -266,7 +266,7 @@ def test_what_everybody_knows_is_what_clients_tell():
     data = federation(SIZES)
     told = {client.id: handshake(client) for client in data.clients}
     assert merge_handshakes(told) == (data.meta, data.sizes)
-    with pytest.raises(ValueError, match=r"clients must be 0, 1, ..., and these came: \[0, 2"):
+    with pytest.raises(ValueError, match=r"client ids must be 0, 1, ..., got \[0, 2"):
         merge_handshakes({i: each for i, each in told.items() if i != 1})
     told[1] = handshake(federation(SIZES, dim=6).clients[1])
     with pytest.raises(ValueError, match=r"inputs differ in shape: \[\(5,\), \(6,\)\]"):
@@ -287,7 +287,7 @@ def test_a_run_waits_for_its_clients_and_says_who_came(tmp_path):
     transport.gone = {997}
     nodes = Nodes(transport, 4, timeout=1e-3)
     with pytest.raises(
-        RunStoppedError, match=r"3 of 4 clients came within 0.001 seconds: \[0, 1, 2"
+        RunStoppedError, match=r"3 of 4 clients joined within 0.001 seconds: \[0, 1, 2"
     ):
         nodes.federation(data.holdout)
 
@@ -296,17 +296,17 @@ def test_two_nodes_cannot_be_the_same_client(tmp_path):
     data = federation(SIZES)
     transport = Here(SMALL, data, tmp_path)
     transport.nodes[5] = transport.nodes[998]
-    with pytest.raises(RunStoppedError, match="two nodes are there that call themselves client 2"):
+    with pytest.raises(RunStoppedError, match="two nodes claim to be client 2"):
         Nodes(transport, 4).federation(data.holdout)
 
 
 @pytest.mark.parametrize(
     ("reply", "fault"),
     [
-        ({}, "its answer is no update"),
-        ({"payload": 1.0, "weight": 1.0, "name": "n", "metrics": {}}, "its answer is no update"),
-        ({"payload": {}, "weight": 1.0, "name": "n", "metrics": {"a": "b"}}, "metrics are not num"),
-        ({"payload": {}, "weight": True, "name": "n", "metrics": {}}, "its answer is no update"),
+        ({}, "its reply is not an update"),
+        ({"payload": 1.0, "weight": 1.0, "name": "n", "metrics": {}}, "reply is not an update"),
+        ({"payload": {}, "weight": 1.0, "name": "n", "metrics": {"a": "b"}}, "metrics must map"),
+        ({"payload": {}, "weight": True, "name": "n", "metrics": {}}, "reply is not an update"),
         ({"payload": {"x": 1.0}, "weight": 1.0, "name": "n", "metrics": {}}, "another form"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Letters: every tree comes back to the last bit, and nothing else is read."""
+"""Wire messages: every tree survives to the last bit, and nothing else is decoded."""
 
 import math
 
@@ -23,7 +23,7 @@ few = settings(max_examples=30)
 
 
 def tensor(dtype, shape, seed):
-    """Any bits that are not NaN, which no comparison knows."""
+    """A tensor of random bits without NaN, which does not equal itself."""
     generator = torch.Generator().manual_seed(seed)
     if dtype == "bool":
         return torch.rand(shape, generator=generator) < 0.5

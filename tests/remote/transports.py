@@ -1,4 +1,4 @@
-"""A federation of nodes in this process: their letters are written and read, but not carried."""
+"""A federation of nodes in this process: messages are encoded and decoded, but not sent."""
 
 from fedbolic.federated import Evaluation
 from fedbolic.remote.client_state_store import ClientStateStore
@@ -8,14 +8,14 @@ from fedbolic.remote.wire import decode_message, encode_message
 
 
 class Here(Transport):
-    """Nodes of this process, by numbers that are not those of their clients.
+    """Nodes of this process, under numbers that differ from the ids of their clients.
 
     Args:
-        method: That every node has.
-        data: Of whose clients each node gets one.
-        folder: Where they keep their memories.
-        channels: At every node.
-        evaluation: At every node.
+        method: Method of every node.
+        data: Federation; each node gets one of its clients.
+        folder: Folder of the nodes' client states.
+        channels: Channels of every node.
+        evaluation: Evaluation at every node.
     """
 
     def __init__(self, method, data, folder, *, channels=(), evaluation=Evaluation()):
@@ -40,7 +40,7 @@ class Here(Transport):
             request = decode_message(encode_message(requests[number]))
             self.requests.append((kind, number, request))
             replies[number] = decode_message(encode_message(self.reply(number, request)))
-            if (kind, number) in self.lost:  # it did the work, and nobody hears of it
+            if (kind, number) in self.lost:  # the node did the work, but its reply is lost
                 replies[number] = {"error": "lost"}
         return replies
 
@@ -52,7 +52,7 @@ class Here(Transport):
 
 
 def away(method, data, folder, *, least=1, **settings):
-    """An engine of such nodes, and the federation as its server sees it."""
+    """An engine of nodes in this process, and the federation as its server sees it."""
     transport = Here(method, data, folder, **settings)
     nodes = Nodes(transport, len(data.clients), least=least)
     inputs = data.clients[0].no_inputs

@@ -1,1 +1,1 @@
-"""Aggregators: client updates to one aggregated update."""
+"""Aggregation of client updates into one aggregated update."""

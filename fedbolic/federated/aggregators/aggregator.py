@@ -1,4 +1,4 @@
-"""Aggregators: the interface, and the base of those that sum."""
+"""The interface of aggregators, and the base class of aggregators that sum."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -13,20 +13,20 @@ from fedbolic.types import Tree
 
 
 class Aggregator(ABC):
-    """Updates with the ids of their clients, in ascending order of id, to one total."""
+    """Combines client updates, in ascending order of client id, into one aggregated update."""
 
     @abstractmethod
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
-        """The total of ``updates``, which are read once.
+        """Aggregate of ``updates``, which is iterated once.
 
         Raises:
-            ValueError: If there is none, or they do not fit together.
+            ValueError: If there is no update, or the updates do not fit together.
         """
 
     def find_fault(self, update: Update) -> str | None:
-        """The reason for which an update cannot be aggregated, whatever the others are.
+        """Reason why this update cannot be aggregated, independent of all other updates.
 
-        By default ``None``: forms and finite numbers are checked before.
+        By default ``None``: forms and finite values have already been checked.
         """
         del update
         return None
@@ -37,11 +37,11 @@ class Additive(Aggregator):
 
     @abstractmethod
     def to_summand(self, update: Update) -> Tree:
-        """Summand of one client: integers as int64, floats as float64."""
+        """Summand of one client, with integers as int64 and floats as float64."""
 
     @abstractmethod
     def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:
-        """The aggregate from the sum, with the dtypes of ``like``, one client's payload."""
+        """Aggregate from the sum, with the dtypes of ``like``, the payload of one client."""
 
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
@@ -58,12 +58,12 @@ class Additive(Aggregator):
 
 
 def _add(total: Tensor, summand: Tensor) -> Tensor:
-    return total.add_(summand)  # to_summand allocated it, and nobody else holds it
+    return total.add_(summand)  # to_summand allocated it, so no caller sees the change
 
 
 @dataclass(frozen=True)
 class Gather(Aggregator):
-    """Every payload by the id of its client: for servers that keep clients apart."""
+    """Payloads by client id, for servers that treat clients individually."""
 
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:

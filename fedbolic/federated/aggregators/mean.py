@@ -13,7 +13,7 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class Mean(Additive):
-    """The mean of the payloads by weight, summed in float64; integers are rounded to nearest.
+    """Weighted mean of the payloads, summed in float64; integers are rounded to the nearest.
 
     Example:
         >>> import torch
@@ -36,7 +36,7 @@ class Mean(Additive):
 
 @dataclass(frozen=True)
 class Sum(Additive):
-    """The sum of the payloads, whatever their weights: integers exactly, floats in float64.
+    """Unweighted sum of the payloads: exact for integers, in float64 for floats.
 
     Example:
         >>> import torch

@@ -15,7 +15,7 @@ from fedbolic.federated.update import AggregatedUpdate, Update
 
 @dataclass(frozen=True)
 class Median(Aggregator):
-    """The median of every coordinate over clients, unweighted; of an even number, the midpoint.
+    """Unweighted median of every coordinate over clients; of an even number, the midpoint.
 
     Robust to a minority of arbitrary updates.
 
@@ -40,7 +40,7 @@ class Median(Aggregator):
 
 
 PIECE = 2**14
-"""Coordinates whose values of all clients are sorted at once: whole leaves would not fit."""
+"""Coordinates to sort at once; a stack of whole leaves of all clients would not fit into memory."""
 
 
 def _median(*leaves: Tensor | float) -> Tensor:

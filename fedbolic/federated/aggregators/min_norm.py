@@ -1,4 +1,4 @@
-"""The step on which all clients agree: the shortest vector in the hull of their changes."""
+"""Least-norm aggregation: the shortest vector in the convex hull of the client deltas."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,42 +18,45 @@ from fedbolic.log import logger
 from fedbolic.types import Tree
 
 BLOCK = 2**21
-"""Entries of the widest float64 block, 16 MiB: a Gram matrix never needs all changes at once."""
+"""Entries of the largest float64 block, 16 MiB: a Gram matrix never needs all deltas at once."""
 
 QUIET = 1e-8
-"""A change shorter than this share of the median of those above 0 would freeze training."""
+"""A delta below this fraction of the median nonzero length is ignored: it would freeze training."""
 
 FIRM = 1e8
-"""Weight of an equation against the form minimised under it: one over the root of rounding."""
+"""Weight of the equations against the form minimised under them: about ``eps ** -0.5``."""
 
 
 @dataclass(frozen=True)
 class MinNorm(Aggregator):
-    r"""The least-norm convex combination of the clients' changes (MGDA, consistent aggregation).
+    r"""Least-norm convex combination of the client deltas (MGDA, consistent aggregation).
 
     .. math:: \Delta^* = \sum_k p_k \Delta_k, \quad
         p = \arg\min_{p \ge 0, \, 1^\top p = 1} \tfrac12 \Big\| \sum_k p_k \Delta_k \Big\|^2
 
-    No client is against it: :math:`\langle \Delta_k, \Delta^* \rangle \ge |\Delta^*|^2` for all k.
-    It acts on ``payload["delta"]``; every other part is the mean by weight, integers the largest.
-    Set aside are clients of weight 0 and those whose change is 0 or below 1e-8 of the median length
-    of the others; one that is not finite leaves its client out of everything, with a warning.
+    The step conflicts with no client: :math:`\langle \Delta_k, \Delta^* \rangle \ge |\Delta^*|^2`
+    for all k. It combines ``payload["delta"]``; of every other part it returns the weighted mean,
+    or the maximum for integers. The hull excludes clients of weight 0 and clients whose delta is 0
+    or below 1e-8 of the median nonzero length. A delta that is not finite excludes its client from
+    everything, with a warning.
 
-    The point is unique; its weights are not where changes are affinely dependent, as any n + 2 of n
-    parameters are. Of the steps that such weights give (``l2``, ``l2_direction``), ``exact`` takes
-    the shortest: neither the clients' order nor a silent or repeated client moves it, except that
-    ``average`` follows the mean. The step of ``cu`` depends on where it stops.
+    The least-norm point is unique. Its weights are not unique if the deltas are affinely dependent,
+    as any n + 2 deltas of n parameters are. Where the step depends on these weights (``l2``,
+    ``l2_direction``), ``exact`` takes the shortest step, so neither the order of clients nor a zero
+    or repeated delta moves it; with ``average``, the length follows the mean. The step of ``cu``
+    depends on its last iteration.
 
-    Departs from the paper: the toughest client is mixed with the combination of all clients, not of
-    all others, because the printed update does not converge; ``exact`` solves without iterating.
+    Departs from the paper: the most conflicting client is combined with the combination of all
+    clients, not of all others, because the printed update does not converge; ``exact`` needs no
+    iteration.
 
     Args:
-        solver: ``exact``, or ``cu``: the paper's consistent updating, which is Frank-Wolfe.
-        normalize: What enters the hull: ``none``, the changes (paper); ``l2``, unit changes whose
-            p then weighs the raw ones (the authors' code: clients may disagree with that step);
-            ``l2_direction``, unit changes and a step along their least-norm point.
-        rescale: Length of the step: its own (``none``) or that of the mean by weight (``average``).
-        max_steps: Most iterations of ``cu``, at least 1.
+        solver: ``exact``, or ``cu``, the consistent updating of the paper, which is Frank-Wolfe.
+        normalize: Vectors of the hull: ``none``, the deltas (paper); ``l2``, unit deltas, whose p
+            then weighs the original deltas (the authors' code; clients may conflict with that
+            step); ``l2_direction``, unit deltas and a step along their least-norm point.
+        rescale: Length of the step: its own (``none``) or that of the weighted mean (``average``).
+        max_steps: Maximum number of ``cu`` iterations, at least 1.
 
     Raises:
         ValueError: If ``max_steps`` is below 1.
@@ -85,7 +88,7 @@ class MinNorm(Aggregator):
         prior = sizes / sizes.sum()
         p, gap = self.weigh(gram, prior)
         norm, average = (float((w @ gram @ w).clamp_min(0).sqrt()) for w in (p, prior))
-        # below this a norm is rounding of the Gram matrix, and its vector has no direction
+        # a squared norm below this is a rounding error of the Gram matrix and has no direction
         rounding = len(p) * torch.finfo(gram.dtype).eps * float(p @ gram.diagonal().sqrt()) ** 2
         has_direction = norm**2 > rounding
         scale = average / norm if self.rescale == "average" and has_direction else 1.0
@@ -106,11 +109,11 @@ class MinNorm(Aggregator):
     def weigh(
         self, gram: Float[Tensor, "k k"], prior: Float[Tensor, " k"]
     ) -> tuple[Float[Tensor, " k"], float]:
-        """The clients' weights in the step, and the duality gap over the largest square norm.
+        """Client weights of the step, and the duality gap relative to the largest squared norm.
 
         Args:
-            gram: Inner products of the changes, in float64.
-            prior: Weights of a plain mean, summing to one; kept if no change is of any length.
+            gram: Inner products of the deltas, in float64.
+            prior: Weights of the ordinary mean, summing to one; returned if no delta counts.
         """
         lengths = gram.diagonal().sqrt()
         heard = _audible(lengths) & (prior > 0)
@@ -131,13 +134,13 @@ class MinNorm(Aggregator):
         return p, gap
 
     def _step_form(self, gram: Float[Tensor, "k k"]) -> Float[Tensor, "k k"] | None:
-        """A form of the weights that is least where the step is shortest, if they decide on it."""
+        """Quadratic form of the weights, least at the shortest step; ``None`` if it is unique."""
         lengths = gram.diagonal().sqrt()
         if self.normalize == "l2":
             return gram / gram.max()
         if self.normalize == "l2_direction":  # the step is the point over the mean of 1 / length
             late = 1 - lengths.min() / lengths
-            late[late < 1e-12] = 0  # equal lengths, to rounding
+            late[late < 1e-12] = 0  # lengths that are equal to rounding
             return late.outer(late) / (late.max().square() if late.any() else 1)
         return None
 
@@ -147,23 +150,25 @@ def min_norm_point(
     start: Float[Tensor, " k"],
     ties: Float[Tensor, "k k"] | None = None,
 ) -> tuple[Float[Tensor, " k"], float]:
-    r"""Weights of the least-norm point of a hull, exact to rounding, and their duality gap.
+    r"""Weights of the least-norm point of a convex hull, exact to rounding, and their duality gap.
 
     .. math:: p = u / 1^\top u, \quad
         u = \arg\min_{u \ge 0} \; u^\top V u + r^2 (1^\top u - 1)^2 \quad (\text{any } r > 0)
 
-    Non-negative least squares (an active set) on a factor of ``V`` with columns of unit length and
-    ``r`` the shortest vector, so that vectors of very different lengths are resolved in one pass.
-    The point is unique; its weights are not if vectors depend on each other.
+    Solved by non-negative least squares (an active-set method) on a factor of ``V`` with columns of
+    unit length; ``r`` is the length of the shortest vector. This resolves vectors of very different
+    lengths in one pass. The point is unique; its weights are not if the vectors are affinely
+    dependent.
 
     Args:
-        gram: Inner products ``V`` of the vectors, float64.
-        start: Weights summing to one; given back if they are already optimal to rounding.
-        ties: A form ``W`` of the weights: of all that give the point, those of least ``p'Wp``.
+        gram: Inner products ``V`` of the vectors, in float64.
+        start: Weights that sum to one; returned if they are already optimal to rounding.
+        ties: Quadratic form ``W`` that selects, among all weights of the point, those with the
+            least ``p'Wp``; ``None`` for any of them.
 
     Returns:
-        Weights, and the gap ``(p'Vp - min_k (Vp)_k) / max_k V_kk``: 0 at the optimum, and twice
-        it bounds how far the square norm is above the least, in the same unit.
+        Weights, and their gap ``(p'Vp - min_k (Vp)_k) / max_k V_kk``: 0 at the optimum. Twice the
+        gap bounds the excess of the squared norm over its minimum, in the same unit.
 
     References:
         Lawson and Hanson (1974), Solving Least Squares Problems, Ch. 22 (equations by weight) and
@@ -194,20 +199,20 @@ def min_norm_point(
 
 
 def _least_of_solutions(equations: np.ndarray, u: np.ndarray, form: np.ndarray) -> np.ndarray:
-    """The weights of least form of those, not negative, that solve the same equations as ``u``."""
+    """Non-negative weights of least form among those that solve the same equations as ``u``."""
     values, vectors = np.linalg.eigh(form)
     resolved = _above_rounding(values)
     factor = np.sqrt(values[resolved])[:, None] * vectors.T[resolved]
     matrix = np.vstack([FIRM * equations, factor])
     goal = aim = equations @ u
-    for _ in range(2):  # the second corrects what the form took from the equations in the first
+    for _ in range(2):  # the second pass corrects the residual of the equations after the first
         u = _solve(matrix, np.append(FIRM * aim, np.zeros(len(factor))))
         aim = aim + goal - equations @ u
     return u
 
 
 def _solve(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    # the active set changes a few times per vector; scipy's own limit of 3 per vector can be tight
+    # a vector can change sets several times; scipy's default limit of 3 per vector can be too low
     return nnls(matrix, target, maxiter=50 * matrix.shape[1])[0]
 
 
@@ -223,20 +228,21 @@ def _is_optimal(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> bool:
 def frank_wolfe(
     gram: Float[Tensor, "k k"], start: Float[Tensor, " k"], steps: int
 ) -> tuple[Float[Tensor, " k"], float]:
-    r"""Consistent updating: from ``start``, again and again towards the toughest vector.
+    r"""Consistent updating: from ``start``, repeated steps towards the most conflicting vector.
 
     .. math:: \tau = \arg\min_k \langle \Delta_k, \Delta \rangle, \quad
         t = \mathrm{clip}_{[0, 1]} \frac{\langle \Delta - \Delta_\tau, \Delta \rangle}
         {|\Delta - \Delta_\tau|^2}, \quad p \leftarrow (1 - t) \, p + t \, e_\tau,
         \quad \Delta = \sum_k p_k \Delta_k
 
-    The exact line search of Frank-Wolfe, so the norm never grows. With the combination of all
-    *others*, weighted to sum to one, in the place of :math:`\Delta` the iterates are the same.
+    The exact line search of Frank-Wolfe, so the norm never grows. The iterates are the same if the
+    combination of all *other* vectors, with weights rescaled to sum to one, replaces
+    :math:`\Delta`.
 
     Args:
-        gram: Inner products of the vectors, float64.
-        start: Weights summing to one.
-        steps: Most steps; it stops where the toughest vector has no more to give.
+        gram: Inner products of the vectors, in float64.
+        start: Weights that sum to one.
+        steps: Maximum number of steps; the iteration ends early at the optimum.
 
     Returns:
         Weights, and their gap as in :func:`min_norm_point`.
@@ -248,9 +254,9 @@ def frank_wolfe(
     for _ in range(steps):
         products = gram @ p
         tau = int(products.argmin())
-        slope = p @ (products - products[tau])  # of terms that are not negative: no cancellation
+        slope = p @ (products - products[tau])  # all terms are non-negative: no cancellation
         square = p @ products - 2 * products[tau] + gram[tau, tau]
-        # Eq. (11) is 0 / 0, or rounding over rounding, once the toughest vector is the step itself
+        # Eq. (11) is 0 / 0, up to rounding, once the most conflicting vector is the step itself
         if slope <= len(p) * torch.finfo(p.dtype).eps * (p @ products).abs() or square <= 0:
             break
         t = float((slope / square).clamp_max(1))
@@ -268,10 +274,10 @@ def duality_gap(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> float:
 
 
 def gram_matrix(trees: Sequence[Tree]) -> Float[Tensor, "k k"]:
-    """Inner products of trees as flat vectors, summed in float64 by blocks of columns.
+    """Inner products of trees as flat vectors, accumulated in float64 over blocks of columns.
 
     Args:
-        trees: At least one, all of the same names and shapes.
+        trees: At least one, all with the same names and shapes.
     """
     num_columns = max(1, BLOCK // len(trees))
     flat = [[torch.as_tensor(leaf).reshape(-1) for _, leaf in tree.leaves(x)] for x in trees]
@@ -285,24 +291,24 @@ def gram_matrix(trees: Sequence[Tree]) -> Float[Tensor, "k k"]:
 
 
 def _usable(updates: dict[int, Update]) -> tuple[dict[int, Update], Tensor]:
-    """The updates with a finite change, and the Gram matrix of those changes."""
+    """Updates with a finite delta, and the Gram matrix of these deltas."""
     if not updates:
         raise ValueError("there is no update to aggregate")
     form = None
     for i, update in updates.items():
         if "delta" not in update.payload:
             names = sorted(update.payload)
-            raise ValueError(f"client {i} sent {names}: MinNorm needs its 'change' of the model")
+            raise ValueError(f"client {i} sent {names}: MinNorm needs the part 'delta'")
         form = form or tree.signature(update.payload)
         if tree.signature(update.payload) != form:
             raise ValueError(f"client {i} sent a payload of another form than those before")
     gram = gram_matrix([update.payload["delta"] for update in updates.values()])
     finite = gram.diagonal().isfinite()
     if not finite.any():
-        raise ValueError("no client sent a finite change: lower the local step size")
+        raise ValueError("no client sent a finite delta: use a smaller local step size")
     for i, fine in zip(updates, finite.tolist(), strict=True):
         if not fine:
-            logger.warning("client %d is left out: its change is not finite", i)
+            logger.warning("client %d is left out: its delta is not finite", i)
     kept = {i: u for (i, u), fine in zip(updates.items(), finite.tolist(), strict=True) if fine}
     return kept, gram[finite][:, finite]
 
@@ -313,7 +319,7 @@ def _audible(lengths: Tensor) -> Tensor:
 
 
 def _least_cosine(gram: Tensor, p: Tensor) -> float:
-    """The smallest cosine between the step and a client's change."""
+    """Smallest cosine between the step and a client's delta."""
     lengths, products = gram.diagonal().sqrt(), gram @ p
     heard = _audible(lengths)
     return float((products[heard] / lengths[heard]).min() / (p @ products).sqrt())

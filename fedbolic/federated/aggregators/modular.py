@@ -1,4 +1,4 @@
-"""Sums of large integers modulo a number, carried in int64 tensors."""
+"""Sums of large integers modulo a number, represented by limbs in int64 tensors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from fedbolic.federated.update import Update
 from fedbolic.types import Tree
 
 LIMB = 32
-"""Bits of a limb: 2^31 of them add up in an int64."""
+"""Bits of a limb; a sum of 2^31 limbs fits an int64."""
 
 
 def to_limbs(values: Sequence[int], modulus: int) -> Int64[Tensor, "n limbs"]:
     """Integers of any size as limbs of 32 bits, the lowest first.
 
     Args:
-        values: In 0 .. modulus - 1.
-        modulus: Says how many limbs there are.
+        values: Integers in 0 .. modulus - 1.
+        modulus: Modulus that determines the number of limbs, at least 2.
 
     Raises:
         ValueError: If a value is out of range.
@@ -40,10 +40,10 @@ def to_limbs(values: Sequence[int], modulus: int) -> Int64[Tensor, "n limbs"]:
 
 
 def from_limbs(limbs: Int64[Tensor, "n limbs"]) -> list[int]:
-    """The integers that limbs stand for; a limb may be larger than 32 bits.
+    """Integers that limbs represent; a limb may exceed 32 bits.
 
     Args:
-        limbs: The lowest first, as :func:`to_limbs` or a sum of such gives them.
+        limbs: Limbs, the lowest first: a result of :func:`to_limbs` or a sum of such results.
 
     Example:
         >>> from_limbs(to_limbs([2**60], 2**61 - 1) + to_limbs([3], 2**61 - 1))
@@ -53,7 +53,7 @@ def from_limbs(limbs: Int64[Tensor, "n limbs"]) -> list[int]:
 
 
 def num_limbs(modulus: int) -> int:
-    """Limbs of an integer below ``modulus``.
+    """Number of limbs of an integer below ``modulus``.
 
     Args:
         modulus: At least 2.
@@ -62,10 +62,10 @@ def num_limbs(modulus: int) -> int:
 
 
 def reduce_limbs(limbs: Int64[Tensor, "n limbs"], modulus: int) -> Int64[Tensor, "n limbs"]:
-    """The limbs of the residues; given limbs may be sums of many, and negative.
+    """Limbs of the residues; the given limbs may be sums of many summands, and negative.
 
     Args:
-        limbs: The lowest first, as many as the modulus needs.
+        limbs: Limbs, the lowest first, as many as the modulus needs.
         modulus: At least 2.
 
     Example:
@@ -88,16 +88,16 @@ def reduce_limbs(limbs: Int64[Tensor, "n limbs"], modulus: int) -> Int64[Tensor,
 
 @dataclass(frozen=True)
 class SumModulo(Additive):
-    """The sum of integers modulo ``modulus``: what masks that cancel need.
+    """Sum of integers modulo ``modulus``, as masks that cancel require.
 
-    Every tensor of a payload has limbs of 32 bits along its last axis; see :func:`to_limbs`.
+    Every tensor of a payload holds limbs of 32 bits along its last axis; see :func:`to_limbs`.
 
     Args:
         modulus: At least 2.
 
     Raises:
-        ValueError: If ``modulus`` is below 2, or (from ``to_summand``) a payload holds no such
-            limbs.
+        ValueError: If ``modulus`` is below 2, or (from ``to_summand``) a leaf of a payload does not
+            hold such limbs.
 
     Example:
         >>> q = 2**61 - 1

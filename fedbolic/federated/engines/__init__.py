@@ -1,1 +1,1 @@
-"""Engines: execution of the clients of an exchange."""
+"""Engines, which execute the clients of an exchange."""

@@ -1,4 +1,4 @@
-"""The engine that is fastest here, found by trying."""
+"""Choice of the fastest engine by timing the candidates."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,35 +20,34 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 FEW, MORE = 1, 3
-"""Epochs over a first batch in the two exchanges that are timed."""
+"""Epochs over every client's first batch in the two timed exchanges."""
 
 SHORT = 1.0
-"""Seconds of an exchange up to which it is timed itself: there, what an estimate leaves out counts.
-"""
+"""Estimated seconds up to which the whole exchange is timed: an estimate is too inexact there."""
 
 TRIALS = 3
-"""How often each is timed: the least counts, for whatever else the machine does only adds."""
+"""Timings of each exchange; the minimum counts, as other load on the machine only adds time."""
 
 
 @dataclass(frozen=True)
 class Auto(Engine):
-    """Whichever of some engines is fastest at the work of a first exchange.
+    """The fastest of several engines, chosen before the first exchange.
 
-    Before it, each candidate goes over the first batch of every client once and three times, after
-    a warm-up and the best of three trials; the straight line through the two times says what the
-    whole exchange would take. Where that is less than a second, the exchange itself is timed. What
-    they give is thrown away. A candidate that cannot work for these clients is left out. For a
-    method without gradient steps nothing is timed: it is given the first.
+    Each candidate trains on the first batch of every client for one epoch and for three epochs,
+    after a warm-up; the best of three trials counts. Linear extrapolation from the two times
+    estimates the time of the whole exchange. If the estimate is at most one second, the exchange
+    itself is timed. The results of these trials are discarded. A candidate that cannot run the
+    clients is left out. A method without gradient steps gets the first usable candidate, untimed.
 
-    A run's folder keeps the choice and the times in ``engine.json``, and the run goes on with it
-    after a crash. Engines agree up to rounding only, and another machine may choose another one:
-    where digits are to be repeated, name an engine.
+    A run's folder keeps the choice and the times in ``engine.json``, and a resumed run uses the
+    same engine. Engines agree only up to rounding, and another machine may choose another engine:
+    name an engine where every digit must be reproducible.
 
     Args:
-        candidates: The engines to choose from, at least one; the first wins a tie.
+        candidates: Engines to choose from, at least one; the first wins a tie.
 
     Raises:
-        ValueError: If there is no candidate, two are equal, or one is an ``Auto``.
+        ValueError: If there is no candidate, two candidates are equal, or one is an ``Auto``.
 
     Example:
         >>> Auto((Sequential(), Batched(memory=100.0))).candidates[0]
@@ -62,14 +61,14 @@ class Auto(Engine):
         if not names or len(set(names)) < len(names):
             raise ValueError(f"candidates must be different engines, at least one, got {names}")
         if any(isinstance(engine, Auto) for engine in self.candidates):
-            raise ValueError(f"candidates must do the work themselves, got {names}")
+            raise ValueError(f"candidates must not be Auto themselves, got {names}")
 
     @override
     def check(self, clients: Sequence[Client]) -> None:
         self._usable(clients)
 
     def _usable(self, clients: Sequence[Client]) -> list[Engine]:
-        """The candidates that can work for these clients."""
+        """The candidates that can run these clients."""
         usable, refusals = [], []
         for engine in self.candidates:
             try:
@@ -78,7 +77,7 @@ class Auto(Engine):
             except ValueError as error:
                 refusals.append(str(error))
         if not usable:
-            raise ValueError(f"no candidate can work: {'; '.join(refusals)}")
+            raise ValueError(f"no candidate can run these clients: {'; '.join(refusals)}")
         return usable
 
     def settle(
@@ -88,13 +87,13 @@ class Auto(Engine):
         clients: Sequence[Client],
         rng: Rng,
     ) -> tuple[Engine, dict[str, float]]:
-        """The candidate that a run goes on with, and seconds of an exchange with each.
+        """The chosen candidate and the seconds of an exchange with each, empty if nothing is timed.
 
         Args:
-            method: Whose first exchange lies ahead.
-            messages: What each client will receive, by id.
-            clients: Those who will take part.
-            rng: A stream of its own: nothing drawn here is used again.
+            method: Method whose first exchange is about to begin.
+            messages: Message that each client will receive, by id.
+            clients: Clients that will take part.
+            rng: Separate random stream for the trials, used nowhere else.
         """
         usable = self._usable(clients)
         if len(usable) == 1 or not _timeable(method):
@@ -102,19 +101,19 @@ class Auto(Engine):
         times = [seconds(engine, method, messages, clients, rng) for engine in usable]
         chosen = usable[times.index(min(times))]
         table = {repr(engine): of_engine for engine, of_engine in zip(usable, times, strict=True)}
-        logger.info("clients are run by %r; seconds of an exchange: %s", chosen, table)
+        logger.info("clients are run by %r; seconds per exchange: %s", chosen, table)
         return chosen, table
 
     def named(self, name: str) -> Engine:
         """The candidate with this ``repr``.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If no candidate has this ``repr``.
         """
         for engine in self.candidates:
             if repr(engine) == name:
                 return engine
-        raise ValueError(f"no candidate is {name}: they are {list(self.candidates)}")
+        raise ValueError(f"no candidate is {name}: the candidates are {list(self.candidates)}")
 
     @override
     def run(
@@ -130,7 +129,7 @@ class Auto(Engine):
 
 
 def _timeable(method: Method) -> TypeGuard[GradientMethod]:
-    """True if the method takes gradient steps and has a field for their number."""
+    """True if the method takes gradient steps and has a field ``local`` for their number."""
     return (
         isinstance(method, GradientMethod)
         and is_dataclass(method)
@@ -145,20 +144,20 @@ def seconds(
     clients: Sequence[Client],
     rng: Rng,
 ) -> float:
-    """Seconds of one exchange with a running engine; infinity if the engine cannot work.
+    """Seconds of one exchange, without the engine's start; infinity if the engine fails.
 
     Args:
-        engine: Which can work for these clients.
-        method: A dataclass with the field ``local``.
-        messages: What each client would receive, by id.
-        clients: Those who would take part.
-        rng: Of the timed steps.
+        engine: Engine that accepts these clients.
+        method: Method that is a dataclass with the field ``local``.
+        messages: Message to each client, by id.
+        clients: Clients of the exchange.
+        rng: Random stream of the timed steps.
     """
     try:
         guess = _estimate(engine, method, messages, clients, rng)
         return guess if guess > SHORT else _least(engine, [method], messages, clients, rng)[0]
     except RunStoppedError as error:
-        logger.info("%r is no candidate: %s", engine, error)
+        logger.info("%r is not usable: %s", engine, error)
         return float("inf")
 
 
@@ -169,7 +168,7 @@ def _estimate(
     clients: Sequence[Client],
     rng: Rng,
 ) -> float:
-    """The seconds of an exchange, from those of a few epochs over every client's first batch."""
+    """Seconds of an exchange, extrapolated from epochs over every client's first batch."""
     local = method.local
     short = [_first_batch(client, local.batch_size) for client in clients]
     few = [
@@ -192,7 +191,7 @@ def _least(
     clients: Sequence[Client],
     rng: Rng,
 ) -> list[float]:
-    """The least seconds of an exchange of each method, over a few trials after a warm-up."""
+    """Fewest seconds of an exchange of each method, over a few trials after a warm-up."""
     with engine.open(clients) as opened:
 
         def timed(method: Method) -> float:

@@ -1,4 +1,4 @@
-"""The batches of many clients, step by step."""
+"""Batches of many clients, step by step."""
 
 import itertools
 import math
@@ -15,11 +15,11 @@ from fedbolic.types import Params
 
 
 class BatchLoader:
-    """The batches of many clients, who stand in descending order of their numbers of steps.
+    """Batches of many clients, step by step.
 
     Args:
-        tasks: Of the clients.
-        repeats: Steps on each batch.
+        tasks: One task per client, in descending order of the number of steps.
+        repeats: Steps on each batch, at least 1.
     """
 
     def __init__(self, tasks: Sequence[ClientTask], repeats: int) -> None:
@@ -30,12 +30,12 @@ class BatchLoader:
         self.lengths = pad_stack([plan.lengths for plan in plans])
         steps, width = self.lengths.shape[1], max(plan.positions.shape[1] for plan in plans)
         positions = []
-        for begin, plan in zip(begins, plans, strict=True):  # a client's padding is its own first
-            s, b = plan.positions.shape  # example: whatever is wrong there is wrong with it alone
+        for begin, plan in zip(begins, plans, strict=True):  # padding repeats the client's own
+            s, b = plan.positions.shape  # first example, so a bad example affects its client alone
             positions.append(begin + pad(plan.positions, (0, width - b, 0, steps - s)))
         mixes_examples = tasks[0].model.mixes_examples
         self.most_padding = most_padding(self.lengths, mixes_examples=mixes_examples)
-        if jagged_sizes(tasks[0].context):  # then what is large is not the batch
+        if jagged_sizes(tasks[0].context):  # then the context outweighs the batch
             self.most_padding = math.inf
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
         self.positions = torch.stack(positions).to(self.device)
@@ -46,7 +46,7 @@ class BatchLoader:
         }
 
     def batches(self, step: int) -> Iterator[tuple[Tensor | slice, Params, dict[str, int | None]]]:
-        """Calls of one step: the rows of clients, the batch, and its client axes."""
+        """Calls of one step: the rows of the clients, the batch, and each entry's client axis."""
         if step == len(self.num_active):
             return
         active = slice(self.num_active[step])
@@ -66,9 +66,9 @@ class BatchLoader:
 
 
 def _in_one(splits: Sequence[Params]) -> tuple[Params, list[int]]:
-    """The examples of all clients along one axis, and where each client's begin.
+    """The examples of all clients along one axis, and the first position of each client.
 
-    Those that already lie in one storage, as a source lays them, are not copied.
+    Examples that already share one storage, as those of a data source do, are not copied.
     """
     columns = {name: [split[name] for split in splits] for name in splits[0]}
     begins, *others = [_places(rows) for rows in columns.values()]
@@ -83,7 +83,7 @@ def _in_one(splits: Sequence[Params]) -> tuple[Params, list[int]]:
 
 
 def _places(rows: Sequence[Tensor]) -> list[int] | None:
-    """Each tensor's first row in the storage that all share; ``None`` if they do not share one."""
+    """First row of each tensor in their common storage; ``None`` if they do not share one."""
     size = rows[0].shape[1:].numel()
     offsets = [x.storage_offset() for x in rows]
     apart = len({x.untyped_storage().data_ptr() for x in rows}) > 1
@@ -94,6 +94,6 @@ def _places(rows: Sequence[Tensor]) -> list[int] | None:
 
 
 def _take(values: Tensor, positions: Tensor) -> Tensor:
-    """``values[positions]``, on the CPU in half the time."""
+    """``values[positions]``, in half the time of indexing on the CPU."""
     taken = values.index_select(0, positions.flatten())
     return taken.unflatten(0, positions.shape)

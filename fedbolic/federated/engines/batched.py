@@ -1,4 +1,4 @@
-"""All clients of an exchange side by side: one forward and one backward pass for everybody."""
+"""Stacked execution of clients: one forward and one backward pass for many of them."""
 
 import contextlib
 import dataclasses
@@ -28,33 +28,35 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 OneByOne = Callable[[Sequence[Client]], list[Result]]
-"""The results of some clients by the definition."""
+"""Runs some clients with the reference engine, :class:`Sequential`."""
 
 
 DEFINITION = ("local_update", "batches")
-"""The functions of a method that say what is done here another way."""
+"""Functions of a method that are not called here; a method that overrides one is run one by one."""
 
 
 @dataclass(frozen=True)
 class Batched(Engine):
-    """The clients of an exchange advance together, one step of all of them after another.
+    """Trains the clients of an exchange together, each step for all of them at once.
 
-    Faster than :class:`~fedbolic.federated.engines.sequential.Sequential` where a step of one
-    client does
-    not fill the machine: small models and small batches, and on a GPU most others.
+    Batched is faster than :class:`~fedbolic.federated.engines.sequential.Sequential` if a step of
+    one client does not saturate the machine: with small models and small batches, and on a GPU with
+    most others.
 
-    Clients go together if what they hold has the same names and shapes. Short batches are filled up
-    and masked, by at most a quarter of all work; where a model mixes the examples of a batch, only
-    batches of one length go together.
-    What is not :class:`~fedbolic.federated.gradient_method.GradientMethod`, has a ``local_update``
-    of its own, cannot be vectorised or draws from torch's global random stream, which is each
-    client's own in ``Sequential`` alone, is run one by one, and the log says so once. Where a
-    client raises an error, those who went together with it are run again one by one. Clients are
-    scored together, too, unless the method has an ``evaluate`` of its own.
+    Clients are stacked if their values have the same names and shapes. Short batches are padded
+    and masked, with at most a quarter of extra work; if a model mixes the examples of a batch, only
+    batches of equal length are stacked. If a client raises an error, all clients stacked with it
+    are run again one by one. Clients are scored together, too, unless the method overrides
+    ``evaluate``.
+
+    Clients are run one by one, with one log message, if the method is not a
+    :class:`~fedbolic.federated.gradient_method.GradientMethod`, overrides ``local_update`` or
+    ``batches``, cannot be vectorised, or draws from torch's global random stream, which only
+    ``Sequential`` seeds for each client.
 
     Args:
-        memory: Megabytes, above 0, that an exchange may take beside data, messages and results; as
-            many clients go together as fit by an estimate, and at least one.
+        memory: Megabytes that an exchange may use in addition to data, messages and results, above
+            0. By an estimate, as many clients are stacked as fit, and at least one.
 
     Raises:
         ValueError: If ``memory`` is not above 0.
@@ -84,11 +86,11 @@ class Batched(Engine):
             return list(Sequential().run(method, messages, some, client_states, rng))
 
         if not isinstance(method, GradientMethod):
-            self._refuse(method, "it makes no steps")
+            self._refuse(method, "it takes no gradient steps")
         elif any(
             getattr(type(method), name) is not getattr(GradientMethod, name) for name in DEFINITION
         ):
-            self._refuse(method, "it has a local_update of its own")
+            self._refuse(method, "it overrides local_update or batches")
         else:
             for tasks in self._together(method, messages, clients, client_states, rng):
                 yield from self._results(method, tasks, one_by_one)
@@ -115,7 +117,7 @@ class Batched(Engine):
                     found |= stacked_scores(method, held)
             except Exception as error:
                 found = super().scores(method, messages, clients, client_states, rng)
-                name = type(method).__name__  # had it been a client's error, we would not be here
+                name = type(method).__name__  # a client's own error was raised above
                 logger.info("the clients of %s are scored one by one: %r", name, error)
                 self._refused[_scored(method)] = repr(error)
                 break
@@ -129,16 +131,16 @@ class Batched(Engine):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> Iterator[dict[int, ClientTask | Client]]:
-        """Neighbours in the order of ids, as many as fit; those who cannot begin as they are."""
-        footprint, tasks, taken = MemoryEstimate(method), {}, LIBRARIES
+        """Groups of clients that fit in memory: the task of each, or the client if that failed."""
+        estimate, tasks, taken = MemoryEstimate(method), {}, LIBRARIES
         for client in clients:
             message, memory = messages[client.id], client_states.get(client.id, {})
             stream = rng.at("client", client.id)
             try:
                 with torch_stream(client, stream):
                     task = ClientTask.begin(method, message, client, memory, stream)
-                    needed = footprint.megabytes(task)
-            except Exception:  # one by one it will be raised again, and be this client's failure
+                    needed = estimate.megabytes(task)
+            except Exception:  # raised again when the client is run alone, as its failure
                 task, needed = client, 0.0
             if tasks and taken + needed > self.memory:
                 yield tasks
@@ -151,7 +153,7 @@ class Batched(Engine):
     def _results(
         self, method: GradientMethod, tasks: Mapping[int, ClientTask | Client], one_by_one: OneByOne
     ) -> Iterator[Result]:
-        """The results of those who were taken together, in ascending order of id."""
+        """The results of one group, in ascending order of id."""
         groups: dict[Hashable, list[ClientTask]] = {}
         results: list[Result] = []
         for task in tasks.values():
@@ -192,7 +194,7 @@ class Batched(Engine):
         return [(client, *both) for client, both in zip(clients, updates, strict=True)]
 
     def _refuse(self, method: Method, reason: str) -> None:
-        """Say, once, that the clients of this method are run one by one, and remember it."""
+        """Record that this method's clients are run one by one, and log it the first time."""
         if repr(method) not in self._refused:
             name = type(method).__name__
             logger.info("the clients of %s are run one by one: %s", name, reason)
@@ -201,14 +203,14 @@ class Batched(Engine):
 
 @contextlib.contextmanager
 def _vectorised(client: Client) -> Iterator[None]:
-    """Refuse work that would not be that of each client by itself, done at once for all.
+    """Context manager that rejects vectorised work that would differ from single clients' work.
 
     Args:
-        client: Any of them.
+        client: Any of the stacked clients.
 
     Raises:
-        UserWarning: If vmap goes through the clients one operation long.
-        RuntimeError: If anything was drawn for all of them together.
+        UserWarning: If vmap falls back to a loop over clients for an operation.
+        RuntimeError: If the block draws from torch's global random stream.
     """
     with warnings.catch_warnings(), torch_stream(client, Rng()) as drawn:
         warnings.filterwarnings("error", message="There is a performance drop")
@@ -218,5 +220,5 @@ def _vectorised(client: Client) -> Iterator[None]:
 
 
 def _scored(method: Method) -> str:
-    """The name under which it is noted that a method's clients are scored one by one."""
+    """Key that records that a method's clients are scored one by one."""
     return f"scores of {method!r}"

@@ -9,18 +9,18 @@ from jaxtyping import Int
 from torch import Tensor
 
 MOST_PADDED = 1.25
-"""Examples that are computed over those that count: with more, batches are cut into several calls.
+"""Ratio of computed to real examples above which the batches of a step are split into buckets.
 
-A call more costs a tiny model as much as the whole step; below this bound that is not worth it.
+For a tiny model one more call costs as much as the whole step; below this ratio it does not pay.
 """
 
 
 def most_padding(lengths: Int[Tensor, "clients steps"], *, mixes_examples: bool) -> float:
-    """Largest growth by padding that :func:`buckets` may allow.
+    """Largest ratio of computed to real examples that :func:`buckets` may allow.
 
     Args:
-        lengths: Of every client's batches; 0 where it is done.
-        mixes_examples: Whether an output depends on the rest of the batch, as with batch norm.
+        lengths: Number of examples in each client's batch at each step; 0 after its last step.
+        mixes_examples: True if an output depends on the rest of the batch, as with batch norm.
     """
     if mixes_examples:
         return 1.0
@@ -29,12 +29,12 @@ def most_padding(lengths: Int[Tensor, "clients steps"], *, mixes_examples: bool)
 
 
 def buckets(lengths: Int[Tensor, " clients"], most: float) -> list[tuple[int, Tensor]]:
-    """Batches that share a call: the padded length, and the clients of each bucket.
+    """Padded length and clients of each bucket; the batches of a bucket share one call.
 
     Args:
-        lengths: Of every client's own batch, at least 1.
-        most: The examples that are computed are at most this many times those that count; at 1 only
-            equal lengths go together.
+        lengths: Number of examples in each client's batch, at least 1.
+        most: Largest allowed ratio of computed to real examples, at least 1; at 1 a bucket holds
+            batches of equal length only.
     """
     longest_first, clients = lengths.sort(descending=True)
     ends, allowed = [0, len(lengths)], most * int(lengths.sum())
@@ -42,7 +42,7 @@ def buckets(lengths: Int[Tensor, " clients"], most: float) -> list[tuple[int, Te
         found = [(int(longest_first[a]), clients[a:b]) for a, b in itertools.pairwise(ends)]
         if sum(length * len(some) for length, some in found) <= allowed:
             return found
-        saved = [  # by a cut before each client: all from there on would be as short as it is
+        saved = [  # by a cut before each client: later batches would be padded to its length only
             (longest_first[a] - longest_first[a:b]) * torch.arange(b - a, 0, -1)
             for a, b in itertools.pairwise(ends)
         ]
@@ -50,10 +50,10 @@ def buckets(lengths: Int[Tensor, " clients"], most: float) -> list[tuple[int, Te
 
 
 def padded_work(lengths: Sequence[Tensor], *, mixes_examples: bool = False) -> float:
-    """Examples that are computed over examples that count; 1 is no padding.
+    """Ratio of computed to real examples; 1 means no padding.
 
     Args:
-        lengths: The lengths of every client's batches.
+        lengths: Number of examples in each batch, one tensor per client.
         mixes_examples: As in :func:`most_padding`.
 
     Example:
@@ -67,9 +67,9 @@ def padded_work(lengths: Sequence[Tensor], *, mixes_examples: bool = False) -> f
 
 
 def pad_stack(rows: Sequence[Tensor]) -> Tensor:
-    """Values per step of all clients as one tensor, padded with zeros at the end.
+    """Stack the values of all clients, padded with zeros at the end of the step axis.
 
     Args:
-        rows: Of each client, with a first axis of steps.
+        rows: One tensor per client, with steps as its first axis.
     """
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)

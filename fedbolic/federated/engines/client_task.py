@@ -1,4 +1,4 @@
-"""One client's round of gradient steps, before the first step."""
+"""Inputs of one client's gradient steps in one round."""
 
 import functools
 from collections.abc import Hashable
@@ -18,7 +18,16 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True, eq=False)
 class ClientTask:
-    """The round of one client before its first step."""
+    """Inputs of one client's gradient steps in one round.
+
+    Args:
+        client: The client with its data.
+        model: Architecture that is trained.
+        local: Parameters, buffers and optimiser state before the first step.
+        context: Values that stay fixed during the round.
+        plan: Batches and random draws of the round.
+        examples: Examples that the batches index.
+    """
 
     client: Client
     model: Model
@@ -31,20 +40,20 @@ class ClientTask:
     def begin(
         cls, method: GradientMethod, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> "ClientTask":
-        """The task of a client with what it received and kept, and its own stream."""
+        """Build the task from a client's message, its state and its random stream."""
         begun = method.begin(message, client, client_state, rng)
         return cls(client, *begun, method.examples(client))
 
     @functools.cached_property
     def form(self) -> Hashable:
-        """Form that tasks of one batch share: names, shapes, dtypes, numbers."""
+        """Hashable form; only tasks of equal form can be stacked."""
         draws = {n: (draw.dtype, draw.shape[1:]) for n, draw in self.plan.draws.items()}
         examples = self.examples.at(torch.arange(0))
         return id(self.model), *map(tree_form, (self.local, self.context, draws, examples))
 
 
 def tree_form(x: Any) -> Hashable:
-    """Form of a tree: dtype, device and shape of tensors, and all other leaves as they are."""
+    """Hashable form of a tree: dtype, device and shape of tensors, other leaves by value."""
     if isinstance(x, Tensor):
         return x.dtype, x.device, x.shape
     if isinstance(x, Jagged):

@@ -1,4 +1,4 @@
-"""Executes the clients of an exchange."""
+"""Interface of engines, which execute the clients of an exchange."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,36 +14,36 @@ from fedbolic.types import Tree
 
 
 def torch_stream(client: Client, rng: Rng) -> AbstractContextManager[Callable[[], bool]]:
-    """Torch's global random stream as the client's own, for networks that draw from it.
+    """Context manager that seeds torch's global random stream for a client and restores it.
 
     Args:
-        client: Who works or is scored.
+        client: The client that is trained or scored.
         rng: The client's stream of this exchange or evaluation.
     """
     return rng.at("torch").as_torch_global(client.no_inputs.device)
 
 
 class RunStoppedError(RuntimeError):
-    """Training cannot go on; the last checkpoint is untouched."""
+    """Training cannot continue; the last checkpoint is untouched."""
 
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """Result of a client whose work raised an error."""
+    """Result of a client whose local update raised an error."""
 
     error: Exception
 
 
 Result: TypeAlias = tuple[Client, Update | Failure, Tree]
-"""A client with its update and its new memory; with the old one where its work failed."""
+"""A client, its update and its new client state; a failed client keeps its old state."""
 
 
 class Engine(ABC):
-    """Runs the local work of an exchange.
+    """Executes the clients of an exchange.
 
     Every engine gives the results of :class:`~fedbolic.federated.engines.sequential.Sequential` up
-    to rounding, whatever the clients' sizes: streams, the order of batches and the order of results
-    belong to this law.
+    to rounding, for clients of any size: with the same random streams, the same batches in the same
+    order, and results in the same order.
     """
 
     @abstractmethod
@@ -55,14 +55,14 @@ class Engine(ABC):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> Iterator[Result]:
-        """Every client with its update and new memory, in ascending order of id.
+        """Run the local update of every client; results come in ascending order of id.
 
         Args:
-            method: Whose local work is done.
-            messages: What each client received, by id.
-            clients: Those who take part, in ascending order of id.
-            client_states: What clients kept from earlier turns, by id; absent the first time.
-            rng: The stream of this exchange; client ``i`` works with ``rng.at("client", i)``.
+            method: Method whose ``local_update`` is run.
+            messages: Message that each client received, by id.
+            clients: Participating clients, in ascending order of id.
+            client_states: Client states from earlier rounds, by id; a new client has no entry.
+            rng: Random stream of this exchange; client ``i`` uses ``rng.at("client", i)``.
         """
 
     def scores(
@@ -73,14 +73,14 @@ class Engine(ABC):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> dict[int, dict[str, float]]:
-        """The scores of clients on their own data, by id; by default found here, one by one.
+        """Scores of clients on their own data, by id; by default computed one client at a time.
 
         Args:
-            method: Whose :meth:`~fedbolic.federated.method.Method.evaluate` scores.
-            messages: What each client received, by id.
-            clients: Those who are scored, in ascending order of id.
-            client_states: What clients kept, by id.
-            rng: The stream of this evaluation; client ``i`` has ``rng.at("client", i)``.
+            method: Method whose :meth:`~fedbolic.federated.method.Method.evaluate` is called.
+            messages: Message that each client received, by id.
+            clients: Clients to score, in ascending order of id.
+            client_states: Client states, by id; a new client has no entry.
+            rng: Random stream of this evaluation; client ``i`` uses ``rng.at("client", i)``.
         """
         found = {}
         for client in clients:
@@ -92,44 +92,44 @@ class Engine(ABC):
         return found
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Refuse clients for whom this engine cannot work; by default it works for all.
+        """Raise an error if this engine cannot run the clients; by default it runs all.
 
         Raises:
-            ValueError: Saying why.
+            ValueError: If the engine cannot run one of the clients.
         """
         del clients
 
     def open(self, clients: Sequence[Client]) -> AbstractContextManager["Engine"]:
-        """The engine to use for many exchanges over ``clients``; leaving gives back what it took.
+        """Context manager with an engine for many exchanges over ``clients``; leaving it frees it.
 
-        By default it is the engine itself, which takes nothing.
+        By default it is the engine itself, which holds no resources.
 
         Raises:
-            ValueError: As :meth:`check`.
+            ValueError: If :meth:`check` refuses the clients.
         """
         self.check(clients)
         return nullcontext(self)
 
 
 class Remote(Engine):
-    """An engine whose clients hold their data and memories elsewhere, where they work.
+    """An engine whose clients train on other machines, where their data and states stay.
 
-    Their updates come as the channels left them, and in place of memories the names of these.
+    Channels are applied at the clients. The server keeps only the name of each client state.
     """
 
     @property
     @abstractmethod
     def deployment(self) -> dict[str, float]:
-        """The settings by which such an engine can be had again."""
+        """Settings from which an equal engine is rebuilt when a run is resumed."""
 
     @abstractmethod
     def federation(self, holdout: Client | None) -> FederatedData:
-        """The clients, without any data, and what the server holds.
+        """The federation as the server sees it: clients without data, and the server's test set.
 
         Args:
-            holdout: The server's own test set, if there is one.
+            holdout: The server's own test set; ``None`` if it has none.
 
         Raises:
             RunStoppedError: If clients are missing.
-            ValueError: If they do not fit together.
+            ValueError: If the clients' ids or input shapes do not form one federation.
         """

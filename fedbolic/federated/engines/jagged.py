@@ -1,4 +1,4 @@
-"""Things of different size, of many clients side by side: graphs, for one."""
+"""Values whose size differs between clients, such as graphs, batched without stacking."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class Jagged:
-    """Something of each of some clients that cannot be stacked, as a leaf of their context.
+    """A leaf of client contexts that cannot be stacked, with one part per client.
 
-    A client's own has one part. A method whose context has such leaves gives its own
-    ``stacked_loss`` and ``stacked_step``, which find all clients' parts in one leaf.
+    The leaf of a single client has one part. A method whose context has such leaves implements
+    ``stacked_loss`` and ``stacked_step`` itself; they receive all clients' parts in one leaf.
 
     Args:
-        parts: By client.
-        jagged_sizes: How much work each is; those whose sizes differ much do not go together.
+        parts: One value per client.
+        sizes: Amount of work of each part; clients whose sizes differ much are batched separately.
 
     Example:
         >>> some = Jagged.joined([Jagged(("a",), (3,)), Jagged(("b",), (4,))])
@@ -31,21 +31,21 @@ class Jagged:
 
     @classmethod
     def joined(cls, leaves: Sequence["Jagged"]) -> "Jagged":
-        """The parts of all, in order."""
+        """Concatenate the parts of several leaves, in order."""
         return cls(
             tuple(part for leaf in leaves for part in leaf.parts),
             tuple(size for leaf in leaves for size in leaf.sizes),
         )
 
     def __getitem__(self, rows: Tensor | slice) -> "Jagged":
-        """The parts of some clients."""
+        """Select the parts of some clients."""
         places = list(range(len(self.parts)))
         chosen = places[rows] if isinstance(rows, slice) else rows.tolist()
         return Jagged(*(tuple(of[i] for i in chosen) for of in (self.parts, self.sizes)))
 
 
 def jagged_sizes(context: Tree) -> tuple[int, ...] | None:
-    """The sizes of the first ragged leaf of a context; ``None`` if it has no such leaf."""
+    """The sizes of the first jagged leaf of a context; ``None`` if it has no such leaf."""
     for value in context.values():
         found = jagged_sizes(value) if isinstance(value, dict) else getattr(value, "sizes", None)
         if found is not None:

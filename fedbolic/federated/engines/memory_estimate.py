@@ -1,4 +1,4 @@
-"""Estimated memory of clients that advance together."""
+"""Estimated memory of clients that are trained as one batch."""
 
 from collections.abc import Hashable
 from weakref import WeakKeyDictionary
@@ -12,28 +12,28 @@ from fedbolic.federated.engines.client_task import ClientTask
 from fedbolic.federated.gradient_method import GradientMethod
 
 _VALUES = 5.0
-"""Times the size of ``local``: as it began and as it ends, stacked, its gradients, the next one."""
+"""Copies of ``local``: initial, final, stacked, its gradients, and the next step's result."""
 
 _ACTIVATIONS = 1.5
-"""Times what is kept for the backward pass: the largest gradients of it come on top."""
+"""Factor on the activations kept for the backward pass; their largest gradients come on top."""
 
 
 _HOLES = 1.25
-"""Times what is asked for: an allocator leaves gaps between small tensors and large ones."""
+"""Factor on the total: the allocator leaves gaps between small and large tensors."""
 
 LIBRARIES = 64.0
-"""Megabytes that the first backward pass of a convolution takes for good, however few clients."""
+"""Megabytes that a convolution's first backward pass keeps for good, for any number of clients."""
 
 
 _MEASURED: WeakKeyDictionary[Client, dict[Hashable, float]] = WeakKeyDictionary()
-"""Bytes per example at each client, as long as somebody holds it: the same in every round."""
+"""Bytes per example, by method and form, measured at a client once and valid in every round."""
 
 
 class MemoryEstimate:
-    """Estimates the memory of clients that advance together.
+    """Estimates the memory of clients that are trained as one batch.
 
     Args:
-        method: Whose steps are made.
+        method: Method that trains the clients.
     """
 
     def __init__(self, method: GradientMethod) -> None:
@@ -42,7 +42,7 @@ class MemoryEstimate:
         self._activations: dict[Hashable, float] = {}
 
     def megabytes(self, task: ClientTask) -> float:
-        """Of one client: its values, its examples and what its longest batch leaves behind."""
+        """Megabytes of one client: its values, its examples and its longest batch's activations."""
         form = task.form
         if form not in self._values:
             own = task.context.get("own", {})
@@ -58,18 +58,18 @@ class MemoryEstimate:
         return _HOLES * num_bytes / 2**20
 
     def _per_example(self, task: ClientTask) -> float:
-        """Bytes that the forward pass of a first batch leaves behind for the backward pass."""
+        """Bytes per example that the first batch's forward pass keeps for the backward pass."""
         batch = next(self.method.batches(task.client, task.plan))
         parameters = {n: x.detach().requires_grad_() for n, x in task.local["parameters"].items()}
         kept: dict[int, int] = {}
 
         def keep(x: Tensor) -> Tensor:
             kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-            return x.detach()  # a result would hold what computes it, which holds the result
+            return x.detach()  # x itself would form a reference cycle with its graph
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
             given = task.local["buffers"], batch, task.context
-            losses, _ = self.method.loss(task.model, parameters, *given)  # keeps what it kept alive
+            losses, _ = self.method.loss(task.model, parameters, *given)  # holds the graph
         for value in (*parameters.values(), losses):
             kept.pop(value.untyped_storage().data_ptr(), None)
         return _ACTIVATIONS * sum(kept.values()) / len(batch["mask"])

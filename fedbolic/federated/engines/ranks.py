@@ -1,4 +1,4 @@
-"""Clients dealt among the ranks of torch.distributed."""
+"""Ranks of torch.distributed that share the clients of an exchange."""
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,15 +19,15 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class Ranks(Engine):
-    """Every rank works for its share of the clients, and all get all results.
+    """Ranks that each run a share of the clients and then exchange all results.
 
-    The ranks run one program with the same method, data and seed, each after
-    ``torch.distributed.init_process_group``; so each goes on with the same state. Results are as
-    those of :class:`~fedbolic.federated.engines.workers.Workers`, but a rank that is lost stops
-    all. The command line does not start ranks.
+    All ranks run the same program with the same method, data and seed, after
+    ``torch.distributed.init_process_group``, so their server states stay equal. Results equal those
+    of :class:`~fedbolic.federated.engines.workers.Workers`, but the loss of one rank stops the run
+    on all of them. The command line does not start ranks.
 
     Args:
-        inner: How each loops its share.
+        inner: Engine that runs the clients of each rank.
 
     Example:
         >>> Ranks()
@@ -39,7 +39,7 @@ class Ranks(Engine):
     @override
     def check(self, clients: Sequence[Client]) -> None:
         if not (distributed.is_available() and distributed.is_initialized()):
-            raise ValueError("Ranks need torch.distributed.init_process_group in every process")
+            raise ValueError("Ranks needs torch.distributed.init_process_group in every process")
         self.inner.check(clients)
 
     @override
@@ -64,7 +64,7 @@ class Ranks(Engine):
         try:
             distributed.all_gather_object(gathered, own)
         except RuntimeError as error:
-            raise RunStoppedError(f"a rank is lost: {error}") from error
+            raise RunStoppedError(f"the connection to a rank is lost: {error}") from error
         found = {client_id: text for texts in gathered for client_id, text in texts.items()}
         for client in clients:
             update, client_state = pickle.loads(found.pop(client.id))

@@ -1,4 +1,4 @@
-"""One client after another: the engine that the others must equal."""
+"""The reference engine, which runs one client after another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class Sequential(Engine):
-    """Every client's own ``local_update``, in turn: the definition of the result.
+    """Runs the ``local_update`` of one client after another; its results define correctness.
 
-    What a network draws from torch's global random stream is the client's own, too: the stream is
-    seeded for each client and exchange, and is afterwards where it was.
+    Torch's global random stream, from which a network may draw, is seeded for each client and
+    exchange, and restored afterwards.
     """
 
     @override

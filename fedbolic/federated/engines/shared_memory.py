@@ -1,4 +1,4 @@
-"""Values in memory that processes share: their tensors are copied, never pickled."""
+"""Memory shared by processes; tensors written to it are copied, never pickled."""
 
 import io
 import mmap
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 LINE = 64
-"""Bytes that torch aligns a storage to. Sums over data at another alignment may round differently,
-so every tensor lies as far from such a boundary as the one it was copied from."""
+"""Alignment of torch's storages, in bytes. Sums over data of another alignment may round
+differently, so a copied tensor keeps the original's offset from such a boundary."""
 
 
 class Extent(NamedTuple):
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Elements from the first to the last, those between that are not the tensor's included."""
+        """Elements from the tensor's first to its last, including gaps between them."""
         steps = sum((n - 1) * step for n, step in zip(self.size, self.stride, strict=True))
         return 0 if 0 in self.size else 1 + steps
 
@@ -46,10 +46,10 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """Memory that one process writes and others read; it grows with what is written.
+    """Memory that one process writes and others read; it grows as needed.
 
-    It has no name in any folder, so it is gone with the last process that holds it. It can be an
-    argument of a process that is being spawned.
+    The memory has no file name, so it is freed with the last process that holds it. It can be
+    passed to a process that is being spawned.
 
     Example:
         >>> memory = SharedMemory()
@@ -69,14 +69,14 @@ class SharedMemory:
     def write(
         self, values: Sequence[object], given: Mapping[Place, Tensor] | None = None
     ) -> tuple[list[Extent], dict[Place, Tensor]]:
-        """Replace what is here by ``values``; a tensor that occurs twice in them is copied once.
+        """Replace the contents by ``values``; a tensor that occurs repeatedly is copied once.
 
         Args:
-            values: What can be pickled, with tensors anywhere in it.
-            given: Tensors that the reader has: their places are written in their stead.
+            values: Objects that can be pickled, with tensors anywhere in them.
+            given: Tensors that the reader already has, by place; only their places are written.
 
         Returns:
-            Where each value lies, for :meth:`read`; and the tensors that were copied, by place.
+            The extent of each value, for :meth:`read`, and the copied tensors by place.
         """
         known = {id(t): _Known(t, False, place) for place, t in (given or {}).items()}
         texts = []
@@ -93,7 +93,7 @@ class SharedMemory:
         for text in texts:
             extents.append(Extent(end, end + len(text)))
             end += len(text)
-            self.pages[slice(*extents[-1])] = text  # type: ignore[index]  # a mapping by now
+            self.pages[slice(*extents[-1])] = text  # type: ignore[index]  # an mmap after _map
         return extents, copied
 
     def read(
@@ -102,9 +102,9 @@ class SharedMemory:
         """A value that was written, and its tensors by place.
 
         Args:
-            extent: Where it lies.
-            given: The tensors that the writer was told of.
-            copy: Whether its tensors must outlast the next write.
+            extent: Extent of the value, as :meth:`write` returned it.
+            given: The tensors that were passed to :meth:`write` as ``given``, by place.
+            copy: True to copy the tensors, so that they outlive the next write.
         """
         self._map(extent.end)
         loaded: dict[Place, Tensor] = {}
@@ -121,7 +121,7 @@ class SharedMemory:
         return _Reader(io.BytesIO(self.pages[slice(*extent)]), tensor).load(), loaded
 
     def _map(self, size: int, *, grow: bool = False) -> None:
-        """See to it that at least ``size`` bytes of the memory can be reached."""
+        """Map at least ``size`` bytes of the memory into this process."""
         if size > len(self.pages):
             if grow:
                 os.ftruncate(self.descriptor, size)
@@ -129,12 +129,12 @@ class SharedMemory:
             self.bytes = torch.frombuffer(self.pages, dtype=torch.uint8)
 
     def _stretch(self, place: Place) -> Tensor:
-        """All elements between the first and the last of a tensor, as a vector."""
+        """All elements from the first to the last of a tensor, as a vector."""
         return self.bytes[place.start : place.end].view(place.dtype)
 
 
 class _Known(NamedTuple):
-    """A tensor (kept alive: its id names it), whether this writer copies it, and its place."""
+    """A tensor (held, so that its id stays unique), a flag if it is copied here, and its place."""
 
     tensor: Tensor
     new: bool
@@ -142,7 +142,7 @@ class _Known(NamedTuple):
 
 
 class _Writer(pickle.Pickler):
-    """Notes the plain tensors that it meets, and writes only where they will lie."""
+    """Pickler that collects ordinary CPU tensors and writes their places instead of their data."""
 
     def __init__(self, file: io.BytesIO, known: dict[int, _Known]) -> None:
         super().__init__(file, protocol=5)
@@ -152,7 +152,7 @@ class _Writer(pickle.Pickler):
     def persistent_id(self, obj: Any) -> tuple[bool, Place] | None:
         plain = type(obj) is Tensor and obj.layout is torch.strided and not obj.is_quantized
         if not plain or obj.device.type != "cpu":
-            return None  # pickled in its own way, and the plain tensors in it come here again
+            return None  # pickled by its own rules, which pass any ordinary tensor inside it here
         if id(obj) not in self.known:
             shift = obj.data_ptr() % LINE
             start = -(-self.end // LINE) * LINE + shift - shift % obj.element_size()
@@ -163,7 +163,7 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    """Takes every tensor from where it lies."""
+    """Unpickler that looks up every tensor by its place."""
 
     def __init__(self, file: io.BytesIO, tensor: Callable[[bool, Place], Tensor]) -> None:
         super().__init__(file)
@@ -174,13 +174,13 @@ class _Reader(pickle.Unpickler):
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """The stretch of storage under a tensor: another layout of it may round differently."""
+    """The storage under a tensor, gaps included: another layout may round differently."""
     place = Place(0, tensor.dtype, tuple(tensor.shape), tensor.stride())
     return tensor.detach().as_strided((place.span,), (1,))
 
 
 def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):  # not in /dev/shm, which is small in many containers
+    if hasattr(os, "memfd_create"):  # /dev/shm is small in many containers
         return os.memfd_create("fedbolic")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

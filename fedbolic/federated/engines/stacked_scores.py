@@ -1,4 +1,4 @@
-"""The scores of many clients from one forward pass of all."""
+"""Scores of many clients from a joint forward pass."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -18,23 +18,23 @@ from fedbolic.types import Params, Tree
 SPLITS = ("validation", "test")
 
 Scores = dict[int, dict[str, float]]
-"""By client id and name."""
+"""Scores by client id and name."""
 
 
 class Held(NamedTuple):
-    """A client and what its predictions are made with."""
+    """A client with the model values and context of its predictions."""
 
     client: Client
     local: Tree
     context: Tree
 
     def split(self, name: str) -> Split:
-        """Its examples of that name."""
+        """The client's split of this name."""
         return getattr(self.client, name)
 
 
 def is_stackable(method: object) -> bool:
-    """True for methods whose scores are those of ``predict`` after ``scored``, and nothing else."""
+    """True for gradient methods that do not override ``evaluate``."""
     return isinstance(method, GradientMethod) and type(method).evaluate is GradientMethod.evaluate
 
 
@@ -46,14 +46,14 @@ def held_together(
     *,
     megabytes: float,
 ) -> Iterator[list[Held]]:
-    """Neighbours in the order of ids, as many as fit; who has no model is left out.
+    """Groups of consecutive clients that fit in memory; clients without a model are left out.
 
     Args:
-        method: Whose scores are to be found.
-        messages: What each client received, by id.
-        clients: Those who are scored.
-        client_states: What clients kept, by id.
-        megabytes: That may be taken besides what all have in common.
+        method: Method that is scored.
+        messages: Message that each client received, by id.
+        clients: Clients to score.
+        client_states: Client states, by id.
+        megabytes: Memory limit of a group, above 0, in addition to the values that all share.
     """
     held: list[Held] = []
     taken = 0
@@ -62,7 +62,7 @@ def held_together(
         if found is None:
             continue
         each = Held(client, *found)
-        own = 2 * _own_bytes(each, held[0]) if held else 0  # as it is, and stacked
+        own = 2 * _own_bytes(each, held[0]) if held else 0  # the tensors and their stacked copy
         if held and (taken + own > megabytes * 2**20 or len(held) == CHUNK):
             yield held
             held, taken, own = [], 0, 0
@@ -75,13 +75,13 @@ def held_together(
 def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
     """The scores of :func:`~fedbolic.federated.evaluation.score.score` at every client.
 
-    Clients of one form go together, as many as have
-    :data:`~fedbolic.federated.evaluation.score.CHUNK` examples; where one alone has more, or its
-    model mixes the examples of a batch, it is alone.
+    Clients of equal form share a forward pass of at most
+    :data:`~fedbolic.federated.evaluation.score.CHUNK` examples. A client with a larger split, or
+    with a model that mixes the examples of a batch, is scored alone.
 
     Args:
-        method: Whose predictions are scored.
-        held: By client.
+        method: Method whose predictions are scored.
+        held: Clients to score.
     """
     found: Scores = {each.client.id: {} for each in held}
     groups: dict[Hashable, list[Held]] = {}
@@ -104,7 +104,7 @@ def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
 
 
 def _own_bytes(each: Held, other: Held) -> int:
-    """The bytes of the tensors that two clients do not have in common."""
+    """Bytes of the first client's tensors that it does not share with the second."""
     total = 0
     for mine, others in ((each.local, other.local), (each.context, other.context)):
         known = tree.tensors(others)
@@ -113,7 +113,7 @@ def _own_bytes(each: Held, other: Held) -> int:
 
 
 def _chunks(group: list[Held], name: str) -> Iterator[list[Held]]:
-    """Clients whose examples are about as many, so that little is padded."""
+    """Chunks of clients with splits of similar length, so that little is padded."""
     some: list[Held] = []
     for each in sorted(group, key=lambda each: len(each.split(name))):
         if (len(some) + 1) * len(each.split(name)) > CHUNK:
@@ -143,7 +143,7 @@ def _scores(method: GradientMethod, held: Sequence[Held], name: str) -> list[dic
 
 
 def _padded(splits: Sequence[Split], length: int) -> Params:
-    """The examples of all side by side; a short one is filled up with its own first."""
+    """The examples of all clients, stacked; a short split is padded with its own first example."""
     positions = torch.arange(length)
     of_client = [split.at(torch.where(positions < len(split), positions, 0)) for split in splits]
     return {name: torch.stack([each[name] for each in of_client]) for name in of_client[0]}

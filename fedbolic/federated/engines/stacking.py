@@ -1,4 +1,4 @@
-"""The local work of many clients as one: what they hold lies side by side on a leading axis."""
+"""Local training of many clients at once: their values are stacked along a leading axis."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,38 +20,39 @@ from fedbolic.types import Params, Tree
 def advance(
     method: GradientMethod, tasks: Sequence[ClientTask]
 ) -> list[tuple[Tree, float, Tensor]]:
-    """``local`` of every client after its last step, the sum of the losses of its examples, counts.
-
-    The counts are those of a :class:`~fedbolic.nn.clamped.Counter`, 0 where no layer has a ball.
-
-    Those who have the most steps stand first, so that those who still work are always the first
-    few: who is done is cut off and not touched again.
+    """Run all local steps of several clients together.
 
     Args:
-        method: Whose steps are made.
-        tasks: Of one form.
+        method: Method whose steps are taken.
+        tasks: Tasks of equal form, one per client.
+
+    Returns:
+        For each client ``local`` after its last step, the sum of its examples' losses, and the
+        counts of a :class:`~fedbolic.nn.clamped.Counter`, 0 if no layer has a ball.
     """
+    # Clients with the most steps come first, so the active clients are always a leading slice:
+    # a client that has taken its last step is cut off the end and never copied again.
     order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
     tasks = [tasks[i] for i in order]
-    feed = BatchLoader(tasks, method.local.repeats)
+    loader = BatchLoader(tasks, method.local.repeats)
     context, dims = joined([task.context for task in tasks])
     state = _stack([task.local for task in tasks])
     state = {
         "local": state,
-        "loss": torch.zeros(len(tasks), device=feed.device),
-        "clamped": torch.zeros(len(tasks), 2, dtype=torch.int64, device=feed.device),
+        "loss": torch.zeros(len(tasks), device=loader.device),
+        "clamped": torch.zeros(len(tasks), 2, dtype=torch.int64, device=loader.device),
     }
     ended: list[Tree] = []
     losses: list[Tensor] = []
     counts: list[Tensor] = []
-    for step, num_active in enumerate([*feed.num_active, 0]):
+    for step, num_active in enumerate([*loader.num_active, 0]):
         if num_active < len(state["loss"]):
             ended = _unstack(_at(state["local"], slice(num_active, None))) + ended
             losses = [state["loss"][num_active:], *losses]
             counts = [state["clamped"][num_active:], *counts]
             state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
         moved, rows = [], []
-        for row, batch, batch_dims in feed.batches(step):
+        for row, batch, batch_dims in loader.batches(step):
             own, given = _at(state, row), _at(context, row, dims)
             moved.append(_step(method, tasks[0].model, own, batch, given, (batch_dims, dims)))
             rows.append(row)
@@ -66,7 +67,7 @@ def advance(
 
 
 def bucket_tasks(tasks: Sequence[ClientTask]) -> list[list[ClientTask]]:
-    """Tasks of one form, parted where what they hold of different size would be padded too much."""
+    """Split tasks of equal form so that jagged values of different size need little padding."""
     found = [of_task for task in tasks for of_task in jagged_sizes(task.context) or ()]
     if not found:
         return [list(tasks)]
@@ -79,7 +80,7 @@ def bucket_tasks(tasks: Sequence[ClientTask]) -> list[list[ClientTask]]:
 def _step(
     method: GradientMethod, model: Model, state: Tree, batch: Params, context: Tree, dims: tuple
 ) -> Tree:
-    """One step of all clients: a forward pass of each, one backward pass, a step of each."""
+    """One step of all clients: a joint forward pass, one backward pass, and the optimiser step."""
     local = state["local"]
     parameters = {n: value.detach().requires_grad_() for n, value in local["parameters"].items()}
 
@@ -105,14 +106,14 @@ def _stack(trees: Sequence[Tree]) -> Tree:
 
 
 def _unstack(stacked: Tree) -> list[Tree]:
-    """The tree of every client, as rows of what all have in common."""
+    """The tree of every client, as views of the stacked tensors."""
     rows = tree.map(lambda x: iter(x.unbind()), stacked)
     num_clients = len(next(iter(tree.tensors(stacked).values())))
     return [tree.map(next, rows) for _ in range(num_clients)]
 
 
 def own_storage(x: Tree) -> Tree:
-    """The same values, none of them a row that would keep other clients' alive."""
+    """The same values; a row of a larger storage is copied, so as not to keep that alive."""
 
     def own(value: Tensor) -> Tensor:
         return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
@@ -121,10 +122,10 @@ def own_storage(x: Tree) -> Tree:
 
 
 def joined(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
-    """Trees of one form as one, and the client axis of each leaf, ``None`` where all hold the same.
+    """One tree from trees of equal form, and each leaf's client axis, ``None`` if it is shared.
 
     Args:
-        contexts: Of every client.
+        contexts: One tree per client.
     """
 
     def same(*leaves: object) -> bool:
@@ -143,7 +144,7 @@ def joined(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
 
 
 def _at(stacked: Tree, rows: Tensor | slice, dims: Tree | None = None) -> Tree:
-    """The rows of some clients; what all have in common stays."""
+    """Select the rows of some clients; shared leaves are kept unchanged."""
     if dims is None:
         return tree.map_tensors(lambda x: x[rows], stacked)
     return tree.map(lambda x, dim: x if dim is None else x[rows], stacked, dims)

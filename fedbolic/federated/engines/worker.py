@@ -1,4 +1,4 @@
-"""One process of an engine that has several: its loop, and how it looks from outside."""
+"""A worker process of an engine: its main loop, and its handle in the parent process."""
 
 import contextlib
 import functools
@@ -26,24 +26,24 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 SPAWN = multiprocessing.get_context("spawn")
-"""A forked process would inherit torch's thread pools, and locks that other threads hold."""
+"""Processes are spawned: a fork would inherit torch's thread pools and locks of other threads."""
 
 EXIT_SECONDS = 5.0
-"""Seconds that a process has to end by itself."""
+"""Seconds that a process has to exit before it is killed."""
 
 Sent = TypeVar("Sent")
 
 ById: TypeAlias = Mapping[int, Client] | ClientSlices
-"""Clients by id: of a whole federation its sequence, in which each stands at its id."""
+"""Clients by id; the sequence of a whole federation qualifies, as its indices are the ids."""
 
 RequestKind: TypeAlias = Literal["updates", "scores"]
 
 Reply = tuple[int, Update | Failure, Tree]
-"""The id of a client, its update, its new memory."""
+"""Id of a client, its update and its new client state."""
 
 
 class WorkerError(RuntimeError):
-    """A process ended before its work was done; the clients it still had are left out."""
+    """A worker process ended early; the clients it had not finished are left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +51,13 @@ class WorkerRequest:
     """One worker's share of an exchange.
 
     Args:
-        kind: Whether updates are asked for, or scores: these come as the metrics of an update.
-        method: Pickled.
-        messages: What its clients received, by id, ascending.
-        client_states: What its clients keep, by id.
-        rng: The stream of the exchange.
-        dtype: Torch's default.
-        autocast: The dtype that operations are cast to; ``None`` if they are not.
+        kind: ``updates`` or ``scores``; scores are returned as the metrics of an update.
+        method: The pickled method.
+        messages: Message to each of the worker's clients, by ascending id.
+        client_states: State of each client that has one, by id.
+        rng: Random stream of the exchange.
+        dtype: Torch's default dtype.
+        autocast: Dtype of torch's autocast on the CPU; ``None`` if autocast is off.
     """
 
     kind: RequestKind
@@ -71,8 +71,8 @@ class WorkerRequest:
 
 @contextlib.contextmanager
 def deaf() -> Iterator[None]:
-    """A block in which processes are started that never hear Ctrl-C, not even while they import."""
-    resource_tracker.ensure_running()  # its start, which the first process brings, would unblock
+    """Context manager in which started processes ignore Ctrl-C, even while they import."""
+    resource_tracker.ensure_running()  # its start, by the first process, would unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -88,7 +88,7 @@ def worker_requests(
     client_states: Mapping[int, Tree],
     rng: Rng,
 ) -> list[WorkerRequest]:
-    """One task for every share, to be done with the arithmetic of this process."""
+    """One request per share, with the default dtype and autocast setting of this process."""
     casts = torch.is_autocast_enabled("cpu")
     return [
         WorkerRequest(
@@ -105,9 +105,10 @@ def worker_requests(
 
 
 def deal(clients: Sequence[Client], num: int) -> list[list[Client]]:
-    """The clients in ``num`` shares of about as many examples, each in ascending order of id.
+    """Split clients into ``num`` shares of nearly equal work, each in ascending order of id.
 
-    The largest are dealt first, each to the share that has the fewest so far (Graham's rule).
+    The work of a client is its number of examples. The largest clients are assigned first, each
+    to the share with the least work so far (Graham's rule).
     """
     shares: list[list[Client]] = [[] for _ in range(num)]
     loads = [(0, i) for i in range(num)]
@@ -119,17 +120,17 @@ def deal(clients: Sequence[Client], num: int) -> list[list[Client]]:
 
 
 def by_id(clients: Sequence[Client]) -> ById:
-    """The clients to be looked up by id."""
+    """Mapping from id to client, without a copy if the sequence already is one."""
     if isinstance(clients, ClientSlices):
         return clients
     return {client.id: client for client in clients}
 
 
 def pickled(method: Method) -> bytes:
-    """The method for a :class:`WorkerRequest`.
+    """The method as bytes for a :class:`WorkerRequest`.
 
     Raises:
-        ValueError: If it cannot be pickled.
+        ValueError: If the method cannot be pickled.
     """
     try:
         return pickle.dumps(method)
@@ -140,14 +141,14 @@ def pickled(method: Method) -> bytes:
 
 
 class Worker:
-    """A process that works for clients, seen from the one that started it.
+    """Handle of a worker process in the process that started it.
 
     Args:
-        index: Its number, for messages.
-        inner: How it loops its clients.
-        data: Memory that holds all clients.
-        clients: Where they lie there.
-        down: Memory that holds its tasks.
+        index: Number of the worker, for error messages.
+        inner: Engine that runs the worker's clients.
+        data: Shared memory that holds all clients.
+        clients: Position of the clients in ``data``.
+        down: Shared memory through which the worker receives its tasks.
 
     Raises:
         OSError: If the process cannot be started.
@@ -166,23 +167,25 @@ class Worker:
             with deaf():
                 self.process.start()
         finally:
-            other.close()  # so that the end of the process ends the pipe
+            other.close()  # otherwise the pipe would stay open when the process ends
 
     def give(self, task: Extent, clients: Iterable[int]) -> None:
-        """Hand over a task that was written to the memory of tasks, for clients of these ids."""
+        """Send the worker a task that was written to ``down``, for the clients with these ids."""
         self.pending = set(clients)
-        with contextlib.suppress(OSError):  # it has just died: receive will tell
+        with contextlib.suppress(OSError):  # the worker has died: receive reports it
             self.connection.send(task)
             self.connection.send(None)
 
     def receive(self, given: Mapping[Place, Any]) -> dict[int, tuple[Update | Failure, Tree]]:
-        """The result that the process sent, by client id; it must have sent something, or ended.
+        """Result that the worker sent, by client id; empty if it only reported that it is ready.
+
+        Call this once the worker has sent something or has ended.
 
         Args:
-            given: The tensors of its task, by place.
+            given: Tensors of the worker's task, by place.
 
         Raises:
-            WorkerError: If it has ended.
+            WorkerError: If the process has ended.
         """
         try:
             said = self.connection.recv() if self.connection.poll() else None
@@ -196,19 +199,20 @@ class Worker:
             return {}
         try:
             (update, client_state), _ = self.up.read(extent, given, copy=True)
-        except Exception as error:  # its form cannot be read here: a failure of this client
+        except Exception as error:  # the result cannot be unpickled here: this client fails
             update, client_state = Failure(error), {}
         self.pending.discard(client_id)
         if self.pending:
             with contextlib.suppress(OSError):
-                self.connection.send(None)  # what it sent is copied, and may be written over
+                self.connection.send(None)  # the result is copied: `up` may be overwritten
         return {client_id: (update, client_state)}
 
     def end(self, grace: float = EXIT_SECONDS) -> str:
-        """See to it that the process is no more; how it ended.
+        """Stop the process and describe its exit.
 
         Args:
-            grace: Seconds that it has to end by itself, which it does if it is idle.
+            grace: Seconds that the process has to exit, at least 0; then it is killed. An idle
+                process exits when the pipe is closed.
         """
         self.connection.close()
         self.process.join(grace)
@@ -230,16 +234,16 @@ def run_worker(
     down: SharedMemory,
     up: SharedMemory,
 ) -> None:
-    """The life of a worker: task after task, until the other end of the pipe is closed.
+    """Main loop of a worker process, which ends when the parent closes the pipe.
 
-    It says ``(None, None)`` once, when it is ready. A task is answered by one ``(client id, extent
-    in up)`` per client, each sent when the other end has said that ``up`` may be written.
+    The worker sends ``(None, None)`` once, when it is ready. For a task it sends one ``(client id,
+    extent in up)`` per client, each after the parent has signalled that ``up`` may be overwritten.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: one answers it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent acts
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     held = by_id(data.read(clients)[0])
-    with contextlib.suppress(EOFError, ConnectionError):  # the other end was closed
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         connection.send((None, None))
         while True:
             task, given = down.read(connection.recv())
@@ -248,15 +252,15 @@ def run_worker(
                 connection.recv()
                 connection.send((client_id, sent(write, update, client_state)))
     sys.stdout.flush()
-    os._exit(0)  # there is nothing to tidy, and Python would take a second for it
+    os._exit(0)  # nothing needs cleanup, and Python's would take a second
 
 
 def results(inner: Engine, clients: ById, task: WorkerRequest) -> Iterator[Reply]:
-    """One result for every client of a task, whatever happens."""
+    """One result per client of a task; clients without a result of the engine are failures."""
     left = dict.fromkeys(task.messages)
     fault: Exception = RuntimeError(f"{type(inner).__name__} gave no result for this client")
     torch.set_default_dtype(task.dtype)
-    casts = {"enabled": task.autocast is not None, "cache_enabled": False}  # it would keep all
+    casts = {"enabled": task.autocast is not None, "cache_enabled": False}  # or it keeps every cast
     cast = torch.autocast("cpu", task.autocast, **casts)
     try:
         method, share = _method(task.method), [clients[i] for i in task.messages]
@@ -265,7 +269,7 @@ def results(inner: Engine, clients: ById, task: WorkerRequest) -> Iterator[Reply
             for client_id, update, client_state in _replies(inner, task.kind, *given):
                 del left[client_id]
                 yield client_id, update, client_state
-    except Exception as error:  # of the engine or in reading the method, not of a client
+    except Exception as error:  # from the engine or from unpickling the method, not from one client
         fault = error
     for client_id in left:
         yield client_id, Failure(fault), {}
@@ -296,7 +300,7 @@ def _method(text: bytes) -> Method:
 
 
 def sent(send: Callable[[object], Sent], update: Update | Failure, client_state: Tree) -> Sent:
-    """Send a result, or the client's failure if the result cannot be sent."""
+    """Send a client's result, or a failure if the result cannot be pickled."""
     if isinstance(update, Failure):
         update = Failure(_portable(update.error))
     try:
@@ -311,7 +315,7 @@ def _write(up: SharedMemory, given: Mapping[Place, Any], value: object) -> Exten
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or its words in one that another process can read."""
+    """The error if it survives pickling, otherwise a ``RuntimeError`` with its text."""
     try:
         return pickle.loads(pickle.dumps(error))
     except Exception:
@@ -319,7 +323,7 @@ def _portable(error: Exception) -> Exception:
 
 
 def _end_with_parent() -> None:
-    """End this process as soon as the one that started it is gone, whatever it is doing."""
+    """Exit this process at once, even in the middle of a task, when its parent has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

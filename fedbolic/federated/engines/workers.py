@@ -1,4 +1,4 @@
-"""Clients dealt among processes of this machine."""
+"""Worker processes of this machine that share the clients of an exchange."""
 
 import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -32,31 +32,31 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 AT_ONCE = 4096
-"""Clients whose states and messages are handed to the workers together, to be scored."""
+"""Clients that are sent to the workers in one request for scores."""
 
 
 @dataclass(frozen=True)
 class Workers(Engine):
-    """Processes with one torch thread each, every one working for a share of the clients.
+    """Processes with one torch thread each, every one running a share of the clients.
 
-    They are started once and kept over the rounds of a run. All clients' data are copied once to
-    memory that they share; messages, memories and updates go through such memory, too. Longer
-    clients are dealt first, each to the worker with the fewest examples so far.
+    The processes are started once and kept for all rounds of a run. All clients' data are copied
+    once to shared memory; messages, client states and updates go through shared memory, too. The
+    largest clients are assigned first, each to the worker with the fewest examples so far.
 
-    Results are those of ``inner`` to the last bit, whatever the number of workers, if its result
-    for a client does not depend on which others it is given, as :class:`Sequential`'s does not.
-    That is also why updates are not summed in the workers: the rounding of a sum of partial sums
-    would depend on who worked for whom.
+    Results equal those of ``inner`` bit for bit for any number of workers, provided that the result
+    of ``inner`` for a client does not depend on the other clients, as with :class:`Sequential`.
+    For the same reason workers do not sum updates: the rounding of a sum of partial sums would
+    depend on the assignment of clients to workers.
 
-    A worker that dies, by a signal or for want of memory, is replaced; its clients are failures of
-    that exchange.
+    A worker that dies, by a signal or from lack of memory, is replaced; its unfinished clients
+    fail in that exchange.
 
     Args:
-        num: Processes, at least 1; more than the machine has cores do not help.
-        inner: How each loops its share.
+        num: Number of processes, at least 1; more processes than cores do not help.
+        inner: Engine that runs the clients of each worker.
 
     Raises:
-        ValueError: If ``num`` is below 1 or ``inner`` has processes of its own.
+        ValueError: If ``num`` is below 1 or ``inner`` is itself a ``Workers``.
 
     Example:
         >>> Workers(num=4)
@@ -73,11 +73,11 @@ class Workers(Engine):
 
     @override
     def check(self, clients: Sequence[Client]) -> None:
-        some = clients[:1] if isinstance(clients, ClientSlices) else clients  # of one storage
+        some = clients[:1] if isinstance(clients, ClientSlices) else clients  # one storage
         devices = {client.no_inputs.device.type for client in some}
         if devices - {"cpu"}:
             raise ValueError(
-                f"Workers share the CPU, and the data are on {devices}: use device cpu"
+                f"Workers share the CPU, but the data are on {devices}: use device cpu"
             )
         self.inner.check(clients)
 
@@ -100,12 +100,12 @@ class Workers(Engine):
 
 
 class Pool(Engine):
-    """The running processes of :class:`Workers`; leaving it as a context ends them.
+    """The running processes of :class:`Workers`; leaving the context stops them.
 
     Args:
-        num: How many.
-        inner: How each loops its share.
-        clients: All for whom they may be asked to work.
+        num: Number of processes, at least 1.
+        inner: Engine that runs the clients of each worker.
+        clients: All clients that the workers may run.
     """
 
     def __init__(self, num: int, inner: Engine, clients: Sequence[Client]) -> None:
@@ -180,11 +180,11 @@ class Pool(Engine):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> Generator[Result, None, None]:
-        """Results of the workers for each client, in order."""
+        """Results of all clients, in the order given."""
         if unknown := [c.id for c in clients if not self._holds(c)]:
             raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
         if any(worker.pending for worker in self.workers.values()):
-            raise ValueError("the workers are at another exchange: end it, or open another pool")
+            raise ValueError("the workers run another exchange: end it or open another pool")
         found: dict[int, tuple[Update | Failure, Tree]] = {}
         try:
             self._hand_out(kind, method, messages, clients, client_states, rng)
@@ -195,7 +195,7 @@ class Pool(Engine):
         finally:
             self.given = {}
             for index, worker in list(self.workers.items()):
-                if worker.pending:  # whoever asked has stopped before the end
+                if worker.pending:  # the caller stopped iterating early
                     self.workers.pop(index).end(0.0)
 
     def _holds(self, client: Client) -> bool:
@@ -213,7 +213,7 @@ class Pool(Engine):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> None:
-        """Give every worker its task."""
+        """Send every worker its share of the exchange."""
         if method is not self.method[0]:
             self.method = (method, pickled(method))
         workers = self._ready()
@@ -224,20 +224,20 @@ class Pool(Engine):
             worker.give(extent, task.messages)
 
     def _start(self, index: int) -> None:
-        """Start a worker, or note why it cannot be done."""
+        """Start a worker, or record the reason why it cannot be started."""
         try:
             self.workers[index] = Worker(index, self.inner, self.data, self.extent, self.down)
         except OSError as error:
             self.faults[index] = f"worker {index} cannot be started: {error}"
 
     def _ready(self) -> list[Worker]:
-        """All workers that can be had, each ready for a task.
+        """The workers that could be started, each ready for a task.
 
         Raises:
-            RunStoppedError: If there is none.
+            RunStoppedError: If no worker could be started.
         """
         self.faults = {}
-        self._listen(timeout=0.0)  # of those that died since the last exchange
+        self._listen(timeout=0.0)  # notice workers that died since the last exchange
         for index in range(self.num):
             if index not in self.workers:
                 self._start(index)
@@ -247,16 +247,16 @@ class Pool(Engine):
         if not self.workers:
             raise RunStoppedError(f"no worker could be started: {faults}")
         if faults:
-            logger.warning("%d of %d workers go on: %s", len(self.workers), self.num, faults)
+            logger.warning("%d of %d workers remain: %s", len(self.workers), self.num, faults)
         return [self.workers[index] for index in sorted(self.workers)]
 
     def _listen(self, timeout: float | None = None) -> dict[int, tuple[Update | Failure, Tree]]:
-        """Wait until a worker has something to say; the results that came, by client id.
+        """Wait for messages of the workers and return the results among them, by client id.
 
-        A worker that died is started again, unless it had not even become ready.
+        A worker that died is restarted, unless it died before it was ready.
 
         Args:
-            timeout: Seconds to wait at most; ``None`` to wait until something comes.
+            timeout: Maximum wait in seconds, at least 0; ``None`` to wait for the next message.
         """
         found: dict[int, tuple[Update | Failure, Tree]] = {}
         sources: dict[Any, int] = {}
@@ -268,7 +268,7 @@ class Pool(Engine):
                 found |= worker.receive(self.given)
             except WorkerError as error:
                 del self.workers[index]
-                lost = WorkerError(f"{error} before it was done with this client")
+                lost = WorkerError(f"{error} before it finished this client")
                 found |= {client_id: (Failure(lost), {}) for client_id in worker.pending}
                 if worker.ready:
                     self._start(index)

@@ -1,1 +1,1 @@
-"""Scores of the global model and at the clients."""
+"""Evaluation of the global model and of the clients' models."""

@@ -21,11 +21,11 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class FineTune:
-    """Fine-tuning of every client's copy of the model before it is scored and dropped.
+    """Fine-tuning of every client's copy of the model, which is then scored and discarded.
 
     Args:
         epochs: Passes over the local training data, at least 1.
-        lr: Step size, above 0; ``None`` for the method's own.
+        lr: Step size, above 0; ``None`` for the method's own step size.
 
     Raises:
         ValueError: If a value is out of range.
@@ -42,17 +42,18 @@ class FineTune:
 
 @dataclass(frozen=True)
 class RidgeHead:
-    r"""The closed-form head of a trained method's features, scored beside its own and dropped.
+    r"""Closed-form head for a trained model's features, scored in addition to the model's own head.
 
     .. math::
         W = \Bigl(\sum_k Z_k^T Z_k + \varepsilon I\Bigr)^{-1} \sum_k Z_k^T Y_k, \qquad
         \text{logits } \hat z(x) W
 
-    with the unit-length features Z_k and one-hot labels Y_k of client k's training examples, summed
-    exactly (float64) in one more exchange over all clients. No channel acts on that exchange.
+    with the unit-length features Z_k and one-hot labels Y_k of client k's training examples. One
+    additional exchange over all clients computes the exact sums, in float64. No channel acts on
+    that exchange. The head is discarded after it is scored.
 
     Args:
-        ridge: Epsilon, as a share of the mean of the diagonal of Z'Z; above 0.
+        ridge: Epsilon divided by the mean diagonal entry of Z'Z, above 0.
 
     Raises:
         ValueError: If ``ridge`` is not above 0.
@@ -73,19 +74,19 @@ class RidgeHead:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of the server's model (G-FL) and at the clients (P-FL).
+    """Evaluation of the server's model (G-FL) and of the clients' models (P-FL).
 
     Args:
         every: Rounds between two evaluations, at least 1; the last round is always evaluated.
-        fine_tuning: Fine-tuning for the personalised scores, done after the last round only;
-            ``None``: the clients are scored with what they receive.
-        ridge_head: A closed-form head for the method's features, found after the last round only
-            and scored under ``ridge_head/...``; ``None``: no such scores. A method without a global
-            model, or whose model takes no gradient steps, has none either.
-        clients: Clients that are scored, at least 1: a uniform sample, the same throughout a run;
-            ``None``: all of them.
-        per_client: Record every client's own numbers, too, besides those of the federation. A table
-            of results needs them for its mean and its worst client.
+        fine_tuning: Fine-tuning for additional personalised scores under ``fine_tuned/...``, after
+            the last round only; ``None`` to score the clients only with what they receive.
+        ridge_head: Closed-form head for the method's features, solved after the last round only and
+            scored under ``ridge_head/...``; ``None`` for no such scores. A method without a global
+            model or without gradient steps has no such scores either.
+        clients: Number of clients to score, at least 1: a uniform sample, the same throughout a
+            run; ``None`` for all clients.
+        per_client: Record every client's scores in addition to those of the federation. The results
+            table needs them for its mean and its worst client.
 
     Raises:
         ValueError: If ``every`` or ``clients`` is below 1.
@@ -113,16 +114,16 @@ class Evaluation:
         engine: Engine,
         rng: Rng,
     ) -> list[Row]:
-        """The scores after a round, if it is one to be evaluated.
+        """The scores after a round; empty if the round is not evaluated.
 
         Args:
-            method: Of which round.
-            data: Whose clients are scored, and the server's test set.
-            server_state: The server's.
-            client_states: Client state by id.
-            round: Which has ended.
-            engine: Scores the clients.
-            rng: The run's stream.
+            method: Method that is evaluated.
+            data: Federation whose clients are scored, with the server's test set.
+            server_state: Server state after the round.
+            client_states: Client states, by id.
+            round: Number of the round that has ended, from 1.
+            engine: Engine that scores the clients.
+            rng: Random stream of the run.
         """
         last = round == method.rounds
         if round % self.every and not last:
@@ -144,12 +145,12 @@ class Evaluation:
         *,
         reserved: Collection[str] = (),
     ) -> list[Row]:
-        """The clients' numbers as far as they are recorded, and their means for the federation.
+        """Means of the scores over clients, and the clients' own scores if they are recorded.
 
         Args:
-            round: That has ended.
-            scores: By client id and name.
-            reserved: As for :func:`client_rows`.
+            round: Number of the round that has ended, from 1.
+            scores: Scores by client id and name.
+            reserved: Names without a mean, as in :func:`client_rows`.
         """
         rows = client_rows(round, scores, reserved=reserved)
         return rows if self.per_client else [row for row in rows if row.client is None]
@@ -172,7 +173,7 @@ class Evaluation:
         engine: Engine,
         rng: Rng,
     ) -> list[Row]:
-        """Scores of what every client, and the server's test set, receive from ``state``."""
+        """Scores of the clients, and on the server's test set, with what each of them receives."""
         messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
         rows = self.client_rows(round, engine.scores(method, messages, clients, client_states, rng))
         if holdout is not None:
@@ -194,7 +195,7 @@ class Evaluation:
         engine: Engine,
         rng: Rng,
     ) -> list[Row]:
-        """Scores at the clients after fine-tuning, under ``fine_tuned/...``."""
+        """Scores of the clients' fine-tuned models, under ``fine_tuned/...``."""
         if not isinstance(method, GradientMethod):
             return []
         inner = method.fine_tuning(settings.epochs, settings.lr)
@@ -225,11 +226,11 @@ class Evaluation:
         engine: Engine,
         rng: Rng,
     ) -> list[Row]:
-        """Scores under the head of all clients' sums, and what these cost: ``ridge_head/...``."""
+        """Scores with the ridge head, and the cost of its exchange, under ``ridge_head/...``."""
         inner = method.ridge_head if isinstance(method, GradientMethod) else None
         if inner is None:
             logger.warning(
-                "%s has no features for a common head: it has no ridge head", type(method).__name__
+                "%s has no common features, so it gets no ridge head", type(method).__name__
             )
             return []
         phase, server_state = RidgeHeadPhase(inner, ridge), {"inner": server_state}
@@ -240,7 +241,7 @@ class Evaluation:
         try:
             total = phase.aggregator.aggregate(update_filter.usable(results))
         except ValueError as error:
-            logger.warning("%s has no ridge head: %s", type(method).__name__, error)
+            logger.warning("%s gets no ridge head: %s", type(method).__name__, error)
             return []
         answered = set(total.clients)
         clients = [client for client in scored if client.id in answered]
@@ -252,7 +253,7 @@ class Evaluation:
 
 
 def _rename(name: str, prefix: str) -> str:
-    """``test/accuracy`` as ``fine_tuned/accuracy``; other splits only get the prefix."""
+    """Prefix a score's name; the prefix replaces ``test/``, as in ``fine_tuned/accuracy``."""
     return f"{prefix}/{name.removeprefix('test/')}"
 
 
@@ -262,12 +263,12 @@ def client_rows(
     *,
     reserved: Collection[str] = (),
 ) -> list[Row]:
-    """Every client's scores, and their means by number of examples for the federation.
+    """Rows of every client's scores, and of their means weighted by number of examples.
 
     Args:
-        round: That has ended.
-        scores: By client id and name.
-        reserved: Names of what the server measures itself: there is no mean of that name.
+        round: Number of the round that has ended, from 1.
+        scores: Scores by client id and name.
+        reserved: Names of the server's own measurements; no mean is recorded under such a name.
     """
     rows = [
         Row(round, client_id, name, value)

@@ -1,4 +1,4 @@
-"""Fine-tuning at the clients, scored and then forgotten."""
+"""Fine-tuning at the clients, scored and then discarded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from fedbolic.types import Meta, Params, Tree
 
 @dataclass(frozen=True)
 class FineTuningPhase(GradientMethod):
-    """The local training of another method, whose result is scored at the client and not sent.
+    """The local training of another method; its result is scored at the client and not sent.
 
     Args:
-        inner: The method with the epochs and step size of the tuning.
+        inner: Method with the epochs and step size of the fine-tuning.
     """
 
     inner: GradientMethod
 
     @property
-    def local(self) -> LocalTraining:  # type: ignore[override]  # a field of the others
-        """The inner method's."""
+    def local(self) -> LocalTraining:  # type: ignore[override]  # a field of other methods
+        """Local training of the inner method."""
         return self.inner.local
 
     @property

@@ -1,4 +1,4 @@
-"""The least-squares head of common features: exact sums over clients, its solution, its scores."""
+"""Ridge head: a least-squares head on common features, from exact sums over clients."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -25,13 +25,13 @@ from fedbolic.types import Meta, Params, Tree
 def unit_features(
     method: GradientMethod, message: Tree, client: Client, client_state: Tree
 ) -> Callable[[Params], Float64[Tensor, "n width"]]:
-    """The function from a batch to the features of its examples, each of length 1.
+    """Function from a batch to the features of its examples, normalized to unit length.
 
     Args:
-        method: Whose :meth:`~fedbolic.federated.gradient_method.GradientMethod.features` are taken.
-        message: What the client received.
-        client: Where the batches are from.
-        client_state: What it keeps.
+        method: Method with :meth:`~fedbolic.federated.gradient_method.GradientMethod.features`.
+        message: Message that the client received.
+        client: Client with the batches.
+        client_state: State of the client.
     """
     model = method.model(client.meta)
     local, context = method.start(message, client, client_state)
@@ -44,16 +44,16 @@ def unit_features(
 
 
 def ridge_sums(method: GradientMethod, message: Tree, client: Client, client_state: Tree) -> Tree:
-    """A client's ``gram`` Z'Z and ``cross`` Z'Y: all that a least-squares head needs to know.
+    """A client's ``gram`` Z'Z and ``cross`` Z'Y, the sufficient statistics of least squares.
 
-    Z holds the unit-length features of its training examples, Y their one-hot labels. A client with
-    fewer examples than features reveals the span of its features to whoever reads its sums.
+    Z holds the unit-length features of the training examples, Y their one-hot labels. The sums of a
+    client with fewer examples than features reveal the span of its features to their reader.
 
     Args:
-        method: Gives the features.
-        message: What the client received.
-        client: Whose training examples are summed.
-        client_state: What it keeps.
+        method: Method that computes the features.
+        message: Message that the client received.
+        client: Client with the training examples.
+        client_state: State of the client.
     """
     unit = unit_features(method, message, client, client_state)
 
@@ -66,13 +66,13 @@ def ridge_sums(method: GradientMethod, message: Tree, client: Client, client_sta
 
 
 def solve_ridge(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes"]:
-    r"""The head of ridge regression without intercept, from the sums of everybody.
+    r"""Weights of ridge regression without intercept, from the sums over all clients.
 
     .. math:: W = (Z^T Z + \varepsilon I)^{-1} Z^T Y
 
     Args:
-        total: ``gram`` and ``cross``.
-        ridge: Epsilon, as a share of the mean of the diagonal of Z'Z; above 0.
+        total: Sums of ``gram`` and ``cross`` over clients, as in :func:`ridge_sums`.
+        ridge: Epsilon divided by the mean diagonal entry of Z'Z, above 0.
 
     References:
         Dong et al. (2022), Sec. 3, arXiv:2207.09413.
@@ -85,19 +85,19 @@ def solve_ridge(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes
     """
     gram, cross = total["gram"], total["cross"]
     mean = gram.diagonal().mean()
-    epsilon = ridge * (mean if mean > 0 else 1.0)  # features that are all 0 have the head 0
+    epsilon = ridge * (mean if mean > 0 else 1.0)  # features that are all 0 give the head 0
     return torch.linalg.solve(gram + epsilon * torch.eye(len(gram)).to(gram), cross)
 
 
 @dataclass(frozen=True)
 class RidgeHeadPhase(Method):
-    """Another method's features under the least-squares head of all clients' training examples.
+    """Exchange that fits a ridge head to another method's features at all clients.
 
-    One exchange finds the head; the other method's state is carried along as it is.
+    The other method's state is passed through unchanged.
 
     Args:
-        inner: Gives the features, which must be common to all clients.
-        ridge: As in :func:`solve_ridge`.
+        inner: Method whose features are used; they must be common to all clients.
+        ridge: Relative regularization, above 0, as in :func:`solve_ridge`.
     """
 
     inner: GradientMethod

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from fedbolic.federated.gradient_method import GradientMethod
 
 CHUNK = 1024
-"""Most examples scored at once: enough to fill the machine, little enough for any memory."""
+"""Maximum examples scored at once: enough to saturate the machine, few enough for any memory."""
 
 
 def chunks(num_examples: int) -> tuple[Tensor, ...]:
-    """The positions of all examples, in parts that differ by one at most.
+    """Positions of all examples, in parts of at most :data:`CHUNK` whose sizes differ by at most 1.
 
-    So no last part is a single example, of which batch norm by batch statistics has no variance.
+    Equal parts avoid a last part of one example, for which batch norm has no variance.
 
     Example:
         >>> [len(part) for part in chunks(1025)]
@@ -31,20 +31,20 @@ def chunks(num_examples: int) -> tuple[Tensor, ...]:
 
 
 def score(method: "GradientMethod", local: Tree, context: Tree, client: Client) -> dict[str, float]:
-    """Scores of ``local`` at a client: :func:`score_logits` of what the method predicts there."""
+    """Scores of a client's model ``local``: :func:`score_logits` of the method's predictions."""
     model = method.model(client.meta)
     return score_logits(lambda batch: method.predict(model, local, batch, context), client)
 
 
 def score_logits(logits: Callable[[Params], Tensor], client: Client) -> dict[str, float]:
-    """Scores on the client's validation and test examples, as far as there are any.
+    """Scores on the client's validation and test examples; an empty split has no scores.
 
     Args:
-        logits: From a batch to one logit per class for every example.
-        client: On whose examples.
+        logits: Function from a batch to one logit per class for every example.
+        client: Client with the examples.
 
     Returns:
-        ``test/accuracy`` (a share), ``test/loss`` (mean cross-entropy of the logits, in nats),
+        ``test/accuracy`` (in [0, 1]), ``test/loss`` (mean cross-entropy of the logits, in nats),
         ``test/examples``, and the same for ``validation``.
     """
     splits = {"validation": client.validation, "test": client.test}
@@ -57,14 +57,14 @@ def score_logits(logits: Callable[[Params], Tensor], client: Client) -> dict[str
 
 
 def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str, float]:
-    """Scores of predicted labels, for models that have no logits to give a loss of.
+    """Scores of predicted labels, for models without logits and therefore without a loss.
 
     Args:
-        labels: From all examples of a split to the label of each, or one for all.
-        client: On whose validation and test examples.
+        labels: Function from all examples of a split to their labels, or to one label for all.
+        client: Client with the validation and test examples.
 
     Returns:
-        ``test/accuracy`` (a share), ``test/examples``, and the same for ``validation``.
+        ``test/accuracy`` (in [0, 1]), ``test/examples``, and the same for ``validation``.
     """
     scores = {}
     for name, split in {"validation": client.validation, "test": client.test}.items():
@@ -79,11 +79,11 @@ def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str
 def score_values(
     logits: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]
 ) -> dict[str, float]:
-    """``accuracy``, ``loss`` and ``examples`` of logits that are there already, at least one row.
+    """``accuracy``, ``loss`` and ``examples`` of computed logits, as in :func:`score_logits`.
 
     Args:
-        logits: One row for every example.
-        labels: Of the examples.
+        logits: One row per example, at least one.
+        labels: Labels of the examples.
     """
     correct, loss = _sums(logits, labels)
     return _means(correct, loss, len(labels))

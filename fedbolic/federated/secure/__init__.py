@@ -1,4 +1,4 @@
-"""Secure sums: a cohort's updates are added without anybody reading one."""
+"""Secure aggregation: the server learns the sum of a cohort's updates, and no single update."""
 
 from fedbolic.federated.secure.keys import write_identities
 from fedbolic.federated.secure.method import SecureSum

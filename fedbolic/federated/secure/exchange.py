@@ -1,4 +1,4 @@
-"""Shared parts of the exchanges of a secure sum."""
+"""Settings and checks shared by the exchanges of a secure sum."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 WEIGHT_MODULUS = 2**62
-"""Of the sum of weights, which are few: it may be large."""
+"""Modulus of the sum of weights; it may be large, because each client sends only one weight."""
 
 LASTING = ("session", "signer", "known")
-"""What a client keeps of a secure sum when it is over."""
+"""Entries that client state keeps after a secure sum has ended."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Protocol:
     fraction_bits: int
     keys: Path | None
     ordered: bool
-    """Whether clients agree on an order that the server does not know."""
+    """True if the clients agree on an order that the server does not know."""
 
     def least(self, num_clients: int) -> int:
-        """The threshold: clients without whom nothing is revealed.
+        """Threshold: the least number of clients with which anything is revealed.
 
         Args:
-            num_clients: Of the whole federation.
+            num_clients: Number of clients of the whole federation.
         """
         return 2 * num_clients // 3 + 1 if self.threshold is None else self.threshold
 
@@ -52,7 +52,7 @@ class Protocol:
         """Encoding of the numbers of a summand as integers.
 
         Args:
-            aggregator: Of the method.
+            aggregator: Aggregator of the method.
         """
         if isinstance(aggregator, SumModulo):
             return Residues(aggregator.modulus)
@@ -64,11 +64,11 @@ class Protocol:
         return FixedPoint(WEIGHT_MODULUS, self.fraction_bits)
 
     def signer(self, own: Tree, client_id: int) -> bytes:
-        """A client's long-term private key: of its file, of its memory, or new.
+        """Long-term private key of a client: from its key file, from its client state, or new.
 
         Args:
-            own: What the client keeps of secure sums.
-            client_id: Whose.
+            own: Entries of the client state that belong to secure sums.
+            client_id: Id of the client.
         """
         if self.keys is not None:
             return read_secret(self.keys, client_id)
@@ -78,26 +78,28 @@ class Protocol:
         """Refuse a roster under which a secret might leak.
 
         Args:
-            roster: As the server shows it.
-            own: What the client keeps of secure sums.
-            client: Who checks.
+            roster: Roster that the server sent.
+            own: Entries of the client state that belong to secure sums.
+            client: The client that checks.
 
         Raises:
-            ValueError: Saying why.
+            ValueError: If the roster has unknown clients, fewer clients than the threshold, equal
+                public keys, a card with a wrong signature, or an identity other than the known one,
+                or if the threshold is at most half of its clients.
         """
         size, num_clients = len(roster.members), client.meta.num_clients
         if strangers := [i for i in roster.members if i >= num_clients]:
-            raise ValueError(f"clients {strangers[:8]} are shown, and there are {num_clients}")
+            raise ValueError(f"the roster has clients {strangers[:8]} of only {num_clients}")
         least = self.least(num_clients)
         check_enough(size, least, "show a card")
         if 2 * least <= size:
             raise ValueError(
-                f"a threshold of {least} is too low for {size} clients: the server could play two "
-                "halves against each other; it must be more than half, and 2/3 are better"
+                f"a threshold of {least} is too low for {size} clients: the server could deceive "
+                "two halves separately; use more than half, better 2/3"
             )
         shown = [roster.cipher_key(i) for i in roster.members]
         if len({*shown, *map(roster.mask_key, roster.members)}) < 2 * size:
-            raise ValueError("two clients show the same public key")
+            raise ValueError("the roster has the same public key twice")
         if forged := roster.forged():
             raise ValueError(f"the cards of clients {forged} are not signed by them for this sum")
         folder, seen = self.keys, own.get("known", {})
@@ -111,12 +113,12 @@ def check_enough(found: int, least: int, what: str) -> None:
     """Refuse fewer clients than the threshold.
 
     Args:
-        found: Clients.
+        found: Number of clients.
         least: The threshold.
-        what: They do.
+        what: What the clients did, for the error message.
 
     Raises:
-        ValueError: Saying so.
+        ValueError: If ``found`` is below ``least``.
     """
     if found < least:
         raise ValueError(
@@ -129,9 +131,9 @@ class SecureExchange(Phase):
     """One exchange of a secure sum.
 
     Args:
-        inner: The method, or the phase of it, whose sum is wanted.
-        protocol: What was agreed on.
-        roster: Who takes part, where the server already knows.
+        inner: The method, or its phase, whose sum is computed.
+        protocol: Settings shared by all parties.
+        roster: Roster of this sum; ``None`` if neither the server state nor the message holds it.
     """
 
     inner: Method
@@ -140,7 +142,7 @@ class SecureExchange(Phase):
 
     stage: ClassVar[str]
     after: ClassVar[tuple[str, ...]]
-    """The stages at which a client may be to take part."""
+    """Stages from which a client may enter this exchange."""
 
     @property
     @override
@@ -168,8 +170,8 @@ class SecureExchange(Phase):
         own = client_state.get("secure", {})
         if own.get("stage", "over") not in self.after:
             raise ValueError(
-                f"the exchange {self.stage!r} was asked for after {own.get('stage')!r}: secrets "
-                "serve one secure sum, once"
+                f"the exchange {self.stage!r} was requested after {own.get('stage')!r}: secrets "
+                "are used once, in one secure sum"
             )
         return self.answer(message, client, client_state, rng)
 
@@ -177,16 +179,16 @@ class SecureExchange(Phase):
     def answer(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        """The local work, at the right stage; as :meth:`local_update`."""
+        """Local work of this exchange, once the stage is checked; see :meth:`local_update`."""
 
     def sign(self, content: Tree, roster: Roster, client: Client, own: Tree) -> Update:
-        """An update of the same weight as any other, without metrics, signed.
+        """Signed update, with the same weight as any other and without metrics.
 
         Args:
             content: The payload.
-            roster: Of this secure sum.
+            roster: Roster of this secure sum.
             client: The sender.
-            own: What it keeps.
+            own: Entries of its client state that belong to secure sums.
         """
         signer = self.protocol.signer(own, client.id)
         return Update(roster.signed(self.stage, client.id, content, signer=signer))
@@ -195,26 +197,26 @@ class SecureExchange(Phase):
         """Payloads with a valid signature, by client id; others are left out with a warning.
 
         Args:
-            total: Of ``Gather``.
-            roster: Of this secure sum.
+            total: Result of ``Gather``.
+            roster: Roster of this secure sum.
         """
         found = {i: total.payload[str(i)] for i in total.clients}
         kept = {i: p for i, p in found.items() if roster.is_signed(self.stage, i, p)}
         for client_id in sorted(found.keys() - kept.keys()):
-            logger.warning("client %d is left out of this secure sum: its signature of %s does "
-                           "not fit", client_id, self.stage)  # fmt: skip
+            logger.warning("client %d is left out of this secure sum: its signature of %s is not "
+                           "valid", client_id, self.stage)  # fmt: skip
         return kept
 
     def require(self, found: int, server_state: Tree, what: str) -> None:
-        """Stop the run at fewer clients than the threshold.
+        """Stop the run if there are fewer clients than the threshold.
 
         Args:
-            found: Clients.
-            server_state: The server's.
-            what: They did.
+            found: Number of clients.
+            server_state: Current server state.
+            what: What the clients did, for the error message.
 
         Raises:
-            RunStoppedError: Saying so.
+            RunStoppedError: If ``found`` is below the threshold.
         """
         try:
             check_enough(found, self.protocol.least(server_state["num_clients"]), what)
@@ -223,20 +225,20 @@ class SecureExchange(Phase):
 
 
 def ids_of(tensor: Tensor, among: Sequence[int], *, least: int, own: int, what: str) -> list[int]:
-    """The ids that a server names, if they can be right.
+    """Client ids that the server sent, after a check that they are possible.
 
     Args:
-        tensor: As they came.
-        among: Whom they may be of.
+        tensor: Ids as received.
+        among: Ids that are allowed.
         least: The threshold.
-        own: The client's, which must be among them; -1 if it need not be.
-        what: They do.
+        own: Id of this client, which must be in ``tensor``; -1 if it may be missing.
+        what: What these clients did, for the error message.
 
     Raises:
-        ValueError: If they are too few, repeated, or others.
+        ValueError: If the ids are too few, unsorted, repeated or not allowed, or lack ``own``.
     """
     ids = tensor.tolist()
     if ids != sorted(set(ids)) or not set(ids) <= set(among) or own not in (-1, *ids):
-        raise ValueError(f"the server names {ids} as those who {what}, which cannot be")
+        raise ValueError(f"the server says that clients {ids} {what}, which cannot be true")
     check_enough(len(ids), least, what)
     return ids

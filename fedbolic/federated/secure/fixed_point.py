@@ -1,4 +1,4 @@
-"""Summands as integers modulo a number, and back: what masks can be added to."""
+"""Encoding of summands as integers modulo a number, to which masks can be added, and decoding."""
 
 import json
 import math
@@ -15,12 +15,12 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class FixedPoint:
-    r"""Integers as they are, floats in units of :math:`2^{-f}`, modulo q; negative ones wrap.
+    r"""Integers unchanged, floats in units of :math:`2^{-f}`, both modulo q; negative numbers wrap.
 
     .. math:: x \mapsto \operatorname{round}(2^f x) \bmod q
 
-    Sums of integers are exact. That of n floats errs by at most :math:`n 2^{-f-1}`, and by what
-    float64 loses above 53 bits.
+    Sums of integers are exact. A sum of n floats has an error of at most :math:`n 2^{-f-1}`, plus
+    the float64 rounding of numbers above 53 bits.
 
     Args:
         modulus: q, at least 2.
@@ -44,14 +44,14 @@ class FixedPoint:
         check.at_least(0, fraction_bits=self.fraction_bits)
 
     def encode(self, values: Tensor, num_summands: int) -> Int64[Tensor, "n limbs"]:
-        """The limbs of one summand; they may be negative, and the modulus is not yet taken.
+        """Limbs of one summand; they may be negative and are not yet reduced modulo q.
 
         Args:
-            values: Flat, int64 or float64.
-            num_summands: How many such may be added, at least 1.
+            values: Flat tensor of int64 or float64.
+            num_summands: Largest number of summands, at least 1.
 
         Raises:
-            ValueError: If that many values of this size might wrap around.
+            ValueError: If a sum of that many values of this size might wrap around.
         """
         bits = self.fraction_bits if values.is_floating_point() else 0
         bound = min((self.modulus - 1) // 2, 2**62) // num_summands
@@ -71,11 +71,14 @@ class FixedPoint:
         return limbs
 
     def decode(self, limbs: Int64[Tensor, "n limbs"], dtype: torch.dtype) -> Tensor:
-        """The sum that limbs stand for, flat.
+        """Sum that limbs represent, as a flat tensor.
 
         Args:
-            limbs: Of all summands together, reduced or not.
-            dtype: That of the summands: int64 or float64.
+            limbs: Limbs of the sum, reduced or not.
+            dtype: Dtype of the summands: int64 or float64.
+
+        Raises:
+            ValueError: If the sum exceeds the range of valid summands.
         """
         limbs = reduce_limbs(limbs, self.modulus)
         half = (self.modulus - 1) // 2
@@ -85,14 +88,14 @@ class FixedPoint:
         else:
             found = [v - self.modulus if v > half else v for v in from_limbs(limbs)]
             if any(abs(value) > 2**62 for value in found):
-                raise ValueError("the sum is larger than clients may send: one did not keep to it")
+                raise ValueError("the sum is out of range: some client sent too large a number")
             whole = torch.tensor(found, dtype=torch.int64)
         return whole if dtype == torch.int64 else whole.double() / 2.0**self.fraction_bits
 
 
 @dataclass(frozen=True)
 class Residues:
-    """Integers that already are limbs modulo q, as ``SumModulo`` adds them.
+    """Integers that are already limbs modulo q, as ``SumModulo`` adds them.
 
     Args:
         modulus: q, at least 2.
@@ -101,32 +104,32 @@ class Residues:
     modulus: int
 
     def encode(self, values: Tensor, num_summands: int) -> Int64[Tensor, "n limbs"]:
-        """The limbs as they are.
+        """Limbs of one summand, unchanged.
 
         Args:
-            values: Limbs, flat.
-            num_summands: Not needed: this sum may wrap around.
+            values: Limbs of integers below q.
+            num_summands: Ignored: this sum may wrap around.
         """
         del num_summands
         return values.reshape(-1, num_limbs(self.modulus))
 
     def decode(self, limbs: Int64[Tensor, "n limbs"], dtype: torch.dtype) -> Tensor:
-        """The limbs of the residues, flat.
+        """Limbs of the residues, as a flat tensor.
 
         Args:
-            limbs: Of all summands together.
-            dtype: Not needed.
+            limbs: Limbs of the sum.
+            dtype: Ignored.
         """
         del dtype
         return reduce_limbs(limbs, self.modulus).flatten()
 
 
 def form_of(payload: Tree, summand: Tree) -> str:
-    """Form of a tree of numbers, as text with which the server decodes the sum.
+    """Form of a tree of numbers as text, with which the server decodes the sum.
 
     Args:
-        payload: What a method sends: its dtypes are those of the aggregate.
-        summand: What an additive aggregator makes of it; the sum has its shapes and dtypes.
+        payload: Payload of a method, with the dtypes of the aggregate.
+        summand: Its summand, with the shapes and dtypes of the sum.
 
     Example:
         >>> form_of({"n": 2}, {"n": torch.tensor(2)})
@@ -147,15 +150,15 @@ def _kind(leaf: object) -> str:
 def encode_tree(
     summand: Tree, code: FixedPoint | Residues, num_summands: int
 ) -> Int64[Tensor, "n limbs"]:
-    """All numbers of a summand in one line.
+    """Limbs of all numbers of a summand, one after another.
 
     Args:
         summand: A tree of tensors, int64 or float64.
-        code: How numbers become integers.
-        num_summands: How many may be added.
+        code: Encoding of numbers as integers.
+        num_summands: Largest number of summands.
 
     Raises:
-        ValueError: If numbers are too large, or the tree holds anything but tensors.
+        ValueError: If a number is too large, or the tree holds anything but tensors.
     """
     leaves = tree.tensors(summand)
     if len(leaves) < len(dict(tree.leaves(summand))):
@@ -171,16 +174,16 @@ def decode_tree(
     form: str,
     device: torch.device | str,
 ) -> tuple[Tree, Tree]:
-    """The sum as a tree, and a payload of zeros whose form that of the aggregate shall be.
+    """The sum as a tree, and a payload of zeros in the form of the aggregate.
 
     Args:
-        limbs: The sum of what :func:`encode_tree` gave.
-        code: The same.
-        form: Of :func:`form_of`.
-        device: Where the trees shall be.
+        limbs: Sum of results of :func:`encode_tree`.
+        code: The same encoding.
+        form: Result of :func:`form_of`.
+        device: Device of both trees.
 
     Raises:
-        ValueError: If the form is of another length.
+        ValueError: If the form has another number of values than the sum, or an unknown dtype.
     """
     start, per_row = 0, num_limbs(code.modulus) if isinstance(code, Residues) else 1
 
@@ -202,7 +205,7 @@ def decode_tree(
 
     trees = read(json.loads(form))
     if start != len(limbs):
-        raise ValueError(f"the form is of {start} numbers, and the sum has {len(limbs)}")
+        raise ValueError(f"the form has {start} numbers, but the sum has {len(limbs)}")
     return trees
 
 
@@ -215,5 +218,5 @@ def _zero(kind: str, shape: list[int], device: torch.device | str) -> Tensor | i
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"the form names a type {name!r}, which there is not")
+        raise ValueError(f"the form has the dtype {name!r}, which is unknown")
     return found

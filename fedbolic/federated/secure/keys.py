@@ -1,7 +1,7 @@
 """Key agreement, authenticated encryption and signatures of clients.
 
-X25519, HKDF with SHA-256, ChaCha20-Poly1305 and Ed25519 are those of the package cryptography.
-Secrets come from the operating system, never from the streams of a run.
+The package ``cryptography`` provides X25519, HKDF with SHA-256, ChaCha20-Poly1305 and Ed25519.
+Secrets come from the operating system, never from the random streams of a run.
 """
 
 import secrets
@@ -20,38 +20,38 @@ KEY_BYTES = 32
 NONCE_BYTES = 12
 SIGNATURE_BYTES = 64
 SEAL_BYTES = NONCE_BYTES + 16
-"""Length of a ciphertext beyond that of its plaintext."""
+"""Number of bytes by which a ciphertext is longer than its plaintext."""
 
 
 class AlteredError(ValueError):
-    """A message is not what its sender sent, or not from whom it says."""
+    """A message was altered, or does not come from its alleged sender."""
 
 
 def new_secret() -> bytes:
-    """A secret of 32 bytes from the operating system; any is a private key."""
+    """Secret of 32 bytes from the operating system; any value is a valid private key."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def agreement_key(secret: bytes) -> bytes:
-    """The public key with which others agree on a secret with us (X25519).
+    """Public key for key agreement (X25519).
 
     Args:
-        secret: Our private key.
+        secret: The private key.
     """
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def agree(secret: bytes, public: bytes, *, session: bytes, purpose: bytes) -> bytes:
-    """The 32 bytes that only the holders of two private keys can compute.
+    """Shared secret of 32 bytes that only the holders of two private keys can compute.
 
     Args:
-        secret: Ours.
-        public: The other's.
-        session: Bytes that no other exchange has.
-        purpose: What the bytes are for: other purposes give independent bytes.
+        secret: Private key of this party.
+        public: Public key of the other party.
+        session: Bytes that identify the session.
+        purpose: Use of the result; results for different purposes are independent.
 
     Raises:
-        AlteredError: If the public key is of small order, with which nothing is secret.
+        AlteredError: If the public key has small order, so that the result would not be secret.
     """
     try:
         common = X25519PrivateKey.from_private_bytes(secret).exchange(
@@ -63,25 +63,25 @@ def agree(secret: bytes, public: bytes, *, session: bytes, purpose: bytes) -> by
 
 
 def seal(key: bytes, plaintext: bytes) -> bytes:
-    """The nonce and the plaintext, encrypted and authenticated (ChaCha20-Poly1305).
+    """Nonce and ciphertext of a plaintext, encrypted and authenticated (ChaCha20-Poly1305).
 
     Args:
-        key: Of 32 bytes.
-        plaintext: What only a holder of the key shall read.
+        key: Key of 32 bytes.
+        plaintext: Bytes that only holders of the key may read.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, plaintext, None)
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes:
-    """The plaintext that :func:`seal` was given.
+    """Plaintext of a result of :func:`seal`.
 
     Args:
-        key: The same.
-        sealed: What came.
+        key: The same key.
+        sealed: Nonce and ciphertext as received.
 
     Raises:
-        AlteredError: If it was sealed with another key, or altered since.
+        AlteredError: If ``sealed`` was altered, or sealed with another key.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)
@@ -90,20 +90,20 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
 
 
 def identity(secret: bytes) -> bytes:
-    """The public key with which others check our signatures (Ed25519).
+    """Public key with which others verify signatures (Ed25519).
 
     Args:
-        secret: Our private key.
+        secret: The private key.
     """
     return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def sign(secret: bytes, message: bytes) -> bytes:
-    """The signature of a message.
+    """Signature of a message.
 
     Args:
-        secret: Ours.
-        message: What we say.
+        secret: Private key of the signer.
+        message: Bytes to sign.
     """
     return Ed25519PrivateKey.from_private_bytes(secret).sign(message)
 
@@ -112,9 +112,9 @@ def is_signed(public: bytes, message: bytes, signature: bytes) -> bool:
     """True if the holder of an identity signed a message.
 
     Args:
-        public: The identity.
-        message: What came.
-        signature: What came with it.
+        public: The identity, a public key.
+        message: Message as received.
+        signature: Signature as received.
     """
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
@@ -124,17 +124,17 @@ def is_signed(public: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def write_identities(folder: Path, num_clients: int) -> None:
-    """Make long-term keys for the clients of a federation, in PEM files.
+    """Create long-term keys for the clients of a federation, in PEM files.
 
-    ``<id>.pub`` is public: every client needs all of them, brought by other ways than the server.
-    ``<id>.key`` is private: it belongs on the machine of that client alone.
+    ``<id>.pub`` is public. Every client needs all public keys, and must not receive them through
+    the server. ``<id>.key`` is private and belongs only on the machine of that client.
 
     Args:
-        folder: Where to; made if it is not there.
-        num_clients: From id 0.
+        folder: Folder of the keys; created if it is missing.
+        num_clients: Number of clients, at least 1; ids start from 0.
 
     Raises:
-        ValueError: If a key is there already: nothing is overwritten.
+        ValueError: If the folder already holds a key: nothing is overwritten.
     """
     check.at_least(1, num_clients=num_clients)
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,38 +159,38 @@ def write_identities(folder: Path, num_clients: int) -> None:
 
 
 def read_secret(folder: Path, client_id: int) -> bytes:
-    """A client's private key of :func:`write_identities`.
+    """Private key of a client, from the folder of :func:`write_identities`.
 
     Args:
-        folder: Where it is.
-        client_id: Whose.
+        folder: Folder of the keys.
+        client_id: Id of the client.
 
     Raises:
-        ValueError: If there is no such key.
+        ValueError: If there is no such key, or it is not an Ed25519 key.
     """
     key = serialization.load_pem_private_key(_read(folder / f"{client_id}.key"), None)
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError(f"{folder}/{client_id}.key is no Ed25519 key: see write_identities")
+        raise ValueError(f"{folder}/{client_id}.key is not an Ed25519 key: see write_identities")
     return key.private_bytes_raw()
 
 
 def read_identity(folder: Path, client_id: int) -> bytes:
-    """A client's public key of :func:`write_identities`.
+    """Public key of a client, from the folder of :func:`write_identities`.
 
     Args:
-        folder: Where it is.
-        client_id: Whose.
+        folder: Folder of the keys.
+        client_id: Id of the client.
 
     Raises:
-        ValueError: If there is no such key.
+        ValueError: If there is no such key, or it is not an Ed25519 key.
     """
     key = serialization.load_pem_public_key(_read(folder / f"{client_id}.pub"))
     if not isinstance(key, Ed25519PublicKey):
-        raise ValueError(f"{folder}/{client_id}.pub is no Ed25519 key: see write_identities")
+        raise ValueError(f"{folder}/{client_id}.pub is not an Ed25519 key: see write_identities")
     return key.public_bytes_raw()
 
 
 def _read(file: Path) -> bytes:
     if not file.is_file():
-        raise ValueError(f"there is no key {file}: write_identities makes them")
+        raise ValueError(f"there is no key {file}: write_identities creates keys")
     return file.read_bytes()

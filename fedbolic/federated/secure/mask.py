@@ -1,4 +1,4 @@
-"""Masks: long vectors modulo a number from a short secret, and vectors as bytes on the wire."""
+"""Masks: long integer vectors from a short secret, and integer vectors as bytes on the wire."""
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
@@ -8,27 +8,27 @@ from numpy import ndarray
 from fedbolic.federated.aggregators.modular import LIMB, num_limbs
 
 SPARE_ROWS = 16
-"""Candidates drawn beyond those expected, so that a second draw is rare."""
+"""Candidates drawn beyond the expected number, so that a second draw is rare."""
 
 
 def expand(seed: bytes, modulus: int, length: int, *, stream: int) -> Int64[ndarray, "n limbs"]:
     """Uniform integers below ``modulus``, as limbs, that only holders of the seed can compute.
 
-    ChaCha20's key stream, read as integers of as many bits as the modulus needs; those that are too
-    large are skipped, so no residue is more likely than another.
+    The key stream of ChaCha20 is read as integers with as many bits as the modulus needs. Integers
+    that are too large are skipped, so that all residues are equally likely.
 
     Args:
-        seed: Of 32 bytes, uniform and secret.
+        seed: 32 bytes, uniform and secret.
         modulus: At least 2.
-        length: How many.
-        stream: Its number: another gives independent integers, up to 2 ** 64.
+        length: Number of integers.
+        stream: Number of the stream, below 2 ** 64; different streams are independent.
 
     Example:
         >>> expand(bytes(32), 2**32, 2, stream=0)  # RFC 8439, appendix A.1, vector 1
         array([[2917185654],
                [2419978656]])
     """
-    counter = bytes(8)  # the number of the block, which the cipher counts up
+    counter = bytes(8)  # number of the block, which the cipher increments
     cipher = Cipher(algorithms.ChaCha20(seed, counter + stream.to_bytes(8, "little")), mode=None)
     keystream = cipher.encryptor()
     width, bits = num_limbs(modulus), (modulus - 1).bit_length()
@@ -45,7 +45,7 @@ def expand(seed: bytes, modulus: int, length: int, *, stream: int) -> Int64[ndar
 
 
 def _below(limbs: Int64[ndarray, "n limbs"], modulus: int) -> ndarray:
-    """Mask of rows that are integers below the modulus, compared from the highest limb down."""
+    """Mask of the rows that are integers below the modulus, compared from the highest limb down."""
     below = np.full(len(limbs), modulus >> LIMB * limbs.shape[1] > 0)
     equal = ~below
     for place in reversed(range(limbs.shape[1])):
@@ -56,7 +56,7 @@ def _below(limbs: Int64[ndarray, "n limbs"], modulus: int) -> ndarray:
 
 
 def bytes_of_modulus(modulus: int) -> int:
-    """Bytes of an integer below ``modulus`` on the wire.
+    """Number of bytes of an integer below ``modulus`` on the wire.
 
     Args:
         modulus: At least 2.
@@ -65,11 +65,11 @@ def bytes_of_modulus(modulus: int) -> int:
 
 
 def pack(limbs: Int64[ndarray, "n limbs"], modulus: int) -> UInt8[ndarray, "n bytes"]:
-    """Integers as bytes, the lowest first, no more than the modulus needs.
+    """Integers as bytes, the lowest first, in as few bytes as the modulus allows.
 
     Args:
-        limbs: Of integers in 0 .. modulus - 1.
-        modulus: Says how many bytes there are.
+        limbs: Limbs of integers in 0 .. modulus - 1.
+        modulus: Modulus that determines the number of bytes, at least 2.
 
     Example:
         >>> pack(np.array([[258], [3]]), modulus=2**16)
@@ -82,11 +82,11 @@ def pack(limbs: Int64[ndarray, "n limbs"], modulus: int) -> UInt8[ndarray, "n by
 
 
 def unpack(packed: UInt8[ndarray, "n bytes"], modulus: int) -> Int64[ndarray, "n limbs"]:
-    """The limbs of integers as :func:`pack` wrote them.
+    """Limbs of the integers in a result of :func:`pack`.
 
     Args:
-        packed: What came.
-        modulus: The same.
+        packed: Bytes as received.
+        modulus: The same modulus.
     """
     whole = np.zeros((len(packed), 4 * num_limbs(modulus)), dtype=np.uint8)
     whole[:, : packed.shape[1]] = packed

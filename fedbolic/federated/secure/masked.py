@@ -1,4 +1,4 @@
-"""Masked vectors: their sum, and the masks themselves."""
+"""Sums of masked vectors, and the masks themselves."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class MaskedSum(Aggregator):
-    """The sum of masked vectors, those whose signature or form does not fit left out.
+    """Sum of masked vectors; vectors with a wrong signature or another form are left out.
 
     Args:
-        roster: Of this secure sum.
-        moduli: By name of the vector.
+        roster: Roster of this secure sum.
+        moduli: Name and modulus of every vector.
     """
 
     roster: Roster
@@ -37,7 +37,7 @@ class MaskedSum(Aggregator):
             form = self._form(client_id, update.payload)
             if form is None:
                 logger.warning("client %d is left out of this secure sum: its signature or form "
-                               "does not fit", client_id)  # fmt: skip
+                               "is not valid", client_id)  # fmt: skip
                 continue
             total = sums.setdefault(form, _Sum())
             total.clients.append(client_id)
@@ -45,7 +45,7 @@ class MaskedSum(Aggregator):
                 limbs = torch.from_numpy(unpack(update.payload[name].cpu().numpy(), modulus))
                 total.limbs[name] = total.limbs[name] + limbs if name in total.limbs else limbs
         if not sums:
-            raise ValueError("no masked vector came that can be added")
+            raise ValueError("no client sent a masked vector that can be added")
         form, usual = max(sums.items(), key=lambda each: len(each[1].clients))
         others = [i for total in sums.values() if total is not usual for i in total.clients]
         for client_id in others:
@@ -57,7 +57,7 @@ class MaskedSum(Aggregator):
         )
 
     def _form(self, client_id: int, payload: Tree) -> tuple[object, ...] | None:
-        """Common form of the vectors of a sum; ``None`` if this vector does not belong to it."""
+        """Form of a vector, equal for all vectors of a sum; ``None`` if it is not valid."""
         form, signature = payload.get("form"), tree.signature(payload)
         names = [name for name, _ in self.moduli]
         if payload.keys() != {"form", "signature", *names} or not isinstance(form, str):
@@ -75,7 +75,7 @@ class MaskedSum(Aggregator):
 
 @dataclass(eq=False)
 class _Sum:
-    """Vectors of one form that were added, of whom."""
+    """Sum of the vectors of one form, with the ids of their clients."""
 
     limbs: Tree = field(default_factory=dict)
     clients: list[int] = field(default_factory=list)
@@ -84,13 +84,13 @@ class _Sum:
 def masks(
     signed_seeds: Iterable[tuple[int, bytes]], modulus: int, length: int, *, stream: int
 ) -> Int64[Tensor, "n limbs"]:
-    """The sum of masks, each with its sign, not yet reduced.
+    """Signed sum of masks, not yet reduced modulo ``modulus``.
 
     Args:
-        signed_seeds: Signs and seeds.
-        modulus: Of the sum.
-        length: Numbers in a mask.
-        stream: Which of a client's vectors.
+        signed_seeds: Pairs of a sign and a seed.
+        modulus: Modulus of the sum.
+        length: Number of integers in a mask.
+        stream: Number of the vector among those of a client.
     """
     total = torch.zeros(length, num_limbs(modulus), dtype=torch.int64)
     for sign, seed in signed_seeds:
@@ -100,10 +100,10 @@ def masks(
 
 
 def pair_sign(client_id: int, other: int) -> int:
-    """The sign of a pair's mask at a client; the other's is the opposite.
+    """Sign of a pairwise mask at a client; the other client of the pair uses the opposite sign.
 
     Args:
-        client_id: Whose.
-        other: The other of the pair.
+        client_id: Id of the client.
+        other: Id of the other client of the pair.
     """
     return 1 if client_id < other else -1

@@ -1,4 +1,4 @@
-"""A method whose clients' updates nobody can read: the server learns their sum alone."""
+"""Secure aggregation of any method that sums: the server learns the sum of the updates alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,48 +33,51 @@ class SecureSum(OneTimeSecrets):
 
     .. math:: y_u = x_u + G(b_u) + \sum_{v > u} G(s_{uv}) - \sum_{v < u} G(s_{uv}) \bmod q
 
-    Every exchange of the method becomes five over the same clients. *Cards*: fresh X25519 keys,
-    signed with a long-term Ed25519 key. *Shares*: Shamir shares of the key of masks and of the seed
-    b_u, sealed for each other client. *Sums*: the method's work, masked. *Survivors*: everybody
-    signs the list of those who are in the sum. *Unmasking*: shares of the seeds of those who are,
-    and of the keys of those who are not. Clients may be lost in every exchange as long as
-    ``threshold`` are left; with fewer the run stops, and nothing is revealed.
+    Every exchange of the method becomes five exchanges among the same clients. *AdvertiseKeys*:
+    every client sends fresh X25519 keys, signed with its long-term Ed25519 key. *ShareKeys*: every
+    client seals, for each other client, Shamir shares of its mask key and of its self-mask seed
+    b_u. *MaskedInput*: every client does the work of the method and sends the masked result.
+    *ConsistencyCheck*: every client signs the list of the clients in the sum. *Unmasking*: every
+    client returns shares of the seeds of clients in the sum, and of the mask keys of clients that
+    dropped out. Clients may drop out in every exchange as long as ``threshold`` clients remain.
+    With fewer the run stops, and nothing is revealed.
 
-    The result is that of the method in the clear over those who are in the sum: exactly for
+    The result is that of the method without masks over the clients in the sum: exactly for
     integers, within ``len(clients) * 2 ** -(fraction_bits + 1)`` of the sum for floats. The method
-    has the random streams that it would have in the clear; secrets come from the operating system,
-    so masked payloads differ between runs. Weights are added under a mask, too; metrics of local
-    work stay at the client. Channels cannot act on what is masked. There is no fine-tuning or
-    calibration after the run, for these would send other things in the clear.
+    uses the same random streams as without masks. Secrets come from the operating system, so masked
+    payloads differ between runs. Weights are masked, too; metrics of local work stay at the client.
+    Channels cannot act on masked payloads. There is neither fine-tuning nor a ridge head after the
+    run, because both would send other values unmasked.
 
-    An :class:`~fedbolic.federated.capabilities.Ordered` method finds the places of its clients
-    here without its server: each ciphertext of *shares* carries 256 bits that its sender drew
-    from the operating system, and in *sums* a client's place is the rank of its bits among the
-    sharers. The server deals no order, and learns none while no client tells it. Masks of clients
-    that were told different sharers do not cancel, so all in a sum that can be read have the same
-    order.
+    An :class:`~fedbolic.federated.capabilities.Ordered` method obtains the places of its clients
+    here without its server. Each ciphertext of *ShareKeys* carries 256 bits that its sender
+    drew from the operating system; in *MaskedInput*, the place of a client is the rank of its bits
+    among the sharers. The server does not learn the order unless a client reveals it. Pairwise
+    masks of clients that received different lists of sharers do not cancel, so all clients of a
+    readable sum use the same order.
 
-    Secrets serve one sum. They lie in the client's memory from *cards* to *unmasking* and are then
-    dropped, so a client answers each exchange once. A simulation keeps memories in its folder,
-    and with them the secrets of exchanges under way or over; whoever reads it reads the updates.
-    A run that is resumed goes on with the last.
+    Secrets are used for one sum only. They are part of client state from *AdvertiseKeys* to
+    *Unmasking* and are then deleted, so a client answers each exchange once. A simulation stores
+    client states in its run folder, including secrets of unfinished and of earlier exchanges;
+    anybody who can read the folder can read the updates. A resumed run continues with the latest
+    secrets.
 
     Detected: any altered or replayed message of a client, a roster or a list of survivors that
-    differs between clients, a long-term key that is not the known one, a share that does not fit.
-    Not detected: a client that lies about its own numbers, or tells others different bits for its
-    place; a server that lies about the sum. See
-    PRIVACY.md beside this file's folder for who can learn what.
+    differs between clients, a changed long-term key, a wrong share. Not detected: a client that
+    lies about its own numbers, or sends different bits for its place to different clients; a server
+    that lies about the sum. ``PRIVACY.md`` in the parent folder says who can learn what.
 
     Args:
-        method: Whose updates are summed.
-        modulus: q of the sum, at least 2, of integers and floats; a method that adds modulo a
-            number of its own, with ``SumModulo``, keeps it.
-        threshold: Clients without whom nothing is revealed, more than half of those who take part;
-            ``None``: ``2 * num_clients // 3 + 1``. It must be given if a cohort is a sample, and if
-            clients are nodes.
-        fraction_bits: Bits after the point of floats, at least 0.
-        keys: A folder of :func:`~fedbolic.federated.secure.keys.write_identities`; ``None``: every
-            client makes its long-term key at its first turn, and others know it from then on.
+        method: Method whose updates are summed.
+        modulus: q of the sum, at least 2, for integers and floats; a method with ``SumModulo``
+            keeps its own modulus.
+        threshold: Least number of clients with which anything is revealed, more than half of the
+            participants; ``None`` for ``2 * num_clients // 3 + 1``. Required if a cohort is a
+            sample, and if clients are nodes.
+        fraction_bits: Fractional bits of floats, at least 0.
+        keys: Folder of :func:`~fedbolic.federated.secure.keys.write_identities`. With ``None``,
+            every client creates its long-term key in its first exchange, and the others remember
+            it.
 
     Raises:
         ValueError: If a value is out of range, or the method's aggregator does not sum.
@@ -108,8 +111,8 @@ class SecureSum(OneTimeSecrets):
         _check_additive(self.method)
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of the others
-        """The metrics of the method."""
+    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
+        """Number of rounds of the method."""
         return self.method.rounds
 
     @property
@@ -127,8 +130,8 @@ class SecureSum(OneTimeSecrets):
         least = self._protocol.least(meta.num_clients)
         if not 2 <= least <= meta.num_clients:
             raise ValueError(
-                f"a threshold of {least} does not suit {meta.num_clients} clients: a sum of fewer "
-                "than two tells all, and more than there are never come"
+                f"a threshold of {least} does not suit {meta.num_clients} clients: it must be at "
+                "least 2, as a sum of one hides nothing, and at most the number of clients"
             )
         inner = self.method.init(meta, rng)
         order = self.method.order if isinstance(self.method, Ordered) else None
@@ -148,8 +151,8 @@ class SecureSum(OneTimeSecrets):
     def check_deployed(self) -> None:
         if self.threshold is None:
             raise ValueError(
-                "SecureSum needs a threshold where clients are nodes, got None, which follows from "
-                "the number of clients: set threshold to about 2/3 of those who take part"
+                "SecureSum needs a threshold where clients are nodes, got None, which would depend "
+                "on the number of clients: set threshold to about 2/3 of the participants"
             )
         self.method.check_deployed()
 

@@ -1,18 +1,18 @@
-"""The order of a cohort by secret numbers, which its clients know and the server does not."""
+"""Order of a cohort by secret numbers, known to its clients but not to the server."""
 
 from collections.abc import Mapping
 
 
 def place_among(numbers: Mapping[int, bytes], client_id: int) -> int:
-    """The rank of a client's number, from 0; of equal numbers that of the lesser id comes first.
+    """Rank of a client's number, from 0; equal numbers are ranked by client id.
 
-    Of independent uniform numbers every order is equally likely. Each client draws its own from the
-    operating system (departs from the paper: there it is generated from the client's secret key),
-    and all compute the same places.
+    If the numbers are independent and uniform, every order is equally likely. Each client draws its
+    own number from the operating system, and all clients compute the same places. Departs from the
+    paper: there the number is generated from the client's secret key.
 
     Args:
-        numbers: Of every client, by id, all of the same length.
-        client_id: Whose place.
+        numbers: Number of every client, by id; all of the same length.
+        client_id: Id of the client to rank.
 
     References:
         Prakash et al. (2024), App. B, arXiv:2308.06895.

@@ -1,4 +1,4 @@
-"""Before anything is summed: cards with public keys, and shares of two secrets of every client."""
+"""First exchanges of a secure sum: public keys, then shares of two secrets of every client."""
 
 import hashlib
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
 CIPHERTEXT_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
-"""Length of a ciphertext with a share of the key of masks and one of the own mask's seed.
+"""Length of a ciphertext with one share of a mask key and one share of a self-mask seed.
 
-Where clients agree on an order, their ciphertexts are longer by a number of ``KEY_BYTES``.
+If clients agree on an order, a ciphertext is longer by a number of ``KEY_BYTES`` bytes.
 """
 
 
@@ -47,7 +47,7 @@ class AdvertiseKeys(SecureExchange):
     """Every client's fresh public keys, signed with its long-term key."""
 
     stage = "cards"
-    # whatever is left of an earlier sum that was broken off is given up
+    # a new sum discards the secrets of an earlier sum that did not finish
     after = ("over", "cards", "shares", "sums", "survivors")
 
     @property
@@ -69,7 +69,7 @@ class AdvertiseKeys(SecureExchange):
     ) -> tuple[Update, Tree]:
         own, session = client_state.get("secure", {}), message["session"]
         if session <= own.get("session", 0):
-            raise ValueError(f"secure sum {session} is not newer than the last: a replay")
+            raise ValueError(f"secure sum {session} is not newer than the previous one: a replay")
         signer, cipher, mask = self.protocol.signer(own, client.id), new_secret(), new_secret()
         card = make_card(session, client.id, cipher=cipher, mask=mask, signer=signer)
         kept = {"known": own.get("known", {}), "session": session, "stage": self.stage}
@@ -85,8 +85,8 @@ class AdvertiseKeys(SecureExchange):
         genuine = {i: c for i, c in cards.items() if is_genuine(c, server_state["session"], i)}
         genuine = {i: c for i, c in genuine.items() if has_keys(c)}
         for client_id in sorted(cards.keys() - genuine.keys()):
-            logger.warning("client %d is left out: its card is not signed, or its keys are none",
-                           client_id)  # fmt: skip
+            logger.warning("client %d is left out: its card has no valid signature or no valid "
+                           "keys", client_id)  # fmt: skip
         self.require(len(genuine), server_state, "showed a card")
         roster = Roster(server_state["session"], tuple(genuine), tuple(genuine.values()))
         return server_state | {"stage": ShareKeys.stage, "roster": roster.tree()}
@@ -94,9 +94,10 @@ class AdvertiseKeys(SecureExchange):
 
 @dataclass(frozen=True)
 class ShareKeys(SecureExchange):
-    """Shares of two secrets of every client, sealed for every other: of its key, of its mask.
+    """Shares of two secrets of every client, sealed for each other client.
 
-    With them goes, where an order is wanted, a number that only clients shall know.
+    The secrets are its mask key and its self-mask seed. If the clients agree on an order, each
+    ciphertext also carries a number that only clients may know.
     """
 
     stage = "shares"
@@ -126,9 +127,9 @@ class ShareKeys(SecureExchange):
     ) -> tuple[Update, Tree]:
         own, roster = client_state["secure"], Roster.read(message["roster"])
         if roster.session != own["session"]:
-            raise ValueError("the roster is of another secure sum")
+            raise ValueError("the roster belongs to another secure sum")
         if roster.cards[roster.index(client.id)] != to_bytes(own["own_card"]):
-            raise ValueError("the roster shows another card of this client than its own")
+            raise ValueError("the roster has another card of this client than the one it sent")
         self.protocol.check(roster, own, client)
         seed = new_secret()
         plaintexts = self._plaintexts(seed, roster, own, client)
@@ -151,7 +152,7 @@ class ShareKeys(SecureExchange):
     def _plaintexts(
         self, seed: bytes, roster: Roster, own: Tree, client: Client
     ) -> dict[int, bytes]:
-        """To each member: two shares, and the number that gives this client its place."""
+        """Plaintext for each member: two shares, and the number that sets this client's place."""
         points = [i + 1 for i in roster.members]
         least = self.protocol.least(client.meta.num_clients)
         of_key = split_secret(to_bytes(own["mask"]), points, least)
@@ -163,7 +164,7 @@ class ShareKeys(SecureExchange):
     def _sealed(
         self, plaintexts: dict[int, bytes], roster: Roster, secret: bytes, client_id: int
     ) -> bytes:
-        """The ciphertexts as they leave, in the order of members; zeros in place of the own one."""
+        """Ciphertexts in the order of members, with zeros in the place of the sender."""
         sealed = []
         for receiver, plaintext in plaintexts.items():
             if receiver == client_id:
@@ -188,14 +189,14 @@ class ShareKeys(SecureExchange):
 
 
 def ciphertext_key(roster: Roster, secret: bytes, *, own: int, sender: int, receiver: int) -> bytes:
-    """The key of ciphertexts from one member to another.
+    """Key of the ciphertexts from one member to another.
 
     Args:
-        roster: Of this secure sum.
-        secret: The private key for ciphertexts of one of them.
-        own: Whose that is.
-        sender: From whom.
-        receiver: To whom.
+        roster: Roster of this secure sum.
+        secret: Ciphertext private key of one of the two members.
+        own: Id of the owner of ``secret``.
+        sender: Id of the sender.
+        receiver: Id of the receiver.
     """
     other = roster.cipher_key(receiver if own == sender else sender)
     purpose = b"letter" + number(sender) + number(receiver)
@@ -203,25 +204,25 @@ def ciphertext_key(roster: Roster, secret: bytes, *, own: int, sender: int, rece
 
 
 def commitment(seed: bytes, roster: Roster) -> bytes:
-    """Binding, hiding commitment of a client to the seed of its own mask.
+    """Binding and hiding commitment of a client to its self-mask seed.
 
     Args:
-        seed: 32 secret bytes.
-        roster: Of this secure sum.
+        seed: The seed, 32 secret bytes.
+        roster: Roster of this secure sum.
     """
     return hashlib.sha256(b"fedbolic commitment" + roster.name + seed).digest()
 
 
 def mask_seed(roster: Roster, secret: bytes, *, other: int, sharers: bytes) -> bytes:
-    """The seed of the mask that two members have in common, if they were told the same sharers.
+    """Seed of the pairwise mask of two members that received the same list of sharers.
 
-    The masks of members that were told different ones do not cancel, and nobody can take them off:
-    all in a sum that can be read have computed the same order.
+    Masks of members that received different lists do not cancel, and nobody can remove them. All
+    clients of a readable sum have therefore computed the same order.
 
     Args:
-        roster: Of this secure sum.
-        secret: The private key for masks of one of them.
-        other: The other.
-        sharers: What stands for those who shared secrets, of :meth:`Roster.among`.
+        roster: Roster of this secure sum.
+        secret: Mask private key of one of the two members.
+        other: Id of the other member.
+        sharers: Digest of the list of sharers, from :meth:`Roster.among`.
     """
     return agree(secret, roster.mask_key(other), session=sharers, purpose=b"mask")

@@ -24,41 +24,41 @@ from fedbolic.federated.secure.keys import (
 from fedbolic.types import Tree
 
 CARD_BYTES = 3 * KEY_BYTES + 64
-"""Two public keys of the exchange, the identity, and its signature of them."""
+"""Length of a card: two public keys of the sum, the identity, and its signature."""
 
 
 def to_tensor(content: bytes) -> UInt8[Tensor, " n"]:
-    """Bytes as they travel in trees.
+    """Bytes as a tensor, the form in which they travel in trees.
 
     Args:
-        content: Any.
+        content: Any bytes.
     """
     return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
 
 
 def to_bytes(tensor: Tensor) -> bytes:
-    """The bytes of a tensor, in memory order.
+    """Bytes of a tensor, in memory order.
 
     Args:
-        tensor: Of any type.
+        tensor: Tensor of any dtype.
     """
     return tensor.detach().cpu().contiguous().numpy().tobytes()
 
 
 def number(value: int) -> bytes:
-    """An id or a count in 8 bytes.
+    """An id or a count as 8 bytes.
 
     Args:
-        value: From 0.
+        value: At least 0.
     """
     return value.to_bytes(8)
 
 
 def digest(content: Tree) -> bytes:
-    """SHA-256 of a tree: of names, types, shapes and values.
+    """SHA-256 of a tree: of its names, types, shapes and values.
 
     Args:
-        content: Tensors and strings, the leaves of a payload.
+        content: Tree of tensors and strings, such as a payload.
 
     Example:
         >>> digest({"a": torch.zeros(2)}) == digest({"a": torch.zeros(2, 1)})
@@ -76,11 +76,11 @@ def make_card(session: int, client_id: int, *, cipher: bytes, mask: bytes, signe
     """Signed public keys of one client.
 
     Args:
-        session: The number of the secure sum.
-        client_id: Whose.
-        cipher: The private key of ciphertexts.
-        mask: The private key of masks.
-        signer: The private key of the identity.
+        session: Number of the secure sum.
+        client_id: Id of the client.
+        cipher: Private key for ciphertexts.
+        mask: Private key for pairwise masks.
+        signer: Private key of the identity.
     """
     shown = agreement_key(cipher) + agreement_key(mask) + identity(signer)
     return shown + sign(signer, _card_statement(session, client_id, shown))
@@ -92,15 +92,15 @@ def _card_statement(session: int, client_id: int, shown: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Roster:
-    """The clients of one secure sum with their cards, as the server shows them.
+    """Clients of one secure sum with their cards, as the server sent them.
 
     Args:
-        session: The number of the secure sum.
-        members: Their ids, ascending.
-        cards: In the same order.
+        session: Number of the secure sum.
+        members: Ids of the clients, ascending.
+        cards: Cards of the clients, in the same order.
 
     Raises:
-        ValueError: If the ids are not ascending, or there is not one card for each.
+        ValueError: If the ids are not ascending, or a client does not have exactly one card.
     """
 
     session: int
@@ -111,14 +111,14 @@ class Roster:
         if list(self.members) != sorted(set(self.members)) or min(self.members, default=0) < 0:
             raise ValueError(f"members must be different and ascending, got {self.members}")
         if [len(card) for card in self.cards] != [CARD_BYTES] * len(self.members):
-            raise ValueError(f"a roster needs a card of {CARD_BYTES} bytes of each member")
+            raise ValueError(f"a roster needs one card of {CARD_BYTES} bytes for each member")
 
     @classmethod
     def read(cls, shown: Tree) -> "Roster":
-        """The roster of a tree.
+        """Roster from a tree.
 
         Args:
-            shown: With ``session``, ``members`` and ``cards``.
+            shown: Tree with ``session``, ``members`` and ``cards``.
         """
         cards = tuple(to_bytes(card) for card in shown["cards"])
         return cls(shown["session"], tuple(shown["members"].tolist()), cards)
@@ -133,28 +133,28 @@ class Roster:
 
     @cached_property
     def name(self) -> bytes:
-        """32 bytes that stand for this roster and no other."""
+        """Digest of 32 bytes that identifies this roster."""
         shown = zip(self.members, self.cards, strict=True)
         content = b"".join(number(client_id) + card for client_id, card in shown)
         return hashlib.sha256(b"fedbolic roster" + number(self.session) + content).digest()
 
     def among(self, ids: Sequence[int]) -> bytes:
-        """32 bytes that stand for these members of this roster and no others.
+        """Digest of 32 bytes that identifies a subset of the members of this roster.
 
         Args:
-            ids: Theirs, ascending.
+            ids: Ids of the subset, ascending.
         """
         content = b"".join(map(number, ids))
         return hashlib.sha256(b"fedbolic members" + self.name + content).digest()
 
     def index(self, client_id: int) -> int:
-        """The place of a member.
+        """Position of a member in the roster.
 
         Args:
-            client_id: Its id.
+            client_id: Id of the member.
 
         Raises:
-            ValueError: If it is no member.
+            ValueError: If the client is not a member.
         """
         if client_id not in self._places:
             raise ValueError(f"client {client_id} is not among the members of this secure sum")
@@ -165,31 +165,31 @@ class Roster:
         return {client_id: i for i, client_id in enumerate(self.members)}
 
     def cipher_key(self, client_id: int) -> bytes:
-        """The public key for ciphertexts to a member.
+        """Public key for ciphertexts to a member.
 
         Args:
-            client_id: Whose.
+            client_id: Id of the member.
         """
         return self.cards[self.index(client_id)][:KEY_BYTES]
 
     def mask_key(self, client_id: int) -> bytes:
-        """The public key for masks in common with a member.
+        """Public key for pairwise masks with a member.
 
         Args:
-            client_id: Whose.
+            client_id: Id of the member.
         """
         return self.cards[self.index(client_id)][KEY_BYTES : 2 * KEY_BYTES]
 
     def identity(self, client_id: int) -> bytes:
-        """The key for signatures of a member.
+        """Public key that verifies signatures of a member.
 
         Args:
-            client_id: Whose.
+            client_id: Id of the member.
         """
         return self.cards[self.index(client_id)][2 * KEY_BYTES : 3 * KEY_BYTES]
 
     def forged(self) -> list[int]:
-        """Members whose card does not carry their signature of this session."""
+        """Members whose card does not carry their signature for this session."""
         return [
             client_id
             for client_id, card in zip(self.members, self.cards, strict=True)
@@ -197,24 +197,24 @@ class Roster:
         ]
 
     def signed(self, kind: str, client_id: int, content: Tree, *, signer: bytes) -> Tree:
-        """A payload with its sender's signature.
+        """A payload with the signature of its sender.
 
         Args:
-            kind: Of message.
-            client_id: The sender.
-            content: What it sends.
-            signer: Its private key.
+            kind: Kind of message, the stage of its exchange.
+            client_id: Id of the sender.
+            content: The payload.
+            signer: Private key of the sender.
         """
         statement = self._statement(kind, client_id, digest(content))
         return content | {"signature": to_tensor(sign(signer, statement))}
 
     def is_signed(self, kind: str, client_id: int, payload: Tree) -> bool:
-        """True if a payload of :meth:`signed` is what this member sent, here and as this kind.
+        """True if this member signed a payload, for this roster and this kind of message.
 
         Args:
-            kind: Of message.
-            client_id: From whom it is said to be.
-            payload: What came.
+            kind: Kind of message, the stage of its exchange.
+            client_id: Id of the alleged sender.
+            payload: Payload as received.
         """
         signature = payload.get("signature")
         if not isinstance(signature, Tensor):
@@ -227,19 +227,19 @@ class Roster:
         return f"fedbolic secure sum {kind} ".encode() + self.name + number(client_id) + content
 
     def check_identities(self, known: Callable[[int], bytes | None]) -> None:
-        """Refuse a roster in which a member has another identity than the one that is known.
+        """Refuse a roster in which the identity of a member is not the known one.
 
         Args:
-            known: The identity of a client; ``None``: not yet known.
+            known: Maps a client id to its known identity; ``None`` if it is not known yet.
 
         Raises:
-            ValueError: Naming the members.
+            ValueError: If an identity differs from the known one.
         """
         others = [i for i in self.members if known(i) not in (None, self.identity(i))]
         if others:
             raise ValueError(
-                f"clients {others} show another long-term key than the one known of them: somebody "
-                "plays their part"
+                f"clients {others} show another long-term key than the known one: somebody may "
+                "impersonate them"
             )
 
 
@@ -247,9 +247,9 @@ def is_genuine(card: bytes, session: int, client_id: int) -> bool:
     """True if a card is signed by the identity on it, for this session and client.
 
     Args:
-        card: What came.
-        session: Of which secure sum.
-        client_id: From whom it is said to be.
+        card: Card as received.
+        session: Number of the secure sum.
+        client_id: Id of the alleged sender.
     """
     shown, signature = card[: 3 * KEY_BYTES], card[3 * KEY_BYTES :]
     statement = _card_statement(session, client_id, shown)
@@ -257,12 +257,12 @@ def is_genuine(card: bytes, session: int, client_id: int) -> bool:
 
 
 def has_keys(card: bytes) -> bool:
-    """True if the two public keys of a card differ and others can agree on secrets with it.
+    """True if the two public keys of a card differ and are valid for key agreement.
 
-    With a card of others every client refuses the roster.
+    Every client refuses a roster with any other card.
 
     Args:
-        card: What came.
+        card: Card as received.
     """
     keys = card[:KEY_BYTES], card[KEY_BYTES : 2 * KEY_BYTES]
     try:
@@ -274,9 +274,9 @@ def has_keys(card: bytes) -> bool:
 
 
 def ids_tensor(ids: tuple[int, ...] | list[int]) -> Int64[Tensor, " n"]:
-    """Client ids as they travel in trees.
+    """Client ids as a tensor, the form in which they travel in trees.
 
     Args:
-        ids: Any.
+        ids: Any client ids.
     """
     return torch.tensor(ids, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Shamir's shares of a secret: a threshold of them gives it back, fewer say nothing about it."""
+"""Shamir's secret sharing: a threshold of shares gives the secret, and fewer reveal nothing."""
 
 import functools
 import secrets
@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 import flint
 
 PRIME = 2**256 + 297
-"""The least prime above every secret of 32 bytes."""
+"""Smallest prime above all secrets of 32 bytes."""
 
 SECRET_BYTES = 32
 SHARE_BYTES = 33
 
 
 def split_secret(secret: bytes, points: Sequence[int], threshold: int) -> list[bytes]:
-    r"""The values of a random polynomial of degree ``threshold - 1`` whose constant is the secret.
+    r"""Values of a random polynomial of degree ``threshold - 1`` whose constant term is the secret.
 
     .. math:: f(x) = s + a_1 x + \dots + a_{t-1} x^{t-1} \bmod p
 
     Args:
-        secret: Of 32 bytes.
-        points: Where it is evaluated, one for each holder: different, from 1.
-        threshold: t, shares that give the secret back, in 1 .. the number of points.
+        secret: 32 bytes.
+        points: Points of evaluation, one for each holder: different, at least 1.
+        threshold: t, number of shares that give the secret, in 1 .. the number of points.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -48,28 +48,28 @@ def split_secret(secret: bytes, points: Sequence[int], threshold: int) -> list[b
 
 
 def join_shares(shares: Mapping[int, bytes]) -> bytes:
-    """The secret of as many shares as the threshold says.
+    """Secret from as many shares as the threshold requires.
 
-    Too few shares, or altered ones, give other bytes or an error: compare what comes with something
-    that is known of the secret.
+    Too few shares, or altered shares, give other bytes or an error: compare the result with a known
+    value that depends on the secret.
 
     Args:
-        shares: By point.
+        shares: Shares by point.
 
     Raises:
-        ValueError: If the shares are of no secret of 32 bytes.
+        ValueError: If the shares do not belong to any secret of 32 bytes.
     """
     weights = _weights(tuple(shares))
     pairs = zip(weights, shares.values(), strict=True)
     value = sum(weight * int.from_bytes(share) for weight, share in pairs) % PRIME
     if value >> 8 * SECRET_BYTES:
-        raise ValueError("the shares are of no secret: one was altered, or there are too few")
+        raise ValueError("the shares belong to no secret: one was altered, or there are too few")
     return value.to_bytes(SECRET_BYTES)
 
 
-@functools.lru_cache(maxsize=4)  # the same holders give back the secrets of many
+@functools.lru_cache(maxsize=4)  # the same holders return the shares of many secrets
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's weights of the value at 0."""
+    """Lagrange weights of the value at 0."""
     weights = []
     for x in points:
         above, below = 1, 1

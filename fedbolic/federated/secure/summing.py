@@ -1,4 +1,4 @@
-"""The masked sum, the agreement on who is in it, and the unmasking of the whole."""
+"""Masked input of a secure sum, and the agreement of the clients on who is in the sum."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class MaskedInput(SecureExchange):
-    """The method's own work, whose summand leaves the client under masks of two kinds."""
+    """The method's local work, sent as a summand under pairwise masks and a self-mask."""
 
     stage = "sums"
     after = ("shares",)
@@ -37,7 +37,7 @@ class MaskedInput(SecureExchange):
     @override
     def aggregator(self) -> Aggregator:
         if self.roster is None:
-            raise ValueError("masked vectors are added by the server, which has the roster")
+            raise ValueError("only the server, which has the roster, can add masked vectors")
         moduli = (("sums", self._codes[0].modulus), ("weight", self._codes[1].modulus))
         return MaskedSum(self.roster, moduli)
 
@@ -83,7 +83,7 @@ class MaskedInput(SecureExchange):
     def _read(
         self, ciphertexts: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
     ) -> dict[int, bytes]:
-        """Plaintexts of the sharers; a broken seal is an error."""
+        """Plaintexts from the sharers; a broken seal is an error."""
         secret, found = to_bytes(own["cipher"]), {}
         for sender, ciphertext in zip(sharers, ciphertexts, strict=True):
             if sender == client_id:
@@ -105,7 +105,7 @@ class MaskedInput(SecureExchange):
     def _work(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        """The method's local work, validated here because nobody can see it under a mask."""
+        """Local work of the method, checked here because nobody can check it under a mask."""
         inner = message["inner"]
         stream = in_the_clear(rng, message["turn"])
         update, client_state = self.inner.local_update(inner, client, client_state, stream)
@@ -150,11 +150,11 @@ class MaskedInput(SecureExchange):
 
 
 def in_the_clear(rng: Rng, turn: int) -> Rng:
-    """The stream that a client would have without the exchanges of the secure sum.
+    """Random stream that the client would have without the secure sum.
 
     Args:
-        rng: Of this exchange.
-        turn: The number that the method's exchange has by itself.
+        rng: Random stream of this exchange.
+        turn: Number of the exchange in the method without the secure sum.
     """
     if "exchange" not in rng.path:
         return rng
@@ -164,7 +164,7 @@ def in_the_clear(rng: Rng, turn: int) -> Rng:
 
 @dataclass(frozen=True)
 class ConsistencyCheck(SecureExchange):
-    """Every client's signature under the list of those whose vector is in the sum."""
+    """Every client's signature of the list of clients whose vectors are in the sum."""
 
     stage = "survivors"
     after = ("sums",)

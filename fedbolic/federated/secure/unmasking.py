@@ -1,4 +1,4 @@
-"""The end of a secure sum: shares are given back, and the masks of the whole are taken off."""
+"""Last exchange of a secure sum: clients return shares, and the server removes the masks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ from fedbolic.types import Tree
 
 @dataclass(frozen=True)
 class Unmasking(SecureExchange):
-    """Of every client that shared, one share: of its own mask if it is in the sum, else of its key.
+    """One share of every sharer: of its self-mask seed if it is in the sum, else of its mask key.
 
-    Never both: each would be harmless alone, and together they unmask its vector.
+    A client never returns both shares of one sharer: together they would unmask its vector.
     """
 
     stage = "unmasking"
@@ -58,7 +58,7 @@ class Unmasking(SecureExchange):
             agreed = {"survivors": own["survivors"], "signature": signature}
             if not roster.is_signed("survivors", witness, agreed):
                 raise ValueError(
-                    f"client {witness} did not sign the survivors that this client was told"
+                    f"client {witness} did not sign the survivors that this client received"
                 )
         given = [
             shares[SHARE_BYTES:] if i in survivors else shares[:SHARE_BYTES]
@@ -93,7 +93,7 @@ class Unmasking(SecureExchange):
     def _unmasked(
         self, server_state: Tree, found: Mapping[int, torch.Tensor], roster: Roster
     ) -> AggregatedUpdate:
-        """The total of the method, as its aggregator gives it."""
+        """Aggregated update of the method, from the unmasked sum."""
         survivors = tuple(server_state["survivors"].tolist())
         sharers = roster.among(server_state["sharers"].tolist())
         secrets = self._secrets(server_state, found, roster)
@@ -121,7 +121,7 @@ class Unmasking(SecureExchange):
     def _secrets(
         self, server_state: Tree, found: Mapping[int, torch.Tensor], roster: Roster
     ) -> dict[int, bytes]:
-        """Of everybody who shared, the seed of the own mask, or of those lost the key of masks."""
+        """Self-mask seeds of survivors and mask keys of other sharers, joined from their shares."""
         least = self.protocol.least(server_state["num_clients"])
         responders = {client_id + 1: found[client_id] for client_id in sorted(found)[:least]}
         survivors, secrets = set(server_state["survivors"].tolist()), {}

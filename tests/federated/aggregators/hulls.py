@@ -1,4 +1,4 @@
-"""Drawn vectors whose convex hulls the tests of least-norm points share."""
+"""Random vectors for the tests of least-norm points, and their reference solution."""
 
 import itertools
 
@@ -13,7 +13,7 @@ seeds = st.integers(0, 2**31)
 
 @st.composite
 def hulls(draw, *, most=12):
-    """Vectors of any rank, some repeated, some of very different length."""
+    """Vectors of any rank, some of them repeated or of very different lengths."""
     k, dim = draw(st.integers(1, most)), draw(st.integers(1, 8))
     rng = np.random.default_rng(draw(seeds))
     x = rng.standard_normal((k, dim)) + draw(st.sampled_from([0, 1, 5]))
@@ -43,7 +43,7 @@ def nearest_by_faces(x):
 
 
 def updates(x, weights=None, dtype=torch.float64):
-    """One update per row, its change split over a nested tree, with buffers beside it."""
+    """One update per row, with its delta split over a nested tree and with buffers."""
     weights = [1.0] * len(x) if weights is None else weights
     return {
         i: Update(

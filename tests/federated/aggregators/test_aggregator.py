@@ -128,7 +128,7 @@ def test_median_is_that_of_numpy_whatever_the_weights(w, seed):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
 @pytest.mark.parametrize("num_clients", [1, 4, 7])
 def test_median_in_pieces_is_that_of_numpy(num_clients, dtype, monkeypatch):
-    """Of leaves of all shapes and orders of memory, whatever the length of a piece."""
+    """Leaves have all shapes and memory formats, and pieces have any length."""
     monkeypatch.setattr(median, "PIECE", 5)
     generator = torch.Generator().manual_seed(0)
     leaves = {"a": (4, 7), "b": (5,), "c": (), "d": (0, 3), "e": (2, 3, 2, 2)}
@@ -143,13 +143,13 @@ def test_median_in_pieces_is_that_of_numpy(num_clients, dtype, monkeypatch):
     for name in leaves:
         expected = np.median(stacked(pairs, name), axis=0)
         if dtype is torch.int64:
-            expected = expected.round()  # as torch does: half to even
+            expected = expected.round()  # torch rounds half to even
         assert found[name].dtype == dtype
         np.testing.assert_array_equal(found[name].numpy(), expected)
 
 
 class Largest(TorchDispatchMode):
-    """Notes the bytes of the largest tensor that an operator gives."""
+    """Records the bytes of the largest tensor that an operation returns."""
 
     num_bytes = 0
 
@@ -161,7 +161,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_median_makes_nothing_much_larger_than_its_result():
-    """Of twenty payloads of a megabyte; a copy of them in float64 would have forty."""
+    """Twenty payloads take one megabyte each; a copy of them in float64 would take forty."""
     pairs = [(i, Update({"a": torch.full((2**18,), float(i))})) for i in range(20)]
     with Largest() as largest:
         found = Median().aggregate(pairs).payload["a"]
@@ -241,7 +241,7 @@ def test_a_sum_holds_one_update_at_a_time(aggregator):
     def stream():
         for i in range(5):
             alive.append(i)
-            assert len(alive) <= 3  # the first gives the dtypes, the last may still be in hand
+            assert len(alive) <= 3  # the first gives the dtypes, the last may still be in use
             yield i, Update(Counted(a=torch.ones(2)))
 
     assert aggregator.aggregate(stream()).clients == (0, 1, 2, 3, 4)

@@ -24,18 +24,18 @@ recipes = st.builds(
 
 NINE = torch.tensor([[-2.0, 1.0, -1.0], [1.0, -2.0, 0.0], [0.0, 1.0, -2.0]], dtype=torch.float64)
 NINE = torch.cat([NINE, NINE + 1, NINE + 2])
-"""Directions around zero: many weights of them give it."""
+"""Directions around zero: many weights give zero as their combination."""
 SIDES = torch.tensor([[2.0, 2.0], [-1.0, -2.0], [1.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
-"""Of directions that repeat, any share may fall to the shorter one."""
+"""Repeated directions: any share of their weight may fall on the shorter vector."""
 
 
 def rounding(x):
-    """Accuracy of a step: products are exact to 1e-16, and a length is the root of one."""
+    """Accuracy of a step: inner products are exact to 1e-16, and a length is the root of one."""
     return 1e-7 * float(x.norm(dim=1).max())
 
 
 def step(recipe, x, weights=None, dtype=torch.float64):
-    """The step a recipe takes on these changes, flat, and its total."""
+    """The flat step that a recipe takes on these deltas, and its aggregated update."""
     total = recipe.aggregate(updates(x, weights, dtype).items())
     delta = tree.tensors(total.payload["delta"]).values()
     return torch.cat([leaf.flatten() for leaf in delta]), total
@@ -46,7 +46,7 @@ def test_total_has_the_form_of_a_payload_and_arguments_stay_untouched(recipe, x,
     weights = np.random.default_rng(seed).uniform(1, 9, len(x))
     before = copy.deepcopy(updates(x, weights))
     given_updates = updates(x, weights)
-    total = recipe.aggregate(iter(given_updates.items()))  # an iterator is read once
+    total = recipe.aggregate(iter(given_updates.items()))  # an iterator can be read only once
     for i, update in given_updates.items():
         assert tree.signature(update.payload) == tree.signature(before[i].payload)
         for path, leaf in tree.tensors(update.payload).items():
@@ -80,7 +80,7 @@ def test_a_client_that_comes_twice_does_not_move_the_step(normalize, x, seed):
 
 
 def least_norm_weights(unit):
-    """The corners of all weights that give the least-norm point, by trying every support."""
+    """Vertices of the set of weights that give the least-norm point, by trying every support."""
     rows = np.vstack([unit.numpy().T, np.ones(len(unit))])
     target = np.append(nearest_by_faces(unit).numpy(), 1)
     for size in range(1, min(rows.shape) + 1):
@@ -95,7 +95,7 @@ def least_norm_weights(unit):
 
 @st.composite
 def dependent(draw):
-    """A few vectors whose directions often repeat or surround zero, of different lengths."""
+    """A few vectors of different lengths whose directions often repeat or surround zero."""
     rng = np.random.default_rng(draw(seeds))
     x = rng.integers(-2, 3, (draw(st.integers(1, 5)), draw(st.integers(1, 3)))).astype(float)
     x[~x.any(axis=1)] = 1.0
@@ -164,12 +164,12 @@ def test_changes_of_length_zero_give_no_step_and_keep_the_weights(recipe):
 @given(recipes, hulls(), st.sampled_from([0.0, 1e-12]))
 @example(MinNorm(normalize="l2"), NINE[:3], 0.0)
 def test_a_silent_client_does_not_freeze_training(recipe, x, length):
-    # the mean does shrink with it; Frank-Wolfe may choose the other way at a tie, far from its end
+    # the average length shrinks with a silent client, and Frank-Wolfe may break ties differently
     recipe = dataclasses.replace(recipe, rescale="none", solver="exact")
     x = torch.cat([x, x + 1, x + 2])
     silent = torch.cat([x, torch.full_like(x[:1], length)])
     lengths = silent.norm(dim=1)
-    if lengths[-1] > QUIET / 2 * lengths[lengths > 0].median():  # then it is none that is silent
+    if lengths[-1] > QUIET / 2 * lengths[lengths > 0].median():  # not counted as silent
         return
     assert_close(step(recipe, silent)[0], step(recipe, x)[0], rtol=0, atol=rounding(x))
 
@@ -269,8 +269,8 @@ def test_a_change_that_is_not_finite_is_left_out_of_everything(caplog):
     ("sent", "message"),
     [
         ([], "no update"),
-        ([{"parameters": {}}], r"client 0 sent \['parameters'\]: MinNorm needs its 'change'"),
-        ([{"delta": {"a": torch.tensor([np.nan])}}], "no client sent a finite change"),
+        ([{"parameters": {}}], r"client 0 sent \['parameters'\]: MinNorm needs the part 'delta'"),
+        ([{"delta": {"a": torch.tensor([np.nan])}}], "no client sent a finite delta"),
         (
             [{"delta": {"a": torch.ones(2)}}, {"delta": {"a": torch.ones(3)}}],
             "client 1 sent a payload of another form",

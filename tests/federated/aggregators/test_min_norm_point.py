@@ -1,4 +1,4 @@
-"""Least-norm points of hulls: exact, by consistent updating, and the Gram matrix of both."""
+"""Least-norm points of hulls, exact and by consistent updating, and the Gram matrix of both."""
 
 import numpy as np
 import pytest

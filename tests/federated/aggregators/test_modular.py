@@ -1,4 +1,4 @@
-"""Sums modulo a number: those of Python's integers, whatever their size."""
+"""Sums modulo a number equal those of Python's integers, whatever their size."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_the_sum_is_that_of_integers(data, modulus, num_clients, length):
         sum(of) % modulus for of in zip(*columns, strict=True)
     ]
     assert total.payload["s"].shape == (length, num_limbs(modulus))
-    assert [from_limbs(update.payload["s"]) for _, update in updates] == columns  # untouched
+    assert [from_limbs(update.payload["s"]) for _, update in updates] == columns  # not modified
 
 
 @given(st.data(), moduli)

@@ -1,4 +1,4 @@
-"""The engine that is chosen by trying: the right one, once, and without a trace in the results."""
+"""The engine chosen by timing: the fastest one, chosen once, without effect on the results."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batc
 
 
 class Clock:
-    """A stopwatch that stands still until an engine sets it forward."""
+    """A stopwatch that advances only when an engine sets it forward."""
 
     now = 0.0
 
@@ -40,7 +40,7 @@ def _watched(monkeypatch):
 
 @dataclass(frozen=True)
 class Late(Engine):
-    """Sequential, and late by a fixed time for every exchange and for every step of it."""
+    """Sequential with a fixed delay for every exchange and for every step."""
 
     exchange: float = 0.0
     step: float = 0.0
@@ -114,7 +114,7 @@ def test_the_folder_keeps_the_choice_and_a_resumed_run_goes_on_with_it(tmp_path,
     (path / "engine.json").write_text(json.dumps({"engine": repr(Batched()), "seconds": {}}))
     folder = RunFolder(path)
     folder.save({**folder.load(), "round": 1}, [], 0.0)
-    monkeypatch.setattr(auto, "seconds", None)  # nothing is timed again
+    monkeypatch.setattr(auto, "seconds", None)  # timing again would fail
     groups = []
     monkeypatch.setattr(Batched, "_advance", lambda *a: groups.append(a) or a[3](
         [task.client for task in a[2]]

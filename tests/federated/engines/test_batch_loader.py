@@ -1,4 +1,4 @@
-"""Buckets of batches, the share of padding, and the owners of the examples."""
+"""Buckets of batches, the share of padding, and storage shared by the examples."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ def test_padding_is_at_most_a_quarter_of_the_work(alpha, num_examples, batch_siz
 
 
 def tasks_of(splits):
-    """Tasks of clients with these examples, those with the most steps first."""
+    """Tasks of clients with these examples, sorted by their number of steps, largest first."""
     meta = Meta(3, (2,), len(splits))
     clients = [Client(i, split, split, split, meta) for i, split in enumerate(splits)]
     method = dataclasses.replace(SMALL, local=LocalTraining(2, 5))
@@ -55,13 +55,13 @@ indices = torch.arange(20).flip(0).split([6, 6, 8])
 
 
 def rows(start, stop, step=1, labels=0):
-    """Views of some rows, whose labels may begin elsewhere."""
+    """Views of some rows; ``labels`` shifts the start of the labels."""
     x, y = whole.tensors["x"][start:stop:step], whole.tensors["y"][start + labels :]
     return Examples({"x": x, "y": y[: len(x)]})
 
 
 def shifted(by):
-    """Six rows that begin in the middle of one."""
+    """Six rows that start in the middle of a row of the storage."""
     x = whole.tensors["x"].flatten()[by : by + 12].reshape(6, 2)
     return Examples({"x": x, "y": whole.tensors["y"][by : by + 6]})
 

@@ -1,4 +1,4 @@
-"""All clients at once give what one after another give."""
+"""All clients at once give the same results as one client after another."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -40,14 +40,14 @@ def test_every_method_of_the_house_is_the_same(name, sizes, together):
     by_steps = isinstance(method, GradientMethod)
     data = cut(data, sizes) if tables and by_steps else data.to("cpu", torch.float64)
     assert_engines_agree(method, data, evaluation=Evaluation(every=3, fine_tuning=FineTune(1)))
-    if tables:  # clients' graphs differ in size, so each is on its own
+    if tables:  # clients' graphs differ in size, so no two form a batch
         assert set(together) == ({len(sizes)} if by_steps else set())
 
 
 HYPERFED = HyperFed(MLP((4,)), rounds=3, local=LocalTraining(2, 4), lr=0.1)
 
 ADAM = Adam(eps=1e-3)
-"""A bias before batch norm has a gradient of rounding errors, which Adam divides by their size."""
+"""Has a large ``eps``: a bias before batch norm has a gradient of rounding errors only."""
 
 SETTINGS = {
     "several epochs": with_(local=LocalTraining(3, 4)),
@@ -106,7 +106,7 @@ def test_every_setting_is_the_same_whatever_the_sizes(setting, together):
 
 @dataclass(frozen=True)
 class Joint(FedAvg):
-    """The layers of an MLP with one hidden layer, for all clients in one product each."""
+    """Computes each layer of an MLP with one hidden layer in one product for all clients."""
 
     def stacked_loss(self, model, parameters, buffers, batch, context, *, axes):
         x = batch["x"].flatten(2)
@@ -147,33 +147,33 @@ def test_partial_participation_is_the_same(method):
 
 @dataclass(frozen=True)
 class Clipped(Optimizer):
-    """Descent whose steps look at a whole tensor, which is not elementwise."""
+    """Descent with steps that depend on the norm of a whole tensor, hence not elementwise."""
 
     def init(self, parameters):
         return {"num_steps": torch.ones(())}
 
-    def step(self, parameters, gradients, server_state, *, lr, spaces=None, donate=False):
+    def step(self, parameters, gradients, state, *, lr, spaces=None, donate=False):
         steps = {n: lr * g / g.norm().clamp(min=0.01) for n, g in gradients.items()}
-        moved = {n: x - steps[n] / server_state["num_steps"] for n, x in parameters.items()}
-        return moved, {"num_steps": server_state["num_steps"] + 1}
+        moved = {n: x - steps[n] / state["num_steps"] for n, x in parameters.items()}
+        return moved, {"num_steps": state["num_steps"] + 1}
 
-    def change_curvature(self, server_state, old, new):
-        return server_state
+    def change_curvature(self, state, old, new):
+        return state
 
 
 @dataclass(frozen=True)
 class InPlace(Clipped):
-    """It reuses the storage of what it is given, as a step may."""
+    """An optimiser that reuses the storage of its arguments, as ``step`` may."""
 
-    def step(self, parameters, gradients, server_state, *, lr, spaces=None, donate=False):
+    def step(self, parameters, gradients, state, *, lr, spaces=None, donate=False):
         for name, x in parameters.items():
             x.add_(gradients[name], alpha=-lr)
-        return parameters, {"num_steps": server_state["num_steps"].add_(1)}
+        return parameters, {"num_steps": state["num_steps"].add_(1)}
 
 
 @pytest.mark.parametrize("optimizer", [Clipped(), InPlace()])
 def test_a_step_need_not_be_elementwise_nor_leave_local_alone(optimizer, together):
-    sizes = (9, 4, 13, 9)  # as many clients as the width of a layer: mistaken axes would fit
+    sizes = (9, 4, 13, 9)  # as many clients as the layer is wide: swapped axes would still fit
     assert_engines_agree(with_(optimizer=optimizer), federation(sizes))
     assert set(together) == {4}
 

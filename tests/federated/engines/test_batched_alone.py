@@ -1,4 +1,4 @@
-"""Clients who cannot go together with the others, and those who should not suffer from it."""
+"""Clients that cannot be batched with the others, and their effect on the others."""
 
 import dataclasses
 import logging
@@ -42,7 +42,7 @@ from tests.federated.simple_method import (
 
 def test_results_come_in_ascending_order_and_own_their_storage():
     data = federation((3, 9, 3, 5))
-    for i in (1, 2):  # these hold one tensor more, so they cannot go together with the others
+    for i in (1, 2):  # they hold one tensor more, so they cannot be batched with the others
         more = {"z": torch.zeros(data.clients[i].size)}
         tensors = {**data.clients[i].train.tensors, **more}
         data = with_client(data, i, train=Examples(tensors))
@@ -98,7 +98,7 @@ def test_nan_at_one_client_stays_there(rows, backbone, together, caplog):
 
 @dataclass(frozen=True, eq=False)
 class Broken(Split):
-    """Data on a disk that fails."""
+    """Data on a failing disk."""
 
     size: int
 
@@ -135,7 +135,7 @@ def test_a_client_that_raises_fails_alone(fault, together, caplog):
             assert_near(update.payload, expected.payload, TOLERANCE)
     together.clear()
     exchange(engine, SMALL, federation(SIZES))
-    assert together == [4]  # the method is not to blame
+    assert together == [4]  # the method itself can still be batched
     assert not caplog.records
 
 
@@ -148,7 +148,7 @@ class Branching(nn.Module):
 
 @dataclass(frozen=True)
 class Unbatchable(Backbone):
-    """A plain network around a part that cannot be vectorised, or only one client after another."""
+    """An ordinary network with a part that cannot be vectorised, or not across clients."""
 
     part: type[nn.Module] = Branching
 
@@ -161,7 +161,7 @@ class Unbatchable(Backbone):
 
 
 class Histogram(nn.Module):
-    """An operation without a rule for batches: vmap would warn and loop."""
+    """An operation without a batching rule: vmap would warn and loop."""
 
     def forward(self, x):
         return x * torch.histc(x.detach(), 3)[0]
@@ -180,7 +180,7 @@ def test_what_vmap_refuses_is_run_one_by_one_and_said_once(part, together, caplo
 
 
 class Constant(FedAvg):
-    """A method with local work of its own."""
+    """A method that overrides ``local_update``."""
 
     def local_update(self, message, client, client_state, rng):
         update, client_state = super().local_update(message, client, client_state, rng)
@@ -190,8 +190,8 @@ class Constant(FedAvg):
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        (Majority(), "it makes no steps"),
-        (Constant(MLP((4,)), rounds=2), "it has a local_update of its own"),
+        (Majority(), "it takes no gradient steps"),
+        (Constant(MLP((4,)), rounds=2), "it overrides local_update or batches"),
     ],
 )
 def test_what_is_not_given_in_steps_is_run_one_by_one_and_said_once(
@@ -219,7 +219,7 @@ def test_a_loss_that_is_already_a_mean_is_refused(engine):
     method = Averaging(MLP((4,)), rounds=2, local=LocalTraining(1, 4))
     for _, update, _ in exchange(engine, method, federation(SIZES)):
         assert isinstance(update, Failure)
-        assert "the loss must give a number per example" in str(update.error)
+        assert "the loss must return one number per example" in str(update.error)
 
 
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])

@@ -1,4 +1,4 @@
-"""The benchmark of engines: its plain loop is the same training, and its goals can be missed."""
+"""The engine benchmark: its plain loop is the same training, and its goals can be missed."""
 
 import math
 import os
@@ -104,7 +104,7 @@ def test_cpu_time_is_that_of_the_process_and_of_ended_children():
     subprocess.run([sys.executable, "-c", code], check=True)
     own = time.process_time() - begin
     spent = cpu_seconds([os.getpid()])[os.getpid()] - before
-    assert spent - own > 0.2 - 0.05  # the kernel counts in ticks of a hundredth
+    assert spent - own > 0.2 - 0.05  # the kernel counts in hundredths of a second
     assert cpu_seconds([2**22 + 1]) == {}
 
 

@@ -1,6 +1,7 @@
-"""Networks that draw from torch's global random stream: engines repeat them, client by client.
+"""Networks that draw from torch's global random stream: engines reproduce the draws per client.
 
-Two runs that begin with other states of the stream are the oracle, and the stream after them.
+The oracles are a second run that begins with another state of the stream, and the state of the
+stream after each run.
 """
 
 import dataclasses
@@ -32,21 +33,21 @@ SIZES = (9, 4, 9)
 
 
 class Forgotten(nn.Module):
-    """A functional dropout that acts in evaluation, too."""
+    """A functional dropout that is also active in evaluation."""
 
     def forward(self, x):
         return dropout(x, 0.5)
 
 
 class StochasticDepth(nn.Module):
-    """A branch that is left out of some examples in training."""
+    """A residual branch that is skipped for some examples in training."""
 
     def forward(self, x):
         return x + x.tanh() * (torch.rand(len(x), 1, dtype=x.dtype) < 0.5) * self.training
 
 
 class Attending(nn.Module):
-    """Torch's attention, whose dropout is a number and no module."""
+    """Torch's attention, which stores its dropout as a number instead of a module."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +59,7 @@ class Attending(nn.Module):
 
 @dataclass(frozen=True)
 class Drawing(Backbone):
-    """A linear layer and a part that draws."""
+    """A linear layer and a part that draws random numbers."""
 
     part: Callable[[], nn.Module]
 
@@ -81,7 +82,7 @@ def method_with(part, kind=FedAvg):
 
 
 def run(method, seed, state=None, data=None, **settings):
-    """A run that begins with some state of the global stream, and leaves it as it was."""
+    """A run that begins with a given state of the global stream and restores that state."""
     torch.manual_seed(seed)
     before = torch.get_rng_state()
     data = federation(SIZES) if data is None else data
@@ -128,7 +129,7 @@ def test_nodes_give_what_sequential_gives(tmp_path):
 
 def test_draws_differ_from_client_to_client_and_from_round_to_round():
     class Keeping(FedAvg):
-        """Draws of the global stream at each client, sent as a metric."""
+        """Sends a draw of the global stream at each client as a metric."""
 
         def local_update(self, message, client, client_state, rng):
             update, client_state = super().local_update(message, client, client_state, rng)
@@ -142,7 +143,7 @@ def test_draws_differ_from_client_to_client_and_from_round_to_round():
 
 
 class Joint(FedAvg):
-    """A method whose joint form draws for all clients at once, where vmap would have refused."""
+    """A method that draws once for all clients in its joint loss, where vmap would refuse."""
 
     def stacked_loss(self, model, parameters, buffers, batch, context, *, axes):
         losses, buffers = super().stacked_loss(

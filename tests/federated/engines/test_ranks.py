@@ -19,13 +19,13 @@ RUNS = {
 
 
 def last(method, **settings):
-    """The last position of a run as a checkpoint would hold it, and all rows."""
+    """The last state of a run as a checkpoint holds it, and all rows."""
     positions, rows = train(method, DATA, **settings)
     return positions[-1].checkpoint(), [tuple(row) for row in rows]
 
 
 def take_part(rank, num, folder):
-    """The life of one rank."""
+    """Run all cases as one rank and save its results."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     store = f"file://{folder}/store"

@@ -109,12 +109,12 @@ def test_a_copy_outlives_the_next_write_and_memory_grows():
     large = torch.rand(100_000)
     (extent,), _ = memory.write([large])
     assert torch.equal(memory.read(extent)[0], large)
-    assert lent.numel() == 3  # mapped until nobody looks at it
+    assert lent.numel() == 3  # the memory stays mapped while a tensor refers to it
 
 
 @dataclass
 class Locked:
-    """Cannot be pickled."""
+    """An object that cannot be pickled."""
 
     def __reduce__(self):
         raise pickle.PicklingError("locked")

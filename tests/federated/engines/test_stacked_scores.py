@@ -1,4 +1,4 @@
-"""Scores through an engine are those of one client after another; samples and what is recorded."""
+"""Batched scores equal those of one client after another; samples of clients and their rows."""
 
 import dataclasses
 import logging
@@ -43,7 +43,7 @@ METHODS = {
 
 
 def unequal():
-    """Clients with other numbers of validation and test examples each, some with none."""
+    """Clients with different numbers of validation and test examples, some with none."""
     data = federation((7, 4, 12, 1, 5, 6))
     more = [federation((1, 1, 1), num_test=n, seed=n).clients[0].test for n in (1, 3, 17, 2)]
     none = data.clients[0].validation
@@ -60,7 +60,7 @@ DATA = unequal()
 
 
 def trained(method):
-    """A state and client states that are worth scoring: some clients have none."""
+    """Arguments of ``scores`` after training; some clients have no client state."""
     (*_, state), _ = train(method, DATA, cohort=Cohort(0.7))
     messages = {
         client.id: method.broadcast(state.server_state, client.id) for client in DATA.clients
@@ -113,7 +113,7 @@ def test_a_client_of_more_examples_than_a_chunk_is_scored_in_chunks(monkeypatch)
 
 
 class Sums(FedAvg):
-    """Predictions that vmap cannot follow."""
+    """Predictions with data-dependent values that vmap cannot follow."""
 
     @override
     def predict(self, model, local, batch, context):
@@ -132,7 +132,7 @@ def test_what_cannot_be_vectorised_is_scored_one_by_one_and_said(caplog):
 
 @dataclass(frozen=True)
 class Processes(Averaged):
-    """A score that tells who scored."""
+    """A score that reports the process that computed it."""
 
     broken: int = -1
 
@@ -171,7 +171,7 @@ def test_workers_score_in_their_processes_what_sequential_scores():
         assert all_scores(pool, Processes()).keys() == expected.keys()
 
 
-# --- a sample, and what is recorded of it ------------------------------------------------------
+# --- samples of clients and their rows ---------------------------------------------------------
 
 
 def clients_of(rows, name):
@@ -190,7 +190,7 @@ def test_a_sample_of_clients_is_scored_and_is_the_same_throughout(engine):
         whole = [rows_of(everybody, "test/loss", round, i) for i in sorted(sample)]
         assert own == [pytest.approx(value, abs=1e-6) for value in whole]
         assert rows_of(rows, "test/loss", round) == [pytest.approx(sum(x for (x,) in own) / 3)]
-        for name in ("holdout/loss", "train/loss"):  # the sample says who is scored, nothing else
+        for name in ("holdout/loss", "train/loss"):  # the sample restricts the scored clients only
             here, there = (rows_of(found, name, round) for found in (rows, everybody))
             assert here == [pytest.approx(value, abs=1e-6) for value in there]
 
@@ -217,7 +217,7 @@ def test_who_is_fine_tuned_and_scored_under_the_common_head_are_the_sample():
     for name in ("fine_tuned/accuracy", "ridge_head/accuracy"):
         assert clients_of(rows, name) == sample
     asked = rows_of(rows, "ridge_head/clients/asked", SMALL.rounds)
-    assert asked == [6]  # the sums are over all
+    assert asked == [6]  # the sums are over all clients
 
 
 @pytest.mark.parametrize(

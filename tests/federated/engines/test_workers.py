@@ -59,7 +59,7 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def pools():
-    """Workers that hold ``DATA``, by their number; started when first asked for."""
+    """Workers that hold ``DATA``, by their number; started on first use."""
     with contextlib.ExitStack() as stack:
         started = {}
 
@@ -72,7 +72,7 @@ def pools():
 
 
 def assert_equal_runs(method, engine, **settings):
-    """Positions and rows of an engine are those of one client after another, to the last bit."""
+    """Assert that states and rows equal those of one client after another, to the last bit."""
     plain, plain_rows = train(method, DATA, **settings)
     found, rows = train(method, DATA, engine=engine, **settings)
     assert rows == plain_rows
@@ -135,7 +135,7 @@ def test_results_come_in_order_of_id_and_are_the_callers_clients(pools):
 
 @dataclass(frozen=True)
 class Keeper(Averaged):
-    """Clients keep what they drew in their first turn."""
+    """Clients keep the client state of their first turn."""
 
     def local_update(self, message, client, client_state, rng):
         update, new = super().local_update(message, client, client_state, rng)
@@ -182,7 +182,7 @@ def test_a_client_in_trouble_is_left_out_as_before(fault, pools, caplog):
 
 
 class TwoWordsError(Exception):
-    """Cannot be made from one argument, as pickle would."""
+    """An error that pickle cannot rebuild from its single argument."""
 
     def __init__(self, one, two):
         super().__init__(f"{one} {two}")
@@ -190,7 +190,7 @@ class TwoWordsError(Exception):
 
 @dataclass(frozen=True)
 class Strange(Averaged):
-    """Raises what cannot be pickled, or gives it."""
+    """Raises an error, or returns a value, that cannot be pickled."""
 
     gives: bool = False
 
@@ -254,14 +254,14 @@ def test_a_worker_killed_at_work_costs_the_rest_of_its_share_and_is_replaced(poo
     pool = pools(2)
     before = {index: worker.process.pid for index, worker in pool.workers.items()}
     positions, rows = train(Averaged(rounds=2, faults={2: "killed"}), DATA, engine=pool)
-    lost = {2, 3, 5}  # of the share 0, 1, 2, 3, 5
+    lost = {2, 3, 5}  # of the clients 0, 1, 2, 3, 5 of that worker
     assert rows_of(rows, "clients/failed") == [0, 3]
     assert_near(positions[-1].server_state["x"], point(DATA, 2, without=lost), 1e-12)
     assert [positions[-1].client_states[i]["turns"] for i in range(6)] == [2, 2, 1, 1, 2, 1]
     for i in lost:
         text = f"client {i} is left out of this exchange: WorkerError: worker 1 (process "
         assert text in caplog.text
-    assert f"(process {before[1]}) was killed by SIGKILL before it was done" in caplog.text
+    assert f"(process {before[1]}) was killed by SIGKILL before it finished" in caplog.text
     _, rows = train(Averaged(), DATA, engine=pool, state=positions[-1])
     assert rows_of(rows, "clients/failed") == [0]
     after = {index: worker.process.pid for index, worker in pool.workers.items()}
@@ -281,7 +281,7 @@ def test_others_go_on_if_a_worker_cannot_be_started_again(caplog, monkeypatch):
         run = Trainer(engine=pool).run(SMALL, DATA, RNG)
         first, _ = next(run)
         monkeypatch.setattr("fedbolic.federated.engines.workers.Worker", no_process)
-        for index, rest in ((1, "1 of 2 workers go on"), (0, "")):
+        for index, rest in ((1, "1 of 2 workers remain"), (0, "")):
             os.kill(pool.workers[index].process.pid, signal.SIGKILL)
             pool.workers[index].process.join()
             if rest:
@@ -302,7 +302,7 @@ def no_process(*arguments):
 
 @dataclass(frozen=True)
 class Deadly(Sequential):
-    """An engine whose arrival ends a process."""
+    """An engine that ends the process that unpickles it."""
 
     def __reduce__(self):
         return os._exit, (3,)
@@ -324,7 +324,7 @@ def test_whoever_stops_early_leaves_no_process_at_work(pools):
     messages = {client.id: server_state for client in DATA.clients}
     answers = pool.run(Averaged(), messages, DATA.clients, {}, RNG)
     next(answers)
-    with pytest.raises(ValueError, match="the workers are at another exchange"):
+    with pytest.raises(ValueError, match="the workers run another exchange"):
         next(pool.run(Averaged(), messages, DATA.clients, {}, RNG))
     answers.close()
     assert not any(worker.pending for worker in pool.workers.values())
@@ -338,11 +338,11 @@ def test_whoever_stops_early_leaves_no_process_at_work(pools):
 
 
 def shared_files():
-    """Names in the folder of shared memory, but for the semaphores of other programs."""
+    """Names in the folder of shared memory, except semaphores of other programs."""
     return {file.name for file in Path("/dev/shm").glob("*") if not file.name.startswith("sem.")}
 
 
-# --- at the door -----------------------------------------------------------------------------
+# --- refused settings --------------------------------------------------------------------------
 
 
 def test_what_cannot_work_is_refused():

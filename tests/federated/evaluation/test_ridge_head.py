@@ -1,4 +1,4 @@
-"""A closed-form head of a run's features, against scikit-learn on all data in one place."""
+"""The ridge head of a run's features, compared with scikit-learn on all data in one place."""
 
 import dataclasses
 from math import inf, nan
@@ -43,7 +43,7 @@ EMPTY = {"head.weight": torch.zeros(3, 4), "head.bias": torch.zeros(3)}
 
 
 def body(method, data, server_state):
-    """Unit-length features by a network written by hand, in evaluation mode."""
+    """Unit-length features by a hand-written network in evaluation mode."""
     parameters, buffers = server_state["parameters"], server_state["buffers"]
     if "body.1.weight" not in parameters:  # a fixed body is never sent: it follows from the seed
         initial, _ = method.model(data.meta).init(server_state["seed"])
@@ -59,7 +59,7 @@ def body(method, data, server_state):
 
 
 def expected(method, data, server_state, ridge=RIDGE, *, without=()):
-    """The regression of everybody's examples in one place; accuracy and loss of a split by it."""
+    """Ridge regression on all examples in one place: maps a split to its accuracy and loss."""
     there = [c for c in data.clients if c.id not in without]
     features = body(method, data, server_state)
     z = features(torch.cat([c.train.tensors["x"] for c in there]))
@@ -149,7 +149,7 @@ def test_a_client_that_fails_is_named_and_left_out(fault, caplog):
     assert loss == [pytest.approx(scores(data.holdout.test)[1], rel=1e-6)]
     assert rows_of(rows, "ridge_head/clients/failed", 3) == [1]
     said = [r.getMessage() for r in caplog.records]
-    assert len(said) == 3 + 1  # once in every round, and then
+    assert len(said) == 3 + 1  # once in every round, and once for the head
     assert all("client 1 is left out" in message for message in said)
 
 
@@ -164,7 +164,7 @@ def test_a_client_without_training_examples_adds_nothing():
 
 @dataclasses.dataclass(frozen=True)
 class Featureless(FedAvg):
-    """Its clients cannot say what their features are."""
+    """A method whose clients fail to compute features."""
 
     def features(self, model, local, batch, context):
         raise RuntimeError("no features today")
@@ -176,7 +176,7 @@ def test_if_everybody_fails_there_are_no_rows_and_the_run_ends(caplog):
     assert not [row for row in rows if row.name.startswith("ridge_head/")]
     said = [r.getMessage() for r in caplog.records]
     assert len([m for m in said if "no features today" in m]) == 4
-    assert "Featureless has no ridge head" in said[-1]
+    assert "Featureless gets no ridge head" in said[-1]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_without_a_global_model_there_are_no_rows_and_it_is_said_once(method, ca
     assert not [row for row in rows if row.name.startswith("ridge_head/")]
     (said,) = [r.getMessage() for r in caplog.records]
     name = type(method).__name__
-    assert said == f"{name} has no features for a common head: it has no ridge head"
+    assert said == f"{name} has no common features, so it gets no ridge head"
 
 
 def test_without_holdout_it_is_scored_at_the_clients_only():

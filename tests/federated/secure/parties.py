@@ -1,4 +1,4 @@
-"""A method of given numbers, and engines that lose clients or alter what they send."""
+"""A method of given numbers, and engines that lose clients or alter their messages."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ STAGES = ("cards", "shares", "sums", "survivors", "unmasking")
 
 @dataclass(frozen=True)
 class Numbers(Method):
-    """Every client sends its row of numbers; the server keeps the sum and who is in it."""
+    """Every client sends its row of numbers; the server keeps the sum and the senders' ids."""
 
     rows: tuple[tuple[int, ...], ...]
     modulus: int | None = None
@@ -52,19 +52,19 @@ class Numbers(Method):
 
 
 def summed(server_state, modulus=None):
-    """The numbers that the server of a run over ``Numbers`` holds."""
+    """The sum that the server holds after a run of ``Numbers``."""
     values = server_state["inner"]["sum"]
     return values.tolist() if modulus is None else from_limbs(values)
 
 
 def parties(num):
-    """A federation of clients of 1, 2, 3, ... examples."""
+    """A federation of clients with 1, 2, 3, ... examples."""
     return federation(tuple(range(1, num + 1)), dim=2, num_test=1)
 
 
 @dataclass(frozen=True)
 class Losing(Sequential):
-    """Clients that cannot be reached in an exchange, by pairs (stage, id)."""
+    """An engine that loses the clients given as pairs (stage, id)."""
 
     lost: tuple[tuple[str, int], ...] = ()
 
@@ -85,11 +85,11 @@ class Losing(Sequential):
 
 @dataclass(frozen=True)
 class Altering(Sequential):
-    """Alteration of one client's payload of one exchange on its way."""
+    """An engine that alters the payload of one client in one exchange."""
 
     stage: str = ""
     client_id: int = 0
-    delta: Callable = dict
+    alter: Callable = dict
 
     @override
     def run(self, method, messages, clients, client_states, rng):
@@ -97,28 +97,28 @@ class Altering(Sequential):
             method, messages, clients, client_states, rng
         ):
             if (method.stage, client.id) == (self.stage, self.client_id):
-                update = dataclasses.replace(update, payload=self.delta(update.payload))
+                update = dataclasses.replace(update, payload=self.alter(update.payload))
             yield client, update, client_state
 
 
 @dataclass(frozen=True)
 class Lying(Sequential):
-    """A server that tells one client something else in one exchange."""
+    """A server that sends one client another message in one exchange."""
 
     stage: str = ""
     client_id: int = 0
-    delta: Callable = dict
+    alter: Callable = dict
 
     @override
     def run(self, method, messages, clients, client_states, rng):
         if method.stage == self.stage:
-            told = self.delta(messages[self.client_id])
+            told = self.alter(messages[self.client_id])
             messages = {**messages, self.client_id: told}
         yield from super().run(method, messages, clients, client_states, rng)
 
 
 def flipped(tensor, index, bit=0):
-    """A uint8 tensor with one bit changed."""
+    """A copy of a uint8 tensor with one bit flipped."""
     changed = tensor.contiguous().clone()
     changed.view(-1)[index] ^= 1 << bit
     return changed
@@ -129,12 +129,12 @@ ROWS = tuple((10**i, -i, 7 * i) for i in range(10))
 
 
 def plain(rows, ids, modulus=None):
-    """The sum by Python's integers."""
+    """The sum in Python integers."""
     total = [sum(of) for of in zip(*(rows[i] for i in ids), strict=True)]
     return total if modulus is None else [value % modulus for value in total]
 
 
 def last(method, data=TEN, **settings):
-    """Final state of a run."""
+    """The final state of a run."""
     positions, _ = train(method, data, **settings)
     return positions[-1]

@@ -1,4 +1,4 @@
-"""Messages of a secure sum that were altered on their way to the server: every one is found out."""
+"""Messages of a secure sum altered on their way to the server: all of them are detected."""
 
 import functools
 import random
@@ -13,12 +13,12 @@ from tests.federated.secure.parties import ROWS, STAGES, TEN, Numbers
 from tests.federated.simple_method import RNG, train
 
 MEMBERS = {"cards": ("roster", "members"), "sums": ("survivors",)}
-"""Where the server's state names those whose message of an exchange it took."""
+"""Path in the server state to the clients whose message of an exchange was accepted."""
 
 
 @functools.cache
 def before(stage):
-    """The phase and the state before an exchange, and what ten clients send in it."""
+    """The phase and the server state before an exchange, and the messages of ten clients in it."""
     method = SecureSum(Numbers(ROWS))
     positions = [Trainer().begin(method, TEN, RNG), *train(method, TEN)[0]]
     state = positions[STAGES.index(stage)]
@@ -34,7 +34,7 @@ def before(stage):
 
 
 def taken(stage, sent):
-    """The ids of those whose message the server takes, and the sum if there is one."""
+    """Ids of the clients whose message the server accepts, and the sum if there is one."""
     phase, server_state, _ = before(stage)
     total = phase.aggregator.aggregate(sorted(sent.items()))
     if stage not in MEMBERS:
@@ -44,7 +44,7 @@ def taken(stage, sent):
 
 
 def altered(update, draw):
-    """The same with one bit or one ciphertext of it changed."""
+    """The update with one bit flipped."""
     name = draw.choice(sorted(update.payload))
     leaf = update.payload[name]
     if isinstance(leaf, str):

@@ -1,4 +1,4 @@
-"""Lies in a secure sum, of its server and of its clients: what is found out, and what it costs."""
+"""Lies of the server and of clients in a secure sum: detection and cost."""
 
 import dataclasses
 import json
@@ -85,7 +85,7 @@ def with_card(message, client_id, index):
 
 
 def test_two_lists_of_survivors_unmask_nothing():
-    """The attack that the consistency check is for: half the clients are told another list."""
+    """The attack prevented by the consistency check: half the clients get another list."""
     method = SecureSum(Numbers(ROWS))
     others = torch.tensor([0, *range(2, 10)])
 
@@ -154,7 +154,7 @@ def test_the_first_client_does_not_say_what_form_is_right(caplog):
 
 @pytest.mark.parametrize("low_order", [False, True])
 def test_a_card_with_which_nobody_can_agree_leaves_its_client_out(low_order, caplog):
-    """Every client would refuse the roster; the card is well signed."""
+    """Every other client would refuse the roster, although the signature of the card is valid."""
 
     def delta(payload):
         signer, cipher = new_secret(), new_secret()
@@ -188,14 +188,14 @@ def test_what_is_no_masked_vector_leaves_its_client_out(vector):
 
 
 def shares_of(phase, state, client_id):
-    """The shares that a client gives to the unmasking of this state."""
+    """Shares that a client reveals for unmasking in a given state."""
     message = phase.broadcast(state.server_state, client_id)
     own = state.client_states[client_id]
     return phase.answer(message, TEN.clients[client_id], own, RNG)[0].payload["shares"]
 
 
 def test_a_lying_share_stops_the_run():
-    """A client that signs a wrong share is found by the commitment, or by the public key."""
+    """A wrong share with a valid signature is detected by the commitment or by the public key."""
     method = SecureSum(Numbers(ROWS))
     for lost in ((), (("sums", 9),)):
         *_, before, _ = train(method, TEN, engine=Losing(lost=lost))[0]
@@ -218,7 +218,7 @@ def test_a_known_client_cannot_be_played_by_another():
     first = positions[4]
     stolen = {
         i: client_state for i, client_state in first.client_states.items() if i != 4
-    }  # 4 makes a new key
+    }  # client 4 makes a new key
     state = dataclasses.replace(first, client_states=stolen)
     with pytest.raises(RunStoppedError, match="threshold is 7"):
         train(method, TEN, state=state)
@@ -231,7 +231,7 @@ def test_long_term_keys_may_be_given(tmp_path, caplog):
     assert summed(state.server_state) == plain(ROWS, range(10))
     assert set(state.client_states[0]["secure"]) == {"session", "known"}
     write_identities(tmp_path / "other", 10)
-    (tmp_path / "other" / "4.key").rename(tmp_path / "4.key")  # somebody else plays client 4
+    (tmp_path / "other" / "4.key").rename(tmp_path / "4.key")  # an impostor plays client 4
     with pytest.raises(RunStoppedError, match="no client delivered"):
         train(method, TEN)
     assert "clients [4] show another long-term key" in caplog.text

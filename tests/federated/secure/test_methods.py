@@ -1,4 +1,4 @@
-"""The methods of the house under a secure sum: the results that they have in the clear."""
+"""The methods under secure aggregation give the same results as without it."""
 
 import dataclasses
 from pathlib import Path
@@ -29,7 +29,7 @@ def scores(rows):
 
 
 def check_same(secret, clear):
-    """Checks that a run under masks ended as one in the clear, each its positions and rows."""
+    """Assert that a masked run ends like one in the clear: states, client states and scores."""
     (positions, masked_rows), (clear_positions, rows) = secret, clear
     server_state = {n: leaf for n, leaf in clear_positions[-1].server_state.items() if n != "order"}
     assert_same(positions[-1].server_state["inner"], server_state)
@@ -44,7 +44,7 @@ def same_in_secret(method, data, **options):
 
 
 def places(state):
-    """Owners of labels, from each client's bins and those that the server read."""
+    """The place of each client in the order, from its own bins and those that the server read."""
     server_state = state.server_state["inner"]
     hulls, num_classes = server_state["hulls"], server_state["num_classes"]
     read = set(zip(hulls["bins"].tolist(), hulls["labels"].tolist(), strict=True))
@@ -64,7 +64,7 @@ def places(state):
 
 @pytest.fixture
 def agreed(monkeypatch):
-    """Every place that a client finds, sum by sum."""
+    """Every place that a client finds, for one sum after another."""
     found = []
 
     def place(numbers, client_id):
@@ -76,10 +76,10 @@ def agreed(monkeypatch):
 
 
 def check_hulls(method, data, agreed, rng=RNG):
-    """Checks FedHull in secret against FedHull in the clear, and gives the order of its labels.
+    """Compare FedHull with and without secure aggregation; return the agreed and the dealt order.
 
-    The server numbers clients by what it reads. It must have what it would have in the clear if it
-    dealt this very order; if it deals its own, predictions are the same.
+    The server numbers clients by the hulls that it reads. Results equal those in the clear if it
+    deals this same order there; with its own order, the scores are the same.
     """
     agreed.clear()
     secret, num = train(SecureSum(method), data, rng), len(data.clients)
@@ -90,7 +90,7 @@ def check_hulls(method, data, agreed, rng=RNG):
     assert scores(secret[1]) == scores(train(method, data, rng)[1])
     orders = [agreed[num * i : num * (i + 1)] for i in range(3)]
     assert [sorted(of) for of in (*orders, order.tolist())] == [list(range(num))] * 4
-    return orders[1], start.server_state["order"].tolist()  # of the sum of hulls
+    return orders[1], start.server_state["order"].tolist()  # the sum of hulls
 
 
 @pytest.mark.parametrize("modulus", [2**32, 2**61 - 1])
@@ -103,20 +103,20 @@ def test_hulls_are_the_same_to_the_last_bit_at_21_and_at_127_bits(agreed):
     data = HalfPlanes(num_points=600, least=60, margin=0.1, partition=IID(5)).load(Rng(0))
     orders = [check_hulls(FedHull(bits=bits), data, agreed) for bits in (None, 127)]
     orders += [check_hulls(FedHull(), data, agreed, Rng(seed)) for seed in (1, 2)]
-    assert any(found != dealt for found, dealt in orders)  # all are the same once in 2e8 times
+    assert any(found != dealt for found, dealt in orders)  # all agree by chance once in 2e8 times
     assert len({tuple(found) for found, _ in orders}) > 1
 
 
 def test_what_is_learned_does_not_depend_on_the_order(agreed):
     data = HalfPlanes(num_points=600, least=60, margin=0.1, partition=IID(10)).load(Rng(0))
     first, second = (train(SecureSum(FedHull()), data, RNG)[0][-1] for _ in range(2))
-    assert agreed[10:20] != agreed[40:50]  # of the sums of hulls; the same once in 3.6e6 times
+    assert agreed[10:20] != agreed[40:50]  # the sums of hulls; equal by chance once in 3.6e6 times
     assert_same(first.server_state["inner"], second.server_state["inner"])
 
 
 def test_hulls_of_those_who_are_left_are_read():
     data = HalfPlanes(num_points=600, least=60, margin=0.1, partition=IID(5)).load(Rng(0))
-    engine = Losing(lost=(("unmasking", 3),))  # of the first sum, and so of those that follow
+    engine = Losing(lost=(("unmasking", 3),))  # lost in the first sum, hence in all
     positions, _ = train(SecureSum(FedHull()), data, RNG, engine=engine)
     assert positions[-1].round == 1
     assert "names" in positions[-1].server_state["inner"]

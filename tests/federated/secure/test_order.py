@@ -1,4 +1,4 @@
-"""The order that clients agree on under a secure sum: one for all, unknown to the server."""
+"""The order that clients agree on under a secure sum: the same for all, unknown to the server."""
 
 import itertools
 from collections import Counter
@@ -31,7 +31,7 @@ from tests.remote.transports import away
 
 @dataclass(frozen=True)
 class Seats(Ordered):
-    """Every client sends a one for its place, and keeps the place."""
+    """Every client sends a one at its place and keeps the place in its client state."""
 
     rounds: int = 1
     aggregator = Sum()
@@ -65,7 +65,7 @@ def seats(state):
 
 
 def drawn(positions):
-    """The numbers of those who sent ciphertexts, as each keeps its own until the sum."""
+    """Numbers of the clients that sent ciphertexts; each client keeps its own until the sum."""
     client_states = positions[1].client_states.items()
     ciphertexts = {
         i: m["secure"]["own_plaintext"] for i, m in client_states if "own_plaintext" in m["secure"]
@@ -103,7 +103,7 @@ def test_all_agree_on_an_order_that_is_not_the_servers():
         orders.append(tuple(found.values()))
     *_, clear = train(Seats(), TEN)[0]
     dealt = tuple(clear.server_state["dealt"].tolist())
-    assert tuple(m["seat"] for m in clear.client_states.values()) == dealt  # as ever, in the clear
+    assert tuple(m["seat"] for m in clear.client_states.values()) == dealt  # the server's order
     assert len({*orders, dealt}) == 3
 
 
@@ -131,7 +131,7 @@ def test_places_are_ranks_among_those_who_shared(stage):
 
 @dataclass(frozen=True)
 class Watching(Sequential):
-    """An engine that keeps all that goes down and comes up."""
+    """An engine that records all messages and payloads."""
 
     seen: list = field(default_factory=list)
 
@@ -168,7 +168,7 @@ def test_the_server_learns_neither_numbers_nor_places(method, data):
 
 
 def test_numbers_are_drawn_anew_for_every_sum():
-    """Of one seed, and within a run of the same long-term keys, come other numbers."""
+    """The numbers differ for the same seed, and within a run with the same long-term keys."""
     method, found = SecureSum(Seats(rounds=2)), []
     for _ in range(2):
         positions, _ = train(method, TEN)
@@ -178,7 +178,7 @@ def test_numbers_are_drawn_anew_for_every_sum():
 
 
 def test_numbers_are_none_of_the_secrets_that_others_may_learn():
-    """The seed of the own mask is revealed at the end of the sum, and shares of keys may be."""
+    """The seed of a client's own mask is revealed at the end of the sum, and key shares may be."""
     positions, _ = train(SecureSum(Seats()), TEN)
     numbers = drawn(positions)
     for i, client_state in positions[1].client_states.items():
@@ -196,7 +196,7 @@ def test_letters_carry_a_number_only_where_there_is_an_order():
 
 
 def test_a_letter_whose_number_was_altered_is_refused(caplog):
-    index = CIPHERTEXT_BYTES - 16 + 5  # behind nonce and shares, before the tag
+    index = CIPHERTEXT_BYTES - 16 + 5  # after the nonce and the shares, before the tag
     for bit in (0, 7):
 
         def delta(message, bit=bit):
@@ -212,11 +212,11 @@ def test_a_letter_whose_number_was_altered_is_refused(caplog):
 
 @dataclass(frozen=True)
 class Telling(Losing, Lying):
-    """A server that loses clients and lies to another."""
+    """A server that loses clients and lies to another client."""
 
 
 def without(client_id):
-    """A change of messages that does not name a client among those who shared."""
+    """Return a function that removes a client from the sharers of a message."""
 
     def delta(message):
         kept = message["sharers"] != client_id
@@ -226,9 +226,9 @@ def without(client_id):
 
 
 def sums_of_a_liar():
-    """Sums found by a server that names client 9, lost since, as a sharer to all but client 3.
+    """Sums of a server that names client 9, lost since, as a sharer to all clients but client 3.
 
-    As the protocol has it, and corrected for the mask that 3 and 9 have in common.
+    The first follows the protocol; the others also undo the mask of 3 and 9, by either list.
     """
     method = SecureSum(Numbers(ROWS))
     engine = Telling("sums", 3, without(9), lost=(("sums", 9),))
@@ -255,7 +255,7 @@ def sums_of_a_liar():
 def test_a_server_that_names_other_sharers_to_one_client_cannot_read_the_sum(monkeypatch):
     assert plain(ROWS, range(9)) not in sums_of_a_liar()
     monkeypatch.setattr(Roster, "among", lambda roster, ids: roster.name)
-    assert sums_of_a_liar()[1] == plain(ROWS, range(9))  # so it is the list that prevents it
+    assert sums_of_a_liar()[1] == plain(ROWS, range(9))  # the list in the seed prevents this
 
 
 def test_hulls_of_clients_that_were_told_other_sharers_are_not_read():

@@ -1,4 +1,4 @@
-"""The pieces that a secure sum arranges: shares, masks, fixed point, sealed and signed messages."""
+"""Building blocks of a secure sum: shares, masks, fixed point, sealed and signed messages."""
 
 import random
 
@@ -32,7 +32,7 @@ seeds = st.binary(min_size=32, max_size=32)
 
 
 def test_the_field_of_shares_is_the_first_above_secrets():
-    def is_prime(n):  # Miller and Rabin
+    def is_prime(n):  # Miller-Rabin test
         d, s = n - 1, 0
         while d % 2 == 0:
             d, s = d // 2, s + 1
@@ -58,7 +58,7 @@ def test_any_threshold_of_shares_gives_the_secret(secret, data):
 def test_fewer_shares_fit_any_secret():
     secret, other = bytes(32), bytes([7] * 32)
     shares = split_secret(secret, [1, 2, 3, 4, 5], threshold=3)
-    # the line through (0, other) and two shares is a polynomial of the same degree, at most
+    # the line through (0, other) and two of the shares has at most the degree of the polynomial
     values = {0: int.from_bytes(other), 1: int.from_bytes(shares[0]), 2: int.from_bytes(shares[1])}
     third = sum(
         y * int(np.prod([(3 - b) for b in values if b != a], dtype=object))
@@ -170,7 +170,7 @@ def test_a_tree_is_read_back_from_its_numbers(modulus):
     assert torch.equal(total["c"]["d"], summand["c"]["d"])
     assert like["a"].dtype == torch.uint8
     assert like["c"]["d"] == 0
-    with pytest.raises(ValueError, match="the form is of 5 numbers"):
+    with pytest.raises(ValueError, match="the form has 5 numbers"):
         decode_tree(torch.cat([limbs, limbs]), code, form_of(payload, summand), "cpu")
 
 
@@ -246,12 +246,12 @@ def test_ten_thousand_altered_messages_are_found():
             keys.unseal(reading, altered(ciphertext))
         assert not roster.is_signed("sums", 1, altered_payload(signed))
         assert not roster.is_signed("survivors", 2, altered_payload(agreed))
-        try:  # a share whose signature is that of a lying client is found by what it gives
+        try:  # a share signed by a lying client is detected by the value it reconstructs
             found = join_shares({1: shares[1], 3: altered(shares[3])})
         except ValueError:
             continue
         assert commitment(found, roster) != shown
-    # whole messages in the wrong place
+    # unaltered messages in the wrong place
     assert not is_genuine(cards[0], 4, 1)
     assert not is_genuine(cards[0], 5, 0)
     assert not roster.is_signed("sums", 2, signed)

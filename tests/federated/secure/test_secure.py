@@ -1,4 +1,4 @@
-"""The secure sum as a run of its five exchanges: exact, and robust to losses."""
+"""The secure sum as a run of its five exchanges: exact, and robust to lost clients."""
 
 import itertools
 import random
@@ -96,7 +96,7 @@ def test_below_the_threshold_the_run_stops_and_nothing_is_revealed(stage):
     assert len(positions) == STAGES.index(stage)
     for state in positions:
         assert state.server_state["inner"] == {"round": 0}
-        if "total" in state.server_state:  # under the masks of everybody
+        if "total" in state.server_state:  # a sum under the masks of all clients
             masked = from_limbs(state.server_state["total"]["sums"])
             assert masked != plain(ROWS, state.answered, 2**62)
         secrets = {
@@ -113,7 +113,7 @@ def test_below_the_threshold_the_run_stops_and_nothing_is_revealed(stage):
 
 
 def test_few_shares_do_not_unmask():
-    """The server's state at the end of too small a cohort does not give the sum."""
+    """Shares of fewer clients than the threshold do not unmask the sum in the server's state."""
     method = SecureSum(Numbers(ROWS))
     *_, before, _ = train(method, TEN)[0]
     phase = method.phase(before.server_state)
@@ -175,7 +175,7 @@ def test_a_client_answers_every_exchange_once():
         phase = method.phase(before.server_state)
         message = phase.broadcast(before.server_state, 3)
         phase.local_update(message, TEN.clients[3], before.client_states.get(3, {}), RNG)
-        with pytest.raises(ValueError, match=r"serve one secure sum, once|a replay"):
+        with pytest.raises(ValueError, match=r"used once, in one secure sum|a replay"):
             phase.local_update(message, TEN.clients[3], after.client_states[3], RNG)
 
 
