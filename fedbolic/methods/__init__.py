@@ -6,6 +6,7 @@ Local training, FedProx, FedPer and FedBABU are settings of
 
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
+from fedbolic.methods.feddyn import FedDyn
 from fedbolic.methods.majority import Majority
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
@@ -13,6 +14,7 @@ from fedbolic.methods.spherefed import SphereFed
 __all__ = [
     "Ditto",
     "FedAvg",
+    "FedDyn",
     "Majority",
     "Scaffold",
     "SphereFed",

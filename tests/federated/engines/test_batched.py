@@ -19,7 +19,7 @@ from fedbolic.federated import (
     ServerSGD,
     gradient_method,
 )
-from fedbolic.methods import Ditto, FedAvg, Scaffold
+from fedbolic.methods import Ditto, FedAvg, FedDyn, Scaffold
 from fedbolic.nn.backbone import MLP
 from fedbolic.optim import SGD, Adam, Optimizer
 from hyperfed import CrossEntropy, HyperFed
@@ -68,6 +68,7 @@ SETTINGS = {
     "fedprox": with_(
         proximal=0.1, server_optimizer=ServerSGD(momentum=0.5), local=LocalTraining(2, 4)
     ),
+    "feddyn": FedDyn(NormNet(), rounds=3, local=LocalTraining(2, 4)),
     "scaffold": Scaffold(NormNet(), rounds=3, local=LocalTraining(2, 4)),
     "ditto": Ditto(NormNet(), rounds=3, local=LocalTraining(2, 4, repeats=2)),
     "ditto and adam": Ditto(MLP((4,)), rounds=3, local=LocalTraining(2, 4), optimizer=Adam()),
