@@ -21,7 +21,7 @@ EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
         (EDGES.float(), None, "got torch.float32"),
         ([[0], [1]], None, "edge_index must be a tensor, got list"),
         (EDGES, torch.ones(2), r"one number for each of the 3 edges, got shape \(2,\)"),
-        (torch.eye(3).to_sparse_coo(), torch.ones(3), "a sparse tensor: it has its own"),
+        (torch.eye(3).to_sparse_coo(), torch.ones(3), "must be None for a sparse tensor"),
     ],
 )
 def test_bad_edges_are_refused(kind, edges, weight, words):
