@@ -220,9 +220,9 @@ class Peer(Candidate):
                 stderr=subprocess.STDOUT,
             )
 
-    def _ask(self, question: object) -> Any:
+    def _ask(self, request: object) -> Any:
         try:
-            self.line.send(question)
+            self.line.send(request)
             return self.line.recv()
         except (EOFError, OSError) as error:
             last = "\n".join(self.log.read_text().splitlines()[-5:])

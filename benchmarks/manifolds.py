@@ -68,7 +68,7 @@ def _step(function: Callable, *given: Tensor) -> Case:
     return lambda: torch.autograd.grad(function(*leaves).sum(), leaves)
 
 
-def _floor(device: str) -> dict[str, Case]:
+def _baseline(device: str) -> dict[str, Case]:
     given = tensors(lambda v: v, device)
     u, v, w = (given[name] for name in "uvw")
     label = torch.arange(BATCH, device=device) % CLASSES
@@ -137,23 +137,23 @@ def _hypll(device: str) -> dict[str, Case]:
 
 
 def time_ratios(name: str, device: str) -> dict[str, float]:
-    """Median over rounds of each case's time over that of its floor, all interleaved."""
-    floors, mine = _floor(device), library(name, device)
-    for case in (*floors.values(), *mine.values()):
+    """Median over rounds of each case's time over that of its baseline, all interleaved."""
+    baselines, mine = _baseline(device), library(name, device)
+    for case in (*baselines.values(), *mine.values()):
         case()
     rounds: dict[str, list[float]] = {key: [] for key in mine}
     for _ in range(ROUNDS):
         for key, case in mine.items():
-            floor = floors[key.split()[1]]
+            baseline = baselines[key.split()[1]]
             repeats = 3 if "broadcast" in key else 10
-            below = sum(seconds(floor, device) for _ in range(10)) / 10
+            below = sum(seconds(baseline, device) for _ in range(10)) / 10
             rounds[key].append(sum(seconds(case, device) for _ in range(repeats)) / repeats / below)
     return {key: statistics.median(values) for key, values in rounds.items()}
 
 
 def peak(name: str, key: str, device: str) -> float:
-    """Peak memory in MiB of a case of a library, or of its floor."""
-    case = _floor(device)[key] if name == "floor" else library(name, device)[key]
+    """Peak memory in MiB of a case of a library, or of its baseline."""
+    case = _baseline(device)[key] if name == "baseline" else library(name, device)[key]
     return peak_mebibytes(case, device)
 
 
@@ -168,18 +168,18 @@ def _ask(python: str, *words: str) -> Any:
 
 
 def report(interpreters: dict[str, str], device: str) -> None:
-    """Print a table of ratios to the floor, and the memory of the distance matrices."""
+    """Print a table of ratios to the baseline, and the memory of the distance matrices."""
     found = {n: _ask(p, "--work", n, "--device", device) for n, p in interpreters.items()}
     keys = list(dict.fromkeys(key for row in found.values() for key in row))
     print(
-        f"Time, forward and backward, over the floor; {BATCH} points, {CLASSES} classes, {DIM}-d."
+        f"Time, forward and backward, over the baseline: {BATCH} points, {CLASSES} classes, {DIM}d."
     )
-    print(f"\n| operation (floor) | {' | '.join(found)} |\n|---{'|---' * len(found)}|")
+    print(f"\n| operation (baseline) | {' | '.join(found)} |\n|---{'|---' * len(found)}|")
     for key in keys:
         cells = [f"{row[key]:.1f}" if key in row else "" for row in found.values()]
         print(f"| {key} ({FLOORS[key.split()[1]]}) | {' | '.join(cells)} |")
     print("\nPeak memory of a distance matrix with its gradient, MiB.\n\n| | MiB |\n|---|---|")
-    wanted = [("floor", "cdist")] + [(n, k) for n in found for k in found[n] if "cdist" in k]
+    wanted = [("baseline", "cdist")] + [(n, k) for n in found for k in found[n] if "cdist" in k]
     for name, key in wanted:
         python = interpreters.get(name, sys.executable)
         peak = _ask(python, "--work", name, "--case", key, "--device", device)

@@ -114,7 +114,7 @@ class Party:
         self.client_state: Tree = {}
         self.steps: dict[str, Step] = {}
 
-    def answer(self, message: Tree) -> Update:
+    def reply(self, message: Tree) -> Update:
         """The client's measured reply.
 
         Args:
@@ -141,7 +141,7 @@ def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[
     """
     party = Party(SecureSum(method), federation(num_clients)[client_id])
     everybody = tuple(range(num_clients))
-    own = party.answer({"stage": "cards", "session": 1}).payload["card"]
+    own = party.reply({"stage": "cards", "session": 1}).payload["card"]
     ciphers, signers = ([keys.new_secret() for _ in everybody] for _ in range(2))
     cards = tuple(
         to_bytes(own)
@@ -150,22 +150,22 @@ def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[
         for i in everybody
     )
     roster = Roster(1, everybody, cards)
-    party.answer({"stage": "shares", "roster": roster.tree()})
+    party.reply({"stage": "shares", "roster": roster.tree()})
     ciphertexts = [bytes(CIPHERTEXT_BYTES) if i == client_id else keys.seal(
         ciphertext_key(roster, ciphers[i], own=i, sender=i, receiver=client_id), bytes(66))
         for i in everybody]  # fmt: skip
     rows = to_tensor(b"".join(ciphertexts)).reshape(-1, CIPHERTEXT_BYTES)
     ids = torch.tensor(everybody)
-    party.answer({"stage": "sums", "sharers": ids, "ciphertexts": rows, "turn": 0, "inner": {}})
+    party.reply({"stage": "sums", "sharers": ids, "ciphertexts": rows, "turn": 0, "inner": {}})
     survivors = {"survivors": ids[: num_clients - lost]}
-    mine = party.answer({"stage": "survivors", **survivors}).payload["signature"]
+    mine = party.reply({"stage": "survivors", **survivors}).payload["signature"]
     signatures = [
         mine if i == client_id
         else roster.signed("survivors", i, survivors, signer=signers[i])["signature"]
         for i in range(num_clients - lost)
     ]  # fmt: skip
     agreed = {"witnesses": survivors["survivors"], "signatures": torch.stack(signatures)}
-    party.answer({"stage": "unmasking", **agreed})
+    party.reply({"stage": "unmasking", **agreed})
     return party.steps
 
 
@@ -186,7 +186,7 @@ def whole(num_clients: int, method: Row, lost: int) -> float:
         if phase.stage == "sums":
             parties = parties[: num_clients - lost]
         updates = [
-            (party.client.id, party.answer(phase.broadcast(server_state, party.client.id)))
+            (party.client.id, party.reply(phase.broadcast(server_state, party.client.id)))
             for party in parties
         ]
         start = time.process_time()

@@ -362,12 +362,12 @@ class _Centroids(torch.autograd.Function):
         grad = grads[0].double()
         of_square = -(grad * s).sum(-1, keepdim=True) / (2 * length**3)
         back = block.neighbours.transposed
-        pull = 2 * c * of_square * t
-        pulled = block.gather(back, pull)
+        radial = 2 * c * of_square * t
+        gathered = block.gather(back, radial)
         # for a node without neighbours, both terms are bitwise equal and cancel exactly
-        to_s = grad.div(length).sub_(s * (pull / t))
-        to_y = block.gather(back, to_s).add_(points * (pulled / times))
-        to_c = of_square * (length * length / c) - pulled / (2 * c * c * times)
+        to_s = grad.div(length).sub_(s * (radial / t))
+        to_y = block.gather(back, to_s).add_(points * (gathered / times))
+        to_c = of_square * (length * length / c) - gathered / (2 * c * c * times)
         return to_y.to(dtype), to_c.sum_to_size(c.shape).to(dtype), None
 
 

@@ -69,7 +69,7 @@ def subject(name):
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class RecordedExchange:
     """Inputs and outputs of one exchange in which all clients take part."""
 
     phase: Method
@@ -106,7 +106,7 @@ def exchanges(name):
         new = phase.server_update(server_state, total)
         before = {c.id: client_states.get(c.id, {}) for c in clients}
         log.append(
-            Exchange(
+            RecordedExchange(
                 phase, server_state, clients, messages, before, stream, updates, kept, total, new
             )
         )

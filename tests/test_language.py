@@ -26,12 +26,61 @@ CLAUSES = {"What", "How", "Whether", "Where", "Which", "Who", "Whose", "Those", 
 """First words of a clause; a summary is a noun phrase or an imperative and begins with none."""
 
 REPLACED = {
-    *("Stepped", "Schedule", "Delivery", "Feed", "Ragged", "Footprint", "Shelf", "Letter", "Post"),
-    *("Terms", "Cards", "Survivors", "Tune", "Tuned", "tuning", "Calibrate", "Calibrated"),
-    *("calibrating", "Collect", "Curved", "Images", "Published", "side_by_side", "acquainted"),
-    *("tally", "memories", "drawn_in", "draw_in", "likeness", "alike", "chord", "sheet"),
+    *(
+        "Stepped",
+        "Schedule",
+        "Total",
+        "Position",
+        "tally",
+        "Delivery",
+        "Feed",
+        "Ragged",
+        "Footprint",
+    ),
+    *("side_by_side", "alike", "Shelf", "Letter", "Post", "acquainted", "Terms", "Cards", "Shares"),
+    *(
+        "Sums",
+        "Survivors",
+        "Tune",
+        "Tuned",
+        "tuning",
+        "tune",
+        "Calibrate",
+        "Calibrated",
+        "calibrate",
+    ),
+    *("calibrating", "Collect", "sheet", "Sheet", "verb", "verbs", "Curved", "drawn_in", "draw_in"),
+    *(
+        "arc",
+        "chord",
+        "Known",
+        "Images",
+        "picture",
+        "pull",
+        "shrink",
+        "likeness",
+        "price",
+        "boring",
+    ),
+    *("posting", "agreeing", "question", "introduction", "change", "memories", "Exchange", "Plan"),
+    *(
+        "Published",
+        "Disc",
+        "Block",
+        "Hyperbolic",
+        "shelf",
+        "delivery",
+        "feed",
+        "footprint",
+        "floors",
+    ),
 }
-"""Words that earlier versions used for known things; the field's own word replaces each."""
+"""Words that stood for known things in earlier versions; each has the field's own word now.
+
+Not listed, as they have their usual meaning elsewhere: ``anchor`` (YAML), ``answer``, ``Cohort``,
+``Embedding`` (of torch), ``Euclidean`` (the space), ``lift`` (of the hyperboloid), ``lower`` (of a
+string), ``memory`` (in megabytes), ``pairs``, ``parts`` and ``Task`` (of a benchmark).
+"""
 
 
 def names_in(source):

@@ -26,7 +26,7 @@ from fedbolic.manifolds.numerics import (
     root,
     saturate,
     scale_down,
-    shrink,
+    shrink_factor,
     sinhc,
     square,
     to_point,
@@ -82,7 +82,7 @@ class Lorentz(Manifold):
             c * small / HYPERBOLOID_RADIUS[dtype],
             small / HYPERBOLOID_SQUARE[dtype],
         )
-        factor = shrink(torch.maximum(by_radius, by_size))
+        factor = shrink_factor(torch.maximum(by_radius, by_size))
         return s * factor, (1 + c * (q * factor * factor)).sqrt()
 
     def _point(self, s: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -184,7 +184,7 @@ class Lorentz(Manifold):
         ``q`` is the squared length; lengths are clamped so that ``cosh`` and ``sinh`` stay finite.
         """
         c = per_point(self.c, q)
-        factor = shrink(c * (q * SMALL) / LONGEST_STEP[q.dtype])
+        factor = shrink_factor(c * (q * SMALL) / LONGEST_STEP[q.dtype])
         t = c * (q * factor * factor)
         half = sinhc(t / 4)
         half2 = t / 4 * half * half

@@ -149,7 +149,7 @@ def scale_down(x: Tensor) -> Tensor:
     return x * (largest / x.abs().amax(-1, keepdim=True).clamp(min=largest))
 
 
-def shrink(excess: Tensor) -> Tensor:
+def shrink_factor(excess: Tensor) -> Tensor:
     """The factor ``1 / sqrt(excess / SMALL)``, at most 1, that scales a vector to its bound.
 
     Args:

@@ -22,7 +22,7 @@ from fedbolic.manifolds.numerics import (
     in_float32,
     per_point,
     root,
-    shrink,
+    shrink_factor,
     square,
     tanhc,
     to_point,
@@ -63,7 +63,7 @@ class Poincare(Manifold):
         """``x`` clamped to the ball, and the gap ``1 - c |x|^2``."""
         c, q = per_point(self.c, x), square(x)
         limit = 1 - BALL_MARGIN * torch.finfo(dtype or x.dtype).eps
-        inside = x * shrink(c * (q * SMALL) / limit)
+        inside = x * shrink_factor(c * (q * SMALL) / limit)
         return inside, 1 - (c * q).clamp(max=limit)
 
     @override
@@ -140,14 +140,14 @@ class Poincare(Manifold):
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         x, gap = self._read(x)
         c, q = per_point(self.c, u), square(u)
-        w = u * shrink(c * (q * SMALL) / (BALL_STEP * gap * gap)) / gap
+        w = u * shrink_factor(c * (q * SMALL) / (BALL_STEP * gap * gap)) / gap
         return self._add(x, gap, *self._read(w * tanhc(c * square(w))))
 
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
         c, q = per_point(self.c, u), square(u)
-        u = u * shrink(c * (q * SMALL) / BALL_STEP)
+        u = u * shrink_factor(c * (q * SMALL) / BALL_STEP)
         return self.within(u * tanhc(c * square(u)))
 
     @override

@@ -6,7 +6,7 @@ are Euclidean, so any PyTorch optimiser works.
 
 from fedbolic.nn.activation import SpaceActivation, TangentActivation
 from fedbolic.nn.attention import LorentzAttention
-from fedbolic.nn.change import ChangeCurvature
+from fedbolic.nn.change_curvature import ChangeCurvature
 from fedbolic.nn.classify import LorentzMLR, PoincareMLR
 from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.embedding import HyperbolicEmbedding

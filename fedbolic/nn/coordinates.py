@@ -7,7 +7,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.manifolds.numerics import BALL_MARGIN, HYPERBOLOID_RADIUS, SMALL, dot, shrink, square
+from fedbolic.manifolds.numerics import (
+    BALL_MARGIN,
+    HYPERBOLOID_RADIUS,
+    SMALL,
+    dot,
+    shrink_factor,
+    square,
+)
 from fedbolic.nn.space import wide
 
 
@@ -134,7 +141,7 @@ def on_hyperboloid(
     q = squared(s)
     limit = 1 - BALL_MARGIN * torch.finfo(x.dtype).eps
     with torch.no_grad():
-        share = shrink(space.c * (q * SMALL) / limit)
+        share = shrink_factor(space.c * (q * SMALL) / limit)
     scale = 2 / (1 - (space.c * q).clamp(max=limit))
     return scale - 1, s * (share * scale)
 

@@ -138,9 +138,9 @@ def test_the_price_of_the_paper_depends_on_where_the_reference_point_lies():
     y = (x[:, 0] > 0.05).astype(int)
     moved = Poincare().mobius_add(torch.tensor([0.0, 0.8]).double(), torch.from_numpy(x)).numpy()
     first, second = HyperbolicSVC(C=0.01).fit(x, y), HyperbolicSVC(C=0.01).fit(moved, y)
-    shrink = (1 - np.square(second.points_).sum()) / (1 - np.square(first.points_).sum())
-    assert shrink < 0.5
-    same = HyperbolicSVC(C=0.01 / shrink**2).fit(moved, y)
+    ratio = (1 - np.square(second.points_).sum()) / (1 - np.square(first.points_).sum())
+    assert ratio < 0.5
+    same = HyperbolicSVC(C=0.01 / ratio**2).fit(moved, y)
     apart, near = (
         np.abs(first.decision_function(x) - model.decision_function(moved)).max()
         for model in (second, same)

@@ -152,9 +152,9 @@ def test_a_local_update_is_adam_on_the_papers_loss(data):
         for _ in range(3):
             optimizer.zero_grad()
             logits = by_the_paper(data.clients[i].train.graph, p)[batch["node"]]
-            pull = sum((p[n] - first[n]).square().sum() for n in server_state["parameters"])
+            distance = sum((p[n] - first[n]).square().sum() for n in server_state["parameters"])
             masks = sum(p[n].abs().sum() for n in p if n.endswith("mask"))
-            (cross_entropy(logits, batch["y"]) + 0.01 * pull + 0.003 * masks).backward()
+            (cross_entropy(logits, batch["y"]) + 0.01 * distance + 0.003 * masks).backward()
             optimizer.step()
         for name, value in p.items():
             new = value.detach()

@@ -111,8 +111,8 @@ def test_a_local_update_is_adam_on_the_papers_loss(data):
             c = low + (high - low) * curved.sigmoid()
             batch = client.train.all()
             logits = by_the_paper(client.train.graph, p, c)[batch["node"]]
-            pull = sum((p[n] - first[n]).square().sum() for n in server_state["parameters"])
-            (cross_entropy(logits, batch["y"]) + 0.01 * pull).backward()  # lambda = mu / 2
+            distance = sum((p[n] - first[n]).square().sum() for n in server_state["parameters"])
+            (cross_entropy(logits, batch["y"]) + 0.01 * distance).backward()  # lambda = mu / 2
             optimizer.step()
         for name in p:
             new = p[name].detach()
@@ -179,10 +179,10 @@ def test_nothing_that_leaves_a_client_holds_its_features(method, data):
 @pytest.mark.parametrize(("epochs", "inert"), [(1, True), (3, False)])
 def test_lambda_is_inert_at_one_local_step(data, epochs, inert, caplog):
     local = LocalTraining(epochs=epochs, batch_size=None)
-    plain, pulled = (dataclasses.replace(METHOD, local=local, proximal=mu) for mu in (0.0, 10.0))
+    plain, proximal = (dataclasses.replace(METHOD, local=local, proximal=mu) for mu in (0.0, 10.0))
     states = [
         next_state(m, s, work(m, data.clients, s))
-        for m in (plain, pulled)
+        for m in (plain, proximal)
         for s in [begin(m, data)]
     ]
     same = [torch.equal(*(s["parameters"][n] for s in states)) for n in states[0]["parameters"]]

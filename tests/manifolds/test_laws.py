@@ -229,8 +229,8 @@ def test_the_frechet_mean_is_where_the_logarithms_cancel(drawn_space):
     space, x = make(kind, c), points(kind, c, seed, 20, 5, dim, radius=1 / max(c, 0.1) ** 0.5)
     w = normal(seed, 20, 5).abs() + 0.01
     m = frechet_mean(space, x, w)
-    pull = (w.unsqueeze(-1) * space.logmap(m.unsqueeze(-2), x)).sum(-2)
-    close(space.norm(m, pull), torch.zeros(20, dtype=x.dtype), 1e-8)
+    mean = (w.unsqueeze(-1) * space.logmap(m.unsqueeze(-2), x)).sum(-2)
+    close(space.norm(m, mean), torch.zeros(20, dtype=x.dtype), 1e-8)
 
 
 @laws

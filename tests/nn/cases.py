@@ -87,7 +87,7 @@ def points(kind, c, v):
     return space.expmap0(space.lift(v) if kind is Lorentz else v / 2)
 
 
-def change(kind, curvature):
+def change_curvature(kind, curvature):
     return ChangeCurvature(kind, old=1.0, new=curvature)
 
 
@@ -166,6 +166,6 @@ for kind in KINDS:
         "HyperbolicEmbedding": Case(partial(HyperbolicEmbedding, kind, DIM, DIM), None, kind),
         "CentroidPool": Case(partial(CentroidPool, kind), kind, kind),
         "HyperbolicResidual": Case(partial(residual, kind), kind, kind),
-        "ChangeCurvature": Case(partial(change, kind), kind, kind),
+        "ChangeCurvature": Case(partial(change_curvature, kind), kind, kind),
     }
     CASES |= {f"{kind.__name__} {name}": case for name, case in BOTH.items()}

@@ -33,7 +33,7 @@ def raw_of(layer, case, c):
     return curvature_of(layer, case).raw_of(torch.tensor(c, dtype=torch.float64))
 
 
-def pull(layer, outputs):
+def gradients_of(layer, outputs):
     """Gradients, by all parameters, of a number that depends on every output."""
     weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).reshape(outputs.shape)
     if not outputs.requires_grad:
@@ -77,8 +77,8 @@ def test_a_fixed_curvature_gives_the_numbers_of_a_learnt_one(case):
     x = case.inputs(C)
     fixed, layer = case.make(C), learnt(case)
     torch.testing.assert_close(fixed(x), layer(x), rtol=1e-10, atol=1e-10)
-    gradients = pull(layer, layer(x))
-    for name, gradient in pull(fixed, fixed(x)).items():
+    gradients = gradients_of(layer, layer(x))
+    for name, gradient in gradients_of(fixed, fixed(x)).items():
         torch.testing.assert_close(gradient, gradients[name], rtol=1e-9, atol=1e-9)
 
 
@@ -159,7 +159,7 @@ def test_autocast_gives_points_in_float32_near_those_without(case):
     torch.testing.assert_close(y, expected, rtol=5e-2, atol=5e-2)
     if case.gives is not None:
         assert case.gives(layer.manifold.c).contains(y).all()
-    assert all(g is None or g.isfinite().all() for g in pull(layer, y).values())
+    assert all(g is None or g.isfinite().all() for g in gradients_of(layer, y).values())
 
 
 @every_layer
@@ -279,7 +279,7 @@ def test_no_nan_in_values_and_gradients_wherever_points_are(case, dtype, place):
         assert case.gives(layer.manifold.c).contains(y)[held].all()
     (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     assert gradient.isfinite().all()
-    assert all(g is None or g.isfinite().all() for g in pull(layer, y).values())
+    assert all(g is None or g.isfinite().all() for g in gradients_of(layer, y).values())
 
 
 @every_layer

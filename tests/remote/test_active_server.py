@@ -41,8 +41,8 @@ class Adversary:
                 phase, message, {"name": client_state}, self.meta, RNG, task="update"
             )
             node = 1000 - client_id
-            (answer,) = self.post.exchange("train", {node: said}, group="", timeout=1).values()
-            return answer
+            (reply,) = self.post.exchange("train", {node: said}, group="", timeout=1).values()
+            return reply
         credulous = dataclasses.replace(self.meta, num_clients=100)
         client = dataclasses.replace(TEN.clients[-1], id=client_id, meta=credulous)
         method = dataclasses.replace(self.method, method=Numbers(((0, 0, 0),) * (client_id + 1)))
@@ -68,10 +68,10 @@ class Adversary:
                 )
                 for i in members
             }
-            if refused := {i for i, answer in given.items() if "error" in answer}:
+            if refused := {i for i, reply in given.items() if "error" in reply}:
                 self.errors |= refused
                 return None
-            names = {i: answer["name"] for i, answer in given.items()}
+            names = {i: reply["name"] for i, reply in given.items()}
             updates = ((i, Update(a["payload"], a["weight"])) for i, a in given.items())
             server_state = phase.server_update(server_state, phase.aggregator.aggregate(updates))
         return summed(server_state)
@@ -142,8 +142,8 @@ def test_private_noise_does_not_follow_from_what_the_server_says(lie, tmp_path):
         asked = make_request(
             method, method.broadcast(server_state, 0), {}, meta, RNG, task="update"
         )
-        (answer,) = post.exchange("train", {1000: asked}, group="", timeout=1).values()
-        assert ("error" in answer) == (meta != data.meta)
+        (reply,) = post.exchange("train", {1000: asked}, group="", timeout=1).values()
+        assert ("error" in reply) == (meta != data.meta)
 
 
 def test_what_a_node_was_told_at_first_stays(tmp_path):
@@ -151,14 +151,14 @@ def test_what_a_node_was_told_at_first_stays(tmp_path):
     data, method = federation((5,) * 4), Numbers(ROWS)
     post = Here(method, data, tmp_path)
 
-    def answer(num_classes):
+    def reply_with(num_classes):
         meta = dataclasses.replace(data.meta, num_classes=num_classes)
         asked = make_request(method, {"round": 0}, {}, meta, RNG, task="scores")
         return post.nodes[1000].reply(json.loads(json.dumps(asked)))
 
-    assert "error" not in answer(4)
-    assert "error" in answer(5)
-    assert "error" not in answer(4)
+    assert "error" not in reply_with(4)
+    assert "error" in reply_with(5)
+    assert "error" not in reply_with(4)
 
 
 def test_a_deployment_whose_protection_follows_from_a_number_of_clients_is_refused(tmp_path):

@@ -173,10 +173,10 @@ class SecureExchange(Phase):
                 f"the exchange {self.stage!r} was requested after {own.get('stage')!r}: secrets "
                 "are used once, in one secure sum"
             )
-        return self.answer(message, client, client_state, rng)
+        return self.reply(message, client, client_state, rng)
 
     @abstractmethod
-    def answer(
+    def reply(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         """Local work of this exchange, once the stage is checked; see :meth:`local_update`."""

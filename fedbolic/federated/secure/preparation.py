@@ -64,7 +64,7 @@ class AdvertiseKeys(SecureExchange):
         return {"card": torch.zeros(CARD_BYTES, dtype=torch.uint8)}
 
     @override
-    def answer(
+    def reply(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         own, session = client_state.get("secure", {}), message["session"]
@@ -122,7 +122,7 @@ class ShareKeys(SecureExchange):
         return CIPHERTEXT_BYTES + (KEY_BYTES if self.protocol.ordered else 0)
 
     @override
-    def answer(
+    def reply(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         own, roster = client_state["secure"], Roster.read(message["roster"])

@@ -57,7 +57,7 @@ class MaskedInput(SecureExchange):
         }
 
     @override
-    def answer(
+    def reply(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         own = client_state["secure"]
@@ -181,7 +181,7 @@ class ConsistencyCheck(SecureExchange):
         }
 
     @override
-    def answer(
+    def reply(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         own = client_state["secure"]

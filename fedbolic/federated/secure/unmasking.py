@@ -44,7 +44,7 @@ class Unmasking(SecureExchange):
         return {name: server_state[name] for name in names}
 
     @override
-    def answer(
+    def reply(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         own = client_state["secure"]

@@ -112,7 +112,7 @@ def test_a_client_of_more_examples_than_a_chunk_is_scored_in_chunks(monkeypatch)
     assert_same_scores(Batched().scores(*given), expected, abs=1e-6)
 
 
-class Sums(FedAvg):
+class SumsOfAll(FedAvg):
     """Predictions with data-dependent values that vmap cannot follow."""
 
     @override
@@ -122,12 +122,12 @@ class Sums(FedAvg):
 
 
 def test_what_cannot_be_vectorised_is_scored_one_by_one_and_said(caplog):
-    given = trained(Sums(NETWORK, rounds=2, local=STEPS))
+    given = trained(SumsOfAll(NETWORK, rounds=2, local=STEPS))
     caplog.set_level(logging.INFO, "fedbolic")
     engine = Batched()
     for _ in range(2):
         assert engine.scores(*given) == Sequential().scores(*given)
-    assert caplog.text.count("the clients of Sums are scored one by one") == 1
+    assert caplog.text.count("the clients of SumsOfAll are scored one by one") == 1
 
 
 @dataclass(frozen=True)

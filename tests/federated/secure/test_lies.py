@@ -191,7 +191,7 @@ def shares_of(phase, state, client_id):
     """Shares that a client reveals for unmasking in a given state."""
     message = phase.broadcast(state.server_state, client_id)
     own = state.client_states[client_id]
-    return phase.answer(message, TEN.clients[client_id], own, RNG)[0].payload["shares"]
+    return phase.reply(message, TEN.clients[client_id], own, RNG)[0].payload["shares"]
 
 
 def test_a_lying_share_stops_the_run():

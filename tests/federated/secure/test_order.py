@@ -236,7 +236,7 @@ def sums_of_a_liar():
     phase, sums = method.phase(before.server_state), [summed(after.server_state)]
     assert after.server_state["inner"]["clients"].tolist() == list(range(9))
     found = {
-        i: phase.answer(
+        i: phase.reply(
             phase.broadcast(before.server_state, i), TEN.clients[i], before.client_states[i], Rng(0)
         )[0].payload["shares"]
         for i in range(9) if i != 3

@@ -117,7 +117,7 @@ def test_few_shares_do_not_unmask():
     method = SecureSum(Numbers(ROWS))
     *_, before, _ = train(method, TEN)[0]
     phase = method.phase(before.server_state)
-    found = {i: phase.answer(phase.broadcast(before.server_state, i), TEN.clients[i],
+    found = {i: phase.reply(phase.broadcast(before.server_state, i), TEN.clients[i],
              before.client_states[i], RNG)[0].payload["shares"] for i in range(6)}  # fmt: skip
     with pytest.raises(ValueError, match=r"altered|too few"):
         phase._unmasked(before.server_state, found, phase.roster)
