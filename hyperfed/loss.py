@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, linear, normalize
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.data.client import Client
 from fedbolic.manifolds import numerics
 from fedbolic.types import Params
 
@@ -115,9 +116,25 @@ class Objective(ABC):
         del num_steps, batch_size, generator
         return {}
 
+    def init(self) -> Params:
+        """Learned numbers of the loss, trained and averaged with the network; by default empty."""
+        return {}
+
+    def known(self, client: Client) -> Params:
+        """Values that the loss needs of a client, such as its class counts; by default empty."""
+        del client
+        return {}
+
     @abstractmethod
     def losses(self, z: Features, prototypes: Prototypes, batch: Params) -> Losses:
-        """Loss of each example; ``batch`` holds the labels ``y`` and the draws of the step."""
+        """Loss of each example.
+
+        Args:
+            z: Features.
+            prototypes: One prototype per class.
+            batch: Labels ``y``, the draws of the step, and by name what :meth:`init` and
+                :meth:`known` gave.
+        """
 
 
 @dataclass(frozen=True)
@@ -191,7 +208,9 @@ class CrossEntropy(Objective):
 
     .. math:: \ell = -\log \frac{e^{-\tau d(z, w_y)}}{\sum_j e^{-\tau d(z, w_j)}}
 
-    This loss is not in the paper.
+    This loss is not in the paper. It is no evidence for curvature: the hyperbolic distance to a
+    far point is the logarithm of a Euclidean one, and for long features the loss tends to the
+    :class:`~hyperfed.flat.Harmonic` loss with ``exponent`` 2 tau.
 
     Args:
         scale: Inverse temperature tau of the softmax, above 0.

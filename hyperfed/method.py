@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic import check, tree
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
@@ -34,6 +34,9 @@ from hyperfed.prototypes import check_slope, prototypes, turned
 
 _HEAD = "head.weight"
 """Key of the prototypes, which are among the parameters if they are trained."""
+
+_LOSS = "loss."
+"""Prefix of the loss's learned numbers among the parameters."""
 
 _NUM_DRAWN = 2000
 """Test examples in a figure; more would hide one another."""
@@ -117,6 +120,8 @@ class HyperFed(ClassifierMethod):
         points = points.to(next(iter(parameters.values())).dtype)
         if self.prototypes == "trained":
             parameters = {**parameters, _HEAD: points}
+        learned = {_LOSS + name: x.to(points.dtype) for name, x in self.objective.init().items()}
+        parameters = {**parameters, **learned}
         return {
             **self.server_state(parameters, buffers),
             "prototypes": {} if self.prototypes == "trained" else {_HEAD: points},
@@ -131,7 +136,8 @@ class HyperFed(ClassifierMethod):
             fixed = {_HEAD: turned(fixed[_HEAD], generator)}
         parameters, none = message["parameters"], torch.zeros((), device=client.no_inputs.device)
         local = self.local_state(parameters, {**message["buffers"], CLIPPED: none})
-        return local, {**self.context(parameters, fixed={}), "own": fixed}
+        own = {"prototypes": fixed, "loss": self.objective.known(client)}
+        return local, {**self.context(parameters, fixed={}), "own": own}
 
     @override
     def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
@@ -145,9 +151,10 @@ class HyperFed(ClassifierMethod):
     def loss(
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
-        body, points = _split(parameters, context)
+        body, points, learned = _split(parameters, context)
         running = _without(buffers, CLIPPED)
         z, running = model(body, running, batch["x"], training=True)
+        batch = {**batch, **learned, **context["own"]["loss"]}
         losses = self.objective.losses(self._bounded(z), points, batch)
         if self.mixup:
             mixed, running = model(body, running, mix(batch), training=True)
@@ -187,7 +194,7 @@ class HyperFed(ClassifierMethod):
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Distance to the origin minus that to each prototype: the largest is the nearest's."""
-        body, points = _split(local["parameters"], context)
+        body, points, _ = _split(local["parameters"], context)
         z, _ = model(body, _without(local["buffers"], CLIPPED), batch["x"])
         return -excess(self._bounded(z), points)
 
@@ -213,7 +220,7 @@ class HyperFed(ClassifierMethod):
         z = self._bounded(self.features(self.model(client.meta), local, batch, context)).float()
         if z.shape[-1] != 2:
             return {"test": EmbeddingFigure(z, batch["y"], of="tangent vectors at the origin")}
-        _, points = _split(local["parameters"], context)
+        _, points, _ = _split(local["parameters"], context)
         return {"test": DiscFigure(Poincare().expmap0(z), batch["y"], marks=points.float())}
 
     def _bounded(self, z: Tensor) -> Tensor:
@@ -225,10 +232,11 @@ class HyperFed(ClassifierMethod):
         return ((z.detach().norm(dim=-1) > self.clip) & mask).sum()
 
 
-def _split(parameters: Params, context: Tree) -> tuple[Params, Tensor]:
-    """Split the parameters into those of the network and the prototypes."""
-    values = {**parameters, **context["own"]}
-    return _without(values, _HEAD), values[_HEAD]
+def _split(parameters: Params, context: Tree) -> tuple[Params, Tensor, Params]:
+    """The network's parameters, the prototypes, and the learned numbers of the loss."""
+    values = {**parameters, **context["own"]["prototypes"]}
+    body = {n: x for n, x in values.items() if n != _HEAD and not n.startswith(_LOSS)}
+    return body, values[_HEAD], tree.part(values, _LOSS)
 
 
 def _without(values: Params, left_out: str) -> Params:

@@ -7,6 +7,7 @@ trains them on its own data, and the server averages the results.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import nn
 from typing_extensions import override
 
 from fedbolic import check
@@ -16,9 +17,13 @@ from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, select_kind
 from fedbolic.federated.update import Update
+from fedbolic.nn.classifier import SimplexHead, classifier
+from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
+
+_HEADS = {"linear": nn.Linear, "simplex": SimplexHead}
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class FedAvg(ClassifierMethod):
             ``ServerAdam()`` FedAdam, and so on.
         weights: Weight of a client in the mean: its number of training examples (``size``) or 1
             (``uniform``).
+        head: Initial weights of the head: those of ``nn.Linear``, or a regular simplex of rows of
+            the same mean length (:class:`~fedbolic.nn.classifier.SimplexHead`).
 
     Raises:
         ValueError: If a value is outside its range.
@@ -64,11 +71,16 @@ class FedAvg(ClassifierMethod):
     proximal: float = 0.0
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
     weights: Literal["size", "uniform"] = "size"
+    head: Literal["linear", "simplex"] = "linear"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(proximal=self.proximal)
         check_sharing(self.sharing)
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta, _HEADS[self.head])
 
     @override
     def weight(self, client: Client) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedbolic.nn.backbone import Backbone
 from fedbolic.nn.model import Model
@@ -42,6 +43,27 @@ class CosineHead(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """One logit per class; the features are normalised, the weights are not."""
         return nn.functional.linear(nn.functional.normalize(z), self.weight)
+
+
+class SimplexHead(nn.Linear):
+    """Linear head whose weights start as a regular simplex, and whose bias starts at 0.
+
+    The rows have the length ``3 ** -0.5`` that those of ``nn.Linear`` have on average. With fewer
+    than ``num_classes - 1`` features, the rows are a projection of the simplex, scaled likewise.
+    """
+
+    @override
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters, with a random rotation of the simplex."""
+        num_classes, num_features = self.weight.shape
+        with torch.no_grad():
+            # eigenvectors of the centering matrix: its kernel comes first, the simplex follows
+            _, vectors = torch.linalg.eigh(torch.eye(num_classes) - 1 / num_classes)
+            rotation = nn.init.orthogonal_(torch.empty(num_classes - 1, num_features))
+            rows = vectors[:, 1:] @ rotation
+            self.weight.copy_(nn.functional.normalize(rows) / 3**0.5)
+            if self.bias is not None:
+                self.bias.zero_()
 
 
 @functools.cache

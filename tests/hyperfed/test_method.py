@@ -148,7 +148,7 @@ def test_the_authors_mixed_loss_is_added_with_its_weight():
     partner = draws["partner"][0].argsort()
     x, y = batch["x"], batch["y"]
     z = model(parameters, {}, share * x + (1 - share) * x[partner])[0]
-    logits = 0.9 * normalize(z) @ normalize(context["own"]["head.weight"]).T
+    logits = 0.9 * normalize(z) @ normalize(context["own"]["prototypes"]["head.weight"]).T
     log = logits.log_softmax(dim=-1)
     rows = torch.arange(len(y))
     assert_close(extra, -2 * (share * log[rows, y] + (1 - share) * log[rows, y[partner]]))
@@ -270,7 +270,7 @@ def test_own_prototypes_are_those_of_all_turned_and_there_is_no_global_model():
     seen = []
     for client in data.clients:
         _, context = method.start(method.broadcast(server_state, client.id), client, {})
-        own = context["own"]["head.weight"]
+        own = context["own"]["prototypes"]["head.weight"]
         assert_close(torch.cdist(own, own), torch.cdist(common, common), atol=1e-5, rtol=0)
         assert_close(own.norm(dim=1), torch.full((3,), 0.9))
         seen.append(own)
@@ -379,7 +379,7 @@ def nearest_is_largest_cosine(method, data):
     server_state = method.init(client.meta, RNG)
     local, context = method.start(method.broadcast(server_state, HOLDOUT), client, {})
     model = method.model(client.meta)
-    points = context["own"]["head.weight"]
+    points = context["own"]["prototypes"]["head.weight"]
     equal = []
     for index in torch.arange(len(client.test)).split(1000):
         batch = client.test.at(index)
