@@ -106,8 +106,8 @@ class Scaffold(ClassifierMethod):
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         share = len(total.clients) / server_state["num_clients"]
-        change = tree.scale(total.payload["variate"], share)
-        variate = tree.add(server_state["variate"], change)
+        moved = tree.scale(total.payload["variate"], share)
+        variate = tree.add(server_state["variate"], moved)
         return {**super().server_update(server_state, total), "variate": variate}
 
     @override
