@@ -14,7 +14,8 @@ from fedbolic import check
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split
 from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.evaluation.score import score_values
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.sharing import (
     Sharing,
     assemble,

@@ -15,7 +15,8 @@ from fedbolic.federated.engines.ranks import Ranks
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.workers import Workers
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.method import Method
 from fedbolic.federated.server_optimizer import (
     ServerAdagrad,

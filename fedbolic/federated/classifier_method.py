@@ -11,7 +11,8 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.nn.backbone import MLP, Backbone

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedbolic.federated import Channel, Clip, Cohort, Median, RunStoppedError, Trainer
+from tests.federated.faults import FAULTS
 from tests.federated.simple_method import (
-    FAULTS,
     RNG,
     SIZES,
     SMALL,

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from typing_extensions import override
 
 from fedbolic import tree
-from fedbolic.data import HOLDOUT, IID, Digits, Examples, FashionMNIST, FederatedData, Partitioned
+from fedbolic.data import HOLDOUT, IID, Digits, Examples, FederatedData, Partitioned
 from fedbolic.federated import (
     AggregatedUpdate,
     Evaluation,
@@ -27,7 +27,7 @@ from fedbolic.nn.backbone import MLP, Backbone, ConvNet
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
 from hyperfed import CrossEntropy, Geodesic, HyperFed, Triplet
-from hyperfed.loss import cosines, excess, prototype_distance
+from hyperfed.loss import cosines, prototype_distance
 from hyperfed.prototypes import prototypes
 from tests.federated.simple_method import NormNet, federation
 
@@ -371,38 +371,3 @@ def test_rounds_on_a_gpu_equal_those_on_the_cpu(kind, digits):
     ]
     for name, value in states[0]["parameters"].items():
         assert_close(states[1]["parameters"][name], value, rtol=0, atol=1e-8)
-
-
-def nearest_is_largest_cosine(method, data):
-    """True if prediction, nearest prototype and largest cosine agree on the whole test set."""
-    client = data.holdout
-    server_state = method.init(client.meta, RNG)
-    local, context = method.start(method.broadcast(server_state, HOLDOUT), client, {})
-    model = method.model(client.meta)
-    points = context["own"]["prototypes"]["head.weight"]
-    equal = []
-    for index in torch.arange(len(client.test)).split(1000):
-        batch = client.test.at(index)
-        z = method.features(model, local, batch, context)
-        predicted = method.predict(model, local, batch, context).argmax(dim=-1)
-        equal.append(torch.equal(predicted, cosines(z, points).argmax(dim=-1)))
-        equal.append(torch.equal(predicted, prototype_distance(z, points).argmin(dim=-1)))
-    return all(equal)
-
-
-@pytest.mark.data
-def test_both_predictions_agree_on_every_real_test_image(data_root):
-    data = Partitioned(FashionMNIST(), IID(4), num_train=100, root=data_root / "torchvision").load(
-        RNG
-    )
-    for clip in (None, 3.1, 0.1):
-        assert nearest_is_largest_cosine(HyperFed(clip=clip), data)
-
-
-@pytest.mark.parametrize("length", [1e-3, 1.0, 3.0, 30.0])
-def test_both_predictions_agree_on_twenty_thousand_random_features(length):
-    z = torch.randn(20_000, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    z, points = length * normalize(z), prototypes(10, 20, 0.9)
-    cosine = cosines(z, points).argmax(dim=-1)
-    assert torch.equal(prototype_distance(z, points).argmin(dim=-1), cosine)
-    assert torch.equal(excess(z, points).argmin(dim=-1), cosine)

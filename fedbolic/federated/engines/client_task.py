@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.engines.jagged import Jagged
-from fedbolic.federated.gradient_method import BatchPlan, GradientMethod
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.local_training import BatchPlan
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Tree

@@ -10,7 +10,8 @@ from typing_extensions import override
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.evaluation.score import score
-from fedbolic.federated.gradient_method import GradientMethod, LocalTraining
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng

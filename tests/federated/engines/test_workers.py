@@ -27,8 +27,8 @@ from fedbolic.federated.engines.worker import WorkerRequest, deal, results
 from fedbolic.methods import Ditto
 from fedbolic.nn.backbone import MLP
 from hyperfed import HyperFed
+from tests.federated.faults import FAULTS
 from tests.federated.simple_method import (
-    FAULTS,
     RNG,
     SMALL,
     Averaged,
