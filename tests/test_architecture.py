@@ -62,10 +62,10 @@ def modules(root):
     return found
 
 
-def imports(file, known, *, typing=True):
+def imports(file, known):
     """Dotted names of all imports of a file, also in functions; submodules by their full name."""
     found = set()
-    for node in walk(ast.parse(file.read_text()), typing=typing):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -73,14 +73,6 @@ def imports(file, known, *, typing=True):
             full = {alias.name: f"{base}.{alias.name}" for alias in node.names}
             found |= {name if name in known else base for name in full.values()}
     return found
-
-
-def walk(node, *, typing):
-    """All nodes of a tree; without ``typing``, without the blocks that only a type checker sees."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if typing or not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
-            yield from walk(child, typing=typing)
 
 
 def faults(root):
@@ -106,7 +98,7 @@ def faults(root):
 def circle(root):
     """Sorted names of the modules whose imports lead to a cycle; empty if there is no cycle."""
     known = modules(root)
-    graph = {name: imports(file, known, typing=False) & set(known) for name, file in known.items()}
+    graph = {name: imports(file, known) & set(known) for name, file in known.items()}
     free: set[str] = set()
     while ready := [name for name in graph if name not in free and graph[name] <= free]:
         free.update(ready)
@@ -216,14 +208,27 @@ def test_a_planted_circle_is_found(tmp_path):
             "fedbolic/nn/c.py": "from fedbolic.nn import a",
             "fedbolic/nn/d.py": "import fedbolic.nn.e",
             "fedbolic/nn/e.py": "if TYPE_CHECKING:\n    import fedbolic.nn.d",
+            "fedbolic/nn/f.py": "import torch",
         },
     )
-    assert circle(tmp_path) == ["fedbolic.nn.a", "fedbolic.nn.b", "fedbolic.nn.c"]
+    assert circle(tmp_path) == [f"fedbolic.nn.{name}" for name in "abcde"]
 
 
 def test_a_planted_fourth_user_is_found(tmp_path):
     files = {f"fedbolic/nn/{name}.py": "def f():\n    import geoopt.manifolds" for name in "abcd"}
     assert len(users(plant(tmp_path, files), "geoopt")) == 4
+
+
+def test_tests_mirror_the_packages():
+    """A folder of tests has the name of the package it tests; ``plain`` tests the public API."""
+    folders = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}
+    named = {folder.relative_to(ROOT / "tests") for folder in folders} - {Path(), Path("plain")}
+    tops = (*INSTALLED, "benchmarks")
+    tested = {path if path.parts[0] in tops else "fedbolic" / path for path in named}
+    assert [str(path) for path in sorted(tested) if not (ROOT / path).is_dir()] == []
+    inside = {"fedbolic/federated": ("aggregators", "engines", "evaluation", "secure")}
+    for package, parts in inside.items():
+        assert {Path(package, part) for part in parts} <= tested
 
 
 def test_properties_are_drawn_alike_on_every_machine():

@@ -1,7 +1,7 @@
 """Accuracy and loss of a classifier on a client's own data."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,10 +9,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbolic.data.client import Client, Split
-from fedbolic.types import Params, Tree
-
-if TYPE_CHECKING:
-    from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.nn.model import Model
+from fedbolic.types import Meta, Params, Tree
 
 CHUNK = 1024
 """Maximum examples scored at once: enough to saturate the machine, few enough for any memory."""
@@ -30,7 +28,19 @@ def chunks(num_examples: int) -> tuple[Tensor, ...]:
     return torch.arange(num_examples).tensor_split(max(1, -(-num_examples // CHUNK)))
 
 
-def score(method: "GradientMethod", local: Tree, context: Tree, client: Client) -> dict[str, float]:
+class Predictor(Protocol):
+    """The part of a gradient method that its scores need."""
+
+    def model(self, meta: Meta) -> Model:
+        """The architecture."""
+        ...
+
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """One logit per class for every example."""
+        ...
+
+
+def score(method: Predictor, local: Tree, context: Tree, client: Client) -> dict[str, float]:
     """Scores of a client's model ``local``: :func:`score_logits` of the method's predictions."""
     model = method.model(client.meta)
     return score_logits(lambda batch: method.predict(model, local, batch, context), client)
