@@ -1,7 +1,7 @@
 """Accuracy and loss of a classifier on a client's own data."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
@@ -28,6 +28,7 @@ def chunks(num_examples: int) -> tuple[Tensor, ...]:
     return torch.arange(num_examples).tensor_split(max(1, -(-num_examples // CHUNK)))
 
 
+@runtime_checkable
 class Predictor(Protocol):
     """The part of a gradient method that its scores need."""
 
