@@ -184,7 +184,7 @@ class KernighanLin(Grouping):
         if num_groups != 2:
             raise ValueError(f"KernighanLin makes two groups, got {num_groups}: use Assignment")
         _require(clients, num_groups)
-        graph = networkx.from_numpy_array(edge_weights(distances))
+        graph = networkx.from_numpy_array(_edge_weights(distances))
         halves = networkx.algorithms.community.kernighan_lin_bisection(
             graph, max_iter=self.max_iter, weight="weight", seed=seed
         )
@@ -220,7 +220,7 @@ class Spectral(Grouping):
         seed: int = 0,
     ) -> Int[np.ndarray, " n"]:
         _require(clients, num_groups)
-        weights = edge_weights(distances)
+        weights = _edge_weights(distances)
         least = weights[weights > 0].min(initial=np.inf)
         weights[clients[:, None] == clients[None, :]] = CROSS * least
         np.fill_diagonal(weights, 0.0)
@@ -234,14 +234,14 @@ class Spectral(Grouping):
         return _numbered(clustering.fit_predict(weights))
 
 
-def edge_weights(distances: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+def _edge_weights(distances: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
     """Reciprocal distances; for coinciding hulls, ten over the least distance above 0.
 
     Args:
         distances: Distances between hulls.
 
     Example:
-        >>> edge_weights(np.array([[0.0, 0.5, 0.0], [0.5, 0.0, 2.0], [0.0, 2.0, 0.0]]))
+        >>> _edge_weights(np.array([[0.0, 0.5, 0.0], [0.5, 0.0, 2.0], [0.0, 2.0, 0.0]]))
         array([[ 0. ,  2. , 20. ],
                [ 2. ,  0. ,  0.5],
                [20. ,  0.5,  0. ]])

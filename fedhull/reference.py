@@ -78,8 +78,8 @@ def _nearest_of_sides(
     """Nearest pairs of points on the sides of two hulls, corners included."""
     space = Poincare(c)
     x, y = (to_lorentz(space, torch.from_numpy(of)) * c**0.5 for of in (one, other))
-    on_y, on_x = feet(x, y), feet(y, x)  # from corners to sides
-    across_x, across_y = perpendicular_feet(x, y)
+    on_y, on_x = _feet(x, y), _feet(y, x)  # from corners to sides
+    across_x, across_y = _perpendicular_feet(x, y)
     starts = torch.cat([x.repeat_interleave(len(y), dim=0), on_x.flatten(0, 1), across_x])
     ends = torch.cat([on_y.flatten(0, 1), y.repeat_interleave(len(x), dim=0), across_y])
     first, second = (to_poincare(Lorentz(c), of / c**0.5) for of in (starts, ends))
@@ -87,7 +87,7 @@ def _nearest_of_sides(
     return first[order], second[order]
 
 
-def feet(points: Float[Tensor, "n 3"], polygon: Float[Tensor, "m 3"]) -> Float[Tensor, "n m 3"]:
+def _feet(points: Float[Tensor, "n 3"], polygon: Float[Tensor, "m 3"]) -> Float[Tensor, "n m 3"]:
     """Nearest point on each side of a closed polygon to each of the given points.
 
     Args:
@@ -103,7 +103,7 @@ def feet(points: Float[Tensor, "n 3"], polygon: Float[Tensor, "m 3"]) -> Float[T
     return _unit(on_a[..., None] * a + on_b[..., None] * b)
 
 
-def perpendicular_feet(
+def _perpendicular_feet(
     one: Float[Tensor, "n 3"], other: Float[Tensor, "m 3"]
 ) -> tuple[Float[Tensor, "k 3"], Float[Tensor, "k 3"]]:
     """Ends of the common perpendiculars between sides, if both ends lie within their sides.

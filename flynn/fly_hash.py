@@ -192,7 +192,7 @@ def _by_torch(x: Tensor, rows: Tensor, signs: Tensor | None, found: Tensor) -> N
         into.copy_(two_phases(whole, rows, into.shape[1]))
 
 
-def block_size(dim: int, fan_in: int, active: int) -> int:
+def _block_size(dim: int, fan_in: int, active: int) -> int:
     """Rows in a block: small blocks give many maxima to compare, large ones many sums to repeat."""
     balance = math.sqrt(dim / (active * fan_in))
     return 1 << max(0, round(math.log2(max(balance, 1))))
@@ -214,7 +214,7 @@ def two_phases(
         active: Number of winners.
     """
     dim, fan_in = rows.shape
-    block = block_size(dim, fan_in, active)
+    block = _block_size(dim, fan_in, active)
     num_blocks = -(-dim // block)
     padding = num_blocks * block - dim
     padded = torch.cat([rows, rows[-1:].expand(padding, -1)])  # a repeated row changes no maximum

@@ -24,7 +24,7 @@ MOMENT_BITS = 30
 
 
 @dataclass(frozen=True, eq=False)
-class Affine:
+class _Affine:
     """Affine map ``(x - center) / spread`` of each feature.
 
     Args:
@@ -59,7 +59,7 @@ class Scaling(ABC):
         """
 
     @abstractmethod
-    def affine(self, message: Tree, num_inputs: int) -> Affine:
+    def affine(self, message: Tree, num_inputs: int) -> _Affine:
         """Affine map of the features.
 
         Args:
@@ -107,9 +107,9 @@ class PublicBounds(Scaling):
             _each(bounds, num_inputs)
 
     @override
-    def affine(self, message: Tree, num_inputs: int) -> Affine:
+    def affine(self, message: Tree, num_inputs: int) -> _Affine:
         low, high = (_each(of, num_inputs) for of in (self.low, self.high))
-        return Affine(low / 2 + high / 2, high / 2 - low / 2)
+        return _Affine(low / 2 + high / 2, high / 2 - low / 2)
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class ZScores(Scaling):
         _each(self.bound, num_inputs)
 
     @override
-    def affine(self, message: Tree, num_inputs: int) -> Affine:
-        return Affine(message["center"], message["spread"])
+    def affine(self, message: Tree, num_inputs: int) -> _Affine:
+        return _Affine(message["center"], message["spread"])
 
 
 def _each(value: float | tuple[float, ...], num_inputs: int) -> Float64[Tensor, " d"]:

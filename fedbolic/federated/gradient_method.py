@@ -99,7 +99,7 @@ class GradientMethod(Method):
         def forward(
             parameters: Params, buffers: Params, batch: Params, context: Tree
         ) -> tuple[Tensor, Params]:
-            return counted_loss(self, model, parameters, buffers, batch, context)
+            return _counted_loss(self, model, parameters, buffers, batch, context)
 
         return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
 
@@ -178,7 +178,7 @@ class GradientMethod(Method):
         local = tree.clone(local)
         losses, counts = [], []
         for batch in self.batches(client, plan):
-            of_batch, gradients, buffers = differentiate(self, model, local, batch, context)
+            of_batch, gradients, buffers = _differentiate(self, model, local, batch, context)
             counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
             with torch.no_grad():
                 gradients = self.local.clip(gradients)
@@ -284,7 +284,7 @@ def check_losses(losses: Tensor, mask: Tensor) -> None:
         )
 
 
-def counted_loss(
+def _counted_loss(
     method: GradientMethod,
     model: Model,
     parameters: Params,
@@ -303,7 +303,7 @@ def counted_loss(
     return losses, {**buffers, **counter.total()}
 
 
-def differentiate(
+def _differentiate(
     method: GradientMethod, model: Model, local: Tree, batch: Params, context: Tree
 ) -> tuple[Tensor, Params, Params]:
     """Losses of a batch, gradients of their mean by parameter name, and the buffers after it."""
@@ -311,7 +311,7 @@ def differentiate(
         name: value if value.requires_grad else value.detach().requires_grad_()
         for name, value in local["parameters"].items()
     }
-    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
+    losses, buffers = _counted_loss(method, model, parameters, local["buffers"], batch, context)
     shares = torch.full_like(losses, 1 / len(losses))
     values = list(parameters.values())
     gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)

@@ -175,7 +175,7 @@ def per_point(c: Tensor | float, x: Tensor) -> Tensor | float:
     return c.to(x.dtype).unsqueeze(-1) if isinstance(c, Tensor) else c
 
 
-class Bounded(torch.autograd.Function):
+class _Bounded(torch.autograd.Function):
     """Conversion to the same or a wider dtype whose backward pass gives finite gradients.
 
     A derivative may exceed the largest float: 41 radii out in float32, the coordinates of a
@@ -220,7 +220,7 @@ def bounded(x: Any) -> Any:
         return x
     dtype = torch.float32 if x.dtype in HALVES else x.dtype
     if x.requires_grad and not torch.compiler.is_compiling():
-        return Bounded.apply(x, dtype)
+        return _Bounded.apply(x, dtype)
     return x.to(dtype)
 
 

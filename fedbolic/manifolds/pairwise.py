@@ -52,7 +52,7 @@ def _again(space: Manifold, x: Tensor, y: Tensor, distances: Tensor, close: Tens
     y = y.expand(*lead, *y.shape[-2:])[(*batch, j)]
     c = space.c
     if isinstance(c, Tensor) and c.ndim:
-        space = with_curvature(space, c.expand_as(distances)[where])
+        space = _with_curvature(space, c.expand_as(distances)[where])
     return distances.index_put(where, space.dist(x, y))
 
 
@@ -95,14 +95,14 @@ def _is_traced(*tensors: object) -> bool:
     )
 
 
-def with_curvature(space: Manifold, c: Tensor | float) -> Manifold:
+def _with_curvature(space: Manifold, c: Tensor | float) -> Manifold:
     """The same model with another curvature, or ``space`` itself if ``c`` is its curvature."""
     return replace(cast(Any, space), c=c) if space.c is not c else space
 
 
 def per_set(space: Manifold) -> Manifold:
     """The space for points of sets, when the curvature of ``space`` broadcasts with the sets."""
-    return with_curvature(space, space.c.unsqueeze(-1)) if isinstance(space.c, Tensor) else space
+    return _with_curvature(space, space.c.unsqueeze(-1)) if isinstance(space.c, Tensor) else space
 
 
 def normalized_weights(

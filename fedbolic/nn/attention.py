@@ -108,7 +108,7 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
                     f"{tuple(points.shape)}: unsqueeze(-2) makes a point a set"
                 )
         if mask is not None:
-            check_mask(mask, x.shape[-2], context.shape[-2])
+            _check_mask(mask, x.shape[-2], context.shape[-2])
         space = self.manifold
         query, key, value = (
             self._heads(linear, points)
@@ -132,7 +132,7 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         return self.describe(embed_dim=self.embed_dim, num_heads=self.num_heads)
 
 
-def check_mask(mask: Tensor, n: int, m: int) -> None:
+def _check_mask(mask: Tensor, n: int, m: int) -> None:
     """Check the mask between ``n`` queries and ``m`` keys.
 
     Raises:

@@ -110,17 +110,17 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
                     "call eval() to normalise single points"
                 )
             mean = space.centroid(points)
-            s = space_part(space, translate(space, points, mean, inverse=True))
+            s = space_part(space, _translate(space, points, mean, inverse=True))
             variance = s.square().mean(0)
             self._follow(space, mean, variance, len(points))
         else:
             mean = with_space_part(space, wide(self.running_mean))
-            s = space_part(space, translate(space, points, mean, inverse=True))
+            s = space_part(space, _translate(space, points, mean, inverse=True))
             variance = wide(self.running_var)
         s = s * (variance + self.eps).rsqrt()
         if self.weight is not None and self.bias is not None:
             y = with_space_part(space, s * wide(self.weight))
-            y = translate(space, y, from_tangent(space, wide(self.bias)), inverse=False)
+            y = _translate(space, y, from_tangent(space, wide(self.bias)), inverse=False)
         else:
             y = with_space_part(space, s)
         return self.rounded(y.reshape(x.shape), x, self.running_mean)
@@ -219,7 +219,7 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
         return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
 
 
-def translate(
+def _translate(
     space: Lorentz | Poincare,
     x: Float[Tensor, "n ambient"],
     mean: Float[Tensor, " ambient"],

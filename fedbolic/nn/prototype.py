@@ -154,7 +154,7 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
         else:
             time, s = on_hyperboloid(space, x)
         toward = wide(functional.linear(s.to(x.dtype), rounded(ideal, self.weight.dtype)))
-        logits = -length * busemann(time, wide(s), toward, space.c)
+        logits = -length * _busemann(time, wide(s), toward, space.c)
         logits = logits if self.bias is None else logits + wide(self.bias)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
 
@@ -167,7 +167,7 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
         )
 
 
-def busemann(
+def _busemann(
     time: Float[Tensor, "*batch 1"],
     s: Float[Tensor, "*batch n"],
     toward: Float[Tensor, "*batch m"],

@@ -40,7 +40,7 @@ def asinh_ratio(
     if not isinstance(c, Tensor) and c == 0:
         return t
     if not torch.compiler.is_compiling():
-        return ClosedForm.apply(t, c, ASINH_RATIO)[0]
+        return _ClosedForm.apply(t, c, ASINH_RATIO)[0]
     t = _bounded(t, c)
     return t * asinhc(c * t * t) if isinstance(c, Tensor) else (c**0.5 * t).asinh() / c**0.5
 
@@ -62,7 +62,7 @@ def sinh_ratio_and_cosh(
     if not isinstance(c, Tensor) and c == 0:
         return d, torch.ones_like(d)
     if not torch.compiler.is_compiling():
-        return ClosedForm.apply(d, c, SINH_RATIO)
+        return _ClosedForm.apply(d, c, SINH_RATIO)
     d = _bounded_length(d, c)
     value = d * sinhc(c * d * d) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
     return value, (1 + c * value * value).sqrt()
@@ -87,7 +87,7 @@ class Derivatives(NamedTuple):
     cosh_by_curvature: Callable[..., Tensor]
 
 
-class ClosedForm(torch.autograd.Function):
+class _ClosedForm(torch.autograd.Function):
     """Autograd function with the closed-form derivatives of :class:`Derivatives`.
 
     The hyperbolic cosine is an output as well: the backward pass can reuse it and is still

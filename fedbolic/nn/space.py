@@ -107,7 +107,7 @@ class HyperbolicModule(Recorded, Generic[Space]):
                 f"{name} must have {number} coordinates ({first}) along its last axis, "
                 f"got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
             )
-        check_dtype(x, weight, name=name)
+        _check_dtype(x, weight, name=name)
         if not timed and x.numel():
             self._warned = look(x, self.input_c, warned=self._warned, layer=self)
 
@@ -175,7 +175,7 @@ def remedy(x: Tensor, ambient: int, timed: bool) -> str:
     return "give the layer the number of dimensions without time, and inputs all coordinates"
 
 
-def check_dtype(x: Tensor, weight: Tensor | None = None, *, name: str = "x") -> None:
+def _check_dtype(x: Tensor, weight: Tensor | None = None, *, name: str = "x") -> None:
     """Check that a layer can compute with the dtype of its input.
 
     Args:

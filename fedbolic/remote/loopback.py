@@ -63,7 +63,7 @@ class DeploymentConfig:
         check.at_least(1, least=self.least, clients=1 if self.clients is None else self.clients)
 
 
-def write_app(folder: Path, config: Mapping[str, Any]) -> None:
+def _write_app(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the Flower app of a run: a project file that refers to the installed fedbolic.
 
     Args:
@@ -153,7 +153,7 @@ def prepare(
     """
     with setting_up():
         app = _app({**settings, "name": settings["name"] or "run"}, deployment)
-        write_app(folder, {**app, "client_state": "fedbolic", "run": secrets.token_hex(8)})
+        _write_app(folder, {**app, "client_state": "fedbolic", "run": secrets.token_hex(8)})
 
 
 def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _serve(path: Path, app: dict[str, Any], deployment: DeploymentConfig) -> Non
             "run": "client_state",
             "outcome": str(outcome),
         }
-        write_app(folder / "app", {**app, **own})
+        _write_app(folder / "app", {**app, **own})
         federation.start(number, simulated=deployment.simulated)
         cores = [f"num-supernodes={number}", "client-resources-num-cpus=1", "init-args-num-cpus=1"]
         federation.submit(folder / "app", cores if deployment.simulated else ())

@@ -202,11 +202,11 @@ def unusual(payloads: Mapping[int, Tree]) -> list[int]:
         payloads: Payloads by client id; the first of equally frequent forms counts.
     """
     forms = {i: tuple(sorted(tree.signature(x).items())) for i, x in payloads.items()}
-    usual = most_common(forms.values())
+    usual = _most_common(forms.values())
     return [i for i, form in forms.items() if form != usual]
 
 
-def most_common(values: Iterable[object]) -> object:
+def _most_common(values: Iterable[object]) -> object:
     """The most frequent value, the first of a tie; ``None`` if there are no values."""
     found = Counter(values).most_common(1)
     return found[0][0] if found else None

@@ -182,7 +182,7 @@ def min_norm_point(
     """
     forms = [gram] if ties is None else [gram, ties]
     if all(_is_optimal(form, start) for form in forms):
-        return start, duality_gap(gram, start)
+        return start, _duality_gap(gram, start)
     v = gram.cpu().numpy()
     lengths = np.sqrt(v.diagonal())
     lengths = np.where(lengths > 0, lengths, lengths.max())
@@ -195,7 +195,7 @@ def min_norm_point(
         equations = np.vstack([vectors.T[resolved] * lengths, np.ones(len(v))])
         u = _least_of_solutions(equations, u / u.sum(), ties.cpu().numpy())
     p = torch.from_numpy(u / u.sum()).to(gram)
-    return p, duality_gap(gram, p)
+    return p, _duality_gap(gram, p)
 
 
 def _least_of_solutions(equations: np.ndarray, u: np.ndarray, form: np.ndarray) -> np.ndarray:
@@ -222,7 +222,7 @@ def _above_rounding(values: np.ndarray) -> np.ndarray:
 
 def _is_optimal(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> bool:
     rounding = len(p) * torch.finfo(gram.dtype).eps * float(p @ gram @ p)
-    return duality_gap(gram, p) * float(gram.max()) <= rounding
+    return _duality_gap(gram, p) * float(gram.max()) <= rounding
 
 
 def frank_wolfe(
@@ -263,10 +263,10 @@ def frank_wolfe(
         p *= 1 - t
         p[tau] += t
     p = p / p.sum()
-    return p, duality_gap(gram, p)
+    return p, _duality_gap(gram, p)
 
 
-def duality_gap(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> float:
+def _duality_gap(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> float:
     """Duality gap of weights: ``(p'Vp - min_k (Vp)_k) / max_k V_kk``, 0 at the optimum."""
     products = gram @ p
     largest = float(gram.diagonal().max())

@@ -21,7 +21,7 @@ Scores = dict[int, dict[str, float]]
 """Scores by client id and name."""
 
 
-class Held(NamedTuple):
+class _Held(NamedTuple):
     """A client with the model values and context of its predictions."""
 
     client: Client
@@ -45,7 +45,7 @@ def held_together(
     client_states: Mapping[int, Tree],
     *,
     megabytes: float,
-) -> Iterator[list[Held]]:
+) -> Iterator[list[_Held]]:
     """Groups of consecutive clients that fit in memory; clients without a model are left out.
 
     Args:
@@ -55,13 +55,13 @@ def held_together(
         client_states: Client states, by id.
         megabytes: Memory limit of a group, above 0, in addition to the values that all share.
     """
-    held: list[Held] = []
+    held: list[_Held] = []
     taken = 0
     for client in clients:
         found = method.scored(messages[client.id], client, client_states.get(client.id, {}))
         if found is None:
             continue
-        each = Held(client, *found)
+        each = _Held(client, *found)
         own = 2 * _own_bytes(each, held[0]) if held else 0  # the tensors and their stacked copy
         if held and (taken + own > megabytes * 2**20 or len(held) == CHUNK):
             yield held
@@ -72,7 +72,7 @@ def held_together(
         yield held
 
 
-def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
+def stacked_scores(method: GradientMethod, held: Sequence[_Held]) -> Scores:
     """The scores of :func:`~fedbolic.federated.evaluation.score.score` at every client.
 
     Clients of equal form share a forward pass of at most
@@ -84,7 +84,7 @@ def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
         held: Clients to score.
     """
     found: Scores = {each.client.id: {} for each in held}
-    groups: dict[Hashable, list[Held]] = {}
+    groups: dict[Hashable, list[_Held]] = {}
     for each in held:
         longest = max(len(each.split(name)) for name in SPLITS)
         model = method.model(each.client.meta)
@@ -103,7 +103,7 @@ def stacked_scores(method: GradientMethod, held: Sequence[Held]) -> Scores:
     return found
 
 
-def _own_bytes(each: Held, other: Held) -> int:
+def _own_bytes(each: _Held, other: _Held) -> int:
     """Bytes of the first client's tensors that it does not share with the second."""
     total = 0
     for mine, others in ((each.local, other.local), (each.context, other.context)):
@@ -112,9 +112,9 @@ def _own_bytes(each: Held, other: Held) -> int:
     return total
 
 
-def _chunks(group: list[Held], name: str) -> Iterator[list[Held]]:
+def _chunks(group: list[_Held], name: str) -> Iterator[list[_Held]]:
     """Chunks of clients with splits of similar length, so that little is padded."""
-    some: list[Held] = []
+    some: list[_Held] = []
     for each in sorted(group, key=lambda each: len(each.split(name))):
         if (len(some) + 1) * len(each.split(name)) > CHUNK:
             yield some
@@ -124,7 +124,7 @@ def _chunks(group: list[Held], name: str) -> Iterator[list[Held]]:
         yield some
 
 
-def _scores(method: GradientMethod, held: Sequence[Held], name: str) -> list[dict[str, float]]:
+def _scores(method: GradientMethod, held: Sequence[_Held], name: str) -> list[dict[str, float]]:
     """Accuracy, loss and number of examples of every client's split, from one forward pass."""
     model = method.model(held[0].client.meta)
     local, local_axes = joined([each.local for each in held])

@@ -162,7 +162,7 @@ class Worker:
         self.pending: set[int] = set()
         self.connection, other = SPAWN.Pipe()
         arguments = (other, inner, data, clients, down, self.up)
-        self.process = SPAWN.Process(target=run_worker, args=arguments, daemon=True)
+        self.process = SPAWN.Process(target=_run_worker, args=arguments, daemon=True)
         try:
             with deaf():
                 self.process.start()
@@ -226,7 +226,7 @@ class Worker:
         return f"{name} ended with exit code {code}"
 
 
-def run_worker(
+def _run_worker(
     connection: Connection,
     inner: Engine,
     data: SharedMemory,

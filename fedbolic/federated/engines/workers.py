@@ -82,9 +82,9 @@ class Workers(Engine):
         self.inner.check(clients)
 
     @override
-    def open(self, clients: Sequence[Client]) -> "Pool":
+    def open(self, clients: Sequence[Client]) -> "_Pool":
         self.check(clients)
-        return Pool(self.num, self.inner, clients)
+        return _Pool(self.num, self.inner, clients)
 
     @override
     def run(
@@ -99,7 +99,7 @@ class Workers(Engine):
             yield from pool.run(method, messages, clients, client_states, rng)
 
 
-class Pool(Engine):
+class _Pool(Engine):
     """The running processes of :class:`Workers`; leaving the context stops them.
 
     Args:
@@ -118,7 +118,7 @@ class Pool(Engine):
         self.given: dict[Place, Tensor] = {}
         self.method: tuple[Method | None, bytes] = (None, b"")
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> "_Pool":
         for index in range(self.num):
             self._start(index)
         return self

@@ -22,7 +22,7 @@ from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
 
-def unit_features(
+def _unit_features(
     method: GradientMethod, message: Tree, client: Client, client_state: Tree
 ) -> Callable[[Params], Float64[Tensor, "n width"]]:
     """Function from a batch to the features of its examples, normalized to unit length.
@@ -55,7 +55,7 @@ def ridge_sums(method: GradientMethod, message: Tree, client: Client, client_sta
         client: Client with the training examples.
         client_state: State of the client.
     """
-    unit = unit_features(method, message, client, client_state)
+    unit = _unit_features(method, message, client, client_state)
 
     def products(index: Tensor) -> Tree:
         batch = client.train.at(index)
@@ -140,5 +140,5 @@ class RidgeHeadPhase(Method):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        unit = unit_features(self.inner, message["inner"], client, client_state)
+        unit = _unit_features(self.inner, message["inner"], client, client_state)
         return score_logits(lambda batch: unit(batch) @ message["head"], client)

@@ -91,7 +91,7 @@ class Protocol:
         if strangers := [i for i in roster.members if i >= num_clients]:
             raise ValueError(f"the roster has clients {strangers[:8]} of only {num_clients}")
         least = self.least(num_clients)
-        check_enough(size, least, "show a card")
+        _check_enough(size, least, "show a card")
         if 2 * least <= size:
             raise ValueError(
                 f"a threshold of {least} is too low for {size} clients: the server could deceive "
@@ -109,7 +109,7 @@ class Protocol:
             roster.check_identities(lambda i: to_bytes(seen[str(i)]) if str(i) in seen else None)
 
 
-def check_enough(found: int, least: int, what: str) -> None:
+def _check_enough(found: int, least: int, what: str) -> None:
     """Refuse fewer clients than the threshold.
 
     Args:
@@ -219,7 +219,7 @@ class SecureExchange(Phase):
             RunStoppedError: If ``found`` is below the threshold.
         """
         try:
-            check_enough(found, self.protocol.least(server_state["num_clients"]), what)
+            _check_enough(found, self.protocol.least(server_state["num_clients"]), what)
         except ValueError as error:
             raise RunStoppedError(str(error)) from error
 
@@ -240,5 +240,5 @@ def ids_of(tensor: Tensor, among: Sequence[int], *, least: int, own: int, what: 
     ids = tensor.tolist()
     if ids != sorted(set(ids)) or not set(ids) <= set(among) or own not in (-1, *ids):
         raise ValueError(f"the server says that clients {ids} {what}, which cannot be true")
-    check_enough(len(ids), least, what)
+    _check_enough(len(ids), least, what)
     return ids

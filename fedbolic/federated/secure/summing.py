@@ -107,7 +107,7 @@ class MaskedInput(SecureExchange):
     ) -> tuple[Update, Tree]:
         """Local work of the method, checked here because nobody can check it under a mask."""
         inner = message["inner"]
-        stream = in_the_clear(rng, message["turn"])
+        stream = _in_the_clear(rng, message["turn"])
         update, client_state = self.inner.local_update(inner, client, client_state, stream)
         template = self.inner.template(inner)
         expected = None if template is None else tree.signature(template)
@@ -149,7 +149,7 @@ class MaskedInput(SecureExchange):
         }
 
 
-def in_the_clear(rng: Rng, turn: int) -> Rng:
+def _in_the_clear(rng: Rng, turn: int) -> Rng:
     """Random stream that the client would have without the secure sum.
 
     Args:
