@@ -139,9 +139,11 @@ def _half_aperture(space: Lorentz | Poincare, x: PointTensor, *, k: float) -> Sc
 def _exterior_angle(space: Lorentz | Poincare, x: PointTensor, y: PointTensor) -> Scalars:
     if isinstance(space, Lorentz):
         x, y = x[..., 1:], y[..., 1:]
-    ray = _direction(x)
-    components = _on_hyperboloid if isinstance(space, Lorentz) else _in_ball
-    across, along = components(space, x, y, ray)
+        ray = _direction(x)
+        across, along = _on_hyperboloid(space, x, y, ray)
+    else:
+        ray = _direction(x)
+        across, along = _in_ball(space, x, y, ray)
     defined = (square(ray) > 0) & ((across > 0) | (along != 0))
     across = torch.where(defined, across, 0.0)
     return torch.atan2(across, torch.where(defined, along, 1.0)).squeeze(-1)

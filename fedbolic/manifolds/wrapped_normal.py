@@ -1,8 +1,8 @@
 """Wrapped normal distribution: a normal of a tangent space, moved to the manifold by ``expmap``."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -78,10 +78,6 @@ class WrappedNormal(Distribution):
         torch.Size([10, 3])
     """
 
-    arg_constraints: ClassVar[Mapping[str, constraints.Constraint]] = {
-        "loc": constraints.real_vector,
-        "scale": constraints.independent(constraints.positive, 1),
-    }
     has_rsample = True
 
     def __init__(
@@ -99,6 +95,13 @@ class WrappedNormal(Distribution):
         self.loc = loc.expand(*batch, loc.shape[-1])
         self.scale = scale.expand(*batch, dim)
         super().__init__(batch, loc.shape[-1:], validate_args=validate_args)
+
+    @property
+    @override
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
+        """Constraints of the parameters, by name."""
+        positive = constraints.independent(constraints.positive, 1)
+        return {"loc": _PointsOf(self.space), "scale": positive}
 
     @property
     @override
@@ -121,13 +124,8 @@ class WrappedNormal(Distribution):
     @override
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "WrappedNormal":
         """The same distributions with the batch axes expanded."""
-        expanded = self._get_checked_instance(WrappedNormal, _instance)
-        expanded.space = self.space
-        expanded.loc = self.loc.expand(*batch_shape, self.loc.shape[-1])
-        expanded.scale = self.scale.expand(*batch_shape, self.scale.shape[-1])
-        Distribution.__init__(
-            expanded, torch.Size(batch_shape), self.event_shape, validate_args=False
-        )
+        loc = self.loc.expand(*batch_shape, self.loc.shape[-1])
+        expanded = WrappedNormal(self.space, loc, self.scale, validate_args=False)
         expanded._validate_args = self._validate_args
         return expanded
 
