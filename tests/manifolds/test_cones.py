@@ -105,6 +105,15 @@ def test_close_points_keep_their_angle_in_float32(kind, apart):
     )
 
 
+@pytest.mark.parametrize("kind", CURVED)
+def test_lengths_whose_squares_underflow_keep_their_angle(kind):
+    tiny = 1e-30
+    x = lifted(kind, torch.tensor([[tiny, 0.0], [0.5, 0.0], [0.5, 0.0]]))
+    y = lifted(kind, torch.tensor([[2 * tiny, tiny], [0.5, tiny], [0.5, -tiny]]))
+    expected = torch.tensor([math.pi / 4, math.pi / 2, math.pi / 2])
+    torch.testing.assert_close(exterior_angle(kind(1.0), x, y), expected)
+
+
 @pytest.mark.parametrize("c", CURVATURES)
 def test_the_models_agree_at_corresponding_points(c):
     ball = Poincare(c)
