@@ -1,5 +1,6 @@
 """Hyperbolic manifolds as frozen records: the hyperboloid, the Poincaré ball and flat space."""
 
+from fedbolic.manifolds.cones import entailment_loss, exterior_angle, half_aperture
 from fedbolic.manifolds.convert import (
     change_curvature,
     push_to_lorentz,
@@ -13,6 +14,7 @@ from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.manifolds.mean import frechet_mean, midpoint
 from fedbolic.manifolds.poincare import Poincare
+from fedbolic.manifolds.wrapped_normal import WrappedNormal
 
 __all__ = [
     "Curvature",
@@ -20,8 +22,12 @@ __all__ = [
     "Lorentz",
     "Manifold",
     "Poincare",
+    "WrappedNormal",
     "change_curvature",
+    "entailment_loss",
+    "exterior_angle",
     "frechet_mean",
+    "half_aperture",
     "midpoint",
     "push_to_lorentz",
     "push_to_poincare",
