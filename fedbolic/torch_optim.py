@@ -73,17 +73,18 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
     def _advance(self, group: dict[str, Any]) -> None:
         method = self._method(group)
         kinds = method.init({}).keys()
-        settings = _Settings(method, float(group["lr"]), group["space"], tuple(kinds - {"step"}))
-        alike: dict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
+        moments = tuple(kind for kind in kinds if kind != "step")
+        settings = _Settings(method, float(group["lr"]), group["space"], moments)
+        together: dict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
         for p in group["params"]:
             if p.grad is None:
                 continue
-            state = self._started(p, settings.moments, counted="step" in kinds)
+            state = self._started(p, moments, counted="step" in kinds)
             if _is_sparse(p) or isinstance(state.get("step"), Tensor):
                 self._move_rows(p, settings)
             else:
-                alike[p.device, p.dtype, state.get("step")].append(p)
-        for parameters in alike.values():
+                together[p.device, p.dtype, state.get("step")].append(p)
+        for parameters in together.values():
             self._move_whole(parameters, settings)
 
     def _started(self, p: Tensor, moments: tuple[str, ...], *, counted: bool) -> dict[str, Any]:
@@ -188,7 +189,6 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
         """
         spaces = [group["space"] for group in self.param_groups]
         groups = state_dict["param_groups"]
-        # torch refuses another number of groups, and says so
         for i, (group, space) in enumerate(zip(groups, spaces, strict=False)):
             if group.get("space") != _record(space):
                 raise ValueError(
@@ -197,7 +197,8 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
                     "build the optimiser with the space of the state dict"
                 )
         own = [{**g, "space": s} for g, s in zip(groups, spaces, strict=False)]
-        super().load_state_dict({**state_dict, "param_groups": own or groups})
+        own += groups[len(spaces) :]  # torch refuses another number of groups, and says so
+        super().load_state_dict({**state_dict, "param_groups": own})
 
 
 class RiemannianSGD(_RiemannianOptimizer):
@@ -252,8 +253,8 @@ class RiemannianSGD(_RiemannianOptimizer):
     @override
     def _method(self, group: Mapping[str, Any]) -> SGD:
         return SGD(
-            momentum=group["momentum"],
-            weight_decay=group["weight_decay"],
+            momentum=float(group["momentum"]),  # torch's own default is the integer 0
+            weight_decay=float(group["weight_decay"]),
             nesterov=group["nesterov"],
         )
 
@@ -315,8 +316,9 @@ class RiemannianAdam(_RiemannianOptimizer):
 
     @override
     def _method(self, group: Mapping[str, Any]) -> Adam:
-        beta1, beta2 = group["betas"]
-        return Adam(beta1, beta2, eps=group["eps"], weight_decay=group["weight_decay"])
+        beta1, beta2 = map(float, group["betas"])
+        eps, weight_decay = float(group["eps"]), float(group["weight_decay"])
+        return Adam(beta1, beta2, eps=eps, weight_decay=weight_decay)
 
 
 def _is_sparse(p: Tensor) -> bool:
@@ -379,4 +381,4 @@ def _record(space: Manifold | None) -> list[Any] | None:
     """The kind and the curvature of a space, as values that every tool can save."""
     if space is None:
         return None
-    return [type(space).__name__, torch.as_tensor(space.c).tolist()]
+    return [type(space).__name__, space.c.tolist() if isinstance(space.c, Tensor) else space.c]
