@@ -19,6 +19,7 @@ from fedbolic.nn import HyperbolicEmbedding
 from fedbolic.torch_optim import RiemannianAdam, RiemannianSGD
 
 GOAL_MILLISECONDS = 1.0
+JUDGED = "ball, sparse, RiemannianAdam"
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -142,9 +143,9 @@ def main() -> None:
     torch.manual_seed(0)
     made = cases(options.rows, options.dim, (options.pairs, 2 + options.negatives))
     milliseconds = table(made, rounds=options.rounds)
-    best, name = min((ms, name) for name, ms in milliseconds.items() if "sparse" in name)
-    met = "met" if best <= GOAL_MILLISECONDS else "MISSED"
-    print(f"E3: the fastest ({name}) takes {best:.2f} ms, goal <= {GOAL_MILLISECONDS:.2f}: {met}")
+    taken = milliseconds[JUDGED]
+    met = "met" if taken <= GOAL_MILLISECONDS else "MISSED"
+    print(f"E3 {JUDGED}: {taken:.2f} ms, goal <= {GOAL_MILLISECONDS:.2f}: {met}")
 
 
 if __name__ == "__main__":
