@@ -19,7 +19,7 @@ LAYERS = (
     ("fedbolic.client_states",),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
-    ("fedbolic.federated", "fedbolic.report"),
+    ("fedbolic.federated", "fedbolic.report", "fedbolic.torch_optim"),
     ("fedbolic.methods", "flatland", "hyperfed", "fedhull", "flynn"),
     (COMMANDS,),
     ("fedbolic.remote",),

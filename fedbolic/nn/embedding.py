@@ -23,11 +23,16 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
     The tangents are Euclidean parameters, so any PyTorch optimiser works. Their coordinates start
     uniform within 0.001, so all points start close to the origin.
 
+    With ``sparse`` the gradient holds only the rows of the batch. ``torch.optim.SparseAdam`` or
+    ``fedbolic.torch_optim.RiemannianAdam`` then moves only these rows, at a cost that does not
+    depend on ``num_embeddings``.
+
     Args:
         kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
         num_embeddings: Number of points, at least 1.
         embedding_dim: Dimensions of the space, without time.
         curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        sparse: Whether the gradient of the table is a sparse tensor.
         device: Device of the parameters.
         dtype: Data type of the parameters and the points.
 
@@ -50,12 +55,14 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
         embedding_dim: int,
         *,
         curvature: Curvature | float = 1.0,
+        sparse: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(kind, curvature)
         check.at_least(1, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         shape = num_embeddings, embedding_dim
+        self.sparse = sparse
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -67,9 +74,11 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
     def forward(self, index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch ambient"]:
         if index.is_floating_point() or index.dtype == torch.bool:
             raise ValueError(f"index must be of integers, got {index.dtype}: use index.long()")
-        return from_tangent(self.manifold, functional.embedding(index, self.weight))
+        tangents = functional.embedding(index, self.weight, sparse=self.sparse)
+        return from_tangent(self.manifold, tangents)
 
     @override
     def extra_repr(self) -> str:
         num_embeddings, embedding_dim = self.weight.shape
-        return self.describe(num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        sizes = {"num_embeddings": num_embeddings, "embedding_dim": embedding_dim}
+        return self.describe(**sizes, **({"sparse": True} if self.sparse else {}))
