@@ -18,11 +18,23 @@ RowDistances: TypeAlias = Callable[[Int[Tensor, " rows"]], Float[Tensor, "rows n
 
 @dataclass(frozen=True)
 class RankingScores:
-    """Agreement of distances with a relation.
+    r"""Mean rank and mean average precision (MAP) of related nodes by distance.
+
+    .. math::
+        \mathrm{rank}(u, v) &= 1 + |\{w \notin R_u : d(u, w) \le d(u, v)\}| \\
+        \mathrm{AP}(u) &= \frac{1}{|R_u|} \sum_{v \in R_u} \frac
+            {|\{w \in R_u : d(u, w) \le d(u, v)\}|} {|\{w : d(u, w) \le d(u, v)\}|}
+
+    where :math:`R_u` holds the nodes related to :math:`u`, and :math:`w` is any node but :math:`u`.
+
+    Ties count against the related node: an unrelated node at the same distance precedes it. Points
+    that collapse into one then have the worst rank, where the expected rank among ties would be
+    that of random points, and the scores depend on no sorting order. The average precision has the
+    ties of ``sklearn.metrics.average_precision_score``.
 
     Args:
-        mean_rank: Mean over all pairs of the rank of the related node, 1 if all are nearest.
-        mean_average_precision: Mean over all nodes with a related node, in (0, 1].
+        mean_rank: Mean rank over all pairs; 1 if related nodes are nearer than all others.
+        mean_average_precision: Mean of AP over the nodes with a related node, in (0, 1].
     """
 
     mean_rank: float
@@ -35,21 +47,9 @@ def rank_and_map(
     *,
     num_nodes: int,
     known: Int[Tensor, "known 2"] | None = None,
-    chunk: int = 256,
+    chunk: int = 128,
 ) -> RankingScores:
-    r"""Mean rank and mean average precision (MAP) of related nodes by distance.
-
-    .. math::
-        \mathrm{rank}(u, v) &= 1 + |\{w \notin R_u : d(u, w) \le d(u, v)\}| \\
-        \mathrm{AP}(u) &= \frac{1}{|R_u|} \sum_{v \in R_u} \frac
-            {|\{w \in R_u : d(u, w) \le d(u, v)\}|} {|\{w : d(u, w) \le d(u, v)\}|}
-
-    where :math:`R_u` holds the nodes related to :math:`u`, and :math:`w` is any node but :math:`u`.
-
-    Ties count against the related node: an unrelated node at the same distance precedes it. Points
-    that collapse into one then have the worst rank, where the expected rank among ties would be
-    that of random points, and the result depends on no sorting order. The average precision has the
-    ties of ``sklearn.metrics.average_precision_score``.
+    """Rank the related nodes of every node among all nodes, by distance.
 
     Args:
         distances: Distances of some nodes to all nodes, of shape ``(rows, num_nodes)``. It is
@@ -62,7 +62,7 @@ def rank_and_map(
 
     Raises:
         ValueError: If there are no pairs, a node is paired with itself or is out of range, or the
-            distances have another shape or NaN.
+            distances have another shape, integers or NaN.
 
     References:
         Nickel and Kiela (2017), Sec. 4.1, arXiv:1705.08039.
@@ -77,20 +77,17 @@ def rank_and_map(
     keys = _keys(pairs, num_nodes)
     if not len(keys):
         raise ValueError("pairs must hold at least one pair to rank, got none")
-    others = keys if known is None else torch.cat((keys, _keys(known, num_nodes).to(keys.device)))
-    others = others.sort().values
+    known_keys = keys[:0] if known is None else _keys(known, num_nodes).to(keys.device)
+    others = torch.cat((keys, known_keys)).sort().values
     nodes = torch.unique_consecutive(keys // num_nodes)
-    ranks = torch.zeros((), dtype=torch.float64, device=keys.device)
-    precisions = ranks.clone()
+    totals = torch.zeros(2, dtype=torch.float64, device=keys.device)
     for rows in nodes.split(chunk):
         with torch.no_grad():
             d = _checked(distances(rows), rows, num_nodes)
-        rank, precision = _row_sums(
-            d, rows, _pairs_of(rows, keys, num_nodes), _pairs_of(rows, others, num_nodes)
-        )
-        ranks += rank
-        precisions += precision
-    return RankingScores(float(ranks) / len(keys), float(precisions) / len(nodes))
+        related, excluded = (_pairs_of(rows, k, num_nodes) for k in (keys, others))
+        totals += _row_sums(d, rows, related, excluded)
+    rank, precision = totals.tolist()
+    return RankingScores(rank / len(keys), precision / len(nodes))
 
 
 def _keys(pairs: Tensor, num_nodes: int) -> Tensor:
@@ -112,6 +109,8 @@ def _checked(d: Tensor, rows: Tensor, num_nodes: int) -> Tensor:
             f"distances must return the shape {(len(rows), num_nodes)} for {len(rows)} nodes, got "
             f"{tuple(d.shape)}"
         )
+    if not d.is_floating_point():
+        raise ValueError(f"distances must be floating point, got {d.dtype}: convert with .double()")
     if bool(d.isnan().any()):
         raise ValueError("distances must not be NaN: the points may have diverged in training")
     return d
@@ -129,7 +128,7 @@ def _pairs_of(rows: Tensor, keys: Tensor, num_nodes: int) -> tuple[Tensor, Tenso
 
 def _row_sums(
     d: Tensor, rows: Tensor, related: tuple[Tensor, Tensor], excluded: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Sums over rows of the ranks and of the average precisions.
 
     Args:
@@ -146,14 +145,14 @@ def _row_sums(
     radii[at, torch.arange(len(at), device=d.device) - start[at]] = d[at, v]
     radii = radii.sort(1).values
     # index of the nearest related node at or beyond each node; ``most`` for nodes left out
-    beyond = torch.searchsorted(radii, d.contiguous(), out_int32=True)
+    beyond = torch.searchsorted(radii, d.contiguous())
     beyond[excluded] = most
     beyond[torch.arange(len(d), device=d.device), rows] = most
-    shift = (most + 1) * torch.arange(len(d), device=d.device).unsqueeze(1)
-    counts = torch.bincount((beyond + shift).flatten(), minlength=len(d) * (most + 1))
-    unrelated = counts.reshape(len(d), -1)[:, :most].cumsum(1)
+    counts = beyond.new_zeros(len(d), most + 1)
+    counts.scatter_add_(1, beyond, beyond.new_ones(()).expand_as(beyond))
+    unrelated = counts[:, :most].cumsum(1)
     within = torch.searchsorted(radii, radii, right=True).minimum(sizes.unsqueeze(1))
     real = torch.arange(most, device=d.device) < sizes.unsqueeze(1)
     precision = within.double() / (within + unrelated)
     means = torch.where(real, precision, 0.0).sum(1) / sizes
-    return torch.where(real, unrelated + 1, 0).sum().double(), means.sum()
+    return torch.stack((torch.where(real, unrelated + 1, 0).sum().double(), means.sum()))

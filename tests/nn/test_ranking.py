@@ -131,6 +131,7 @@ def test_no_graph_is_kept():
         (torch.tensor([[0, 4]]), torch.zeros(4, 4), r"nodes in \[0, 4\), got 0 to 4"),
         (torch.tensor([[0, 1]]), torch.zeros(4, 3), r"shape \(1, 4\) for 1 nodes, got \(1, 3\)"),
         (torch.tensor([[0, 1]]), torch.full((4, 4), math.nan), "must not be NaN"),
+        (torch.tensor([[0, 1]]), torch.ones(4, 4, dtype=torch.int64), "floating point, got"),
     ],
 )
 def test_bad_input_is_refused(pairs, d, message):
