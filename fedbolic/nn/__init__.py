@@ -6,23 +6,31 @@ are Euclidean, so any PyTorch optimiser works.
 
 from fedbolic.nn.activation import SpaceActivation, TangentActivation
 from fedbolic.nn.attention import LorentzAttention
+from fedbolic.nn.burn_in import BurnInSchedule
 from fedbolic.nn.change_curvature import ChangeCurvature
 from fedbolic.nn.classify import LorentzMLR, PoincareMLR
+from fedbolic.nn.decoder import FermiDirac
 from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.embedding import HyperbolicEmbedding
 from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
+from fedbolic.nn.negatives import NegativeSampler
 from fedbolic.nn.normalize import HyperbolicBatchNorm, HyperbolicLayerNorm
+from fedbolic.nn.pair_keys import contains_pair, pair_keys
+from fedbolic.nn.pair_loss import MarginLoss, RankingLoss
 from fedbolic.nn.pool import CentroidPool
 from fedbolic.nn.prototype import BusemannHead, PrototypeHead
+from fedbolic.nn.ranking import RankingScores, rank_and_map
 from fedbolic.nn.residual import HyperbolicResidual
 from fedbolic.nn.tangent_dropout import TangentDropout
 from fedbolic.nn.tangent_linear import TangentLinear
 
 __all__ = [
+    "BurnInSchedule",
     "BusemannHead",
     "CentroidPool",
     "ChangeCurvature",
     "Dropout",
+    "FermiDirac",
     "HyperbolicBatchNorm",
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",
@@ -31,11 +39,18 @@ __all__ = [
     "LorentzFC",
     "LorentzLinear",
     "LorentzMLR",
+    "MarginLoss",
+    "NegativeSampler",
     "PoincareLinear",
     "PoincareMLR",
     "PrototypeHead",
+    "RankingLoss",
+    "RankingScores",
     "SpaceActivation",
     "TangentActivation",
     "TangentDropout",
     "TangentLinear",
+    "contains_pair",
+    "pair_keys",
+    "rank_and_map",
 ]
