@@ -88,7 +88,7 @@ class Hierarchy:
         depths = _longest_chains(descendant, ancestor, len(self))
         if (depths < 0).any():
             stuck = (depths[descendant] < 0) & (depths[ancestor] < 0)
-            cycle = _cycle(dict(zip(descendant[stuck], ancestor[stuck], strict=True)))
+            cycle = _cycle(dict(self.pairs[torch.from_numpy(stuck)].tolist()))
             members = " -> ".join(self.names[node] for node in cycle)
             raise ValueError(
                 f"a hierarchy has no cycles, but pairs form {members}: leave one of them out"
