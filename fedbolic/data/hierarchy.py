@@ -68,6 +68,7 @@ class Hierarchy:
                 "pairs.unique(dim=0)"
             )
         _ = self.depths  # refuses cycles
+        _ = self._nodes  # torch.compile cannot trace the first use of a cached property
 
     def __len__(self) -> int:
         """The number of nodes."""
