@@ -9,6 +9,8 @@ from fedbolic.data.digits import Digits
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
 from fedbolic.data.graphs import Graphs
+from fedbolic.data.hierarchy import Hierarchy
+from fedbolic.data.hierarchy_files import HierarchySet, Mammals, Nouns, read_hierarchy
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.metis import GraphPartition, Metis
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
@@ -16,6 +18,7 @@ from fedbolic.data.partitioned import Partitioned
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
 from fedbolic.data.tables import Rows, Synthetic, Table
+from fedbolic.data.trees import balanced_tree, random_tree, taxonomy
 
 __all__ = [
     "CIFAR10",
@@ -44,8 +47,12 @@ __all__ = [
     "GraphSplit",
     "Graphs",
     "HalfPlanes",
+    "Hierarchy",
+    "HierarchySet",
+    "Mammals",
     "Meta",
     "Metis",
+    "Nouns",
     "OfficialParts",
     "Partition",
     "Partitioned",
@@ -57,5 +64,9 @@ __all__ = [
     "Split",
     "Synthetic",
     "Table",
+    "balanced_tree",
+    "random_tree",
+    "read_hierarchy",
+    "taxonomy",
     "uniform_points",
 ]
