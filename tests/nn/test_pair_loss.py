@@ -14,7 +14,7 @@ from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import FermiDirac, MarginLoss, RankingLoss
 from tests.nn.cases import points
 
-mp.dps = 50
+mp.dps = 60
 LOSSES = {"ranking": RankingLoss(), "margin": MarginLoss(margin=0.75)}
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
