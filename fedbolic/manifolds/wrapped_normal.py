@@ -58,8 +58,8 @@ class WrappedNormal(Distribution):
         loc: Points of ``space``; the mode and the Fréchet mean.
         scale: Standard deviations above 0, one per coordinate of the tangent space, in units of
             distance: of any shape that broadcasts with ``(*batch, n)``.
-        validate_args: Whether to inspect the values of arguments, by default that of
-            ``torch.distributions``; ``False`` for ``vmap`` and ``compile``.
+        validate_args: Whether to inspect the values of arguments; ``False`` for ``vmap`` and
+            ``compile``. torch's own default is not used, as importing its compiler changes it.
 
     Raises:
         ValueError: If the shapes or dtypes do not fit, ``space`` is of another kind, or, with
@@ -86,10 +86,10 @@ class WrappedNormal(Distribution):
         loc: Tensor,
         scale: Tensor,
         *,
-        validate_args: bool | None = None,
+        validate_args: bool = True,
     ) -> None:
         batch, dim = _checked_shapes(space, loc, scale)
-        if self._validate_args if validate_args is None else validate_args:
+        if validate_args:
             _require_values(space, loc, scale)
         self.space = space
         self.loc = loc.expand(*batch, loc.shape[-1])

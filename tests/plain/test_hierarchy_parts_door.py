@@ -34,7 +34,9 @@ def test_flat_space_has_the_normal_of_torch():
 
 @pytest.mark.parametrize("kind", CURVED)
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_scale_that_is_not_positive_is_refused(kind, value):
+@pytest.mark.parametrize("default", [True, False])
+def test_a_scale_that_is_not_positive_is_refused(kind, value, default, monkeypatch):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", default)
     scale = torch.tensor([1.0, value])
     loc = kind().origin(2 + (kind is Lorentz))
     with pytest.raises(ValueError, match=f"scale must be positive and finite, got {value}"):
