@@ -53,7 +53,7 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
         """Move every parameter that has a gradient.
 
         Args:
-            closure: Function that computes the gradients anew and returns the loss.
+            closure: Function that recomputes the gradients and returns the loss.
 
         Returns:
             The value of the closure, or ``None``.

@@ -25,7 +25,7 @@ from fedbolic.types import Meta, Params, Tree
 
 @dataclass(frozen=True)
 class ClassifierMethod(GradientMethod):
-    """Base of methods that train one classifier by gradient steps; unchanged, it is plain FedAvg.
+    """Base of methods that train one classifier by gradient steps; unchanged, it is FedAvg.
 
     A method overrides what differs from FedAvg. The server's state holds ``parameters``,
     ``buffers`` and the server optimiser's state ``optimizer``, which is not sent; a payload holds
@@ -52,7 +52,7 @@ class ClassifierMethod(GradientMethod):
 
     @property
     def optimizer(self) -> Optimizer:
-        """The local optimiser, started afresh each round; a field where users choose it."""
+        """The local optimiser, reset every round; a field where users choose it."""
         return SGD()
 
     @property
@@ -79,7 +79,7 @@ class ClassifierMethod(GradientMethod):
         return self.server_state(parameters, buffers)
 
     def server_state(self, parameters: Params, buffers: Params) -> Tree:
-        """The server's first state, from the values that clients are sent."""
+        """The server's initial state, from the values that are sent to clients."""
         optimizer = self.server_optimizer.init(parameters)
         return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
 

@@ -59,7 +59,7 @@ class FedDyn(ClassifierMethod):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {kind: server_state[kind] for kind in ("parameters", "buffers")}
+        return {name: server_state[name] for name in ("parameters", "buffers")}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

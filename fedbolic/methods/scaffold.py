@@ -69,8 +69,7 @@ class Scaffold(ClassifierMethod):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        message = super().broadcast(server_state, client_id)
-        return {name: value for name, value in message.items() if name != "num_clients"}
+        return {name: server_state[name] for name in ("parameters", "buffers", "variate", "seed")}
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

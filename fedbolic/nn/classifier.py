@@ -48,8 +48,9 @@ class CosineHead(nn.Module):
 class SimplexHead(nn.Linear):
     """Linear head whose weights start as a regular simplex, and whose bias starts at 0.
 
-    The rows have the length ``3 ** -0.5`` that those of ``nn.Linear`` have on average. With fewer
-    than ``num_classes - 1`` features, the rows are a projection of the simplex, scaled likewise.
+    The rows have the length ``3 ** -0.5``, the root mean square of those of ``nn.Linear``. With
+    fewer than ``num_classes - 1`` features, the rows are a projection of the simplex, scaled
+    likewise.
     """
 
     @override
