@@ -16,7 +16,7 @@ COMMANDS = "the command layer"
 LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
-    ("fedbolic.client_states",),
+    ("fedbolic.client_states", "fedbolic.pair_keys"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
     ("fedbolic.federated", "fedbolic.report", "fedbolic.torch_optim"),

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedbolic.pair_keys import contains_pair, pair_keys
+
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
@@ -60,15 +62,16 @@ class Hierarchy:
             raise ValueError(
                 f"a pair relates {self.names[int(loops[0, 0])]!r} to itself: leave such pairs out"
             )
-        twice = self._codes[:-1][self._codes.diff() == 0]
-        if len(twice):
-            u, v = divmod(int(twice[0]), len(self))
+        different, times = self.pairs.unique(dim=0, return_counts=True)
+        twice = different[times > 1].tolist()
+        if twice:
+            u, v = twice[0]
             raise ValueError(
                 f"the pair {self.names[u]!r}, {self.names[v]!r} is repeated: drop repetitions with "
                 "pairs.unique(dim=0)"
             )
         _ = self.depths  # refuses cycles
-        _ = self._nodes  # torch.compile cannot trace the first use of a cached property
+        _ = self._nodes, self.keys  # torch.compile cannot trace the first use of cached properties
 
     def __len__(self) -> int:
         """The number of nodes."""
@@ -108,13 +111,12 @@ class Hierarchy:
 
         The list of node ``u`` is ``ancestors[offsets[u] : offsets[u + 1]]``.
         """
-        return self._codes[:-1] % len(self)
+        return self.keys % len(self)
 
     @functools.cached_property
-    def _codes(self) -> Int64[Tensor, " codes"]:
-        """Codes ``u * len(self) + v`` of the pairs in ascending order, then one above all codes."""
-        u, v = self.pairs.unbind(1)
-        return torch.cat(((u * len(self) + v).sort().values, u.new_full((1,), len(self) ** 2)))
+    def keys(self) -> Int64[Tensor, " num_pairs"]:
+        """The pairs as the sorted keys that ``NegativeSampler`` takes."""
+        return pair_keys(self.pairs, num_nodes=len(self))
 
     @functools.cached_property
     def _nodes(self) -> Int64[Tensor, " n"]:
@@ -132,9 +134,9 @@ class Hierarchy:
         Raises:
             IndexError: If a node does not exist (CPU only; CUDA reports its own error later).
         """
-        # looked up, because the code of a node out of range can be the code of another pair
-        codes = self._nodes[u] * len(self) + self._nodes[v]
-        return self._codes[torch.searchsorted(self._codes, codes)] == codes
+        # looked up, because the key of a node out of range can be the key of another pair
+        u, v = self._nodes[u], self._nodes[v]
+        return contains_pair(self.keys, u, v, num_nodes=len(self))
 
     def related(self, u: Int64[Tensor, "..."], v: Int64[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """True where ``u`` and ``v`` are the same node or a pair in either order.

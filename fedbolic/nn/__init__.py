@@ -15,7 +15,6 @@ from fedbolic.nn.embedding import HyperbolicEmbedding
 from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
 from fedbolic.nn.negatives import NegativeSampler
 from fedbolic.nn.normalize import HyperbolicBatchNorm, HyperbolicLayerNorm
-from fedbolic.nn.pair_keys import contains_pair, pair_keys
 from fedbolic.nn.pair_loss import MarginLoss, RankingLoss
 from fedbolic.nn.pool import CentroidPool
 from fedbolic.nn.prototype import BusemannHead, PrototypeHead
@@ -23,6 +22,7 @@ from fedbolic.nn.ranking import RankingScores, rank_and_map
 from fedbolic.nn.residual import HyperbolicResidual
 from fedbolic.nn.tangent_dropout import TangentDropout
 from fedbolic.nn.tangent_linear import TangentLinear
+from fedbolic.pair_keys import contains_pair, pair_keys
 
 __all__ = [
     "BurnInSchedule",

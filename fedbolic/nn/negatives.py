@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedbolic import check
-from fedbolic.nn.pair_keys import contains_pair
+from fedbolic.pair_keys import contains_pair
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedbolic import check
-from fedbolic.nn.pair_keys import pair_keys
+from fedbolic.pair_keys import pair_keys
 
 RowDistances: TypeAlias = Callable[[Int[Tensor, " rows"]], Float[Tensor, "rows n"]]
 """Function of nodes that gives their distances to all nodes, one row per node."""

@@ -16,7 +16,7 @@ from fedbolic.nn import (
     contains_pair,
     pair_keys,
 )
-from fedbolic.nn.pair_keys import PADDING_KEY
+from fedbolic.pair_keys import PADDING_KEY
 from fedbolic.rng import Rng
 
 NUM_NODES = 12
