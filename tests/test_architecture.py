@@ -20,7 +20,7 @@ LAYERS = (
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
     ("fedbolic.federated", "fedbolic.report", "fedbolic.torch_optim"),
-    ("fedbolic.methods", "flatland", "hyperfed", "fedhull", "flynn"),
+    ("fedbolic.methods", "fedbolic.hierarchies", "flatland", "hyperfed", "fedhull", "flynn"),
     (COMMANDS,),
     ("fedbolic.remote",),
     ("fedbolic.commands", "benchmarks"),

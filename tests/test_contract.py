@@ -245,13 +245,14 @@ def test_payloads_have_the_form_that_was_declared(name):
         }
 
     for x in exchanges(name):
-        found = [forms(update.payload) for update in x.updates.values()]
+        form = x.phase.aggregator.form
+        found = {i: forms(form(update.payload)) for i, update in x.updates.items()}
         if isinstance(x.phase.aggregator, Additive):
-            assert all(one == found[0] for one in found)
+            assert all(one == found[0] for one in found.values())
         for client in x.clients:
             template = x.phase.template(x.messages[client.id])
             if template is not None:
-                assert forms(x.updates[client.id].payload) == forms(template)
+                assert found[client.id] == forms(template)
 
 
 @every_method
@@ -317,9 +318,9 @@ def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned_and_calibrat
 
 
 @every_method
-def test_a_stepped_method_with_a_global_model_can_be_calibrated(name):
+def test_a_stepped_method_with_a_global_classifier_can_be_calibrated(name):
     method, data = subject(name)
     message = method.broadcast(method.init(data.meta, RNG), data.holdout.id)
-    has_global_model = bool(method.evaluate(message, data.holdout, {}, RNG))
+    has_global_classifier = "test/accuracy" in method.evaluate(message, data.holdout, {}, RNG)
     if isinstance(method, GradientMethod):
-        assert (method.ridge_head is not None) == has_global_model
+        assert (method.ridge_head is not None) == has_global_classifier

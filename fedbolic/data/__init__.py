@@ -11,10 +11,19 @@ from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, P
 from fedbolic.data.graphs import Graphs
 from fedbolic.data.hierarchy import Hierarchy
 from fedbolic.data.hierarchy_files import HierarchySet, Mammals, Nouns, read_hierarchy
+from fedbolic.data.hierarchy_partition import (
+    HierarchyPartition,
+    RandomPairs,
+    Subtrees,
+    SubtreesAndAuthority,
+)
+from fedbolic.data.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
+from fedbolic.data.hierarchy_split import HierarchySplit
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.metis import GraphPartition, Metis
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
 from fedbolic.data.partitioned import Partitioned
+from fedbolic.data.partitioned_hierarchy import PartitionedHierarchy
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
 from fedbolic.data.tables import Rows, Synthetic, Table
@@ -29,6 +38,7 @@ __all__ = [
     "Amazon",
     "Arrays",
     "Arxiv",
+    "BalancedTree",
     "BlockModel",
     "ClassRuns",
     "Client",
@@ -48,7 +58,10 @@ __all__ = [
     "Graphs",
     "HalfPlanes",
     "Hierarchy",
+    "HierarchyFile",
+    "HierarchyPartition",
     "HierarchySet",
+    "HierarchySplit",
     "Mammals",
     "Meta",
     "Metis",
@@ -56,12 +69,17 @@ __all__ = [
     "OfficialParts",
     "Partition",
     "Partitioned",
+    "PartitionedHierarchy",
     "Planetoid",
     "Points",
+    "RandomPairs",
+    "RandomTree",
     "Rows",
     "Shards",
     "Source",
     "Split",
+    "Subtrees",
+    "SubtreesAndAuthority",
     "Synthetic",
     "Table",
     "balanced_tree",

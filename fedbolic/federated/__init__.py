@@ -5,6 +5,7 @@ from fedbolic.federated.aggregators.mean import Mean, Sum
 from fedbolic.federated.aggregators.median import Median
 from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.aggregators.modular import SumModulo
+from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.channel import Channel, Clip
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.cohort import Cohort
@@ -51,6 +52,7 @@ __all__ = [
     "MinNorm",
     "Ranks",
     "RidgeHead",
+    "RowMean",
     "RunStoppedError",
     "Sequential",
     "ServerAdagrad",

@@ -52,7 +52,7 @@ class UpdateFilter:
                 logger.warning("client %d is left out of this exchange: %s", client.id, fault)
                 continue
             if isinstance(self.phase.aggregator, Additive):  # the first sets the form of the sum
-                form = tree.signature(update.payload)
+                form = tree.signature(self.phase.aggregator.form(update.payload))
             for i, channel in enumerate(self.channels):
                 stream = self.rng.at("client", client.id, "channel", i)
                 update = channel.send(update, client, stream)
@@ -83,27 +83,31 @@ def find_update_fault(
     Args:
         update: Result of the engine, of any type.
         client_state: Client state to keep, of any type.
-        expected: Signature that the payload must have; ``None`` if any signature is valid.
-        aggregator: Aggregator that also examines the update; ``None`` to omit this check.
+        expected: Signature that the form of the payload must have; ``None`` if any is valid.
+        aggregator: Aggregator that gives the form of the payload and also examines the update;
+            ``None`` for the payload's own form and no further examination.
     """
     try:
         if isinstance(update, Failure):
             return f"{type(update.error).__name__}: {update.error}"
         if not isinstance(update, Update):
             return f"it returned {type(update).__name__} instead of an Update"
-        fault = _find_fault(update, client_state, expected)
-        return fault if fault or aggregator is None else aggregator.find_fault(update)
+        return _find_fault(update, client_state, expected, aggregator)
     except Exception as error:  # whatever a client returns, only that client is left out
         return f"its result cannot be examined: {type(error).__name__}"
 
 
 def _find_fault(
-    update: Update, client_state: Any, expected: Mapping[str, str] | None
+    update: Update,
+    client_state: Any,
+    expected: Mapping[str, str] | None,
+    aggregator: Aggregator | None,
 ) -> str | None:
     for name, part in (("payload", update.payload), ("client state", client_state)):
         if (fault := tree.find_tree_fault(part)) is not None:
             return f"its {name} is not a tree: {fault}"
-    form = tree.signature(update.payload)
+    payload = update.payload
+    form = tree.signature(payload if aggregator is None else aggregator.form(payload))
     if expected is not None and form != expected:
         wrong = sorted(form.items() ^ expected.items())
         return f"its payload has another form than expected, at {dict(wrong[:4])}"
@@ -113,7 +117,7 @@ def _find_fault(
         return f"its metrics are not numbers by name: {update.metrics!r:.80}"
     if not (tree.is_finite(update.payload) and tree.is_finite(client_state)):
         return "its update holds NaN or infinite values"
-    return None
+    return None if aggregator is None else aggregator.find_fault(update)
 
 
 def _is_metric(metric: tuple[object, object]) -> bool:

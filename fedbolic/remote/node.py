@@ -139,8 +139,11 @@ class Node:
         with torch_stream(client, rng):
             update, kept = phase.local_update(request["message"], client, client_state, rng)
         template = phase.template(request["message"])
-        expected = None if template is None else tree.signature(template)
-        if (fault := find_update_fault(update, kept, expected)) is not None:
+        # a phase without a template may need the server's state for its aggregator
+        expected, aggregator = (
+            (None, None) if template is None else (tree.signature(template), phase.aggregator)
+        )
+        if (fault := find_update_fault(update, kept, expected, aggregator)) is not None:
             raise ValueError(fault)
         for i, channel in enumerate(self.channels if request["purpose"] == "train" else ()):
             update = channel.send(update, client, rng.at("channel", i))

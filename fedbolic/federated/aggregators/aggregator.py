@@ -23,6 +23,14 @@ class Aggregator(ABC):
             ValueError: If there is no update, or the updates do not fit together.
         """
 
+    def form(self, payload: Tree) -> Tree:
+        """Tree with the names, shapes and dtypes that all payloads share; by default the payload.
+
+        An aggregator of payloads that hold a part, such as some rows of a table, returns the form
+        of the whole, with tensors on the device ``meta``. A method's template has this form.
+        """
+        return payload
+
     def find_fault(self, update: Update) -> str | None:
         """Reason why this update cannot be aggregated, independent of all other updates.
 
@@ -41,7 +49,7 @@ class Additive(Aggregator):
 
     @abstractmethod
     def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:
-        """Aggregate from the sum, with the dtypes of ``like``, the payload of one client."""
+        """Aggregate from the sum, with the dtypes of ``like``, the form of one client's payload."""
 
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
@@ -51,7 +59,7 @@ class Additive(Aggregator):
             total = summand if total is None else tree.map(_add, total, summand)
             weight += update.weight
             clients.append(client_id)
-            like = update.payload if like is None else like
+            like = self.form(update.payload) if like is None else like
         if total is None or like is None:
             raise ValueError("there is no update to aggregate")
         return AggregatedUpdate(self.from_sum(total, weight, like), weight, tuple(clients))

@@ -128,7 +128,7 @@ def form_of(payload: Tree, summand: Tree) -> str:
     """Form of a tree of numbers as text, with which the server decodes the sum.
 
     Args:
-        payload: Payload of a method, with the dtypes of the aggregate.
+        payload: Form of a method's payloads, with the dtypes of the aggregate.
         summand: Its summand, with the shapes and dtypes of the sum.
 
     Example:

@@ -111,7 +111,8 @@ class MaskedInput(SecureExchange):
         update, client_state = self.inner.local_update(inner, client, client_state, stream)
         template = self.inner.template(inner)
         expected = None if template is None else tree.signature(template)
-        if (fault := find_update_fault(update, client_state, expected)) is not None:
+        fault = find_update_fault(update, client_state, expected, self.inner.aggregator)
+        if fault is not None:
             raise ValueError(fault)
         return update, client_state
 
@@ -130,7 +131,7 @@ class MaskedInput(SecureExchange):
             if i != client_id
         ]
         seeds.append((1, to_bytes(own["seed"])))
-        content: Tree = {"form": form_of(update.payload, summand)}
+        content: Tree = {"form": form_of(aggregator.form(update.payload), summand)}
         named = {"sums": summand, "weight": {"weight": weight}}
         for stream, (name, code) in enumerate(zip(named, self._codes, strict=True)):
             limbs = encode_tree(named[name], code, len(roster.members))

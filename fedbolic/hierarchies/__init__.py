@@ -1,0 +1,8 @@
+"""Federated hierarchies: one table of embeddings, learnt by clients that hold parts of a hierarchy.
+
+Ours; see ``README.md`` in this folder for the protocol, its results and its limits.
+"""
+
+from fedbolic.hierarchies.method import HierarchyEmbedding
+
+__all__ = ["HierarchyEmbedding"]

@@ -1,0 +1,315 @@
+"""Federated embedding of a hierarchy: clients hold pairs, and the table of embeddings is common.
+
+A round: the server sends the table; every client trains the rows of the nodes that it knows,
+against negative examples from the whole table; each row is averaged over the clients that know its
+node.
+"""
+
+import dataclasses
+import functools
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import check
+from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.row_mean import RowMean
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.local_training import BatchPlan, LocalTraining
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.figure import Figure
+from fedbolic.hierarchies.disc import disc
+from fedbolic.manifolds import Lorentz, Manifold, Poincare
+from fedbolic.nn.burn_in import BurnInSchedule
+from fedbolic.nn.embedding import HyperbolicEmbedding
+from fedbolic.nn.model import Model
+from fedbolic.nn.negatives import NegativeSampler
+from fedbolic.nn.pair_loss import RankingLoss
+from fedbolic.nn.ranking import rank_and_map
+from fedbolic.optim import SGD, Adam
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Params, Tree
+
+TABLE = "weight"
+"""Parameter name of the table of tangents."""
+
+
+@dataclass(frozen=True)
+class HierarchyEmbedding(GradientMethod):
+    r"""A common table of hyperbolic embeddings, learnt from pairs that stay at their clients.
+
+    .. math::
+        \min_W \sum_k \sum_{(u, v) \in P_k} -\log \frac{e^{-d(u, v)}}
+            {e^{-d(u, v)} + \sum_{j \in N(u)} e^{-d(u, j)}}, \qquad
+        W_i \leftarrow W_i + \frac{\sum_k c_{ki} (w_{ki} - W_i)}{\sum_k c_{ki}}
+
+    The table :math:`W` holds tangents at the origin of a Lorentz space, and :math:`d` is the
+    distance of their exponentials. Client :math:`k` holds the pairs :math:`P_k` of descendants
+    and ancestors, and :math:`c_{ki}` of them, at most ``max_weight``, contain node :math:`i`.
+    Negative examples :math:`N(u)` are uniform among all candidates; those that are ancestors of
+    :math:`u` in :math:`P_k` are left out. A client moves only the rows of nodes in its pairs, and
+    sends only these rows and their weights. Under a secure sum it sends the whole table.
+
+    A payload holds what :class:`~fedbolic.federated.RowMean` adds.
+
+    Args:
+        dim: Dimensions of the space, at least 1.
+        curvature: Minus the sectional curvature, at least 0; 0 for flat space.
+        rounds: Communication rounds, at least 1.
+        local: Local epochs and batch size.
+        lr: Local step size, above 0, at the schedule's multiplier of 1.
+        optimizer: Local optimiser.
+        optimizer_state: ``personal``: every client keeps the optimiser's state between rounds;
+            ``reset``: every round starts with a new one.
+        schedule: Multiplier of the step size by round.
+        negatives: Draws of negative examples.
+        max_weight: Largest weight of a client in the mean of a row, at least 1.
+        personal: Whether every client keeps a table of its own and sends nothing, which is local
+            training.
+
+    Raises:
+        ValueError: If a value is outside its range.
+
+    References:
+        Nickel and Kiela (2017), arXiv:1705.08039, for the loss; ``README.md`` in this folder for
+        the protocol.
+
+    Example:
+        >>> from fedbolic.data import PartitionedHierarchy
+        >>> from fedbolic.federated import Trainer
+        >>> method = HierarchyEmbedding(dim=2, rounds=1)
+        >>> *_, (state, rows) = Trainer().run(method, PartitionedHierarchy().load(Rng(0)), Rng(0))
+        >>> state.server_state["parameters"]["weight"].shape
+        torch.Size([511, 2])
+    """
+
+    dim: int = 5
+    curvature: float = 1.0
+    rounds: int = 50
+    local: LocalTraining = LocalTraining(epochs=2, batch_size=64)
+    lr: float = 0.06
+    optimizer: Adam | SGD = Adam()
+    optimizer_state: Literal["personal", "reset"] = "personal"
+    schedule: BurnInSchedule = field(default_factory=BurnInSchedule)
+    negatives: NegativeSampler = field(default_factory=NegativeSampler)
+    max_weight: int = 10
+    personal: bool = False
+
+    def __post_init__(self) -> None:
+        check.at_least(1, dim=self.dim, rounds=self.rounds, max_weight=self.max_weight)
+        check.positive(lr=self.lr)
+        check.not_negative(curvature=self.curvature)
+        if self.negatives.power:
+            raise ValueError(
+                f"negatives have a power of {self.negatives.power}, which needs the counts of all "
+                "clients: use 0"
+            )
+
+    @property
+    def space(self) -> Manifold:
+        """The space of the embeddings."""
+        return _kind(self.curvature)(self.curvature)
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return RowMean()
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return _model(self.curvature, meta.num_classes, self.dim)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        parameters, _ = self.model(meta).init(rng.at("model").number())
+        return {"parameters": parameters, "round": 0}
+
+    @override
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        counts = _split(client).node_counts.clamp(max=self.max_weight)
+        table = message["parameters"][TABLE]
+        parameters = client_state.get("parameters", message["parameters"])
+        optimizer = client_state.get("optimizer") or self.optimizer.init(parameters)
+        rate = self.lr * self.schedule(message["round"], num_steps=self.rounds)
+        local = {"parameters": parameters, "buffers": {}, "optimizer": optimizer}
+        context = {
+            "shared": {"table": table, "rate": rate},
+            "own": {"weights": counts.to(table.dtype)},
+        }
+        return local, context
+
+    @override
+    def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
+        plan = super().plan(model, client, rng)
+        split = _split(client)
+        sampler, num_nodes = self.negatives, client.meta.num_classes
+        drawn = sampler.draw(
+            tuple(plan.positions.shape),
+            num_nodes,
+            generator=rng.at("negatives").generator(),
+            candidates=split.candidates,
+        ).to(plan.positions.device)
+        hierarchy = split.hierarchy.to(drawn.device)
+        nodes = hierarchy.pairs[plan.positions, 0]
+        mask = sampler.mask(nodes, drawn, known=hierarchy.keys, num_nodes=num_nodes)
+        return dataclasses.replace(plan, draws={"negatives": drawn, "unrelated": mask})
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        negatives = batch["negatives"][: len(batch["x"])]
+        unrelated = batch["unrelated"][: len(batch["x"])]
+        points, _ = model(parameters, {}, torch.cat((batch["x"], negatives), dim=-1))
+        distances = self.space.dist(points[:, :1], points[:, 1:])
+        return RankingLoss()(distances[:, 0], distances[:, 1:], mask=unrelated), buffers
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        known = (context["own"]["weights"] > 0).unsqueeze(-1)
+        own = {name: torch.where(known, gradient, 0.0) for name, gradient in gradients.items()}
+        parameters, optimizer = self.optimizer.step(
+            local["parameters"], own, local["optimizer"], lr=context["shared"]["rate"], donate=True
+        )
+        return {**local, "parameters": parameters, "optimizer": optimizer}
+
+    @override
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        return self.step(local, gradients, context)
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        weights, before = context["own"]["weights"], context["shared"]["table"]
+        keeps = self.optimizer_state == "personal"
+        client_state = {"optimizer": local["optimizer"]} if keeps else {}
+        if self.personal:
+            client_state["parameters"] = local["parameters"]
+            weights = torch.zeros_like(weights)
+        rows = weights.nonzero().flatten()
+        payload = {
+            "num_rows": len(before),
+            "rows": rows.to(torch.int32),
+            "values": local["parameters"][TABLE][rows] - before[rows],
+            "weights": weights[rows],
+        }
+        return Update(payload), client_state
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        table = message["parameters"][TABLE]
+        return {"values": table, "weights": table[:, 0]}
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        table = server_state["parameters"][TABLE]
+        parameters = {TABLE: table + total.payload["values"].to(table)}
+        return {"parameters": parameters, "round": server_state["round"] + 1}
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        return -self.distances(local["parameters"], batch["x"][:, 0])
+
+    def distances(self, parameters: Params, nodes: Int[Tensor, " rows"]) -> Float[Tensor, "rows n"]:
+        """Distances of some nodes to all nodes.
+
+        Args:
+            parameters: Table of tangents.
+            nodes: Numbers of nodes.
+        """
+        points = self.points(parameters)
+        return self.space.cdist(points[nodes], points)
+
+    def points(self, parameters: Params) -> Float[Tensor, "n ambient"]:
+        """The embedding of every node.
+
+        Args:
+            parameters: Table of tangents.
+        """
+        num_nodes = len(parameters[TABLE])
+        model = _model(self.curvature, num_nodes, self.dim)
+        nodes = torch.arange(num_nodes, device=parameters[TABLE].device)
+        return model(parameters, {}, nodes)[0]
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        """Mean rank and MAP of the ancestors of nodes among all nodes.
+
+        ``own/...`` are scores of a client's own pairs, and ``test/...`` of all pairs at the server;
+        ``test/inferred/...`` are those of pairs that no client holds, where pairs that a client
+        holds are not ranked against.
+        """
+        parameters = client_state.get("parameters", message["parameters"])
+        if client.id != HOLDOUT:
+            own = self._scores(parameters, _split(client).hierarchy.pairs, known=None)
+            return {f"own/{n}": value for n, value in own.items()}
+        if self.personal:
+            return {}  # there is no global model
+        test = _split(client, "test")
+        pairs = test.hierarchy.pairs
+        scores = {f"test/{n}": x for n, x in self._scores(parameters, pairs, known=None).items()}
+        if test.held is not None and not bool(test.held.all()):
+            inferred = self._scores(parameters, pairs[~test.held], known=pairs[test.held])
+            scores |= {f"test/inferred/{name}": value for name, value in inferred.items()}
+        return scores
+
+    def _scores(
+        self, parameters: Params, pairs: Tensor, *, known: Tensor | None
+    ) -> dict[str, float]:
+        if not len(pairs):
+            return {}
+        points = self.points(parameters)
+        found = rank_and_map(
+            lambda nodes: self.space.cdist(points[nodes], points),
+            pairs,
+            num_nodes=len(points),
+            known=known,
+        )
+        return {
+            "map": found.mean_average_precision,
+            "mean_rank": found.mean_rank,
+            "examples": float(len(pairs)),
+        }
+
+    @override
+    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
+        if self.dim != 2 or self.personal or not self.curvature or data.holdout is None:
+            return {}
+        points = self.points(server_state["parameters"])
+        return {"disc": disc(points, _split(data.holdout, "test").hierarchy, c=self.curvature)}
+
+    @property
+    @override
+    def ridge_head(self) -> GradientMethod | None:
+        return None  # nodes have no features
+
+
+def _split(client: Client, name: str = "train") -> HierarchySplit:
+    """Pairs of a client.
+
+    Raises:
+        ValueError: If the client holds other examples.
+    """
+    split = getattr(client, name)
+    if not isinstance(split, HierarchySplit):
+        raise ValueError(
+            "HierarchyEmbedding learns from pairs of a hierarchy, got "
+            f"{type(split).__name__}: use the source fedbolic.data.PartitionedHierarchy"
+        )
+    return split
+
+
+def _kind(curvature: float) -> type[Lorentz] | type[Poincare]:
+    """The model of the space; the ball is flat if the curvature is 0."""
+    return Lorentz if curvature else Poincare
+
+
+@functools.cache
+def _model(curvature: float, num_nodes: int, dim: int) -> Model:
+    return Model(lambda: HyperbolicEmbedding(_kind(curvature), num_nodes, dim, curvature=curvature))
