@@ -13,10 +13,12 @@ from fedbolic.record import Row, RunFolder
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
 RIDGE_G, RIDGE_P = "ridge head G-FL %", "ridge head P-FL %"
 VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
+MAP, RANK, OWN_MAP = "MAP %", "mean rank", "own MAP %"
+INFERRED_MAP, INFERRED_RANK = "inferred MAP %", "inferred mean rank"
 UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
 COLUMNS = (
     *(G_FL, P_FL, MEAN, WORST, RIDGE_G, RIDGE_P),
-    *(VALIDATION, CHOSEN, UP, DOWN, ROUNDS),
+    *(VALIDATION, CHOSEN, MAP, RANK, INFERRED_MAP, INFERRED_RANK, OWN_MAP, UP, DOWN, ROUNDS),
 )
 
 SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
@@ -31,6 +33,11 @@ LEGENDS = {
     "number, without fine-tuning",
     VALIDATION: "accuracy at the clients on their own validation examples",
     CHOSEN: "accuracy of the server's model of the round with the best validation accuracy",
+    MAP: "mean average precision of the ancestors of every node, over all pairs of a hierarchy",
+    RANK: "their mean rank among the nodes that are no ancestors",
+    INFERRED_MAP: "the same over the pairs that no client holds, then their mean rank",
+    OWN_MAP: "the same at the clients over their own pairs, which are all that they know to be "
+    "related, weighted by their number",
     UP: "megabytes (10^6 bytes) from all clients in all rounds, then to them",
 }
 
@@ -195,13 +202,24 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         RIDGE_P: common.get((last, "ridge_head/accuracy")),
         VALIDATION: common.get((last, "validation/accuracy")),
         CHOSEN: _chosen(common),
+        MAP: common.get((last, "holdout/map")),
+        INFERRED_MAP: common.get((last, "holdout/inferred/map")),
+        OWN_MAP: common.get((last, "own/map")),
     }
     percent = {name: 100 * value for name, value in found.items() if value is not None}
+    ranks = {
+        column: common[last, name]
+        for column, name in (
+            (RANK, "holdout/mean_rank"),
+            (INFERRED_RANK, "holdout/inferred/mean_rank"),
+        )
+        if (last, name) in common
+    }
     sums = {
         column: sum(value for (_, n), value in common.items() if n == name) / 1e6
         for column, name in ((UP, "bytes/up"), (DOWN, "bytes/down"))
     }
-    return {**percent, **sums, ROUNDS: float(last)}
+    return {**percent, **ranks, **sums, ROUNDS: float(last)}
 
 
 def _chosen(common: dict[tuple[int, str], float]) -> float | None:

@@ -1,0 +1,263 @@
+"""HierarchyEmbedding against its definition, written out with arcosh and torch's Adam."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedbolic import tree
+from fedbolic.data import (
+    BalancedTree,
+    Digits,
+    Hierarchy,
+    HierarchySplit,
+    Partitioned,
+    PartitionedHierarchy,
+    RandomPairs,
+    Subtrees,
+    SubtreesAndAuthority,
+)
+from fedbolic.federated import Batched, LocalTraining, RowMean
+from fedbolic.federated.secure import SecureSum
+from fedbolic.federated.update_filter import find_update_fault
+from fedbolic.hierarchies import HierarchyEmbedding
+from fedbolic.nn import NegativeSampler
+from fedbolic.rng import Rng
+from tests.federated.agreement import assert_engines_agree
+from tests.federated.simple_method import assert_near, assert_same, train
+
+RNG = Rng(3)
+SOURCE = PartitionedHierarchy(BalancedTree(2, 3), Subtrees(3))
+METHOD = HierarchyEmbedding(dim=3, rounds=2, local=LocalTraining(epochs=2, batch_size=8))
+
+
+@pytest.fixture(scope="module")
+def data():
+    return SOURCE.load(RNG)
+
+
+def spread_table(data, *, dim=3):
+    """A table with points a few radii apart, as in the middle of training."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(data.meta.num_classes, dim, generator=generator, dtype=torch.float64)
+
+
+def sent_down(method, data, *, round=1):
+    table = spread_table(data, dim=method.dim)
+    return {"parameters": {"weight": table}, "round": round}
+
+
+def distance(a, b, c):
+    """Distance of the exponentials of two tangents at the origin, by the law of cosines."""
+    if c == 0:
+        return (a - b).norm(dim=-1)
+    a, b = a * c**0.5, b * c**0.5
+    r, s = a.norm(dim=-1), b.norm(dim=-1)
+    cosine = (a * b).sum(-1) / (r * s)
+    return torch.acosh(r.cosh() * s.cosh() - r.sinh() * s.sinh() * cosine) / c**0.5
+
+
+def one_by_one(method, client, table, *, lr):
+    """A client's round as its docstring has it, pair by pair, with torch's Adam."""
+    w = table.clone().requires_grad_()
+    adam = torch.optim.Adam([w], lr=lr)
+    pairs = client.train.all()["x"]
+    held = {tuple(pair) for pair in pairs.tolist()}
+    known = torch.zeros(len(table), 1)
+    known[pairs.flatten()] = 1
+    plan = method.plan(method.model(client.meta), client, RNG)
+    for step, length in enumerate(plan.lengths.tolist()):
+        losses = []
+        for place in range(length):
+            u, v = pairs[plan.positions[step, place]].tolist()
+            drawn = plan.draws["negatives"][step, place].tolist()
+            negatives = [j for j in drawn if j != u and (u, j) not in held]
+            d = torch.stack([distance(w[u], w[j], method.curvature) for j in (v, *negatives)])
+            losses.append(-torch.log(torch.exp(-d)[0] / torch.exp(-d).sum()))
+        adam.zero_grad()
+        torch.stack(losses).mean().backward()
+        w.grad *= known
+        adam.step()
+    return w.detach(), pairs
+
+
+@pytest.mark.parametrize("curvature", [0.0, 0.5, 2.0])
+def test_a_round_of_a_client_is_that_of_its_definition(data, curvature):
+    method = dataclasses.replace(METHOD, curvature=curvature)
+    message, client = sent_down(method, data), data.clients[1]
+    table = message["parameters"]["weight"]
+    update, _ = method.local_update(message, client, {}, RNG)
+    expected, pairs = one_by_one(method, client, table, lr=method.lr)
+    rows = sorted(set(pairs.flatten().tolist()))
+    assert update.payload["rows"].tolist() == rows
+    assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
+    counts = [min(10, sum(node in pair for pair in pairs.tolist())) for node in rows]
+    assert update.payload["weights"].tolist() == counts
+    assert update.payload["num_rows"] == len(table)
+
+
+def test_the_server_adds_the_mean_of_each_row(data):
+    message = sent_down(METHOD, data)
+    updates = [METHOD.local_update(message, client, {}, RNG)[0] for client in data.clients]
+    total = METHOD.aggregator.aggregate(enumerate(updates))
+    new = METHOD.server_update(message, total)
+    for row, (old, found) in enumerate(
+        zip(message["parameters"]["weight"], new["parameters"]["weight"], strict=True)
+    ):
+        sent = [
+            (float(p["weights"][i]), p["values"][i])
+            for p in (update.payload for update in updates)
+            for i, known in enumerate(p["rows"].tolist())
+            if known == row
+        ]
+        mean = sum(c * x for c, x in sent) / sum(c for c, _ in sent)
+        assert_near(found, old + mean, 1e-12)
+    assert new["round"] == message["round"] + 1
+
+
+def test_the_step_size_follows_the_schedule(data):
+    method = dataclasses.replace(METHOD, rounds=100)
+    for round, multiplier in ((0, 0.1), (50, 1.0), (90, 1 / 3)):
+        message, client = sent_down(method, data, round=round), data.clients[0]
+        table = message["parameters"]["weight"]
+        update, _ = method.local_update(message, client, {}, RNG)
+        expected, _ = one_by_one(method, client, table, lr=method.lr * multiplier)
+        rows = update.payload["rows"].long()
+        assert_near(update.payload["values"], (expected - table)[rows], 1e-9)
+
+
+@pytest.mark.parametrize("kept", ["personal", "reset"])
+def test_the_optimizer_is_kept_or_begins_again(data, kept):
+    method = dataclasses.replace(METHOD, optimizer_state=kept)
+    _, state = method.local_update(sent_down(method, data), data.clients[0], {}, RNG)
+    steps = len(method.plan(method.model(data.meta), data.clients[0], RNG).lengths)
+    assert state.keys() == ({"optimizer"} if kept == "personal" else set())
+    if kept == "personal":
+        _, again = method.local_update(sent_down(method, data), data.clients[0], state, RNG)
+        assert int(again["optimizer"]["step"]) == 2 * steps
+
+
+class DoubleEmbedding(HierarchyEmbedding):
+    """The method with a table in float64, so that engines agree to more digits."""
+
+    def init(self, meta, rng):
+        state = super().init(meta, rng)
+        return {**state, "parameters": {"weight": state["parameters"]["weight"].double()}}
+
+
+def test_engines_agree(data):
+    settings = {field.name: getattr(METHOD, field.name) for field in dataclasses.fields(METHOD)}
+    assert_engines_agree(DoubleEmbedding(**settings), data)
+
+
+@pytest.mark.parametrize("partition", [Subtrees(3), RandomPairs(3)])
+def test_a_secure_sum_gives_the_same_table_and_hides_the_rows(partition):
+    data = dataclasses.replace(SOURCE, partition=partition).load(RNG)
+    clear, _ = train(METHOD, data, RNG)
+    masked, _ = train(SecureSum(METHOD), data, RNG)
+    found = masked[-1].server_state["inner"]["parameters"]["weight"]
+    assert_near(found, clear[-1].server_state["parameters"]["weight"], 1e-6)
+    whole = [
+        RowMean().to_summand(METHOD.local_update(sent_down(METHOD, data), c, {}, RNG)[0])
+        for c in data.clients
+    ]
+    assert len({tuple((n, x.shape) for n, x in each.items()) for each in whole}) == 1
+
+
+def test_local_training_sends_nothing_and_keeps_its_table(data):
+    method = dataclasses.replace(METHOD, personal=True)
+    states, _ = train(method, data, RNG)
+    update, kept = method.local_update(sent_down(method, data), data.clients[0], {}, RNG)
+    assert not len(update.payload["rows"])
+    assert method.aggregator.find_fault(update) is None
+    start = method.init(data.meta, RNG.at("init"))
+    assert_same(states[-1].server_state["parameters"], start["parameters"])
+    assert not torch.equal(kept["parameters"]["weight"], spread_table(data))
+    assert not method.evaluate(sent_down(method, data), data.holdout, {}, RNG)
+
+
+def test_candidates_alone_are_negatives():
+    data = PartitionedHierarchy(BalancedTree(2, 4), SubtreesAndAuthority(4)).load(RNG)
+    client = data.clients[0]
+    plan = METHOD.plan(METHOD.model(data.meta), client, RNG)
+    candidates = set(client.train.candidates.tolist())
+    assert set(plan.draws["negatives"].unique().tolist()) <= candidates
+    assert len(candidates) < data.meta.num_classes
+
+
+def test_scores_of_inferred_pairs_leave_out_what_clients_hold():
+    """A line 0 - 1 - 2 - 3 at equal steps, whose pairs (3, 0) and (2, 0) nobody holds."""
+    pairs = torch.tensor([[1, 0], [2, 1], [3, 2], [3, 1], [2, 0], [3, 0]])
+    held = torch.tensor([True, True, True, True, False, False])
+    line = Hierarchy(("a", "b", "c", "d"), pairs)
+    data = PartitionedHierarchy(BalancedTree(2, 1), Subtrees(1)).load(RNG)
+    meta = dataclasses.replace(data.meta, num_classes=4)
+    holdout = dataclasses.replace(data.holdout, test=HierarchySplit(line, held=held), meta=meta)
+    method = HierarchyEmbedding(dim=1, curvature=0.0)
+    table = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    scores = method.evaluate({"parameters": {"weight": table}, "round": 0}, holdout, {}, RNG)
+    # of 2, the ancestor 0 is behind the unrelated 3 and beside the held 1; of 3, all are related
+    assert scores["test/inferred/mean_rank"] == pytest.approx((2 + 1) / 2)
+    assert scores["test/inferred/map"] == pytest.approx((1 / 2 + 1) / 2)
+    assert scores["test/inferred/examples"] == 2
+
+
+def test_predictions_are_minus_distances(data):
+    message = sent_down(METHOD, data)
+    table = message["parameters"]["weight"]
+    batch = {"x": torch.tensor([[3, 1], [5, 2]])}
+    logits = METHOD.predict(METHOD.model(data.meta), message, batch, {})
+    for row, u in zip(logits, (3, 5), strict=True):
+        others = [v for v in range(len(table)) if v != u]
+        expected = torch.stack([distance(table[u], table[v], 1.0) for v in others])
+        assert_near(-row[others], expected, 1e-9)
+
+
+def test_a_disc_shows_every_node_and_its_way_up(data):
+    method = HierarchyEmbedding(dim=2)
+    figure = method.figures(sent_down(method, data), data)["disc"]
+    assert len(figure.points) == data.meta.num_classes
+    assert len(figure.curve_labels) == data.meta.num_classes - 1
+    first = figure.curves[figure.curve_ids == 0]
+    assert_near(first[0], figure.points[1], 1e-9)
+    assert_near(first[-1], figure.points[0], 1e-9)
+    assert not METHOD.figures(sent_down(METHOD, data), data)
+
+
+def test_a_tree_is_learnt(data):
+    method = dataclasses.replace(METHOD, rounds=20, lr=0.2)
+    _, rows = train(method, data, RNG, engine=Batched())
+    found = [row.value for row in rows if row.name == "holdout/map"]
+    assert found[-1] > 1.3 * found[0]
+
+
+def test_other_data_are_refused():
+    images = Partitioned(Digits()).load(RNG)
+    with pytest.raises(ValueError, match="PartitionedHierarchy"):
+        METHOD.local_update(METHOD.init(images.meta, RNG), images.clients[0], {}, RNG)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dim": 0},
+        {"rounds": 0},
+        {"max_weight": 0},
+        {"lr": 0.0},
+        {"curvature": -1.0},
+        {"negatives": NegativeSampler(power=0.75)},
+    ],
+)
+def test_a_setting_out_of_range_is_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        HierarchyEmbedding(**settings)
+
+
+def test_a_client_that_lies_about_the_number_of_rows_is_left_out(data):
+    message = sent_down(METHOD, data)
+    update, _ = METHOD.local_update(message, data.clients[0], {}, RNG)
+    expected = tree.signature(METHOD.template(message))
+    assert find_update_fault(update, {}, expected, METHOD.aggregator) is None
+    for lie in (10**12, 3, -1, 2.5, "all"):
+        lying = dataclasses.replace(update, payload={**update.payload, "num_rows": lie})
+        assert find_update_fault(lying, {}, expected, METHOD.aggregator) is not None
