@@ -66,10 +66,9 @@ class RandomPairs(HierarchyPartition):
 class Subtrees(HierarchyPartition):
     """Branches of the hierarchy: a client knows its branches and the paths from there to the roots.
 
-    The branch with the most pairs is split into those below its head, and so on, until no branch
-    has more than a fair share of all pairs. Then the branches, and the nodes above them as branches
-    of one node, are dealt in descending order of size, each to the client that has the fewest
-    pairs. A node with several parents belongs to one branch. The split is not random.
+    A depth-first walk visits all nodes, and is cut into consecutive parts of equally many pairs,
+    one for each client: neighbouring branches and, at the cuts, a part of one. A client holds the
+    pairs of its nodes with all their ancestors. The split is not random.
 
     Args:
         num_clients: Number of clients, at least 1.
@@ -88,19 +87,22 @@ class Subtrees(HierarchyPartition):
 
     @override
     def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
-        client_of = _deal(hierarchy, _heads(hierarchy, self.num_clients), self.num_clients)
-        return _positions(client_of[hierarchy.pairs[:, 0]], self.num_clients)
+        _require(hierarchy.num_pairs, self.num_clients)
+        u, _ = hierarchy.pairs.T
+        client_of = _deal(hierarchy, torch.arange(len(hierarchy)), self.num_clients)
+        return _positions(client_of.to(u.device)[u], self.num_clients)
 
 
 @dataclass(frozen=True)
 class SubtreesAndAuthority(HierarchyPartition):
     """Branches whose clients do not know the way up, and an authority that knows only that.
 
-    The branches are those of :class:`Subtrees` for one client less. A client holds the pairs within
-    its branches. The authority, the last client, holds the pairs of their heads, and of all nodes
-    above, with the nodes above. Nobody holds the pairs of a node below a head with a node above it:
-    they follow from the pairs of two clients. The nodes above the heads are public, and never
-    negative examples.
+    The branch with the most pairs is split into those below its head, and so on, until none has
+    more than a fair share of all pairs. Neighbouring branches go to one client, which holds the
+    pairs within them. The authority, the last client, holds the pairs of the heads, and of all
+    nodes above them, with the nodes above. Nobody holds the pairs of a node below a head with a
+    node above it: they follow from the pairs of two clients. The nodes above the heads are public,
+    and never negative examples.
 
     Args:
         num_clients: Number of clients with the authority, at least 2.
@@ -115,78 +117,90 @@ class SubtreesAndAuthority(HierarchyPartition):
     def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
         authority = self.num_clients - 1
         heads = _heads(hierarchy, authority)
-        above = heads < 0
-        u, v = hierarchy.pairs.T
-        is_head = heads == torch.arange(len(hierarchy), device=heads.device)
+        u, v = hierarchy.pairs.cpu().T
+        upper = (heads < 0) | (heads == torch.arange(len(hierarchy)))
         clients = _deal(hierarchy, heads, authority)[u]
-        up = above[v]
-        clients = torch.where(up & (above | is_head)[u], authority, clients)
-        unheld = up & ~(above | is_head)[u] | ~up & (heads[u] != heads[v])
-        return _positions(torch.where(unheld, -1, clients), self.num_clients)
+        clients[heads[u] != heads[v]] = -1
+        clients[upper[u] & (heads[v] < 0)] = authority
+        return _positions(clients.to(hierarchy.pairs.device), self.num_clients)
 
     @override
     def candidates(self, hierarchy: Hierarchy) -> Tensor:
-        return (_heads(hierarchy, self.num_clients - 1) >= 0).nonzero().flatten()
+        below = (_heads(hierarchy, self.num_clients - 1) >= 0).nonzero().flatten()
+        return below.to(hierarchy.pairs.device)
 
 
 def _heads(hierarchy: Hierarchy, num_clients: int) -> Int64[Tensor, " n"]:
     """Head of the branch of every node, itself included; -1 for the nodes above the branches."""
     _require(hierarchy.num_pairs, num_clients)
-    upward = torch.bincount(hierarchy.pairs[:, 0], minlength=len(hierarchy)).cpu()
-    members: dict[int, Tensor] = {}
-    waiting: list[tuple[int, int]] = []
-    heads = torch.full((len(hierarchy),), -1)
-    below = _below(hierarchy)
-
-    def add(head: int, nodes: Tensor) -> None:
-        members[head] = nodes
-        heads[nodes] = head
-        heapq.heappush(waiting, (-int(upward[nodes].sum()), head))
-
-    def split(nodes: Tensor) -> None:
-        """Branches of a set of nodes that is closed downward, from its uppermost nodes."""
-        left = torch.zeros(len(hierarchy), dtype=torch.bool)
-        left[nodes] = True
-        for node in nodes[hierarchy.depths.cpu()[nodes].argsort(stable=True)].tolist():
-            if left[node]:
-                branch = torch.cat((torch.tensor([node]), below[node]))
-                branch = branch[left[branch]]
-                left[branch] = False
-                add(node, branch)
-
-    split(torch.arange(len(hierarchy)))
-    fair = hierarchy.num_pairs / num_clients
-    while -waiting[0][0] > fair or len(members) < num_clients:
+    children, sizes = _children(hierarchy), _num_ancestors(hierarchy)
+    subtree = sizes.clone()
+    walk = _walk(hierarchy)
+    for node in reversed(walk):
+        subtree[node] += subtree[children[node]].sum()
+    waiting = [(-int(subtree[root]), root) for root in children[-1]]
+    heapq.heapify(waiting)
+    while -waiting[0][0] * num_clients > hierarchy.num_pairs or len(waiting) < num_clients:
         _, head = heapq.heappop(waiting)
-        nodes = members.pop(head)
-        heads[head] = -1
-        if len(nodes) > 1:
-            split(nodes[nodes != head])
+        for child in children[head]:
+            heapq.heappush(waiting, (-int(subtree[child]), child))
         if not waiting:
             raise ValueError(
                 f"the hierarchy has no {num_clients} branches: use fewer clients, or RandomPairs"
             )
-    return heads.to(hierarchy.pairs.device)
+    heads = torch.full((len(hierarchy),), -1)
+    for _, head in waiting:
+        heads[head] = head
+    parents = {child: node for node, below in children.items() for child in below}
+    for node in walk:  # a parent comes before its children
+        if heads[node] < 0 and parents[node] >= 0:
+            heads[node] = heads[parents[node]]
+    return heads
 
 
-def _below(hierarchy: Hierarchy) -> list[Tensor]:
-    """The descendants of every node."""
-    u, v = hierarchy.pairs.cpu()[hierarchy.pairs[:, 1].cpu().argsort(stable=True)].T
-    return list(u.split(torch.bincount(v, minlength=len(hierarchy)).tolist()))
+def _num_ancestors(hierarchy: Hierarchy) -> Int64[Tensor, " n"]:
+    return hierarchy.offsets.diff().cpu()
 
 
-def _deal(hierarchy: Hierarchy, heads: Tensor, num_clients: int) -> Int64[Tensor, " n"]:
-    """The client of every node: branches in descending order of size, to the one with the least."""
-    nodes = torch.arange(len(hierarchy), device=heads.device)
-    pieces = torch.where(heads < 0, nodes, heads)
-    sizes = torch.bincount(pieces[hierarchy.pairs[:, 0]], minlength=len(hierarchy))
-    loads = [(0, client) for client in range(num_clients)]
-    client_of = torch.zeros(len(hierarchy), dtype=torch.int64)
-    for piece in sizes.argsort(descending=True, stable=True).tolist():
-        load, client = heapq.heappop(loads)
-        client_of[piece] = client
-        heapq.heappush(loads, (load + int(sizes[piece]), client))
-    return client_of.to(heads.device)[pieces]
+def _children(hierarchy: Hierarchy) -> dict[int, list[int]]:
+    """Children of every node, and the roots under -1, in a tree of all nodes.
+
+    The parent of a node is the deepest of its ancestors, the first of several.
+    """
+    children: dict[int, list[int]] = {node: [] for node in range(-1, len(hierarchy))}
+    depths = hierarchy.depths.tolist()
+    lists = hierarchy.ancestors.cpu().split(_num_ancestors(hierarchy).tolist())
+    for node, above in enumerate(lists):
+        children[max(above.tolist(), key=lambda v: depths[v], default=-1)].append(node)
+    return children
+
+
+def _walk(hierarchy: Hierarchy) -> list[int]:
+    """All nodes in the order of a depth-first walk, parents first."""
+    children, walk = _children(hierarchy), []
+    stack = children[-1][::-1]
+    while stack:
+        walk.append(stack.pop())
+        stack += children[walk[-1]][::-1]
+    return walk
+
+
+def _deal(hierarchy: Hierarchy, pieces: Tensor, num_clients: int) -> Int64[Tensor, " n"]:
+    """The client of every node: consecutive pieces of a walk, with equally many pairs.
+
+    Args:
+        hierarchy: The hierarchy.
+        pieces: Piece of every node, the number of its first node; -1 for nodes without a client.
+        num_clients: Number of clients.
+    """
+    sizes, dealt = _num_ancestors(hierarchy), pieces >= 0
+    of_piece = torch.zeros_like(sizes).scatter_add_(0, pieces.clamp(min=0), sizes * dealt)
+    walk = torch.tensor(_walk(hierarchy))
+    ends = of_piece[walk].cumsum(0)
+    middle = 2 * ends - of_piece[walk]  # twice the middle of a piece, so that all are integers
+    client_of = torch.zeros_like(sizes)
+    client_of[walk] = (middle * num_clients // (2 * int(ends[-1]))).clamp(max=num_clients - 1)
+    return torch.where(dealt, client_of[pieces.clamp(min=0)], -1)
 
 
 def _positions(clients: Tensor, num_clients: int) -> list[Tensor]:

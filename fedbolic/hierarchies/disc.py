@@ -8,7 +8,7 @@ from fedbolic.data import Hierarchy
 from fedbolic.figure import DiscFigure
 from fedbolic.manifolds import Lorentz, to_poincare
 
-STEPS = 17
+_STEPS = 17
 """Points along a geodesic, enough for a smooth line."""
 
 
@@ -23,7 +23,7 @@ def disc(points: Float[Tensor, "n 3"], hierarchy: Hierarchy, *, c: float) -> Dis
     points, pairs = points.double().cpu(), hierarchy.pairs.cpu()
     depths, space = hierarchy.depths.cpu(), Lorentz(c)
     u, v = pairs[depths[pairs[:, 0]] == depths[pairs[:, 1]] + 1].T
-    along = torch.linspace(0, 1, STEPS, dtype=points.dtype).view(-1, 1, 1)
+    along = torch.linspace(0, 1, _STEPS, dtype=points.dtype).view(-1, 1, 1)
     curves = space.expmap(points[u], along * space.logmap(points[u], points[v]))
     labels = _branches(hierarchy)
     in_disc = (to_poincare(space, x) * c**0.5 for x in (points, curves.transpose(0, 1)))
@@ -32,7 +32,7 @@ def disc(points: Float[Tensor, "n 3"], hierarchy: Hierarchy, *, c: float) -> Dis
         in_disc[0],
         labels,
         curves=in_disc[1],
-        curve_ids=torch.arange(len(u)).repeat_interleave(STEPS),
+        curve_ids=torch.arange(len(u)).repeat_interleave(_STEPS),
         curve_labels=labels[u],
         curve_dashed=torch.zeros(len(u), dtype=torch.bool),
     )

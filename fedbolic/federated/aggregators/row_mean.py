@@ -11,7 +11,7 @@ from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.update import Update
 from fedbolic.types import Tree
 
-NAMES = {"num_rows", "rows", "values", "weights"}
+_NAMES = {"num_rows", "rows", "values", "weights"}
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class RowMean(Additive):
     @override
     def find_fault(self, update: Update) -> str | None:
         payload = update.payload
-        if payload.keys() != NAMES:
-            return f"its payload must hold {sorted(NAMES)}, got {sorted(payload)[:9]}"
+        if payload.keys() != _NAMES:
+            return f"its payload must hold {sorted(_NAMES)}, got {sorted(payload)[:9]}"
         rows, values, weights = payload["rows"], payload["values"], payload["weights"]
         if not all(isinstance(x, Tensor) for x in (rows, values, weights)):
             return "its rows, values and weights must be tensors"
