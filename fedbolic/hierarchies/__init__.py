@@ -4,5 +4,6 @@ Ours; see ``README.md`` in this folder for the protocol, its results and its lim
 """
 
 from fedbolic.hierarchies.method import HierarchyEmbedding
+from fedbolic.hierarchies.popularity import Popularity
 
-__all__ = ["HierarchyEmbedding"]
+__all__ = ["HierarchyEmbedding", "Popularity"]

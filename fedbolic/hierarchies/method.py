@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit
+from fedbolic.data import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.gradient_method import GradientMethod
@@ -24,13 +24,13 @@ from fedbolic.federated.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.figure import Figure
 from fedbolic.hierarchies.disc import disc
+from fedbolic.hierarchies.scores import pairs_of, score_distances
 from fedbolic.manifolds import Lorentz, Manifold, Poincare
 from fedbolic.nn.burn_in import BurnInSchedule
 from fedbolic.nn.embedding import HyperbolicEmbedding
 from fedbolic.nn.model import Model
 from fedbolic.nn.negatives import NegativeSampler
 from fedbolic.nn.pair_loss import RankingLoss
-from fedbolic.nn.ranking import rank_and_map
 from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -64,8 +64,9 @@ class HierarchyEmbedding(GradientMethod):
         local: Local epochs and batch size.
         lr: Local step size, above 0, at the schedule's multiplier of 1.
         optimizer: Local optimiser.
-        optimizer_state: ``personal``: every client keeps the optimiser's state between rounds;
-            ``reset``: every round starts with a new one.
+        optimizer_state: ``reset``: every round starts with a new state, which is better if clients
+            hold branches; ``personal``: every client keeps its own between rounds, which is better
+            if pairs are spread at random.
         schedule: Multiplier of the step size by round.
         negatives: Draws of negative examples.
         max_weight: Largest weight of a client in the mean of a row, at least 1.
@@ -90,11 +91,11 @@ class HierarchyEmbedding(GradientMethod):
 
     dim: int = 5
     curvature: float = 1.0
-    rounds: int = 50
-    local: LocalTraining = LocalTraining(epochs=2, batch_size=64)
-    lr: float = 0.06
+    rounds: int = 25
+    local: LocalTraining = LocalTraining(epochs=4, batch_size=64)
+    lr: float = 0.1
     optimizer: Adam | SGD = Adam()
-    optimizer_state: Literal["personal", "reset"] = "personal"
+    optimizer_state: Literal["personal", "reset"] = "reset"
     schedule: BurnInSchedule = field(default_factory=BurnInSchedule)
     negatives: NegativeSampler = field(default_factory=NegativeSampler)
     max_weight: int = 10
@@ -131,7 +132,7 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        counts = _split(client).node_counts.clamp(max=self.max_weight)
+        counts = pairs_of(client).node_counts.clamp(max=self.max_weight)
         table = message["parameters"][TABLE]
         parameters = client_state.get("parameters", message["parameters"])
         optimizer = client_state.get("optimizer") or self.optimizer.init(parameters)
@@ -146,17 +147,17 @@ class HierarchyEmbedding(GradientMethod):
     @override
     def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
         plan = super().plan(model, client, rng)
-        split = _split(client)
-        sampler, num_nodes = self.negatives, client.meta.num_classes
-        drawn = sampler.draw(
+        split, num_nodes = pairs_of(client), client.meta.num_classes
+        device = split.hierarchy.pairs.device
+        drawn = self.negatives.draw(
             tuple(plan.positions.shape),
             num_nodes,
             generator=rng.at("negatives").generator(),
             candidates=split.candidates,
-        ).to(plan.positions.device)
-        hierarchy = split.hierarchy.to(drawn.device)
-        nodes = hierarchy.pairs[plan.positions, 0]
-        mask = sampler.mask(nodes, drawn, known=hierarchy.keys, num_nodes=num_nodes)
+        ).to(device)
+        nodes = split.hierarchy.pairs[plan.positions.to(device), 0]
+        # masked here, where the sets of pairs of all clients need not have one length
+        mask = self.negatives.mask(nodes, drawn, known=split.hierarchy.keys, num_nodes=num_nodes)
         return dataclasses.replace(plan, draws={"negatives": drawn, "unrelated": mask})
 
     @override
@@ -212,17 +213,8 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        return -self.distances(local["parameters"], batch["x"][:, 0])
-
-    def distances(self, parameters: Params, nodes: Int[Tensor, " rows"]) -> Float[Tensor, "rows n"]:
-        """Distances of some nodes to all nodes.
-
-        Args:
-            parameters: Table of tangents.
-            nodes: Numbers of nodes.
-        """
-        points = self.points(parameters)
-        return self.space.cdist(points[nodes], points)
+        points = self.points(local["parameters"])
+        return -self.space.cdist(points[batch["x"][:, 0]], points)
 
     def points(self, parameters: Params) -> Float[Tensor, "n ambient"]:
         """The embedding of every node.
@@ -239,70 +231,23 @@ class HierarchyEmbedding(GradientMethod):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        """Mean rank and MAP of the ancestors of nodes among all nodes.
-
-        ``own/...`` are scores of a client's own pairs, and ``test/...`` of all pairs at the server;
-        ``test/inferred/...`` are those of pairs that no client holds, where pairs that a client
-        holds are not ranked against.
-        """
         parameters = client_state.get("parameters", message["parameters"])
-        if client.id != HOLDOUT:
-            own = self._scores(parameters, _split(client).hierarchy.pairs, known=None)
-            return {f"own/{n}": value for n, value in own.items()}
-        if self.personal:
+        if self.personal and client.id == HOLDOUT:
             return {}  # there is no global model
-        test = _split(client, "test")
-        pairs = test.hierarchy.pairs
-        scores = {f"test/{n}": x for n, x in self._scores(parameters, pairs, known=None).items()}
-        if test.held is not None and not bool(test.held.all()):
-            inferred = self._scores(parameters, pairs[~test.held], known=pairs[test.held])
-            scores |= {f"test/inferred/{name}": value for name, value in inferred.items()}
-        return scores
-
-    def _scores(
-        self, parameters: Params, pairs: Tensor, *, known: Tensor | None
-    ) -> dict[str, float]:
-        if not len(pairs):
-            return {}
         points = self.points(parameters)
-        found = rank_and_map(
-            lambda nodes: self.space.cdist(points[nodes], points),
-            pairs,
-            num_nodes=len(points),
-            known=known,
-        )
-        return {
-            "map": found.mean_average_precision,
-            "mean_rank": found.mean_rank,
-            "examples": float(len(pairs)),
-        }
+        return score_distances(lambda nodes: self.space.cdist(points[nodes], points), client)
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         if self.dim != 2 or self.personal or not self.curvature or data.holdout is None:
             return {}
         points = self.points(server_state["parameters"])
-        return {"disc": disc(points, _split(data.holdout, "test").hierarchy, c=self.curvature)}
+        return {"disc": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.curvature)}
 
     @property
     @override
     def ridge_head(self) -> GradientMethod | None:
         return None  # nodes have no features
-
-
-def _split(client: Client, name: str = "train") -> HierarchySplit:
-    """Pairs of a client.
-
-    Raises:
-        ValueError: If the client holds other examples.
-    """
-    split = getattr(client, name)
-    if not isinstance(split, HierarchySplit):
-        raise ValueError(
-            "HierarchyEmbedding learns from pairs of a hierarchy, got "
-            f"{type(split).__name__}: use the source fedbolic.data.PartitionedHierarchy"
-        )
-    return split
 
 
 def _kind(curvature: float) -> type[Lorentz] | type[Poincare]:

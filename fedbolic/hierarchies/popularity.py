@@ -1,0 +1,57 @@
+"""The trivial baseline of hierarchies: the nodes that are ancestors of most others come first."""
+
+from dataclasses import dataclass
+
+import torch
+from typing_extensions import override
+
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Sum
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.hierarchies.scores import pairs_of, score_distances
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+
+
+@dataclass(frozen=True)
+class Popularity(Method):
+    r"""Ranking of all nodes by the number of their known descendants, the same for every node.
+
+    .. math:: d(u, v) = -\sum_k |\{w : (w, v) \in P_k\}|
+
+    One round; each client sends the number of its pairs with every ancestor.
+    """
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Sum()
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {"descendants": torch.zeros(meta.num_classes, dtype=torch.int64)}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return message
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        ancestors = pairs_of(client).hierarchy.pairs[:, 1]
+        counts = torch.bincount(ancestors, minlength=client.meta.num_classes)
+        return Update({"descendants": counts}, float(client.size)), {}
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        return total.payload
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        counts = message["descendants"]
+        return score_distances(lambda nodes: -counts.double().expand(len(nodes), -1), client)

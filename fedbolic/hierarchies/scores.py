@@ -1,0 +1,70 @@
+"""Scores of distances between nodes: mean rank and MAP of ancestors among all nodes."""
+
+import torch
+from torch import Tensor
+
+from fedbolic.data import HOLDOUT, Client, HierarchySplit
+from fedbolic.nn.ranking import RowDistances, rank_and_map
+
+
+def pairs_of(client: Client, split: str = "train") -> HierarchySplit:
+    """Pairs of a client.
+
+    Args:
+        client: The client.
+        split: ``train``, ``validation`` or ``test``.
+
+    Raises:
+        ValueError: If the client holds other examples.
+    """
+    found = getattr(client, split)
+    if not isinstance(found, HierarchySplit):
+        raise ValueError(
+            f"a method for hierarchies learns from pairs, got {type(found).__name__}: use the "
+            "source fedbolic.data.PartitionedHierarchy"
+        )
+    return found
+
+
+def score_distances(distances: RowDistances, client: Client) -> dict[str, float]:
+    """Scores of distances between all nodes, on what a client or the server holds.
+
+    ``own/...`` are the scores of a client's own pairs, where all other nodes count as unrelated,
+    and ``test/...`` those of all pairs at the server. ``test/inferred/...`` are those of the pairs
+    that no client holds, where pairs that a client holds are not ranked against.
+
+    Args:
+        distances: Distances of some nodes to all nodes.
+        client: A client, or the server's test set.
+
+    Returns:
+        ``map``, ``mean_rank`` and ``examples``, the number of pairs, under these names.
+    """
+    if client.id != HOLDOUT:
+        return _named("own", distances, pairs_of(client).hierarchy.pairs, client)
+    test = pairs_of(client, "test")
+    pairs = test.hierarchy.pairs
+    scores = _named("test", distances, pairs, client)
+    if test.held is not None and not bool(test.held.all()):
+        known = pairs[test.held]
+        scores |= _named("test/inferred", distances, pairs[~test.held], client, known=known)
+    return scores
+
+
+def _named(
+    name: str,
+    distances: RowDistances,
+    pairs: Tensor,
+    client: Client,
+    *,
+    known: Tensor | None = None,
+) -> dict[str, float]:
+    if not len(pairs):
+        return {}
+    with torch.no_grad():
+        found = rank_and_map(distances, pairs, num_nodes=client.meta.num_classes, known=known)
+    return {
+        f"{name}/map": found.mean_average_precision,
+        f"{name}/mean_rank": found.mean_rank,
+        f"{name}/examples": float(len(pairs)),
+    }
