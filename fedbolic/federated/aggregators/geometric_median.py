@@ -30,8 +30,8 @@ class GeometricMedian(Aggregator):
 
     Args:
         smoothing: Smallest distance in the denominator, nu, in units of the deltas, above 0.
-        tolerance: Step length that ends the iteration, relative to the weighted mean of the
-            distances, at least 0.
+        tolerance: Step length that ends the iteration, relative to the weighted harmonic mean of
+            the distances, in which far deltas hardly count; at least 0.
         max_steps: Maximum number of steps, at least 1. The paper finds 3 sufficient in practice.
 
     Raises:
@@ -86,6 +86,6 @@ class GeometricMedian(Aggregator):
             moved = beta / beta.sum() - weights
             weights = weights + moved
             length = (moved @ gram @ moved).clamp_min(0).sqrt()
-            if length <= self.tolerance * (alpha @ distances):
+            if length * beta.sum() <= self.tolerance:
                 return weights, step
         return weights, self.max_steps
