@@ -37,7 +37,8 @@ def gram_matrix(trees: Sequence[Tree], *, centre: Centre = "zero") -> Float[Tens
         for i in range(0, len(rows[0]), num_columns):
             block = torch.stack([row[i : i + num_columns].double() for row in rows])
             if centre == "median":
-                block -= block.median(dim=0).values
+                # sorted, because torch.median has no deterministic algorithm on CUDA
+                block -= block.sort(dim=0).values[(len(block) - 1) // 2]
             gram.addmm_(block, block.T)
     return ((gram + gram.T) / 2).cpu()
 

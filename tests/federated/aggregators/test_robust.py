@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic import tree
 from fedbolic.federated import (
     CenteredClipping,
     GeometricMedian,
@@ -22,6 +23,7 @@ from fedbolic.federated.aggregators import deltas
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP
+from fedbolic.reproducible import reproducible
 from fedbolic.rng import Rng
 from tests.federated.aggregators.test_aggregator import Largest
 from tests.federated.aggregators.vectors import rows, seeds, updates, vector
@@ -145,3 +147,14 @@ def test_fedavg_learns_with_every_aggregator(aggregator):
     assert state.round == 2
     losses = [row.value for row in made if row.name == "train/loss" and row.client is None]
     assert np.isfinite(losses).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("aggregator", ROBUST, ids=repr)
+def test_a_gpu_gives_the_result_of_the_cpu(aggregator):
+    pairs = updates(rows(9, 4, seed=0), dtype=torch.float32)
+    there = [(i, Update(tree.to(update.payload, "cuda"), update.weight)) for i, update in pairs]
+    with reproducible(torch.device("cuda")):  # an operation that is not gives a warning
+        found = aggregator.aggregate(there).payload
+    assert found["delta"]["w"].device.type == "cuda"
+    assert_near(tree.to(found, "cpu"), aggregator.aggregate(pairs).payload, 1e-5)
