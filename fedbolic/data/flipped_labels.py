@@ -26,7 +26,7 @@ class FlippedLabels(Source):
             its training examples have no class labels.
 
     References:
-        Fang et al. (2020), Sec. 5 (label flipping attack), arXiv:1911.11815.
+        Fang et al. (2020), label flipping attack, arXiv:1911.11815.
 
     Example:
         >>> from fedbolic.data import IID, Partitioned

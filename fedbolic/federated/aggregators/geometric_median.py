@@ -39,7 +39,7 @@ class GeometricMedian(Aggregator):
             ``delta``, or all weights are 0.
 
     References:
-        Pillutla et al. (2022), Eq. (6) and Algorithm 2, arXiv:1912.13445.
+        Pillutla et al. (2022), smoothed Weiszfeld algorithm, arXiv:1912.13445.
 
     Example:
         >>> values = enumerate([1.0, 2.0, 99.0])

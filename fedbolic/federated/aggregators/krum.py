@@ -34,8 +34,7 @@ class Krum(Aggregator):
             or a payload has no part ``delta``.
 
     References:
-        Blanchard et al. (2017), Section 4 and, for Multi-Krum, the experiments,
-        arXiv:1703.02757.
+        Blanchard et al. (2017), the Krum function and Multi-Krum, arXiv:1703.02757.
 
     Example:
         >>> values = enumerate([1.0, 1.1, 1.3, 9.0, 0.0])

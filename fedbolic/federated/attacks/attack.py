@@ -40,7 +40,7 @@ class SignFlip(Attack):
         ValueError: If ``scale`` is not positive.
 
     References:
-        Li et al. (2019), Sec. 5, arXiv:1811.03761.
+        Li et al. (2019), sign-flipping attack, arXiv:1811.03761.
 
     Example:
         >>> honest = {4: {"w": torch.tensor([1.0, -2.0])}}
@@ -74,7 +74,7 @@ class GaussianNoise(Attack):
         ValueError: If ``std`` is not positive.
 
     References:
-        Blanchard et al. (2017), Section 6, arXiv:1703.02757 (there without the delta).
+        Blanchard et al. (2017), Gaussian attack, arXiv:1703.02757 (there without the delta).
 
     Example:
         >>> sent = GaussianNoise(std=0.1).craft({4: {"w": torch.zeros(10_000)}}, 10, Rng(0))

@@ -42,7 +42,7 @@ def test_a_large_common_part_does_not_hide_the_distances(seed):
 
 
 def test_krum_by_hand():
-    """Scores of the n - f - 2 = 2 nearest: 0.1 + 0.4, 0.1 + 0.2, ...: the second wins."""
+    """Scores of the n - f - 2 = 2 nearest, per coordinate: 1 + 9, 1 + 4, 4 + 9, ...: 5 wins."""
     x = np.array([[0.0], [1.0], [3.0], [50.0], [60.0]])
     total = Krum(1).aggregate(updates(np.repeat(x, 2, axis=1)))
     np.testing.assert_array_equal(vector(total), [1.0, 1.0])
