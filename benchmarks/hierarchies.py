@@ -51,7 +51,8 @@ class Problem:
     @property
     def title(self) -> str:
         """The problem in words."""
-        return f"{self.name}, {self.dim} dimensions, {self.dtype}, {self.seeds} seeds"
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{self.name}, {self.dim} dimensions, {self.dtype}, {seeds}"
 
 
 PROBLEMS = (

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
@@ -193,7 +193,7 @@ def draw(hierarchy: Hierarchy, tangents: Float[Tensor, "n 2"], file: Path) -> No
         file: PNG file to write.
     """
     canvas = Figure(figsize=(9.6, 9.6), facecolor=PAPER)
-    FigureCanvasAgg(canvas)
+    renderer = FigureCanvasAgg(canvas).get_renderer()
     axes = canvas.add_axes((0, 0, 1, 1))
     radius = 1.005 * float(tangents.norm(dim=1).max())
     axes.set(xlim=(-EXTENT * radius, EXTENT * radius), ylim=(-EXTENT * radius, EXTENT * radius))
@@ -206,7 +206,7 @@ def draw(hierarchy: Hierarchy, tangents: Float[Tensor, "n 2"], file: Path) -> No
     _draw_edges(axes, hierarchy, tangents, colours)
     _draw_nodes(axes, hierarchy, tangents, colours)
     _label_leaves(axes, hierarchy, tangents, colours, radius)
-    _label_upper(canvas, axes, hierarchy, tangents, colours)
+    _label_upper(renderer, axes, hierarchy, tangents, colours)
     pixels = io.BytesIO()
     canvas.savefig(pixels, dpi=100, format="png", facecolor=PAPER)
     # a palette takes a third of the bytes
@@ -246,8 +246,10 @@ def _label_leaves(
         bend = np.stack((at[node].numpy(), 1.012 * radius * way, 1.03 * radius * way))
         axes.plot(*bend.T, color=colours[node], linewidth=0.5, alpha=0.8, zorder=1.5)
         turn, left = math.degrees(angle), way[0] < 0
+        x, y = (1.04 * radius * way).tolist()
         axes.text(
-            *(1.04 * radius * way),
+            x,
+            y,
             word(hierarchy.names[node]),
             rotation=turn + 180 if left else turn,
             rotation_mode="anchor",
@@ -259,7 +261,7 @@ def _label_leaves(
 
 
 def _label_upper(
-    canvas: Figure, axes: Axes, hierarchy: Hierarchy, at: Tensor, colours: list[str]
+    renderer: RendererAgg, axes: Axes, hierarchy: Hierarchy, at: Tensor, colours: list[str]
 ) -> None:
     taken = []
     for name in (name for name in UPPER if name in hierarchy.names):
@@ -267,7 +269,7 @@ def _label_upper(
         for dx, dy in ((0, 9), (0, -9), (14, 6), (-14, 6), (14, -6), (-14, -6), (0, 17), (0, -17)):
             label = axes.annotate(
                 word(name),
-                at[node].tolist(),
+                (float(at[node, 0]), float(at[node, 1])),
                 (dx, dy),
                 textcoords="offset points",
                 ha="center" if not dx else ("left" if dx > 0 else "right"),
@@ -278,7 +280,7 @@ def _label_upper(
                 path_effects=[withStroke(linewidth=2.6, foreground="white")],
                 zorder=4,
             )
-            box = label.get_window_extent(canvas.canvas.get_renderer()).expanded(1.04, 1.1)
+            box = label.get_window_extent(renderer).expanded(1.04, 1.1)
             if not any(box.overlaps(other) for other in taken):
                 taken.append(box)
                 break

@@ -75,10 +75,16 @@ def hyperboloid_points(start: Tensor) -> NodeTable:
     return NodeTable(lambda: points, lorentz.dist, RiemannianAdam([points], space=lorentz))
 
 
+def geoopt_parameter(points: Tensor, manifold: geoopt.Manifold) -> nn.Parameter:
+    """A parameter that geoopt's optimisers keep on a manifold."""
+    # ManifoldParameter's __new__ takes the manifold, the stub of Parameter's __init__ does not
+    return geoopt.ManifoldParameter(points, manifold=manifold)  # pyright: ignore[reportCallIssue]
+
+
 def geoopt_ball(start: Tensor) -> NodeTable:
     """Points of geoopt's ball and geoopt's Riemannian Adam."""
     ball = geoopt.PoincareBall()
-    points = geoopt.ManifoldParameter(ball.expmap0(start), manifold=ball)
+    points = geoopt_parameter(ball.expmap0(start), ball)
     return NodeTable(lambda: points, ball.dist, geoopt.optim.RiemannianAdam([points]))
 
 
@@ -86,7 +92,7 @@ def geoopt_lorentz(start: Tensor) -> NodeTable:
     """Points of geoopt's hyperboloid and geoopt's Riemannian Adam."""
     lorentz = geoopt.Lorentz()
     tangent = functional.pad(start, (1, 0))
-    points = geoopt.ManifoldParameter(lorentz.expmap0(tangent), manifold=lorentz)
+    points = geoopt_parameter(lorentz.expmap0(tangent), lorentz)
     return NodeTable(lambda: points, lorentz.dist, geoopt.optim.RiemannianAdam([points]))
 
 
