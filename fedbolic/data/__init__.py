@@ -6,6 +6,7 @@ from fedbolic.data.cifar import CIFAR10, CIFAR100
 from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta, Split
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
+from fedbolic.data.flipped_labels import FlippedLabels
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
 from fedbolic.data.graphs import Graphs
@@ -50,6 +51,7 @@ __all__ = [
     "Examples",
     "FashionMNIST",
     "FederatedData",
+    "FlippedLabels",
     "GivenGraph",
     "Graph",
     "GraphPartition",

@@ -141,7 +141,8 @@ class Hierarchy:
     def related(self, u: Int64[Tensor, "..."], v: Int64[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """True where ``u`` and ``v`` are the same node or a pair in either order.
 
-        Nodes that are related to ``u`` are no negative examples for it.
+        The negatives of a ranking of ancestors are the nodes outside :meth:`contains`, which are
+        more: there a descendant is ranked against the ancestors, so it is a negative.
 
         Args:
             u: Nodes; broadcast with ``v``, and on the device of the pairs.

@@ -1,11 +1,18 @@
 """Federated training: methods, engines, and the trainer that runs their rounds."""
 
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator, Gather
+from fedbolic.federated.aggregators.centered_clipping import CenteredClipping
+from fedbolic.federated.aggregators.geometric_median import GeometricMedian
+from fedbolic.federated.aggregators.krum import Krum
 from fedbolic.federated.aggregators.mean import Mean, Sum
 from fedbolic.federated.aggregators.median import Median
 from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.row_mean import RowMean
+from fedbolic.federated.aggregators.trimmed_mean import TrimmedMean
+from fedbolic.federated.attacks.alie import ALIE
+from fedbolic.federated.attacks.attack import Attack, GaussianNoise, SignFlip
+from fedbolic.federated.attacks.attacked import Attacked
 from fedbolic.federated.channel import Channel, Clip
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.cohort import Cohort
@@ -30,11 +37,15 @@ from fedbolic.federated.trainer import Trainer, TrainerState
 from fedbolic.federated.update import AggregatedUpdate, Update
 
 __all__ = [
+    "ALIE",
     "Additive",
     "AggregatedUpdate",
     "Aggregator",
+    "Attack",
+    "Attacked",
     "Auto",
     "Batched",
+    "CenteredClipping",
     "Channel",
     "ClassifierMethod",
     "Clip",
@@ -44,7 +55,10 @@ __all__ = [
     "Failure",
     "FineTune",
     "Gather",
+    "GaussianNoise",
+    "GeometricMedian",
     "GradientMethod",
+    "Krum",
     "LocalTraining",
     "Mean",
     "Median",
@@ -60,10 +74,12 @@ __all__ = [
     "ServerOptimizer",
     "ServerSGD",
     "ServerYogi",
+    "SignFlip",
     "Sum",
     "SumModulo",
     "Trainer",
     "TrainerState",
+    "TrimmedMean",
     "Update",
     "Workers",
 ]

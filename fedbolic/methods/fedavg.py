@@ -12,6 +12,8 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
@@ -53,6 +55,8 @@ class FedAvg(ClassifierMethod):
             (``uniform``).
         head: Initial weights of the head: those of ``nn.Linear``, or a regular simplex of rows of
             the same mean length (:class:`~fedbolic.nn.classifier.SimplexHead`).
+        aggregator: Rule that combines the clients' updates; by default the weighted mean of the
+            formula.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -72,6 +76,7 @@ class FedAvg(ClassifierMethod):
     server_optimizer: ServerOptimizer = ServerSGD()  # type: ignore[override]  # likewise
     weights: Literal["size", "uniform"] = "size"
     head: Literal["linear", "simplex"] = "linear"
+    aggregator: Aggregator = Mean()  # type: ignore[override]  # likewise
 
     def __post_init__(self) -> None:
         super().__post_init__()

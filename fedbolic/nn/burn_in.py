@@ -12,7 +12,8 @@ class BurnInSchedule:
     .. math:: a_t = \begin{cases} s & t < b T \\
         \min\bigl(1, \max\bigl(l, (T - t) / (k T)\bigr)\bigr) & t \ge b T \end{cases}
 
-    for the step :math:`t = 0, 1, \dots` out of :math:`T`. Small steps at first let the points find
+    for the step :math:`t = 0, 1, \dots` out of :math:`T`. Steps of the optimiser or rounds are
+    counted; both shares are of this one :math:`T`. Small steps at first let the points find
     their directions near the origin, where a short step still turns them far.
 
     Args:

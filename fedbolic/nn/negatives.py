@@ -20,6 +20,10 @@ class NegativeSampler:
     :math:`\alpha = 0` the draws are uniform. Draws are independent and with replacement. A related
     node is masked instead of redrawn, so the shapes are fixed and nothing waits for a device.
 
+    The pairs have a direction: if ancestors are the related nodes of their descendants, the
+    descendants of :math:`u` are negatives for it, as ``rank_and_map`` ranks its ancestors against
+    them. For a symmetric relation give both orders of each pair.
+
     Args:
         num_negatives: Number of draws for each node, at least 1.
         power: Power :math:`\alpha` of the counts, 0 or more: 0 for uniform draws, 0.75 in word2vec.

@@ -15,6 +15,7 @@ from fedbolic.nn import (
     NegativeSampler,
     contains_pair,
     pair_keys,
+    rank_and_map,
 )
 from fedbolic.pair_keys import PADDING_KEY
 from fedbolic.rng import Rng
@@ -76,6 +77,24 @@ def test_the_mask_leaves_out_the_node_itself_and_its_related_ones(pairs, batch, 
     assert negatives.shape == mask.shape == (len(batch), 7)
     for u, row, counted in zip(batch, negatives.tolist(), mask.tolist(), strict=True):
         assert counted == [v != u and (u, v) not in pairs for v in row]
+
+
+def test_negatives_of_a_node_are_the_nodes_that_its_ancestors_are_ranked_against():
+    # a tree of the root 0, its children 1 and 2, and the leaf 3 below 1
+    pairs = torch.tensor([[1, 0], [2, 0], [3, 1], [3, 0]])
+    negatives = torch.arange(4)
+    mask = NegativeSampler.mask(
+        torch.arange(4),
+        negatives.expand(4, 4),
+        known=pair_keys(pairs, num_nodes=4),
+        num_nodes=4,
+    )
+    assert [negatives[row].tolist() for row in mask] == [[1, 2, 3], [2, 3], [1, 3], [2]]
+    for v in range(2, 4):  # 2 or 3 alone is nearer to the node 1 than the root, its ancestor
+        nearer = torch.tensor([[2.0, 9.0, 3.0, 3.0]])
+        nearer[0, v] = 1
+        scores = rank_and_map(lambda rows, d=nearer: d, pairs[:1], num_nodes=4)
+        assert scores.mean_rank == 2
 
 
 def test_only_candidates_are_drawn():

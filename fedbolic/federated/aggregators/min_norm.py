@@ -1,6 +1,6 @@
 """Least-norm aggregation: the shortest vector in the convex hull of the client deltas."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,12 +13,8 @@ from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.deltas import combine_leaves, usable_deltas
 from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.log import logger
-from fedbolic.types import Tree
-
-BLOCK = 2**21
-"""Entries of the largest float64 block, 16 MiB: a Gram matrix never needs all deltas at once."""
 
 QUIET = 1e-8
 """A delta below this fraction of the median nonzero length is ignored: it would freeze training."""
@@ -81,7 +77,7 @@ class MinNorm(Aggregator):
 
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
-        collected, gram = _usable(dict(updates))
+        collected, gram = usable_deltas(dict(updates), "MinNorm")
         sizes = torch.tensor([update.weight for update in collected.values()]).double()
         if not sizes.sum() > 0:
             raise ValueError("the weights of all updates are zero: no client has training data")
@@ -102,7 +98,7 @@ class MinNorm(Aggregator):
         payloads = [update.payload for update in collected.values()]
         deltas = [{"delta": payload["delta"]} for payload in payloads]
         others = [{k: v for k, v in payload.items() if k != "delta"} for payload in payloads]
-        step = tree.map(lambda *leaves: _combine(p * scale, leaves), *deltas)
+        step = tree.map(lambda *leaves: combine_leaves(p * scale, leaves), *deltas)
         means = tree.map(lambda *leaves: _mean(prior, leaves), *others)
         return AggregatedUpdate({**step, **means}, float(sizes.sum()), tuple(collected), metrics)
 
@@ -273,46 +269,6 @@ def _duality_gap(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> float:
     return float((p @ (products - products.min())) / largest) if largest else 0.0
 
 
-def gram_matrix(trees: Sequence[Tree]) -> Float[Tensor, "k k"]:
-    """Inner products of trees as flat vectors, accumulated in float64 over blocks of columns.
-
-    Args:
-        trees: At least one, all with the same names and shapes.
-    """
-    num_columns = max(1, BLOCK // len(trees))
-    flat = [[torch.as_tensor(leaf).reshape(-1) for _, leaf in tree.leaves(x)] for x in trees]
-    device = flat[0][0].device if flat[0] else None
-    gram = torch.zeros(len(trees), len(trees), dtype=torch.float64, device=device)
-    for rows in zip(*flat, strict=True):
-        for i in range(0, len(rows[0]), num_columns):
-            block = torch.stack([row[i : i + num_columns].double() for row in rows])
-            gram.addmm_(block, block.T)
-    return ((gram + gram.T) / 2).cpu()
-
-
-def _usable(updates: dict[int, Update]) -> tuple[dict[int, Update], Tensor]:
-    """Updates with a finite delta, and the Gram matrix of these deltas."""
-    if not updates:
-        raise ValueError("there is no update to aggregate")
-    form = None
-    for i, update in updates.items():
-        if "delta" not in update.payload:
-            names = sorted(update.payload)
-            raise ValueError(f"client {i} sent {names}: MinNorm needs the part 'delta'")
-        form = form or tree.signature(update.payload)
-        if tree.signature(update.payload) != form:
-            raise ValueError(f"client {i} sent a payload of another form than those before")
-    gram = gram_matrix([update.payload["delta"] for update in updates.values()])
-    finite = gram.diagonal().isfinite()
-    if not finite.any():
-        raise ValueError("no client sent a finite delta: use a smaller local step size")
-    for i, fine in zip(updates, finite.tolist(), strict=True):
-        if not fine:
-            logger.warning("client %d is left out: its delta is not finite", i)
-    kept = {i: u for (i, u), fine in zip(updates.items(), finite.tolist(), strict=True) if fine}
-    return kept, gram[finite][:, finite]
-
-
 def _audible(lengths: Tensor) -> Tensor:
     moved = lengths[lengths > 0]
     return lengths > (QUIET * moved.median() if len(moved) else 0)
@@ -325,16 +281,7 @@ def _least_cosine(gram: Tensor, p: Tensor) -> float:
     return float((products[heard] / lengths[heard]).min() / (p @ products).sqrt())
 
 
-def _combine(weights: Tensor, leaves: tuple[Tensor | float, ...]) -> Tensor:
-    like = torch.as_tensor(leaves[0])
-    total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
-    for weight, leaf in zip(weights.tolist(), leaves, strict=True):
-        if weight:
-            total.add_(torch.as_tensor(leaf).double(), alpha=weight)
-    return total.to(like.dtype)
-
-
 def _mean(weights: Tensor, leaves: tuple[Tensor | float, ...]) -> Tensor:
     if torch.as_tensor(leaves[0]).is_floating_point():
-        return _combine(weights, leaves)
+        return combine_leaves(weights, leaves)
     return torch.stack([torch.as_tensor(leaf) for leaf in leaves]).amax(dim=0)

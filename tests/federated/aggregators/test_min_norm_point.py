@@ -9,8 +9,9 @@ from scipy.optimize import minimize
 from torch.testing import assert_close
 
 from benchmarks.min_norm import GOAL_GAP, GOAL_RELATIVE, cases, exact_gap, stepwise
-from fedbolic.federated.aggregators import min_norm
-from fedbolic.federated.aggregators.min_norm import frank_wolfe, gram_matrix, min_norm_point
+from fedbolic.federated.aggregators import deltas
+from fedbolic.federated.aggregators.deltas import gram_matrix
+from fedbolic.federated.aggregators.min_norm import frank_wolfe, min_norm_point
 from tests.federated.aggregators.hulls import hulls, nearest_by_faces, seeds, uniform, updates
 
 
@@ -88,7 +89,7 @@ def test_consistent_updating_converges_as_frank_wolfe_must(x, steps):
 
 @pytest.mark.parametrize("block", [1, 7, 10**6])
 def test_gram_matrix_is_that_of_the_flat_changes(monkeypatch, block):
-    monkeypatch.setattr(min_norm, "BLOCK", block)
+    monkeypatch.setattr(deltas, "BLOCK", block)
     x = torch.randn(3, 11, generator=torch.Generator().manual_seed(0))
     changes = [u.payload["delta"] for u in updates(x, dtype=torch.float32).values()]
     assert_close(gram_matrix(changes), x.double() @ x.double().T, rtol=1e-14, atol=1e-14)

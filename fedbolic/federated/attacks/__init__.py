@@ -1,0 +1,1 @@
+"""Simulated attacks of clients on federated training, for experiments with robust aggregation."""
