@@ -1,5 +1,5 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
-# make test   sets up .venv and passes the tests       make clean  removes .venv and runs/demo
+# make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,6 +16,7 @@ FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
 demo: install
 	$(BIN)/fedbolic sweep --config configs/demo.yaml --jobs 2 --overwrite
+	$(BIN)/fedbolic sweep --config configs/demo_hierarchies.yaml --jobs 2 --overwrite
 
 test: install
 	$(BIN)/ruff check
@@ -44,4 +45,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv runs/demo
+	rm -rf .venv runs/demo runs/demo_hierarchies
