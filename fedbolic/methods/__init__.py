@@ -7,6 +7,7 @@ Local training, FedProx, FedPer and FedBABU are settings of
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
+from fedbolic.methods.fednova import FedNova
 from fedbolic.methods.majority import Majority
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
@@ -15,6 +16,7 @@ __all__ = [
     "Ditto",
     "FedAvg",
     "FedDyn",
+    "FedNova",
     "Majority",
     "Scaffold",
     "SphereFed",
