@@ -9,6 +9,7 @@ from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
 from fedbolic.methods.fednova import FedNova
 from fedbolic.methods.majority import Majority
+from fedbolic.methods.moon import Moon
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
 
@@ -18,6 +19,7 @@ __all__ = [
     "FedDyn",
     "FedNova",
     "Majority",
+    "Moon",
     "Scaffold",
     "SphereFed",
 ]
