@@ -8,8 +8,10 @@ from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
 from fedbolic.methods.fednova import FedNova
+from fedbolic.methods.fedrod import FedRoD
 from fedbolic.methods.majority import Majority
 from fedbolic.methods.moon import Moon
+from fedbolic.methods.pfedme import PFedMe
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
 
@@ -18,8 +20,10 @@ __all__ = [
     "FedAvg",
     "FedDyn",
     "FedNova",
+    "FedRoD",
     "Majority",
     "Moon",
+    "PFedMe",
     "Scaffold",
     "SphereFed",
 ]

@@ -40,7 +40,7 @@ class FedNova(ClassifierMethod):
         ValueError: If a value is outside its range.
 
     References:
-        Wang et al. (2020), Algorithm 1 and Eq. (5), arXiv:2007.07481.
+        Wang et al. (2020), Sec. 4 and Algorithm 1, arXiv:2007.07481.
 
     Example:
         >>> FedNova(momentum=0.5).norm(2)  # the first gradient counts 1.5 times, the second once
