@@ -4,10 +4,12 @@ Local training, FedProx, FedPer and FedBABU are settings of
 :class:`~fedbolic.methods.fedavg.FedAvg`.
 """
 
+from fedbolic.methods.apfl import Apfl
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
 from fedbolic.methods.fednova import FedNova
+from fedbolic.methods.fedproto import FedProto
 from fedbolic.methods.fedrod import FedRoD
 from fedbolic.methods.majority import Majority
 from fedbolic.methods.moon import Moon
@@ -16,10 +18,12 @@ from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
 
 __all__ = [
+    "Apfl",
     "Ditto",
     "FedAvg",
     "FedDyn",
     "FedNova",
+    "FedProto",
     "FedRoD",
     "Majority",
     "Moon",
