@@ -8,6 +8,7 @@ from fedbolic.methods.apfl import Apfl
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
+from fedbolic.methods.fedmtl import FedMTL
 from fedbolic.methods.fednova import FedNova
 from fedbolic.methods.fedproto import FedProto
 from fedbolic.methods.fedrod import FedRoD
@@ -22,6 +23,7 @@ __all__ = [
     "Ditto",
     "FedAvg",
     "FedDyn",
+    "FedMTL",
     "FedNova",
     "FedProto",
     "FedRoD",
