@@ -5,6 +5,7 @@ Local training, FedProx, FedPer and FedBABU are settings of
 """
 
 from fedbolic.methods.apfl import Apfl
+from fedbolic.methods.apple import Apple
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
@@ -20,6 +21,7 @@ from fedbolic.methods.spherefed import SphereFed
 
 __all__ = [
     "Apfl",
+    "Apple",
     "Ditto",
     "FedAvg",
     "FedDyn",

@@ -5,20 +5,18 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from fedbolic import check, tree
-from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.sharing import assemble
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.methods.separate_models import SeparateModels
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)
-class FedMTL(ClassifierMethod):
+class FedMTL(SeparateModels):
     r"""Mean-regularised multi-task learning: one model per client, and a penalty on their spread.
 
     .. math::
@@ -64,10 +62,6 @@ class FedMTL(ClassifierMethod):
         return Sum()
 
     @override
-    def weight(self, client: Client) -> float:
-        return 1.0
-
-    @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         seed = rng.at("model").number()
         parameters, _ = self.model(meta).init(seed)
@@ -75,9 +69,7 @@ class FedMTL(ClassifierMethod):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        received = {"parameters": {}, "buffers": {}, "seed": message["seed"]}
-        given = received, client_state, client
-        values = assemble(self.model(client.meta), {"*": "personal"}, *given)
+        values = self.kept(message, client, client_state)
         shared = {"mean": message["mean"], "num_clients": message["num_clients"], "fixed": {}}
         local = self.local_state(values.trained, values.buffers)
         return local, {"shared": shared, "own": {"begin": values.trained}}
@@ -104,16 +96,3 @@ class FedMTL(ClassifierMethod):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         moved = tree.scale(total.payload["delta"], 1 / server_state["num_clients"])
         return {**server_state, "mean": tree.add(server_state["mean"], moved)}
-
-    @override
-    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        return None if client.id == HOLDOUT else self.start(message, client, client_state)
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return None  # every client is scored with a model of its own already
-
-    @property
-    @override
-    def ridge_head(self) -> GradientMethod | None:
-        return None  # the features of separate models are not comparable

@@ -9,14 +9,12 @@ from torch.nn.functional import one_hot
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.evaluation.score import chunks
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.sharing import assemble
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.methods.separate_models import SeparateModels
 from fedbolic.nn.classifier import features_and_logits
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -28,7 +26,7 @@ FARTHEST = 100.0
 
 
 @dataclass(frozen=True)
-class FedProto(ClassifierMethod):
+class FedProto(SeparateModels):
     r"""Local training towards global class prototypes; no parameter leaves a client.
 
     .. math::
@@ -77,10 +75,6 @@ class FedProto(ClassifierMethod):
         return Sum()
 
     @override
-    def weight(self, client: Client) -> float:
-        return 1.0
-
-    @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         return {
             "prototypes": torch.zeros(meta.num_classes, self.backbone.num_features),
@@ -90,9 +84,7 @@ class FedProto(ClassifierMethod):
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        received = {"parameters": {}, "buffers": {}, "seed": message["seed"]}
-        given = received, client_state, client
-        values = assemble(self.model(client.meta), {"*": "personal"}, *given)
+        values = self.kept(message, client, client_state)
         shared = {"prototypes": message["prototypes"], "known": message["known"]}
         shared |= self.context({}, fixed={})["shared"]
         return self.local_state(values.trained, values.buffers), {"shared": shared}
@@ -139,10 +131,6 @@ class FedProto(ClassifierMethod):
         }
 
     @override
-    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        return None if client.id == HOLDOUT else self.start(message, client, client_state)
-
-    @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Minus the mean squared difference from every prototype, or the logits of the head."""
         if self.prediction == "head":
@@ -151,12 +139,3 @@ class FedProto(ClassifierMethod):
         z = self.features(model, local, batch, context)
         distances = (z[:, None] - shared["prototypes"]).square().mean(dim=-1)
         return -torch.where(shared["known"] > 0, distances, FARTHEST)
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return None  # every client is scored with a model of its own already
-
-    @property
-    @override
-    def ridge_head(self) -> GradientMethod | None:
-        return None  # the features of separate models are not comparable
