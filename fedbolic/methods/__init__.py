@@ -12,6 +12,7 @@ from fedbolic.methods.feddyn import FedDyn
 from fedbolic.methods.fedmtl import FedMTL
 from fedbolic.methods.fednova import FedNova
 from fedbolic.methods.fedproto import FedProto
+from fedbolic.methods.fedrep import FedRep
 from fedbolic.methods.fedrod import FedRoD
 from fedbolic.methods.majority import Majority
 from fedbolic.methods.moon import Moon
@@ -28,6 +29,7 @@ __all__ = [
     "FedMTL",
     "FedNova",
     "FedProto",
+    "FedRep",
     "FedRoD",
     "Majority",
     "Moon",

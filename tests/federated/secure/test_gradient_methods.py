@@ -4,12 +4,13 @@ import pytest
 
 from fedbolic.federated import LocalTraining
 from fedbolic.federated.secure import SecureSum
-from fedbolic.methods import Apfl, Apple, FedMTL, FedNova, FedProto, FedRoD, Moon, PFedMe
+from fedbolic.methods import Apfl, Apple, FedMTL, FedNova, FedProto, FedRep, FedRoD, Moon, PFedMe
 from fedbolic.nn.backbone import MLP
 from tests.federated.simple_method import RNG, assert_near, federation, train
 
 SETTINGS = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(2, 3), "lr": 0.2}
-METHODS = [kind(**SETTINGS) for kind in (FedNova, Moon, FedRoD, PFedMe, Apfl, FedProto, FedMTL)]
+KINDS = (FedNova, Moon, FedRoD, FedRep, PFedMe, Apfl, FedProto, FedMTL)
+METHODS = [kind(**SETTINGS) for kind in KINDS]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
