@@ -1,6 +1,6 @@
 """Federated methods for any classifier, one file each.
 
-Local training, FedProx, FedPer and FedBABU are settings of
+Local training, FedProx, FedPer, FedBABU and FedBN are settings of
 :class:`~fedbolic.methods.fedavg.FedAvg`.
 """
 

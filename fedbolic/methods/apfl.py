@@ -51,6 +51,10 @@ class Apfl(ClassifierMethod):
 
     References:
         Deng et al. (2020), Sec. 4 and Algorithm 1, arXiv:2003.13461.
+
+    Example:
+        >>> Apfl(mixing=0.25, adaptive=False).mixing
+        0.25
     """
 
     mixing: float = 0.5

@@ -56,6 +56,10 @@ class Apple(SeparateModels):
 
     References:
         Luo and Wu (2022), Algorithm 1, arXiv:2110.08394.
+
+    Example:
+        >>> Apple(rounds=20, mu=1.0).penalty_weight(round=2)  # L is 4 rounds
+        0.5
     """
 
     relations_lr: float = 0.001

@@ -26,7 +26,8 @@ class FedMTL(SeparateModels):
 
     with the models :math:`w_k` of all K clients as columns of W. Omega is a projection, so a client
     needs no model but the mean :math:`\bar w`. In local steps the models of the others stay as they
-    were when the round began. The server keeps the mean, and adds the deltas of a cohort to it.
+    were when the round began. The server keeps the mean, and adds the deltas of a cohort to it. A
+    channel that alters deltas, such as ``Clip``, therefore lets it drift from the models' mean.
 
     This is the primal form by gradient steps, for any network. MOCHA solves the dual problem of
     convex losses, to a precision that each client chooses, and may learn Omega. PFLlib, whose
@@ -47,6 +48,10 @@ class FedMTL(SeparateModels):
     References:
         Smith et al. (2017), Eq. (1) and App. B.1, arXiv:1705.10467; Evgeniou and Pontil (2004), for
         the mean-regularised penalty.
+
+    Example:
+        >>> FedMTL(coupling=1.0).aggregator
+        Sum()
     """
 
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base

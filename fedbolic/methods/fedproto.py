@@ -21,7 +21,7 @@ from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
-FARTHEST = 100.0
+UNKNOWN_DISTANCE = 100.0
 """Distance of every example from a class without a prototype, as in the authors' code."""
 
 
@@ -58,6 +58,10 @@ class FedProto(SeparateModels):
 
     References:
         Tan et al. (2022), Eqs. (3) to (7) and Algorithm 1, arXiv:2105.00243.
+
+    Example:
+        >>> FedProto(prediction="head").aggregator
+        Sum()
     """
 
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base
@@ -138,4 +142,4 @@ class FedProto(SeparateModels):
         shared = context["shared"]
         z = self.features(model, local, batch, context)
         distances = (z[:, None] - shared["prototypes"]).square().mean(dim=-1)
-        return -torch.where(shared["known"] > 0, distances, FARTHEST)
+        return -torch.where(shared["known"] > 0, distances, UNKNOWN_DISTANCE)

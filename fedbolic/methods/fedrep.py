@@ -43,6 +43,10 @@ class FedRep(ClassifierMethod):
 
     References:
         Collins et al. (2021), Algorithm 1, arXiv:2102.07078.
+
+    Example:
+        >>> FedRep(head_share=0.5).local.epochs
+        5
     """
 
     head_share: float = 0.8

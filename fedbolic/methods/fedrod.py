@@ -50,6 +50,10 @@ class FedRoD(ClassifierMethod):
     References:
         Chen and Chao (2022), Sec. 4, arXiv:2107.00778; Ren et al. (2020), arXiv:2007.10740, for
         the balanced softmax.
+
+    Example:
+        >>> FedRoD(lr=0.05).rounds
+        20
     """
 
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base

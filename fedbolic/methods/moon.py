@@ -47,6 +47,10 @@ class Moon(ClassifierMethod):
 
     References:
         Li et al. (2021), Eqs. (3) and (4) and Algorithm 1, arXiv:2103.16257.
+
+    Example:
+        >>> Moon(mu=5.0).temperature
+        0.5
     """
 
     optimizer: Optimizer = SGD()  # type: ignore[override]  # a property of the base

@@ -47,6 +47,10 @@ class PFedMe(ClassifierMethod):
 
     References:
         Dinh et al. (2020), Algorithm 1, arXiv:2006.08848.
+
+    Example:
+        >>> PFedMe().local.repeats
+        5
     """
 
     local: LocalTraining = LocalTraining(repeats=5)

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from fedbolic.federated import Cohort, LocalTraining
 from fedbolic.methods import FedAvg, FedProto
-from fedbolic.methods.fedproto import FARTHEST
+from fedbolic.methods.fedproto import UNKNOWN_DISTANCE
 from fedbolic.nn.backbone import MLP
 from fedbolic.optim import SGD
 from tests.federated.simple_method import (
@@ -131,7 +131,7 @@ def test_a_class_without_a_prototype_is_predicted_last():
     client = data.clients[0]
     local, context = METHOD.start(METHOD.broadcast(state, 0), client, {})
     logits = METHOD.predict(METHOD.model(data.meta), local, client.train.all(), context)
-    assert (logits[:, 1] == -FARTHEST).all()
+    assert (logits[:, 1] == -UNKNOWN_DISTANCE).all()
     assert (logits.argmax(dim=1) != 1).all()
 
 
