@@ -1,21 +1,39 @@
 """Federated methods for any classifier, one file each.
 
-Local training, FedProx, FedPer and FedBABU are settings of
+Local training, FedProx, FedPer, FedBABU and FedBN are settings of
 :class:`~fedbolic.methods.fedavg.FedAvg`.
 """
 
+from fedbolic.methods.apfl import Apfl
+from fedbolic.methods.apple import Apple
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
+from fedbolic.methods.fedmtl import FedMTL
+from fedbolic.methods.fednova import FedNova
+from fedbolic.methods.fedproto import FedProto
+from fedbolic.methods.fedrep import FedRep
+from fedbolic.methods.fedrod import FedRoD
 from fedbolic.methods.majority import Majority
+from fedbolic.methods.moon import Moon
+from fedbolic.methods.pfedme import PFedMe
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
 
 __all__ = [
+    "Apfl",
+    "Apple",
     "Ditto",
     "FedAvg",
     "FedDyn",
+    "FedMTL",
+    "FedNova",
+    "FedProto",
+    "FedRep",
+    "FedRoD",
     "Majority",
+    "Moon",
+    "PFedMe",
     "Scaffold",
     "SphereFed",
 ]

@@ -4,6 +4,7 @@ One round of the paper's Algorithm 1: the server sends its parameters to a cohor
 trains them on its own data, and the server averages the results.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,7 +39,8 @@ class FedAvg(ClassifierMethod):
         f_k(\theta_k) + \tfrac{\mu}{2} \|\theta_k - \theta\|^2
 
     The ``sharing`` table gives other methods: ``{"*": personal}`` is local training,
-    ``{"head.*": personal, "*": shared}`` FedPer, ``{"head.*": fixed, "*": shared}`` FedBABU.
+    ``{"head.*": personal, "*": shared}`` FedPer, ``{"head.*": fixed, "*": shared}`` FedBABU, and a
+    table that keeps batch norms personal FedBN.
 
     Args:
         backbone: Network from inputs to features; a linear head follows.
@@ -57,13 +59,17 @@ class FedAvg(ClassifierMethod):
             the same mean length (:class:`~fedbolic.nn.classifier.SimplexHead`).
         aggregator: Rule that combines the clients' updates; by default the weighted mean of the
             formula.
+        fine_tune_fixed: Whether fine-tuning at the clients trains the ``fixed`` parameters, too, as
+            in FedBABU; otherwise they stay fixed.
 
     Raises:
-        ValueError: If a value is outside its range.
+        ValueError: If a value is outside its range, or ``fine_tune_fixed`` has no effect because
+            no row of ``sharing`` is ``fixed``.
 
     References:
         McMahan et al. (2017), Algorithm 1, arXiv:1602.05629; Li et al. (2020), Eq. (2),
-        arXiv:1812.06127; Hsu et al. (2019), Sec. 4.3, arXiv:1909.06335.
+        arXiv:1812.06127; Hsu et al. (2019), Sec. 4.3, arXiv:1909.06335; Oh et al. (2022),
+        Sec. 4, arXiv:2106.06042; Li et al. (2021), Sec. 3, arXiv:2102.07623.
 
     Example:
         >>> FedAvg(lr=0.05, proximal=0.01).rounds
@@ -77,11 +83,17 @@ class FedAvg(ClassifierMethod):
     weights: Literal["size", "uniform"] = "size"
     head: Literal["linear", "simplex"] = "linear"
     aggregator: Aggregator = Mean()  # type: ignore[override]  # likewise
+    fine_tune_fixed: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.not_negative(proximal=self.proximal)
         check_sharing(self.sharing)
+        if self.fine_tune_fixed and "fixed" not in self.sharing.values():
+            raise ValueError(
+                f"fine_tune_fixed has no effect, as no row of sharing {self.sharing} is fixed: "
+                "leave it out"
+            )
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -139,7 +151,11 @@ class FedAvg(ClassifierMethod):
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
         if "shared" not in self.sharing.values():
             return None  # purely local training gains nothing from fine-tuning
-        return super().fine_tuning(epochs, lr)
+        if not self.fine_tune_fixed:
+            return super().fine_tuning(epochs, lr)
+        trained = {p: "personal" if kind == "fixed" else kind for p, kind in self.sharing.items()}
+        method = dataclasses.replace(self, sharing=trained, fine_tune_fixed=False)
+        return method.fine_tuning(epochs, lr)
 
     @property
     @override

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fedbolic import tree
 from fedbolic.nn.backbone import Backbone
 from fedbolic.nn.model import Model
-from fedbolic.types import Meta
+from fedbolic.types import Meta, Params
 
 
 class Classifier(nn.Module):
@@ -81,3 +82,32 @@ def classifier(
     return Model(
         lambda: Classifier(backbone.build(meta), head(backbone.num_features, meta.num_classes))
     )
+
+
+def features_and_logits(
+    model: Model, parameters: Params, buffers: Params, x: Tensor, *, training: bool
+) -> tuple[Tensor, Tensor, Params]:
+    """Outputs of the body and of the head of a :class:`Classifier`, and the updated buffers.
+
+    Args:
+        model: Model of a ``Classifier``.
+        parameters: Every parameter by name.
+        buffers: Every buffer by name; not modified.
+        x: Batch of inputs.
+        training: Whether to run in training mode, which affects batch norm and dropout.
+
+    Example:
+        >>> from fedbolic.nn.backbone import MLP
+        >>> model = classifier(MLP((4,)), Meta(num_classes=3, input_shape=(5,), num_clients=1))
+        >>> x, (parameters, buffers) = torch.ones(2, 5), model.init(seed=0)
+        >>> z, logits, _ = features_and_logits(model, parameters, buffers, x, training=False)
+        >>> z.shape, torch.equal(logits, model(parameters, buffers, x)[0])
+        (torch.Size([2, 4]), True)
+    """
+    value, outputs, updated = x, [], {}
+    for name in ("body", "head"):
+        values = (tree.part(kind, f"{name}.") for kind in (parameters, buffers))
+        value, new = model.part(name)(*values, value, training=training)
+        outputs.append(value)
+        updated |= {f"{name}.{key}": buffer for key, buffer in new.items()}
+    return outputs[0], outputs[1], updated

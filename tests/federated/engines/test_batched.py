@@ -19,7 +19,7 @@ from fedbolic.federated import (
     ServerSGD,
     gradient_method,
 )
-from fedbolic.methods import Ditto, FedAvg, FedDyn, Scaffold
+from fedbolic.methods import Apfl, Apple, Ditto, FedAvg, FedDyn, FedRoD, Moon, PFedMe, Scaffold
 from fedbolic.nn.backbone import MLP
 from fedbolic.optim import SGD, Adam, Optimizer
 from hyperfed import CrossEntropy, HyperFed
@@ -72,6 +72,13 @@ SETTINGS = {
     "scaffold": Scaffold(NormNet(), rounds=3, local=LocalTraining(2, 4)),
     "ditto": Ditto(NormNet(), rounds=3, local=LocalTraining(2, 4, repeats=2)),
     "ditto and adam": Ditto(MLP((4,)), rounds=3, local=LocalTraining(2, 4), optimizer=Adam()),
+    "dropout at moon": Moon(MLP((4,), dropout=0.3), rounds=3, local=LocalTraining(2, 4)),
+    "fedrod and momentum": FedRoD(
+        NormNet(), rounds=3, local=LocalTraining(2, 4), optimizer=SGD(momentum=0.9)
+    ),
+    "repeats at pfedme": PFedMe(NormNet(), rounds=3, local=LocalTraining(2, 4, repeats=3)),
+    "clipped apfl": Apfl(MLP((4,)), rounds=3, local=LocalTraining(2, 4, clip_norm=0.2)),
+    "clipped apple": Apple(MLP((4,)), rounds=3, local=LocalTraining(2, 4, clip_norm=0.2)),
     "batch norm": with_(backbone=NormNet(), local=LocalTraining(2, 4), optimizer=ADAM),
     "batch norm over all": with_(backbone=NormNet(), local=LocalTraining(2, None)),
     "one negative": HYPERFED,

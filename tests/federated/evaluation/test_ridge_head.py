@@ -11,7 +11,17 @@ from sklearn.linear_model import Ridge
 from fedbolic.data import Examples
 from fedbolic.federated import Clip, Evaluation, LocalTraining, RidgeHead
 from fedbolic.federated.evaluation.ridge_head import solve_ridge
-from fedbolic.methods import Ditto, FedAvg, Majority, Scaffold, SphereFed
+from fedbolic.methods import (
+    Apfl,
+    Ditto,
+    FedAvg,
+    FedRoD,
+    Majority,
+    Moon,
+    PFedMe,
+    Scaffold,
+    SphereFed,
+)
 from fedbolic.nn.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
@@ -35,6 +45,10 @@ METHODS = {
     "batch norm": FedAvg(**{**COMMON, "backbone": NormNet()}),
     "Scaffold": Scaffold(**COMMON),
     "Ditto": Ditto(**COMMON),
+    "FedRoD": FedRoD(**COMMON),
+    "Moon": Moon(**COMMON),
+    "PFedMe": PFedMe(**COMMON),
+    "Apfl": Apfl(**COMMON),
     "SphereFed": SphereFed(**COMMON),
 }
 RIDGE = 1e-2
