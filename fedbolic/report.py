@@ -204,7 +204,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         CHOSEN: _chosen(common),
         MAP: common.get((last, "holdout/map")),
         INFERRED_MAP: common.get((last, "holdout/inferred/map")),
-        OWN_MAP: common.get((last, "own/map")),
+        OWN_MAP: common.get((last, "test/own/map")),
     }
     percent = {name: 100 * value for name, value in found.items() if value is not None}
     ranks = {

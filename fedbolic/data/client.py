@@ -35,6 +35,11 @@ class Split(ABC):
         """All examples, possibly the split's own tensors: do not modify them in place."""
         return self.at(torch.arange(len(self)))
 
+    @property
+    def no_inputs(self) -> Tensor:
+        """An empty batch of inputs; its device and dtype are those in which a model works."""
+        return self.at(torch.arange(0))["x"]
+
     def part(self, index: Tensor) -> "Split":
         """A new split with the examples at the positions ``index``."""
         return Examples(self.at(index))
@@ -130,7 +135,7 @@ class Client:
     @functools.cached_property
     def no_inputs(self) -> Tensor:
         """An empty batch of inputs, with the device and dtype of this client's data."""
-        return self.train.at(torch.arange(0))["x"]
+        return self.train.no_inputs
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Client":
         """The same client with its data on ``device``."""

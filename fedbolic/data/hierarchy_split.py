@@ -20,6 +20,7 @@ class HierarchySplit(Split):
         hierarchy: All nodes of the federation, and the pairs of this split.
         candidates: Nodes that may be negative examples, at least one; ``None`` for all nodes.
         held: True for the pairs that some client holds; ``None`` if all are.
+        dtype: Floating-point type in which a model works on these pairs.
 
     Raises:
         ValueError: If there is no candidate, or ``held`` has another length than the pairs.
@@ -33,6 +34,7 @@ class HierarchySplit(Split):
     hierarchy: Hierarchy
     candidates: Int64[Tensor, " m"] | None = None
     held: Bool[Tensor, " num_pairs"] | None = None
+    dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
         if self.candidates is not None and not len(self.candidates):
@@ -48,6 +50,11 @@ class HierarchySplit(Split):
     def at(self, index: Tensor) -> dict[str, Tensor]:
         return {"x": self.hierarchy.pairs[index.to(self.hierarchy.pairs.device)]}
 
+    @property
+    @override
+    def no_inputs(self) -> Tensor:
+        return torch.empty(0, 2, dtype=self.dtype, device=self.hierarchy.pairs.device)
+
     @functools.cached_property
     def node_counts(self) -> Int64[Tensor, " n"]:
         """Number of pairs of this split with every node."""
@@ -58,4 +65,4 @@ class HierarchySplit(Split):
         candidates, held = (
             None if x is None else x.to(device) for x in (self.candidates, self.held)
         )
-        return HierarchySplit(self.hierarchy.to(device), candidates, held)
+        return HierarchySplit(self.hierarchy.to(device), candidates, held, dtype or self.dtype)

@@ -29,9 +29,9 @@ def pairs_of(client: Client, split: str = "train") -> HierarchySplit:
 def score_distances(distances: RowDistances, client: Client) -> dict[str, float]:
     """Scores of distances between all nodes, on what a client or the server holds.
 
-    ``own/...`` are the scores of a client's own pairs, where all other nodes count as unrelated,
-    and ``test/...`` those of all pairs at the server. ``test/inferred/...`` are those of the pairs
-    that no client holds, where pairs that a client holds are not ranked against.
+    ``test/own/...`` are the scores of a client's own pairs, where all other nodes count as
+    unrelated, and ``test/...`` those of all pairs at the server. ``test/inferred/...`` are those of
+    the pairs that no client holds, where pairs that a client holds are not ranked against.
 
     Args:
         distances: Distances of some nodes to all nodes.
@@ -41,7 +41,7 @@ def score_distances(distances: RowDistances, client: Client) -> dict[str, float]
         ``map``, ``mean_rank`` and ``examples``, the number of pairs, under these names.
     """
     if client.id != HOLDOUT:
-        return _named("own", distances, pairs_of(client).hierarchy.pairs, client)
+        return _named("test/own", distances, pairs_of(client).hierarchy.pairs, client)
     test = pairs_of(client, "test")
     pairs = test.hierarchy.pairs
     scores = _named("test", distances, pairs, client)

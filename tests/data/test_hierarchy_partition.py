@@ -93,7 +93,9 @@ def test_a_source_says_which_pairs_are_held():
 def test_a_split_counts_the_pairs_of_each_node():
     split = HierarchySplit(Hierarchy(("a", "b", "c", "d"), torch.tensor([[0, 1], [0, 2]])))
     assert split.node_counts.tolist() == [2, 1, 1, 0]
-    assert split.to("cpu").at(torch.tensor([1]))["x"].tolist() == [[0, 2]]
+    double = split.to("cpu", torch.float64)
+    assert double.at(torch.tensor([1]))["x"].tolist() == [[0, 2]]
+    assert (split.no_inputs.dtype, double.no_inputs.dtype) == (torch.float32, torch.float64)
 
 
 def test_a_random_tree_is_the_same_for_every_seed_of_a_run():
