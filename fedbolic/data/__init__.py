@@ -14,6 +14,7 @@ from fedbolic.data.hierarchy import Hierarchy
 from fedbolic.data.hierarchy_files import HierarchySet, Mammals, Nouns, read_hierarchy
 from fedbolic.data.hierarchy_partition import (
     HierarchyPartition,
+    Pooled,
     RandomPairs,
     Subtrees,
     SubtreesAndAuthority,
@@ -74,6 +75,7 @@ __all__ = [
     "PartitionedHierarchy",
     "Planetoid",
     "Points",
+    "Pooled",
     "RandomPairs",
     "RandomTree",
     "Rows",

@@ -2,7 +2,7 @@
 
 import heapq
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int64
@@ -128,6 +128,26 @@ class SubtreesAndAuthority(HierarchyPartition):
     def candidates(self, hierarchy: Hierarchy) -> Tensor:
         below = (_heads(hierarchy, self.num_clients - 1) >= 0).nonzero().flatten()
         return below.to(hierarchy.pairs.device)
+
+
+@dataclass(frozen=True)
+class Pooled(HierarchyPartition):
+    """One client with all pairs that the clients of another partition hold.
+
+    Args:
+        partition: Partition whose clients are pooled.
+    """
+
+    partition: HierarchyPartition = field(default_factory=SubtreesAndAuthority)
+    num_clients: int = field(default=1, init=False)
+
+    @override
+    def split(self, hierarchy: Hierarchy, rng: Rng) -> list[Tensor]:
+        return [torch.cat(self.partition.split(hierarchy, rng)).sort().values]
+
+    @override
+    def candidates(self, hierarchy: Hierarchy) -> Tensor | None:
+        return self.partition.candidates(hierarchy)
 
 
 def _heads(hierarchy: Hierarchy, num_clients: int) -> Int64[Tensor, " n"]:

@@ -10,6 +10,7 @@ from fedbolic.data import (
     HierarchyFile,
     HierarchySplit,
     PartitionedHierarchy,
+    Pooled,
     RandomPairs,
     RandomTree,
     Subtrees,
@@ -76,6 +77,14 @@ def test_branch_clients_know_nothing_above_their_heads(tree):
     for part in branches:
         assert set(tree.pairs[part].flatten().tolist()) <= below
     assert not set(tree.pairs[authority][:, 1].tolist()) & below
+
+
+def test_a_pooled_client_holds_what_all_clients_held():
+    partition = SubtreesAndAuthority(6)
+    (pooled,) = Pooled(partition).split(TREES[1], Rng(0))
+    assert torch.equal(pooled, torch.cat(partition.split(TREES[1], Rng(0))).sort().values)
+    assert torch.equal(Pooled(partition).candidates(TREES[1]), partition.candidates(TREES[1]))
+    assert Pooled(Subtrees(3)).candidates(TREES[1]) is None
 
 
 def test_a_source_says_which_pairs_are_held():
