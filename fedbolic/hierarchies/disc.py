@@ -8,7 +8,7 @@ from fedbolic.data import Hierarchy
 from fedbolic.figure import DiscFigure
 from fedbolic.manifolds import Lorentz, to_poincare
 
-_STEPS = 17
+_STEPS = 33
 """Points along a geodesic, enough for a smooth line."""
 
 

@@ -242,7 +242,7 @@ class HierarchyEmbedding(GradientMethod):
         if self.dim != 2 or self.personal or not self.curvature or data.holdout is None:
             return {}
         points = self.points(server_state["parameters"])
-        return {"disc": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.curvature)}
+        return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.curvature)}
 
     @property
     @override

@@ -206,7 +206,7 @@ def test_predictions_are_minus_distances(data):
 
 def test_a_disc_shows_every_node_and_its_way_up(data):
     method = HierarchyEmbedding(dim=2)
-    figure = method.figures(sent_down(method, data), data)["disc"]
+    figure = method.figures(sent_down(method, data), data)["tree"]
     assert len(figure.points) == data.meta.num_classes
     assert len(figure.curve_labels) == data.meta.num_classes - 1
     first = figure.curves[figure.curve_ids == 0]
