@@ -9,7 +9,7 @@ below as a sequence of torch operators; geoopt's is the same sequence of its ope
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import geoopt
@@ -239,27 +239,49 @@ def repeated(layer: Layer, times: int) -> Layer:
     return function
 
 
-def candidates(size: Size, device: str) -> dict[str, tuple[Layer, type[Lorentz] | type[Poincare]]]:
-    """Layers by name of the row, each with the model of its points."""
+@dataclass(frozen=True)
+class Row:
+    """A layer of the table.
+
+    Args:
+        layer: Function of points, weight and bias.
+        kind: Model of its points.
+        bias: Factor of the bias that it is given: 1/2 where tangents at the origin of the ball are
+            as long as half of the distance.
+    """
+
+    layer: Layer
+    kind: type[Lorentz] | type[Poincare]
+    bias: float = 1.0
+
+    def inputs(self, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, weight and bias, which give the same points in every row."""
+        x, weight, bias = tensors(size)
+        return tangents_to_points(self.kind(), x), weight, self.bias * bias
+
+
+def candidates(size: Size, device: str) -> dict[str, Row]:
+    """All rows, by name."""
     edges, matrix = graph(size, device)
-    written: dict[str, tuple[Layer, type[Lorentz] | type[Poincare]]] = {
-        PUBLISHED: (PublishedBall(matrix), Poincare),
-        "published, hyperboloid": (PublishedHyperboloid(matrix), Lorentz),
-        "geoopt, ball": (GeooptBall(matrix), Poincare),
-        "fedbolic point by point, ball": (ByPoints(matrix, Poincare()), Poincare),
-        "fedbolic point by point, hyperboloid": (ByPoints(matrix, Lorentz()), Lorentz),
+    written = {
+        PUBLISHED: Row(PublishedBall(matrix), Poincare, bias=0.5),
+        "published, hyperboloid": Row(PublishedHyperboloid(matrix), Lorentz),
+        "geoopt, ball": Row(GeooptBall(matrix), Poincare, bias=0.5),
+        "fedbolic point by point, ball": Row(ByPoints(matrix, Poincare()), Poincare),
+        "fedbolic point by point, hyperboloid": Row(ByPoints(matrix, Lorentz()), Lorentz),
     }
-    rows = {name: (repeated(layer, size.layers), kind) for name, (layer, kind) in written.items()}
+    rows = {
+        name: replace(row, layer=repeated(row.layer, size.layers)) for name, row in written.items()
+    }
     for kind, name in ((Poincare, "ball"), (Lorentz, "hyperboloid")):
-        rows[f"fedbolic HGCN, {name}"] = own_layers(size, kind, edges), kind
+        rows[f"fedbolic HGCN, {name}"] = Row(own_layers(size, kind, edges), kind)
     return rows
 
 
-def step(layer: Layer, kind: type[Lorentz] | type[Poincare], size: Size, device: str) -> Case:
+def step(row: Row, size: Size, device: str) -> Case:
     """One forward and backward pass: gradients of the parameters and of the input."""
-    x, weight, bias = (t.to(device) for t in tensors(size))
-    leaves = [t.requires_grad_() for t in (tangents_to_points(kind(), x), weight, bias)]
-    return lambda: torch.autograd.grad(layer(*leaves).square().sum(), leaves)
+    leaves = [t.to(device).requires_grad_() for t in row.inputs(size)]
+    return lambda: torch.autograd.grad(row.layer(*leaves).square().sum(), leaves)
 
 
 def tensors(size: Size) -> tuple[Tensor, Tensor, Tensor]:
@@ -272,10 +294,7 @@ def tensors(size: Size) -> tuple[Tensor, Tensor, Tensor]:
 
 def report(size: Size, device: str) -> None:
     """Print the table of one size."""
-    cases = {
-        name: step(layer, kind, size, device)
-        for name, (layer, kind) in candidates(size, device).items()
-    }
+    cases = {name: step(row, size, device) for name, row in candidates(size, device).items()}
     for case in cases.values():
         case()
     taken = interleaved(cases, device, rounds=ROUNDS, least=LEAST)

@@ -70,7 +70,7 @@ def test_a_number_without_axes_is_refused(case):
 @pytest.mark.parametrize(
     ("x", "remedy"),
     [
-        (torch.ones(5, 4), r"expmap0\(lift\(x\)\) of the layer's manifold makes points of vectors"),
+        (torch.ones(5, 4), r"ToManifold\(Lorentz\) makes points of vectors"),
         (torch.ones(5, 7, 2), r"movedim\(0, -1\) puts the coordinates last"),
         (torch.ones(6, 7), "number of dimensions without time"),
     ],
