@@ -62,7 +62,7 @@ def test_no_dimension_is_refused(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_g13_a_layer_compiles_without_a_graph_break(kind):
     torch._dynamo.reset()
-    layer = kind(3, 2, curvature=Curvature(0.7)).double()  # float32 rounds differently when compiled
+    layer = kind(3, 2, curvature=Curvature(0.7)).double()  # float32 would differ by rounding
     v = torch.randn(3, 3, dtype=torch.float64)
     x = layer.manifold.expmap0(layer.manifold.lift(v)).detach()
     given = EDGES, torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
