@@ -73,7 +73,9 @@ class Operators(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    """All tensors that have a storage, which sparse ones lack."""
+    leaves = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in leaves if leaf.layout == torch.strided]
 
 
 def peak_mebibytes(case: Case, device: str) -> float:

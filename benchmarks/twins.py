@@ -1,60 +1,119 @@
 """Hyperbolic networks compared with their Euclidean twins, in few dimensions, on real data.
 
-FEDBOLIC_DATA=FOLDER python -m benchmarks.twins [--only cora] [--dims 2 4]
+FEDBOLIC_DATA=FOLDER python -m benchmarks.twins [--only cora] [--dims 2 4] [--results twins.csv]
 
-Files that the folder lacks are downloaded.
+Files that the folder lacks are downloaded. Each trained network adds a row to the file of results,
+and an interrupted run continues from it.
 """
 
 import argparse
+import csv
+import math
 import os
 import shutil
 import statistics
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy, elu, normalize
 from torch_geometric.datasets import Planetoid
 from torch_geometric.nn import GCNConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import scatter
 from typing_extensions import override
 
 from fedbolic.data import FashionMNIST
-from fedbolic.manifolds import Lorentz
-from fedbolic.nn import LorentzMLR, SpaceActivation
+from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.nn import (
+    BusemannHead,
+    LorentzMLR,
+    PoincareMLR,
+    PrototypeHead,
+    SpaceActivation,
+    ToManifold,
+)
 from fedbolic.nn.backbone import ConvNet
+from fedbolic.nn.coordinates import to_tangent
 from fedbolic.nn.graph import LorentzConv
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
 
-DIMS = (2, 4, 8, 16)
-SEEDS = range(5)
+DIMS = (2, 4, 8, 16, 32)
+SEEDS = range(10)
 CHOOSING = 2
 """Number of seeds that choose the step size."""
 
-SHEET = Lorentz(1.0)
+CLASSES = 10
+"""Number of classes of Fashion-MNIST."""
+
+Accuracies: TypeAlias = tuple[float, float]
+"""Accuracy of one network on validation and on test data, in percent."""
+
+
+class Tangents(nn.Module):
+    """Tangents at the origin of the points that an entry gives: its clip without its geometry."""
+
+    def __init__(self, entry: ToManifold) -> None:
+        super().__init__()
+        self.entry = entry
+
+    @override
+    def forward(self, v: Tensor) -> Tensor:
+        return to_tangent(self.entry.manifold, self.entry(v))
+
+
+HEADS: dict[str, Callable[[int], Sequence[nn.Module]]] = {
+    "Linear": lambda n: [nn.Linear(n, CLASSES)],
+    "Linear, clipped": lambda n: [Tangents(ToManifold(Lorentz)), nn.Linear(n, CLASSES)],
+    "LorentzMLR, not clipped": lambda n: [
+        ToManifold(Lorentz, radius=math.inf),
+        LorentzMLR(n, CLASSES),
+    ],
+    "LorentzMLR": lambda n: [ToManifold(Lorentz), LorentzMLR(n, CLASSES)],
+    "PoincareMLR": lambda n: [ToManifold(Poincare), PoincareMLR(n, CLASSES)],
+    "the MLRs' flat limit, clipped": lambda n: [
+        Tangents(ToManifold(Lorentz)),
+        ToManifold(Poincare, curvature=0.0),
+        PoincareMLR(n, CLASSES, curvature=0.0),
+    ],
+    "BusemannHead": lambda n: [ToManifold(Lorentz), BusemannHead(Lorentz, n, CLASSES)],
+    "PrototypeHead": lambda n: [
+        ToManifold(Lorentz, mode="space"),
+        PrototypeHead(Lorentz, n, CLASSES),
+    ],
+    "PrototypeHead's flat limit": lambda n: [
+        Tangents(ToManifold(Lorentz, mode="space")),
+        ToManifold(Poincare, curvature=0.0),
+        PrototypeHead(Poincare, n, CLASSES, curvature=0.0),
+    ],
+}
+"""Entries and heads on the same backbone, by name of the row; the first is the reference."""
 
 
 class Problem(ABC):
-    """Data, and two networks that differ in their geometry only.
+    """Data, and networks that differ in their geometry only.
 
     The step size of Adam is chosen for each network and dimension from ``grid``, by the mean
     validation accuracy of the first two seeds; then all seeds train with it. The networks of one
     seed see the same batches and start from equal weights where they have the same weights.
     """
 
+    name: str
     title: str
     grid: tuple[float, ...]
     weight_decay: float
-    twins: tuple[str, str]
+    networks: tuple[str, ...]
+    """Names of the networks, the Euclidean reference first."""
     constant: float
     """Test accuracy of the best constant prediction."""
 
     @abstractmethod
-    def build(self, twin: str, dim: int) -> nn.Module:
+    def build(self, network: str, dim: int) -> nn.Module:
         """A newly initialised network."""
 
     @abstractmethod
@@ -67,17 +126,18 @@ class Problem(ABC):
 
 
 class Fashion(Problem):
-    """A convolutional network with ``dim`` features and a linear or a hyperbolic head.
+    """A convolutional network with ``dim`` features and one of the heads.
 
     Images are averaged to 14 x 14. The first 10,000 training images train for 5 epochs of batches
     of 100, the last 5,000 are validation, and the test set is the official one.
     """
 
+    name = "fashion"
     num_train, num_validation, epochs = 10_000, 5_000, 5
     title = f"Fashion-MNIST, 14x14, {num_train:,} training images, {epochs} epochs"
-    grid = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+    grid = (3e-3, 1e-2, 3e-2)
     weight_decay = 0.0
-    twins = ("ConvNet, Linear", "ConvNet, LorentzMLR")
+    networks = tuple(HEADS)
 
     def __init__(self) -> None:
         parts = FashionMNIST().read(None, download=True)
@@ -90,11 +150,9 @@ class Fashion(Problem):
         self.constant = 100 * parts.y_test.bincount().max().item() / len(parts.y_test)
 
     @override
-    def build(self, twin: str, dim: int) -> nn.Module:
-        body = ConvNet(dim).build(Meta(10, (1, 14, 14), num_clients=1))
-        if twin == self.twins[0]:
-            return nn.Sequential(body, nn.Linear(dim, 10))
-        return nn.Sequential(body, ToHyperboloid(), LorentzMLR(dim, 10))
+    def build(self, network: str, dim: int) -> nn.Module:
+        body = ConvNet(dim).build(Meta(CLASSES, (1, 14, 14), num_clients=1))
+        return nn.Sequential(body, *HEADS[network](dim))
 
     @override
     def losses(self, generator: torch.Generator) -> Iterator[Callable[[nn.Module], Tensor]]:
@@ -116,14 +174,16 @@ class Cora(Problem):
     """Two graph convolutions of width ``dim``, ELU between them, and a head.
 
     Features are scaled to length 1; 200 steps on the public split of 140 training, 500 validation
-    and 1,000 test nodes, without dropout.
+    and 1,000 test nodes, without dropout. The flat mean has the weights of the centroid of
+    ``LorentzConv``: those of a GCN, divided by their sum at each node.
     """
 
+    name = "cora"
     steps = 200
     title = f"Cora, public split, {steps} steps"
     grid = (3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
     weight_decay = 5e-4
-    twins = ("GCN", "Lorentz GCN")
+    networks = ("GCN", "GCN, flat mean", "Lorentz GCN")
 
     def __init__(self) -> None:
         raw = Path(os.environ.get("FEDBOLIC_DATA", "")) / "planetoid" / "Cora" / "raw"
@@ -131,21 +191,26 @@ class Cora(Problem):
             if raw.is_dir():
                 shutil.copytree(raw, Path(folder) / "Cora" / "raw")
             data: Any = Planetoid(folder, "Cora")[0]
-        x = normalize(data.x)
-        self.nodes = dict(zip(self.twins, (x, SHEET.expmap0(SHEET.lift(x))), strict=True))
-        self.edges, self.labels = data.edge_index, data.y
+        self.x, self.edges, self.labels = normalize(data.x), data.edge_index, data.y
+        self.points = ToManifold(Lorentz)(self.x)
         self.masks = {"train": data.train_mask, "validation": data.val_mask, "test": data.test_mask}
         counts = data.y[data.test_mask].bincount()
         self.constant = 100 * counts.max().item() / int(counts.sum())
 
     @override
-    def build(self, twin: str, dim: int) -> nn.Module:
-        inputs, classes = self.nodes[self.twins[0]].shape[1], int(self.labels.max()) + 1
-        if twin == self.twins[0]:
-            layers = GCNConv(inputs, dim), GCNConv(dim, dim), nn.Linear(dim, classes)
-            return Convolutions(*layers, elu, self.nodes[twin], self.edges)
-        layers = LorentzConv(inputs, dim), LorentzConv(dim, dim), LorentzMLR(dim, classes)
-        return Convolutions(*layers, SpaceActivation(Lorentz, elu), self.nodes[twin], self.edges)
+    def build(self, network: str, dim: int) -> nn.Module:
+        inputs, classes = self.x.shape[1], int(self.labels.max()) + 1
+        if network == "Lorentz GCN":
+            layers = LorentzConv(inputs, dim), LorentzConv(dim, dim), LorentzMLR(dim, classes)
+            return Convolutions(*layers, SpaceActivation(Lorentz, elu), self.points, self.edges)
+        flat = network == "GCN, flat mean"
+        layers = (
+            GCNConv(inputs, dim, normalize=not flat),
+            GCNConv(dim, dim, normalize=not flat),
+            nn.Linear(dim, classes),
+        )
+        graph = row_normalised(self.edges, len(self.x)) if flat else (self.edges,)
+        return Convolutions(*layers, elu, self.x, *graph)
 
     @override
     def losses(self, generator: torch.Generator) -> Iterator[Callable[[nn.Module], Tensor]]:
@@ -159,12 +224,11 @@ class Cora(Problem):
         return 100 * (model().argmax(1) == self.labels)[mask].float().mean().item()
 
 
-class ToHyperboloid(nn.Module):
-    """Maps vectors, as tangents at the origin, to points of the hyperboloid."""
-
-    @override
-    def forward(self, v: Tensor) -> Tensor:
-        return SHEET.expmap0(SHEET.lift(v))
+def row_normalised(edges: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Edges with self loops, and the weights of a GCN divided by their sum at each target."""
+    normed: Any = gcn_norm(edges, None, num_nodes)
+    edges, weight = normed
+    return edges, weight / scatter(weight, edges[1], dim_size=num_nodes)[edges[1]]
 
 
 class Convolutions(nn.Module):
@@ -177,22 +241,23 @@ class Convolutions(nn.Module):
         head: nn.Module,
         activation: Callable[[Tensor], Tensor],
         x: Tensor,
-        edges: Tensor,
+        *graph: Tensor,
     ) -> None:
         super().__init__()
         self.first, self.second, self.head = first, second, head
-        self.activation, self.x, self.edges = activation, x, edges
+        self.activation, self.x, self.graph = activation, x, graph
 
     @override
     def forward(self) -> Tensor:
-        return self.head(self.second(self.activation(self.first(self.x, self.edges)), self.edges))
+        hidden = self.activation(self.first(self.x, *self.graph))
+        return self.head(self.second(hidden, *self.graph))
 
 
-def train(problem: Problem, twin: str, dim: int, lr: float, seed: int) -> nn.Module:
+def train(problem: Problem, network: str, dim: int, lr: float, seed: int) -> nn.Module:
     """The network after the last step."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(Rng(seed).at("init").number())
-        model = problem.build(twin, dim)
+        model = problem.build(network, dim)
     optimiser = torch.optim.Adam(model.parameters(), lr, weight_decay=problem.weight_decay)
     for loss in problem.losses(Rng(seed).at("order").generator()):
         optimiser.zero_grad()
@@ -201,49 +266,86 @@ def train(problem: Problem, twin: str, dim: int, lr: float, seed: int) -> nn.Mod
     return model.eval().requires_grad_(False)
 
 
-def tuned(problem: Problem, twin: str, dim: int) -> tuple[float, list[float]]:
+class Results:
+    """Accuracies of trained networks, read from and appended to a file.
+
+    Args:
+        file: CSV file of problem, network, dimension, step size, seed, validation and test
+            accuracy; networks found in it are not trained again.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.found: dict[tuple[str, ...], Accuracies] = {}
+        if file.exists():
+            with file.open(newline="") as lines:
+                for *key, validation, test in csv.reader(lines):
+                    self.found[tuple(key)] = float(validation), float(test)
+
+    def accuracies(
+        self, problem: Problem, network: str, dim: int, lr: float, seed: int
+    ) -> Accuracies:
+        """Validation and test accuracy of a network, which is trained if the file lacks it."""
+        key = problem.name, network, str(dim), str(lr), str(seed)
+        if key not in self.found:
+            model = train(problem, network, dim, lr, seed)
+            pair = problem.accuracy(model, "validation"), problem.accuracy(model, "test")
+            self.found[key] = pair
+            with self.file.open("a", newline="") as lines:
+                csv.writer(lines).writerow([*key, *pair])
+        return self.found[key]
+
+
+def tuned(problem: Problem, network: str, dim: int, results: Results) -> tuple[float, list[float]]:
     """The chosen step size, and the test accuracies of all seeds with it."""
 
-    def trained(lr: float, seeds: Iterable[int]) -> list[nn.Module]:
-        return [train(problem, twin, dim, lr, seed) for seed in seeds]
-
     def validated(lr: float) -> float:
-        return statistics.mean(problem.accuracy(model, "validation") for model in first[lr])
+        first = (results.accuracies(problem, network, dim, lr, s) for s in SEEDS[:CHOOSING])
+        return statistics.mean(validation for validation, _ in first)
 
-    first = {lr: trained(lr, SEEDS[:CHOOSING]) for lr in problem.grid}
-    lr = max(first, key=validated)
-    models = first[lr] + trained(lr, SEEDS[CHOOSING:])
-    return lr, [problem.accuracy(model, "test") for model in models]
+    lr = max(problem.grid, key=validated)
+    return lr, [results.accuracies(problem, network, dim, lr, seed)[1] for seed in SEEDS]
 
 
-def spread(values: list[float]) -> str:
+def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation."""
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
-def report(problem: Problem, dims: Iterable[int] = DIMS) -> None:
+def difference(values: Sequence[float], reference: Sequence[float]) -> str:
+    """Mean of paired differences, and its standard error in parentheses."""
+    gaps = [a - b for a, b in zip(values, reference, strict=True)]
+    error = statistics.stdev(gaps) / len(gaps) ** 0.5
+    return f"{statistics.mean(gaps):+.2f} ({error:.2f})"
+
+
+def report(problem: Problem, results: Results, dims: Iterable[int] = DIMS) -> None:
     """Print one table, each row as soon as it is computed."""
-    plain, curved = problem.twins
+    reference = problem.networks[0]
     print(f"\n{problem.title}; the best constant answer has {problem.constant:.2f} %.\n")
-    print(f"| dimensions | {plain} % | {curved} % | difference | step sizes |")
+    print(f"| dimensions | network | accuracy % | minus {reference} | step size |")
     print("|---|---|---|---|---|", flush=True)
     for dim in dims:
-        (lr, test), (curved_lr, curved_test) = (tuned(problem, twin, dim) for twin in problem.twins)
-        gaps = [b - a for a, b in zip(test, curved_test, strict=True)]
-        row = (str(dim), spread(test), spread(curved_test), spread(gaps), f"{lr}, {curved_lr}")
-        print(f"| {' | '.join(row)} |", flush=True)
+        baseline: list[float] = []
+        for network in problem.networks:
+            lr, test = tuned(problem, network, dim, results)
+            baseline = baseline or test
+            gap = "" if network == reference else difference(test, baseline)
+            print(f"| {dim} | {network} | {spread(test)} | {gap} | {lr} |", flush=True)
 
 
 def main() -> None:
     """Train all networks and print the tables."""
-    problems = {"fashion": Fashion, "cora": Cora}
+    problems = {kind.name: kind for kind in (Fashion, Cora)}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=problems, nargs="+", default=[*problems])
     parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
+    parser.add_argument("--results", type=Path, default=Path("twins.csv"))
     given = parser.parse_args()
     torch.set_num_threads(1)
+    results = Results(given.results)
     for name in given.only:
-        report(problems[name](), given.dims)
+        report(problems[name](), results, given.dims)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from fedbolic.nn.ranking import RankingScores, rank_and_map
 from fedbolic.nn.residual import HyperbolicResidual
 from fedbolic.nn.tangent_dropout import TangentDropout
 from fedbolic.nn.tangent_linear import TangentLinear
+from fedbolic.nn.to_manifold import ToManifold
 from fedbolic.pair_keys import contains_pair, pair_keys
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "TangentActivation",
     "TangentDropout",
     "TangentLinear",
+    "ToManifold",
     "contains_pair",
     "pair_keys",
     "rank_and_map",

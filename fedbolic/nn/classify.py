@@ -38,8 +38,9 @@ class LorentzMLR(Hyperplanes[Lorentz]):
         Bdeir et al. (2024), arXiv:2303.15919; their norm of the normal equals :math:`|z|` exactly.
 
     Example:
-        >>> head = LorentzMLR(3, num_classes=10)
-        >>> head(head.manifold.origin(5, 4)).shape
+        >>> from fedbolic.nn import ToManifold
+        >>> head = torch.nn.Sequential(ToManifold(Lorentz), LorentzMLR(3, num_classes=10))
+        >>> head(torch.randn(5, 3)).shape
         torch.Size([5, 10])
     """
 
@@ -102,7 +103,9 @@ class PoincareMLR(Hyperplanes[Poincare]):
         Shimizu et al. (2021), arXiv:2006.08210.
 
     Example:
-        >>> PoincareMLR(3, num_classes=10)(torch.zeros(5, 3)).shape
+        >>> from fedbolic.nn import ToManifold
+        >>> head = torch.nn.Sequential(ToManifold(Poincare), PoincareMLR(3, num_classes=10))
+        >>> head(torch.randn(5, 3)).shape
         torch.Size([5, 10])
     """
 

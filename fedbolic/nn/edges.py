@@ -1,21 +1,32 @@
 """Edges and edge weights of a graph, in the formats that PyG layers accept."""
 
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import Adj, OptTensor
 from torch_geometric.utils import add_remaining_self_loops, is_sparse, scatter, to_edge_index
+from typing_extensions import override
+
+from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.nn.linear import LorentzLinear, PoincareLinear
+from fedbolic.nn.tangent_linear import TangentLinear
 
 NodePoints: TypeAlias = (
     Float[Tensor, "n ambient"] | tuple[Float[Tensor, "n ambient"], Float[Tensor, "m ambient"]]
 )
 """Points of all nodes; for a bipartite graph, points of the sources and points of the targets."""
 
+NodeTangents: TypeAlias = (
+    Float[Tensor, "n dim"] | tuple[Float[Tensor, "n dim"], Float[Tensor, "m dim"]]
+)
+"""Tangents at the origin of all nodes, or of sources and targets."""
 
-def ends(x: NodePoints) -> tuple[Tensor, Tensor]:
+
+def ends(x: NodePoints | NodeTangents) -> tuple[Tensor, Tensor]:
     """Points of the source nodes and of the target nodes; one and the same tensor if not bipartite.
 
     Raises:
@@ -102,3 +113,51 @@ def edge_shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
     weight = torch.ones_like(target, dtype=x.dtype) if weight is None else weight.to(x.dtype)
     total = scatter(weight, target, dim_size=len(x))
     return weight / torch.where(total > 0, total, 1.0)[target]
+
+
+LinearMap = TypeVar("LinearMap", bound=LorentzLinear | PoincareLinear | TangentLinear)
+
+
+class GraphConvolution(MessagePassing, Generic[LinearMap]):
+    """Base of the convolutions, with their linear map and the handling of edges."""
+
+    def __init__(self, linear: LinearMap, *, normalize: bool, add_self_loops: bool) -> None:
+        super().__init__(aggr="sum")
+        self.linear: LinearMap = linear
+        self.normalize, self.add_self_loops = normalize, add_self_loops
+
+    @property
+    def manifold(self) -> Lorentz | Poincare:
+        """Space of the inputs at the current curvature."""
+        return self.linear.manifold
+
+    def read(
+        self, x: NodePoints | NodeTangents, edge_index: Adj, edge_weight: OptTensor
+    ) -> tuple[Tensor, Tensor, Tensor, OptTensor]:
+        """Rows of the sources, rows of the targets, edges and edge weights.
+
+        Raises:
+            ValueError: If points, edges or weights have the wrong shape or dtype, or if the graph
+                is bipartite and the layer normalises or adds self loops.
+        """
+        sources, targets = ends(x)
+        edges, weight = weighted(
+            edge_index,
+            edge_weight,
+            len(targets) if targets is sources else None,
+            normalize=self.normalize,
+            add_self_loops=self.add_self_loops,
+        )
+        return sources, targets, edges, weight
+
+    @override  # PyG passes a hook the arguments that its signature names
+    def message(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x_j: Tensor, edge_weight: OptTensor
+    ) -> Tensor:
+        return x_j if edge_weight is None else edge_weight.unsqueeze(-1) * x_j
+
+    @override
+    def extra_repr(self) -> str:
+        return f"normalize={self.normalize}, add_self_loops={self.add_self_loops}"
+
+    __repr__ = nn.Module.__repr__  # PyG's shows the numbers of channels only

@@ -1,61 +1,67 @@
 """Hyperbolic graph convolutions built on PyG's ``MessagePassing``."""
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch_geometric.nn import MessagePassing
-from torch_geometric.typing import Adj, OptTensor
-from torch_geometric.utils import is_sparse, scatter, spmm
+from torch_geometric.utils import is_sparse, spmm
 from typing_extensions import override
 
-from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.manifolds.numerics import square
-from fedbolic.nn.coordinates import from_tangent, hyperboloid_point, to_tangent
-from fedbolic.nn.edges import NodePoints, edge_shares, ends, transposed, weighted
-from fedbolic.nn.linear import LorentzLinear
-from fedbolic.nn.space import HyperbolicModule, wide
-from fedbolic.nn.tangent_linear import TangentLinear
+from fedbolic.nn.coordinates import hyperboloid_point, on_hyperboloid
+from fedbolic.nn.edges import Adj, GraphConvolution, NodePoints, OptTensor, transposed
+from fedbolic.nn.hgcn import HGCN, HGCNConv
+from fedbolic.nn.linear import LorentzLinear, PoincareLinear
+from fedbolic.nn.tangent import points_at
+
+__all__ = ["HGCN", "HGCNConv", "LorentzConv", "PoincareConv"]
 
 
-class _Convolution(MessagePassing):
-    """Base of the convolutions, with their linear map and the handling of edges."""
-
-    def __init__(
-        self, linear: LorentzLinear | TangentLinear, *, normalize: bool, add_self_loops: bool
-    ) -> None:
-        super().__init__(aggr="sum")
-        self.linear, self.normalize, self.add_self_loops = linear, normalize, add_self_loops
-
-    @property
-    def manifold(self) -> Lorentz:
-        """Hyperboloid of the inputs at the current curvature."""
-        return self.linear.manifold
-
-    def _read(
-        self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor
-    ) -> tuple[Tensor, Tensor, Tensor, OptTensor]:
-        """Points of the sources, points of the targets, edges and edge weights."""
-        sources, targets = ends(x)
-        edges, weight = weighted(
-            edge_index,
-            edge_weight,
-            len(targets) if targets is sources else None,
-            normalize=self.normalize,
-            add_self_loops=self.add_self_loops,
-        )
-        return sources, targets, edges, weight
+class CentroidConvolution(GraphConvolution[LorentzLinear | PoincareLinear]):
+    """Base of the convolutions that take the Lorentzian centroid of each node's neighbours."""
 
     @override
-    def extra_repr(self) -> str:
-        return f"normalize={self.normalize}, add_self_loops={self.add_self_loops}"
+    def forward(
+        self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor = None
+    ) -> Float[Tensor, "m ambient_out"]:
+        """Map all points, then take the centroid of each node's neighbours.
 
-    __repr__ = nn.Module.__repr__  # PyG's shows the numbers of channels only
+        Args:
+            x: One point per node; for a bipartite graph, the points of the sources and those of the
+                targets, given to a layer that neither normalises nor adds self loops.
+            edge_index: Sources and targets of the edges, or the transposed adjacency matrix as a
+                sparse tensor, which is multiplied without a message per edge.
+            edge_weight: One number per edge, 0 or more; ``None`` for a sparse tensor, which holds
+                its own weights.
+
+        Raises:
+            ValueError: If points, edges or weights have the wrong shape or dtype, or if the graph
+                is bipartite and the layer normalises or adds self loops.
+        """
+        sources, targets, edges, weight = self.read(x, edge_index, edge_weight)
+        y = self.linear(sources)
+        own = y if targets is sources else self.linear(targets)
+        space = self.manifold
+        if is_sparse(edge_index):
+            edges = transposed(edges, weight, len(targets), len(sources))
+        z = self.propagate(
+            edges,
+            x=functional.pad(_timed(space, y), (1, 0), value=1.0),
+            edge_weight=weight,
+            size=(len(sources), len(targets)),
+        )
+        centroid, reached = _centroid(space, z)
+        return torch.where(reached, self.linear.rounded(centroid, y), own)
+
+    @override
+    def message_and_aggregate(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, adj_t: Adj, x: Tensor
+    ) -> Tensor:
+        return spmm(adj_t, x, reduce="sum")
 
 
-class LorentzConv(_Convolution):
+class LorentzConv(CentroidConvolution):
     r"""Graph convolution on the hyperboloid: a linear map, then the centroid of the neighbours.
 
     .. math:: y_j = \mathrm{LorentzLinear}(x_j), \quad
@@ -105,93 +111,37 @@ class LorentzConv(_Convolution):
         linear = LorentzLinear(in_features, out_features, bias=bias, curvature=curvature)
         super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
 
-    @override
-    def forward(
-        self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor = None
-    ) -> Float[Tensor, "m ambient_out"]:
-        """Map all points, then take the centroid of each node's neighbours.
 
-        Args:
-            x: One point per node; for a bipartite graph, the points of the sources and those of the
-                targets, given to a layer that neither normalises nor adds self loops.
-            edge_index: Sources and targets of the edges, or the transposed adjacency matrix as a
-                sparse tensor, which is multiplied without a message per edge.
-            edge_weight: One number per edge, 0 or more; ``None`` for a sparse tensor, which holds
-                its own weights.
+class PoincareConv(CentroidConvolution):
+    r"""Graph convolution in the ball: a linear map, then the centroid of the neighbours.
 
-        Raises:
-            ValueError: If points, edges or weights have the wrong shape or dtype, or if the graph
-                is bipartite and the layer normalises or adds self loops.
-        """
-        sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
-        y = self.linear(sources)
-        own = y if targets is sources else self.linear(targets)
-        points = hyperboloid_point(self.manifold, y[:, 1:].double())
-        if is_sparse(edge_index):
-            edges = transposed(edges, weight, len(targets), len(sources))
-        z = self.propagate(
-            edges,
-            x=functional.pad(points, (1, 0), value=1.0),
-            edge_weight=weight,
-            size=(len(sources), len(targets)),
-        )
-        centroid, reached = _centroid(self.manifold, z)
-        return torch.where(reached, self.linear.rounded(centroid, y), own)
+    .. math:: y_j = \mathrm{PoincareLinear}(x_j), \quad
+        z_i = \sum_{j \in N(i)} w_{ij} \, \lambda_j \, y_j, \quad
+        t_i = \sum_{j \in N(i)} w_{ij} \, (\lambda_j - 1), \quad
+        x'_i = \frac{z_i}{t_i + \sqrt{t_i^2 - c \, |z_i|^2}}
 
-    @override  # PyG passes a hook the arguments that its signature names
-    def message(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, x_j: Tensor, edge_weight: OptTensor
-    ) -> Tensor:
-        return x_j if edge_weight is None else edge_weight.unsqueeze(-1) * x_j
-
-    @override
-    def message_and_aggregate(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, adj_t: Adj, x: Tensor
-    ) -> Tensor:
-        return spmm(adj_t, x, reduce="sum")
-
-
-class HGCNConv(_Convolution):
-    r"""Layer of the hyperbolic graph convolutional network: mean aggregation in tangent spaces.
-
-    .. math::
-        h_j &= \exp_{\hat x_j}(P_{o \to \hat x_j}(b)), \quad
-            \hat x_j = \exp_o(W \log_o(x_j)) \\
-        y_i &= \exp_{h_i} \Bigl(\sum_{j \in N(i)} w_{ij} \log_{h_i}(h_j)\Bigr), \quad
-            \sum_{j \in N(i)} w_{ij} = 1 \\
-        x'_i &= \exp'_o(\sigma(\log_o(y_i)))
-
-    with :math:`\exp'` at the curvature of the outputs; tangents at the origin are the same for
-    every curvature. A node without an incoming edge of positive weight has :math:`y_i = h_i`.
-
-    Departure from the paper: the aggregation weights are edge weights divided by their sum for each
-    node, as in the authors' code without attention. They are not learnt.
+    with :math:`\lambda_j = 2 / (1 - c \, |y_j|^2)`: the Lorentzian centroid of ``LorentzConv`` for
+    the points of the ball, also known as the Einstein midpoint. In flat space (``c = 0``) it is the
+    weighted mean. Sums, scales of weights and nodes without edges are as in ``LorentzConv``.
 
     Args:
-        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        in_features: Dimensions of the input space.
         out_features: Dimensions of the output space.
-        bias: Whether to learn the bias :math:`b`.
-        normalize: As in ``LorentzConv``, before the weights are divided by their sum.
-        add_self_loops: Whether to add a self loop of weight 1 to each node without one.
-        local: Whether to take the mean in the tangent space at the node itself, as in the paper, or
-            at the origin, which costs less and is the default of the authors' code.
-        activation: Function :math:`\sigma` of tangents at the origin, such as ``torch.relu``;
-            ``None`` for the identity.
-        curvature: Minus the sectional curvature of the inputs, a number or a ``Curvature``, which
-            layers may share.
-        out_curvature: Minus the sectional curvature of the outputs, by default that of the inputs.
+        bias: Whether the linear map learns the offsets of its hyperplanes.
+        normalize: As in ``LorentzConv``.
+        add_self_loops: As in ``LorentzConv``.
+        curvature: Minus the sectional curvature of inputs and outputs, a number (0 for flat space)
+            or a ``Curvature``, which layers may share.
 
     Raises:
-        ValueError: If a number of features is below 1 or a curvature is invalid.
+        ValueError: If a number of features is below 1 or ``curvature`` is invalid.
 
     References:
-        Chami et al. (2019), arXiv:1910.12933.
+        Shimizu et al. (2021), arXiv:2006.08210, for the linear map and the centroid.
 
     Example:
-        >>> layer = HGCNConv(3, 2, activation=torch.relu, out_curvature=0.5)
-        >>> x = layer.manifold.origin(4, 4)
-        >>> layer.out_manifold.contains(layer(x, torch.tensor([[0, 1, 2], [1, 2, 3]])))
-        tensor([True, True, True, True])
+        >>> PoincareConv(3, 2)(torch.zeros(4, 3), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
+        torch.Size([4, 2])
     """
 
     def __init__(
@@ -200,64 +150,22 @@ class HGCNConv(_Convolution):
         out_features: int,
         *,
         bias: bool = True,
-        normalize: bool = False,
+        normalize: bool = True,
         add_self_loops: bool = True,
-        local: bool = True,
-        activation: Callable[[Tensor], Tensor] | None = None,
         curvature: Curvature | float = 1.0,
-        out_curvature: Curvature | float | None = None,
     ) -> None:
-        linear = TangentLinear(in_features, out_features, bias=bias, curvature=curvature)
+        linear = PoincareLinear(in_features, out_features, bias=bias, curvature=curvature)
         super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
-        self.local, self.activation = local, activation
-        self.out = None if out_curvature is None else HyperbolicModule(Lorentz, out_curvature)
-
-    @property
-    def out_manifold(self) -> Lorentz:
-        """Hyperboloid of the outputs at the current curvature."""
-        return self.manifold if self.out is None else self.out.manifold
-
-    @override
-    def forward(
-        self, x: NodePoints, edge_index: Adj, edge_weight: OptTensor = None
-    ) -> Float[Tensor, "m ambient_out"]:
-        """Map all points, then take the mean of each node's neighbours.
-
-        Arguments and errors are those of ``LorentzConv``. A sparse tensor is converted to edges,
-        because a mean in the tangent space at a node needs a message per edge.
-        """
-        sources, targets, edges, weight = self._read(x, edge_index, edge_weight)
-        space, h = self.manifold, wide(self.linear(sources))
-        own = h if targets is sources else wide(self.linear(targets))
-        weight = edge_shares(edges[1], weight, own)
-        size = (len(sources), len(targets))
-        if self.local:
-            mean = self.propagate(edges, x=(h, own), edge_weight=weight, size=size)
-            y = space.expmap(own, mean)
-        else:
-            tangents = (space.logmap0(h), space.logmap0(own))
-            mean = self.propagate(edges, x=tangents, edge_weight=weight, size=size)
-            reached = scatter(weight, edges[1], dim_size=len(targets)).unsqueeze(-1) > 0
-            y = torch.where(reached, space.expmap0(mean), own)
-        last = self.linear if self.out is None else self.out
-        if self.activation is not None or self.out is not None:
-            v = to_tangent(space, y)
-            y = from_tangent(last.manifold, v if self.activation is None else self.activation(v))
-        return last.rounded(y, sources, self.linear.weight)
-
-    @override
-    def message(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, x_i: Tensor, x_j: Tensor, edge_weight: Tensor
-    ) -> Tensor:
-        toward = self.manifold.logmap(x_i, x_j) if self.local else x_j
-        return edge_weight.unsqueeze(-1) * toward
-
-    @override
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, local={self.local}"
 
 
-def _centroid(space: Lorentz, z: Tensor) -> tuple[Tensor, Tensor]:
+def _timed(space: Lorentz | Poincare, x: Tensor) -> Tensor:
+    """Time, in units of length on the hyperboloid and in radii for the ball, and space, float64."""
+    if isinstance(space, Lorentz):
+        return hyperboloid_point(space, x[:, 1:].double())
+    return torch.cat(on_hyperboloid(space, x.double()), -1)
+
+
+def _centroid(space: Lorentz | Poincare, z: Tensor) -> tuple[Tensor, Tensor]:
     """Centroids from weighted sums of points, and a mask of the sums with positive total weight.
 
     The first coordinate of ``z`` is the total weight, the others are the weighted sum.
@@ -266,6 +174,7 @@ def _centroid(space: Lorentz, z: Tensor) -> tuple[Tensor, Tensor]:
     reached = total > 0
     mean = z[:, 1:] / torch.where(reached, total, 1.0)
     time, s = mean[:, :1], mean[:, 1:]
+    square_time = time * time * (space.c if isinstance(space, Lorentz) else 1.0)
     # the mean of points is at least as long as each of them: a smaller value is rounding
-    length = (space.c * (time * time - square(s))).clamp(min=1).sqrt()
-    return hyperboloid_point(space, s / length), reached
+    length = (square_time - space.c * square(s)).clamp(min=1).sqrt()
+    return points_at(space, s / length), reached

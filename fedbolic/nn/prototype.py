@@ -39,7 +39,9 @@ class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
         Snell et al. (2017), arXiv:1703.05175; Khrulkov et al. (2020), arXiv:1904.02239.
 
     Example:
-        >>> PrototypeHead(Lorentz, 3, num_classes=10)(Lorentz().origin(5, 4)).shape
+        >>> from fedbolic.nn import ToManifold
+        >>> entry = ToManifold(Lorentz, mode="space")
+        >>> PrototypeHead(Lorentz, 3, num_classes=10)(entry(torch.randn(5, 3))).shape
         torch.Size([5, 10])
     """
 
@@ -113,7 +115,9 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
         Ghadimi Atigh et al. (2021), arXiv:2106.14472; Chen et al. (2026), arXiv:2602.18858.
 
     Example:
-        >>> BusemannHead(Poincare, 3, num_classes=10)(torch.zeros(5, 3)).shape
+        >>> from fedbolic.nn import ToManifold
+        >>> head = BusemannHead(Poincare, 3, num_classes=10)
+        >>> head(ToManifold(Poincare)(torch.randn(5, 3))).shape
         torch.Size([5, 10])
     """
 

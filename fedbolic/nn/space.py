@@ -169,7 +169,7 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 def remedy(x: Tensor, ambient: int, timed: bool) -> str:
     """Advice for the error about a last axis that is not ``ambient`` long."""
     if timed and x.ndim and x.shape[-1] == ambient - 1:
-        return "expmap0(lift(x)) of the layer's manifold makes points of vectors"
+        return "ToManifold(Lorentz) makes points of vectors"
     if ambient in x.shape:
         return f"movedim({x.shape.index(ambient)}, -1) puts the coordinates last"
     return "give the layer the number of dimensions without time, and inputs all coordinates"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
     BusemannHead,
     CentroidPool,
@@ -29,8 +29,9 @@ from fedbolic.nn import (
     TangentActivation,
     TangentDropout,
     TangentLinear,
+    ToManifold,
 )
-from fedbolic.nn.graph import HGCNConv, LorentzConv
+from fedbolic.nn.graph import HGCN, HGCNConv, LorentzConv, PoincareConv
 
 DIM = 4
 KINDS = (Lorentz, Poincare)
@@ -43,7 +44,7 @@ class Case:
 
     Args:
         build: Function that takes ``curvature`` and returns the layer.
-        kind: Manifold of the inputs; ``None`` for indices.
+        kind: Manifold of the inputs, ``Euclidean`` for features; ``None`` for indices.
         gives: Manifold of the outputs; ``None`` for real numbers.
         num: Number of output features.
         training: Mode in which the layer is tested.
@@ -83,6 +84,8 @@ class Case:
 
 def points(kind, c, v):
     """Points at the distances ``|v|`` from the origin, in the directions of ``v``."""
+    if kind is Euclidean:
+        return v
     space = kind(c)
     return space.expmap0(space.lift(v) if kind is Lorentz else v / 2)
 
@@ -101,9 +104,9 @@ EDGES = torch.tensor([[0, 1, 2, 3, 3, 1], [1, 2, 0, 1, 3, 2]])
 """Edges of a graph of five nodes: one is doubled, one is a loop, and the last node has none."""
 
 
-def on_graph(kind, *args, curvature, **settings):
+def on_graph(convolution, *args, curvature, **settings):
     """A graph convolution that is called with the points only; a hook adds the edges."""
-    layer = kind(*args, curvature=curvature, **settings)
+    layer = convolution(*args, curvature=curvature, **settings)
     layer.register_forward_pre_hook(with_edges)
     return layer
 
@@ -113,13 +116,21 @@ def hgcn_to(curvature):
     return on_graph(HGCNConv, DIM, 3, curvature=curvature, out_curvature=curvature)
 
 
+def hgcn(curvature, *, kind):
+    """Two layers that hand tangents on."""
+    first = HGCNConv(DIM, 5, kind=kind, local=False, activation=torch.tanh, curvature=curvature)
+    network = HGCN(first, HGCNConv(5, 3, kind=kind, local=False, curvature=curvature))
+    network.register_forward_pre_hook(with_edges)
+    return network
+
+
 def with_edges(layer, args):
     return *args, EDGES
 
 
-def convolution(kind, *, reach=1.0, **settings):
+def convolution(layer, *, space=Lorentz, reach=1.0, **settings):
     return Case(
-        partial(on_graph, kind, DIM, 3, **settings), Lorentz, Lorentz, 3,
+        partial(on_graph, layer, DIM, 3, **settings), space, space, 3,
         reach=reach, shape=(5,), raw="linear.curvature.raw",
     )  # fmt: skip
 
@@ -135,7 +146,6 @@ CASES = {
     "PoincareLinear without bias": Case(
         partial(PoincareLinear, DIM, 3, bias=False), Poincare, Poincare, 3
     ),
-    "TangentLinear": Case(partial(TangentLinear, DIM, 3), Lorentz, Lorentz, 3),
     "TangentLinear without bias": Case(
         partial(TangentLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
     ),
@@ -147,9 +157,22 @@ CASES = {
     "HGCNConv": convolution(HGCNConv, activation=torch.tanh),
     "HGCNConv at the origin": convolution(HGCNConv, local=False),
     "HGCNConv with an output curvature": replace(convolution(HGCNConv), build=hgcn_to),
+    "PoincareConv": convolution(PoincareConv, space=Poincare),
 }
 for kind in KINDS:
+    at_origin = partial(convolution, HGCNConv, space=kind, kind=kind, local=False)
     BOTH = {
+        "HGCN": replace(
+            convolution(HGCN, space=kind),
+            build=partial(hgcn, kind=kind),
+            raw="layers.0.linear.curvature.raw",
+        ),
+        "HGCNConv with softmax": at_origin(attention="softmax"),
+        "HGCNConv with sigmoid": at_origin(attention="sigmoid"),
+        "TangentLinear": Case(partial(TangentLinear, DIM, 3, kind=kind), kind, kind, 3),
+        "ToManifold": Case(partial(ToManifold, kind), Euclidean, kind),
+        "ToManifold, soft": Case(partial(ToManifold, kind, mode="soft"), Euclidean, kind),
+        "ToManifold, space": Case(partial(ToManifold, kind, mode="space"), Euclidean, kind),
         "PrototypeHead": Case(partial(PrototypeHead, kind, DIM, 6), kind, None, 6),
         "BusemannHead": Case(partial(BusemannHead, kind, DIM, 6), kind, None, 6),
         "SpaceActivation": Case(partial(SpaceActivation, kind, torch.tanh), kind, kind),

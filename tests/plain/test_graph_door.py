@@ -62,9 +62,10 @@ def test_no_dimension_is_refused(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_g13_a_layer_compiles_without_a_graph_break(kind):
     torch._dynamo.reset()
-    layer = kind(3, 2, curvature=Curvature(0.7))
-    x = layer.manifold.expmap0(layer.manifold.lift(torch.randn(3, 3))).detach()
-    given = EDGES, torch.tensor([0.5, 2.0, 1.0])
+    layer = kind(3, 2, curvature=Curvature(0.7)).double()  # float32 would differ by rounding
+    v = torch.randn(3, 3, dtype=torch.float64)
+    x = layer.manifold.expmap0(layer.manifold.lift(v)).detach()
+    given = EDGES, torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, *given)
     eager = layer(x, *given)
     torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)

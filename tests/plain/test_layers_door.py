@@ -23,11 +23,19 @@ from fedbolic.nn import (
     SpaceActivation,
     TangentActivation,
     TangentDropout,
+    ToManifold,
 )
 from tests.nn.cases import CASES
 
 every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-NO_PARAMETERS = (SpaceActivation, TangentActivation, TangentDropout, CentroidPool, ChangeCurvature)
+NO_PARAMETERS = (
+    SpaceActivation,
+    TangentActivation,
+    TangentDropout,
+    CentroidPool,
+    ChangeCurvature,
+    ToManifold,
+)
 
 
 def knows_its_width(layer):
@@ -70,7 +78,7 @@ def test_a_number_without_axes_is_refused(case):
 @pytest.mark.parametrize(
     ("x", "remedy"),
     [
-        (torch.ones(5, 4), r"expmap0\(lift\(x\)\) of the layer's manifold makes points of vectors"),
+        (torch.ones(5, 4), r"ToManifold\(Lorentz\) makes points of vectors"),
         (torch.ones(5, 7, 2), r"movedim\(0, -1\) puts the coordinates last"),
         (torch.ones(6, 7), "number of dimensions without time"),
     ],
@@ -95,7 +103,7 @@ def test_a_curvature_of_many_values_is_refused_and_vmap_named(case):
 
 @every_layer
 def test_flat_space_is_a_ball_but_no_sheet(case):
-    kind = case.kind or case.gives
+    kind = case.gives or case.kind
     if kind is Lorentz:
         with pytest.raises(ValueError, match="above 0, got 0"):
             case.make(0.0)
