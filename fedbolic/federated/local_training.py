@@ -91,6 +91,15 @@ class BatchPlan:
     lengths: Int[Tensor, " steps"]
     draws: Params
 
+    def cut(self, num_steps: int) -> "BatchPlan":
+        """The first steps of the plan.
+
+        Args:
+            num_steps: Number of steps to keep, at least 0.
+        """
+        draws = {name: draw[:num_steps] for name, draw in self.draws.items()}
+        return BatchPlan(self.positions[:num_steps], self.lengths[:num_steps], draws)
+
 
 @functools.lru_cache(maxsize=1024)  # reused by clients of equal size, in every round
 def _lengths(size: int, batch_size: int, epochs: int, repeats: int) -> Tensor:

@@ -62,6 +62,9 @@ class HierarchyEmbedding(GradientMethod):
         curvature: Minus the sectional curvature, at least 0; 0 for flat space.
         rounds: Communication rounds, at least 1.
         local: Local epochs and batch size.
+        steps: Local steps per round, at least 1, instead of ``local.epochs``: the passes of a
+            client with few pairs are repeated, so that all clients take equally many; ``None`` for
+            epochs.
         lr: Local step size, above 0, at the schedule's multiplier of 1.
         optimizer: Local optimiser.
         optimizer_state: ``reset``: every round starts with a new state, which is better if clients
@@ -93,6 +96,7 @@ class HierarchyEmbedding(GradientMethod):
     curvature: float = 1.0
     rounds: int = 25
     local: LocalTraining = LocalTraining(epochs=4, batch_size=64)
+    steps: int | None = None
     lr: float = 0.1
     optimizer: Adam | SGD = Adam()
     optimizer_state: Literal["personal", "reset"] = "reset"
@@ -103,6 +107,8 @@ class HierarchyEmbedding(GradientMethod):
 
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, rounds=self.rounds, max_weight=self.max_weight)
+        if self.steps is not None:
+            check.at_least(1, steps=self.steps)
         check.positive(lr=self.lr)
         check.not_negative(curvature=self.curvature)
         if self.negatives.power:
@@ -146,6 +152,8 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
+        if self.steps is not None:
+            return self._equal_steps(self.steps, client).plan(model, client, rng).cut(self.steps)
         plan = super().plan(model, client, rng)
         split, num_nodes = pairs_of(client), client.meta.num_classes
         device = split.hierarchy.pairs.device
@@ -159,6 +167,12 @@ class HierarchyEmbedding(GradientMethod):
         # masked here, where the sets of pairs of all clients need not have one length
         mask = self.negatives.mask(nodes, drawn, known=split.hierarchy.keys, num_nodes=num_nodes)
         return dataclasses.replace(plan, draws={"negatives": drawn, "unrelated": mask})
+
+    def _equal_steps(self, steps: int, client: Client) -> "HierarchyEmbedding":
+        """The method with just as many epochs as this client needs for its steps."""
+        batches = -(-client.size // (self.local.batch_size or client.size))
+        local = dataclasses.replace(self.local, epochs=-(-steps // batches))
+        return dataclasses.replace(self, local=local, steps=None)
 
     @override
     def loss(
