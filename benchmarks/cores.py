@@ -1,20 +1,18 @@
 """Hulls of cores where classes overlap: ``FEDBOLIC_DATA=DATA python -m benchmarks.cores``.
 
-Three tables. *hulls*: corners without quantiser or protocol, one hull for each class and one for
+Four tables. *hulls*: corners without quantiser or protocol, one hull for each class and one for
 each class at each client. *protocol*: every row through the whole protocol, with the errors of the
 grouping and what the hulls reveal. *leakage*: cores together with a least count of points in a bin.
-Every number is appended to a CSV as it is computed; a run that was interrupted goes on from there.
+*peeling*: CPU seconds for a million points. Every number is appended to a CSV as it is computed; a
+run that was interrupted goes on from there.
 """
 
 import argparse
-import csv
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec
 
 import numpy as np
 import torch
@@ -22,8 +20,8 @@ import torch
 from benchmarks.fedhull import GRID, OLSSON
 from benchmarks.olsson import majority
 from benchmarks.pairs import FASHION, fashion
-from benchmarks.pairs import told as shown
-from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points
+from benchmarks.results import Figures, Results
+from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points, uniform_points
 from fedbolic.federated import Method, RunStoppedError, Trainer
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -45,6 +43,7 @@ from fedhull.boundary import Boundary
 from fedhull.core import Core
 from fedhull.exchanges import arrays
 from fedhull.grouping import Grouping, hull_distances, match_labels
+from fedhull.onion import onion_layers
 
 CORES: dict[str, Core | None] = {
     "none": None,
@@ -60,10 +59,6 @@ COUNTS = (1, 2, 3, 4)
 """Least counts of points in a bin."""
 
 LEAKS = ("leakage/share", "leakage/bins", "leakage/outlying", "leakage/most_of_class")
-
-Key = tuple[str, ...]
-Figures = dict[str, float]
-Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True)
@@ -85,49 +80,6 @@ class Case:
     pairs: int = 3
     kinds: str = "PE"
     drawn: bool = True
-
-
-@dataclass(frozen=True)
-class Results:
-    """Figures by key, kept in a CSV.
-
-    Args:
-        file: The CSV; it is read if it exists.
-    """
-
-    file: Path
-    known: dict[Key, Figures] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.file.exists():
-            with self.file.open(newline="") as lines:
-                for *key, name, value in csv.reader(lines):
-                    self.known.setdefault(tuple(key), {})[name] = float(value)
-
-    def add(
-        self,
-        key: Key,
-        measure: Callable[Arguments, Figures],
-        *args: Arguments.args,
-        **keywords: Arguments.kwargs,
-    ) -> None:
-        """Measure and write the figures of a key, unless the file has them.
-
-        Args:
-            key: Table, data, row, and so on.
-            measure: Computes the figures.
-            args: Its arguments.
-            keywords: Its named arguments.
-        """
-        if key not in self.known:
-            start = time.process_time()
-            found = measure(*args, **keywords)
-            self.known[key] = {**found, "seconds": time.process_time() - start}
-            with self.file.open("a", newline="") as lines:
-                rows = [[*key, name, value] for name, value in self.known[key].items()]
-                csv.writer(lines).writerows(rows)
-            cells = ", ".join(f"{name} {value:.4g}" for name, value in self.known[key].items())
-            print(" / ".join(filter(None, key)), cells, flush=True)
 
 
 def overlapping(seed: int) -> FederatedData:
@@ -233,11 +185,11 @@ def hulls_table(results: Results, seeds: int) -> None:
                     clients = "each client" if each else "one client"
                     key = ("hulls", name, row, clients, str(seed))
                     results.add(key, on_corners, data, core, each=each)
-    told(results, "hulls", ("accuracy", "points"))
+    results.show("hulls", ("accuracy", "points"))
 
 
 def run(method: Method, data: FederatedData, seed: int) -> tuple[Figures, Tree]:
-    """Accuracy in percent, megabytes up and mean leakage of a run, and the server's last state.
+    """Accuracy in percent, kilobytes up and mean leakage of a run, and the server's last state.
 
     Args:
         method: Method to run.
@@ -250,7 +202,7 @@ def run(method: Method, data: FederatedData, seed: int) -> tuple[Figures, Tree]:
         found.setdefault(row.name, []).append(row.value)
     figures = {
         "accuracy": 100 * found["holdout/accuracy"][-1],
-        "megabytes": sum(found["bytes/up"]) / 1e6,
+        "kilobytes": sum(found["bytes/up"]) / 1000,
     }
     leaks = {name: of for name, of in found.items() if name.startswith("leakage/")}
     figures |= {name: statistics.fmean(of) for name, of in leaks.items()}
@@ -299,8 +251,8 @@ def protocol_table(results: Results, seeds: int) -> None:
         results.add(("protocol", name, "majority", "", str(seed)), guessed, data)
         for key, method in rows.items():
             results.add(("protocol", name, *key, str(seed)), measured, method, data, seed)
-    told(results, "protocol", ("accuracy", "megabytes", "misplaced", "misplaced, spectral"))
-    told(results, "protocol", LEAKS)
+    results.show("protocol", ("accuracy", "kilobytes", "misplaced", "misplaced, spectral"))
+    results.show("protocol", LEAKS)
 
 
 def guessed(data: FederatedData) -> Figures:
@@ -342,7 +294,7 @@ def leakage_table(results: Results, seeds: int) -> None:
             row = f"epsilon {epsilon}, at least {count}"
             key = ("leakage", "Fashion-MNIST, official", row, core, str(seed))
             results.add(key, unless_stopped, method, data, seed)
-    told(results, "leakage", ("accuracy", *LEAKS, "stopped"))
+    results.show("leakage", ("accuracy", *LEAKS, "stopped"))
 
 
 def unless_stopped(method: Method, data: FederatedData, seed: int) -> Figures:
@@ -359,30 +311,41 @@ def unless_stopped(method: Method, data: FederatedData, seed: int) -> Figures:
         return {"stopped": 1.0}
 
 
-def told(results: Results, table: str, names: Iterable[str]) -> None:
-    """Print the mean and 95 % interval of some figures over seeds, a row for each key.
+def peeling_table(results: Results, seeds: int) -> None:
+    """CPU seconds of peeling a class by a fifth.
 
     Args:
-        results: All figures.
-        table: Table to print.
-        names: Its columns.
+        results: Figures so far.
+        seeds: Point sets of each kind and size.
     """
-    groups: dict[Key, list[Figures]] = {}
-    for key, figures in results.known.items():
-        if key[0] == table:
-            groups.setdefault(key[1:-1], []).append(figures)
-    columns = list(names)
-    print(
-        f"\n| {table} | seeds | " + " | ".join(columns) + " |\n" + "|-" * (2 + len(columns)) + "|"
-    )
-    for key, found in groups.items():
-        cells = [[of[name] for of in found if name in of] for name in columns]
-        if any(cells):
-            texts = ["" if not of else shown(of) for of in cells]
-            print(f"| {', '.join(filter(None, key))} | {len(found)} | " + " | ".join(texts) + " |")
+    for seed, number in itertools.product(range(seeds), (10**4, 10**5, 10**6)):
+        normal = np.random.default_rng(seed).normal(size=(number, 2)) / 10
+        uniform = uniform_points(number, radius=0.95, rng=Rng(seed)).numpy()
+        for kind, x in (("uniform", uniform), ("normal", normal)):
+            results.add(("peeling", kind, f"{number} points", str(seed)), layers_of, x)
+    results.show("peeling", ("layers", "seconds"))
 
 
-TABLES = {"hulls": hulls_table, "protocol": protocol_table, "leakage": leakage_table}
+def layers_of(x: np.ndarray) -> Figures:
+    """Number of layers that go until a fifth of the points is gone.
+
+    Args:
+        x: Points of the disc.
+    """
+    gone = num_layers = 0
+    for layer in onion_layers(x):
+        gone, num_layers = gone + len(layer), num_layers + 1
+        if gone >= len(x) / 5:
+            break
+    return {"layers": float(num_layers)}
+
+
+TABLES = {
+    "hulls": hulls_table,
+    "protocol": protocol_table,
+    "leakage": leakage_table,
+    "peeling": peeling_table,
+}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedhull.hull import Surround, as_points, klein, klein_hull, require_ball
 
-LEAST = 3000
+FEWEST = 3000
 """Number of points below which every layer is the hull of all that is left."""
 
 OUTER = 0.25
@@ -80,7 +80,7 @@ class _Disc:
 
     def layers(self, left: Int[np.ndarray, " m"]) -> Iterator[Int[np.ndarray, " _"]]:
         """All layers of a subset."""
-        if len(left) < LEAST:
+        if len(left) < FEWEST:
             while len(left):
                 corners = self._hull(left)
                 yield left[corners]
@@ -88,7 +88,7 @@ class _Disc:
             return
         standing: Bool[np.ndarray, " n"] = np.zeros(len(self.flat), dtype=bool)
         standing[left] = True
-        while len(left) >= LEAST:
+        while len(left) >= FEWEST:
             is_inner = self._inner(left)
             inner = left[is_inner]
             wall = inner[self._hull(inner)]

@@ -16,7 +16,7 @@ from tests.fedhull.test_hull import cluster, curvatures, exact_chain, exact_extr
 @pytest.fixture
 def recursive(monkeypatch):
     """Small sets are treated as large ones are."""
-    monkeypatch.setattr(onion, "LEAST", 12)
+    monkeypatch.setattr(onion, "FEWEST", 12)
     monkeypatch.setattr(onion, "SPARSE", 2)
 
 
