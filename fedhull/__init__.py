@@ -3,6 +3,7 @@
 from fedhull.boundary import EuclideanBoundary, HyperbolicBoundary
 from fedhull.central import Central
 from fedhull.classifier import HyperbolicSVC, ToBall
+from fedhull.core import Farthest, HullPeeling, ValidatedCore
 from fedhull.grouping import Assignment, KernighanLin, Spectral
 from fedhull.hull import hull
 from fedhull.labels import Binary, BoseChowla
@@ -15,12 +16,15 @@ __all__ = [
     "BoseChowla",
     "Central",
     "EuclideanBoundary",
+    "Farthest",
     "FedHull",
+    "HullPeeling",
     "HyperbolicBoundary",
     "HyperbolicSVC",
     "KernighanLin",
     "PolarGrid",
     "Spectral",
     "ToBall",
+    "ValidatedCore",
     "hull",
 ]

@@ -17,6 +17,7 @@ from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from fedhull.boundary import Boundary, HyperbolicBoundary
+from fedhull.core import Core
 from fedhull.exchanges import points_of
 from fedhull.hull import hull
 
@@ -33,9 +34,11 @@ class Central(Method):
             the corners as the authors' code returns them, which repeats the corner farthest from
             the origin (``released``).
         c: Minus the curvature, above 0.
+        core: Rule by which the outer points of a class are cut off before its hull is taken;
+            ``None`` for the hull of all points.
 
     Raises:
-        ValueError: If a value is outside its range.
+        ValueError: If a value is outside its range, or there is a core but no hull.
 
     References:
         Prakash et al. (2024), Sec. 6.1 and Table 2, arXiv:2308.06895.
@@ -44,10 +47,13 @@ class Central(Method):
     boundary: Boundary = HyperbolicBoundary()
     hulls: Literal["none", "once", "released"] = "none"
     c: float = 1.0
+    core: Core | None = None
 
     def __post_init__(self) -> None:
         check.positive(c=self.c)
         check.one_of(("none", "once", "released"), hulls=self.hulls)
+        if self.core is not None and self.hulls == "none":
+            raise ValueError("a core is that of a hull, and hulls is 'none': set hulls='once'")
 
     @property
     @override
@@ -70,7 +76,11 @@ class Central(Method):
         points = torch.cat([of["x"] for of in sent]).double().cpu().numpy()
         labels = torch.cat([of["y"] for of in sent]).cpu().numpy()
         if self.hulls != "none":
-            kept = np.concatenate([self._corners(points, labels == k) for k in np.unique(labels)])
+            inside = np.ones(len(points), dtype=bool)
+            if self.core is not None:
+                inside = self.core.kept(points, labels, c=self.c, boundary=self.boundary)
+            masks = [inside & (labels == k) for k in np.unique(labels)]
+            kept = np.concatenate([self._corners(points, mask) for mask in masks])
             points, labels = points[kept], labels[kept]
         return {**server_state, "model": self.boundary.fit(points, labels, c=self.c)}
 

@@ -1,7 +1,10 @@
 """Hyperbolic distances between NumPy points, without the overhead of tensors for small arrays."""
 
 import numpy as np
+import torch
 from jaxtyping import Float
+
+from fedbolic.manifolds import Poincare
 
 
 def sinh_half_distance(
@@ -41,6 +44,26 @@ def poincare_distance(
     """
     root = c**0.5
     return 2 / root * np.arcsinh(root * sinh_half_distance(x, y, c=c))
+
+
+def median_point(
+    points: Float[np.ndarray, "n dim"], *, c: float = 1.0
+) -> Float[np.ndarray, " dim"]:
+    r"""Point whose logarithm at the origin has the medians of the points' logarithms.
+
+    .. math:: \exp_0 \operatorname{median}_x \log_0 x
+
+    Args:
+        points: Points of the open Poincare ball, at least one.
+        c: Minus the curvature, above 0.
+
+    Example:
+        >>> median_point(np.array([[0.1, 0.0], [0.5, 0.0], [0.9, 0.0]])).round(9)
+        array([0.5, 0. ])
+    """
+    space = Poincare(c)
+    middle = np.median(space.logmap0(torch.from_numpy(points)).numpy(), axis=0)
+    return space.expmap0(torch.from_numpy(middle)).numpy()
 
 
 def _square(x: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Params, Tree
 from fedhull.boundary import Boundary
+from fedhull.core import Core
 from fedhull.grouping import Grouping, hull_distances, match_labels
 from fedhull.labels import LabelCode, sorted_labels
 from fedhull.leakage import leakage, quantised_hulls
@@ -83,10 +84,14 @@ class Sizes(HullExchange):
     Args:
         grid: Polar grid of bins.
         min_count: Points that a bin must hold to be revealed, at least 1.
+        core: Rule by which the outer points of a class are cut off; ``None`` for all points.
+        boundary: Classifier that the server will train on the hulls.
     """
 
     grid: PolarGrid
     min_count: int
+    core: Core | None
+    boundary: Boundary
 
     @property
     @override
@@ -98,7 +103,10 @@ class Sizes(HullExchange):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         points, labels = arrays(client.train)
-        revealed = quantised_hulls(points, labels, self.grid, min_count=self.min_count)
+        core = None
+        if self.core is not None:
+            core = self.core.kept(points, labels, c=self.grid.c, boundary=self.boundary)
+        revealed = quantised_hulls(points, labels, self.grid, min_count=self.min_count, core=core)
         bins = np.concatenate([np.empty(0, dtype=np.int64), *revealed.values()])
         classes = np.repeat(list(revealed), [len(own) for own in revealed.values()])
         report = leakage(points, labels, self.grid, revealed=revealed)
@@ -108,6 +116,8 @@ class Sizes(HullExchange):
             "leakage/crowd": report.crowd,
             "leakage/bins": float(report.num_bins),
             "leakage/neighbour": report.neighbour,
+            "leakage/outlying": report.outlying,
+            "leakage/most_of_class": report.most_of_class,
         }
         client_state = {
             "own_bins": torch.from_numpy(bins),

@@ -4,30 +4,35 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import linprog
 from scipy.spatial import ConvexHull, QhullError
+from torch import Tensor
 
-from fedhull.hull import hull, klein, require_ball
+from fedhull.hull import as_points, hull, klein, require_ball
 
 QHULL_DIM = 6
 """Largest dimension for Qhull; above it, one linear program per point is faster."""
 
 
-def extreme_points(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Int[np.ndarray, " m"]:
+def extreme_points(
+    points: Float[np.ndarray, "n dim"] | Float[Tensor, "n dim"], *, c: float = 1.0
+) -> Int[np.ndarray, " m"]:
     """Indices of the extreme points of the hyperbolic convex hull, in any dimension.
 
     In the plane they are those of :func:`fedhull.hull.hull`, exact and counter-clockwise. In other
     dimensions they are ascending, and correct up to rounding.
 
     Args:
-        points: Points of the Poincare ball.
+        points: Points of the Poincare ball; a tensor may be on any device.
         c: Minus the curvature, 0 or more.
 
     Raises:
+        TypeError: If ``points`` is no array or tensor of real numbers.
         ValueError: If a point does not lie in the open ball.
 
     Example:
         >>> extreme_points(np.array([[0.1], [-0.2], [0.3]]))
         array([1, 2])
     """
+    points = as_points(points)
     require_ball(points, c=c)
     dim = points.shape[1]
     if dim == 2:

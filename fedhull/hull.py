@@ -5,11 +5,14 @@ finds it up to rounding; an exact rational predicate decides all points near its
 """
 
 import functools
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from scipy.spatial import ConvexHull, QhullError
+from torch import Tensor
 
 from fedbolic import check
 
@@ -46,7 +49,9 @@ def klein(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> Float[np.nda
     return 2 * points / (1 + c * np.square(points).sum(axis=1, keepdims=True))
 
 
-def hull(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray, " m"]:
+def hull(
+    points: Float[np.ndarray, "n 2"] | Float[Tensor, "n 2"], *, c: float = 1.0
+) -> Int[np.ndarray, " m"]:
     """Indices of the extreme points of the hyperbolic convex hull, counter-clockwise.
 
     Every point of the set lies in the hull of the extreme points, and none of these lies in the
@@ -54,10 +59,12 @@ def hull(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray,
     first. The result is exact for the given doubles, up to the boundary of the disc.
 
     Args:
-        points: Points of the Poincare disc, in any order; may be empty.
+        points: Points of the Poincare disc, in any order; may be empty. A tensor may be on any
+            device.
         c: Minus the curvature, 0 or more.
 
     Raises:
+        TypeError: If ``points`` is no array or tensor of real numbers.
         ValueError: If a point does not lie in the open disc ``c |x|^2 < 1``.
 
     References:
@@ -67,12 +74,50 @@ def hull(points: Float[np.ndarray, "n 2"], *, c: float = 1.0) -> Int[np.ndarray,
         >>> hull(np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5], [0.1, 0.1]]))
         array([0, 1, 2])
     """
+    points = as_points(points)
     require_ball(points, c=c, dim=2)
-    flat = klein(points, c=c)
+    chosen = klein_hull(points, klein(points, c=c), c=c)
+    return np.roll(chosen, -int(chosen.argmin())) if len(chosen) else chosen
+
+
+def as_points(points: object) -> Float[np.ndarray, "*shape"]:
+    """Double-precision array of the numbers of an array or a tensor.
+
+    Args:
+        points: Array or tensor of real numbers; a tensor may be on any device and may require
+            gradients.
+
+    Raises:
+        TypeError: If ``points`` is something else.
+
+    Example:
+        >>> as_points(torch.tensor([[0.5, 0.25]]))
+        array([[0.5 , 0.25]])
+    """
+    if isinstance(points, Tensor) and not (points.is_complex() or points.dtype == torch.bool):
+        return points.detach().to("cpu", torch.float64).numpy()
+    if isinstance(points, np.ndarray) and points.dtype.kind in "fiu":
+        return points.astype(np.float64, copy=False)
+    dtype = f" of {points.dtype}" if isinstance(points, np.ndarray | Tensor) else ""
+    raise TypeError(
+        "points must be an array or a tensor of real numbers, got "
+        f"{type(points).__name__}{dtype}: convert them with np.asarray(points, dtype=float)"
+    )
+
+
+def klein_hull(
+    points: Float[np.ndarray, "n 2"], flat: Float[np.ndarray, "n 2"], *, c: float
+) -> Int[np.ndarray, " m"]:
+    """Indices of the extreme points, counter-clockwise from the least Klein coordinates.
+
+    Args:
+        points: Points of the open Poincare disc, not checked.
+        flat: Their Klein coordinates, from :func:`klein`.
+        c: Minus the curvature, 0 or more.
+    """
     scale = float(np.abs(flat).max(initial=0.0))
     candidates = _candidates(flat, scale)
-    chosen = candidates[_chain(points[candidates], flat[candidates], scale, c)]
-    return np.roll(chosen, -int(chosen.argmin())) if len(chosen) else chosen
+    return candidates[_chain(points[candidates], flat[candidates], scale, c)]
 
 
 def require_ball(points: np.ndarray, *, c: float, dim: int | None = None) -> None:
@@ -109,17 +154,56 @@ def _candidates(flat: Float[np.ndarray, "n 2"], scale: float) -> Int[np.ndarray,
         polygon = flat[ConvexHull(flat).vertices]
     except QhullError:  # the points are collinear or equal, or nearly so
         return everything
-    centre = polygon.mean(axis=0)
-    polygon = polygon[_angles(polygon - centre).argsort()]
-    sides = np.roll(polygon, -1, axis=0) - polygon
-    normals = np.stack([-sides[:, 1], sides[:, 0]], axis=1)
-    normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), np.finfo(float).tiny)
-    offsets = (normals * polygon).sum(axis=1)
-    if (normals @ centre - offsets).min() < THIN * scale:
+    around = Surround.of(polygon)
+    if around.thickness < THIN * scale:
         return everything
-    facet = np.searchsorted(_angles(polygon - centre), _angles(flat - centre), side="right") - 1
-    depth = (normals[facet] * flat).sum(axis=1) - offsets[facet]
-    return np.flatnonzero(depth < _NEAR * scale)
+    return np.flatnonzero(around.depths(flat) < _NEAR * scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Surround:
+    """Sides of a convex polygon of the Euclidean plane, up to rounding.
+
+    Args:
+        centre: Point inside the polygon.
+        starts: Angles at which the corners are seen from the centre, ascending.
+        normals: Unit normal of the side after each corner, inwards.
+        offsets: Products of the normals with points of their sides.
+    """
+
+    centre: Float[np.ndarray, "2"]
+    starts: Float[np.ndarray, " n"]
+    normals: Float[np.ndarray, "n 2"]
+    offsets: Float[np.ndarray, " n"]
+
+    @classmethod
+    def of(cls, corners: Float[np.ndarray, "n 2"]) -> "Surround":
+        """Sides between corners, which may come in any order.
+
+        Args:
+            corners: At least three corners that are not collinear.
+        """
+        centre = corners.mean(axis=0)
+        corners = corners[_angles(corners - centre).argsort()]
+        sides = np.roll(corners, -1, axis=0) - corners
+        normals = np.stack([-sides[:, 1], sides[:, 0]], axis=1)
+        normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), np.finfo(float).tiny)
+        offsets = (normals * corners).sum(axis=1)
+        return cls(centre, _angles(corners - centre), normals, offsets)
+
+    @property
+    def thickness(self) -> float:
+        """Distance from the centre to the nearest side."""
+        return float((self.normals @ self.centre - self.offsets).min())
+
+    def depths(self, flat: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
+        """Distance of each point from the line of the side before it; below 0 outside.
+
+        Args:
+            flat: Points of the plane.
+        """
+        facet = np.searchsorted(self.starts, _angles(flat - self.centre), side="right") - 1
+        return (self.normals[facet] * flat).sum(axis=1) - self.offsets[facet]
 
 
 def _angles(vectors: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
@@ -194,6 +278,8 @@ def _sorted(points: np.ndarray, flat: np.ndarray, scale: float, c: float) -> lis
     again = (points[order[1:]] == points[order[:-1]]).all(axis=1)
     order = np.delete(order, np.flatnonzero(again) + 1)  # cheap: exact rationals are slow
     close: Bool[np.ndarray, " m"] = np.diff(flat[order, 0]) <= ROUNDING * scale
+    if not close.any():
+        return order.tolist()
     ordered: list[int] = []
     for run in np.split(order, np.flatnonzero(~close) + 1):
         ordered += _sorted_exactly(points, run.tolist(), c) if len(run) > 1 else run.tolist()

@@ -4,17 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.spatial import KDTree
 
 from fedbolic import check
-from fedhull.distance import poincare_distance
+from fedhull.distance import median_point, poincare_distance
 from fedhull.hull import hull
 from fedhull.quantise import PolarGrid
 
 
 def quantised_hull(
-    points: Float[np.ndarray, "n 2"], grid: PolarGrid, *, min_count: int = 1
+    points: Float[np.ndarray, "n 2"],
+    grid: PolarGrid,
+    *,
+    min_count: int = 1,
+    core: Bool[np.ndarray, " n"] | None = None,
 ) -> Int[np.ndarray, " m"]:
     """Bins of the quantised hull, ascending: the hull of the bin centres of the points' hull.
 
@@ -25,6 +29,8 @@ def quantised_hull(
         grid: Polar grid of bins.
         min_count: Points that a bin must hold to be revealed, at least 1; points in bins with fewer
             are left out before the first hull.
+        core: Mask of the points whose hull is taken; all points count for ``min_count``. ``None``
+            for all points.
 
     Raises:
         ValueError: If the grid rejects a point, or ``min_count`` is below 1.
@@ -39,8 +45,10 @@ def quantised_hull(
     check.at_least(1, min_count=min_count)
     bins = grid.encode(points)
     _, of_bin, counts = np.unique(bins, return_inverse=True, return_counts=True)
-    crowded = counts[of_bin] >= min_count
-    points, bins = points[crowded], bins[crowded]
+    used = counts[of_bin] >= min_count
+    if core is not None:
+        used &= core
+    points, bins = points[used], bins[used]
     found = np.unique(bins[hull(points, c=grid.c)])
     return np.sort(found[hull(grid.decode(found), c=grid.c)])
 
@@ -51,6 +59,7 @@ def quantised_hulls(
     grid: PolarGrid,
     *,
     min_count: int = 1,
+    core: Bool[np.ndarray, " n"] | None = None,
 ) -> dict[int, Int[np.ndarray, " _"]]:
     """Quantised hulls of a client's classes, without classes that reveal no bin.
 
@@ -59,11 +68,14 @@ def quantised_hulls(
         labels: Their classes.
         grid: Polar grid of bins.
         min_count: Points that a bin must hold to be revealed, as in :func:`quantised_hull`.
+        core: Mask of the cores of all classes, as in :func:`quantised_hull`.
     """
-    found = {
-        int(label): quantised_hull(points[labels == label], grid, min_count=min_count)
-        for label in np.unique(labels)
-    }
+    found = {}
+    for label in np.unique(labels):
+        own = labels == label
+        found[int(label)] = quantised_hull(
+            points[own], grid, min_count=min_count, core=None if core is None else core[own]
+        )
     return {label: bins for label, bins in found.items() if len(bins)}
 
 
@@ -80,6 +92,9 @@ class Leakage:
         least_count: Least number of points in a revealed bin.
         neighbour: Median hyperbolic distance from a point to its nearest neighbour in the client's
             data; bins much smaller than this identify points.
+        outlying: Mean over the revealed points of the share of their class at the client that is no
+            farther from the class's median: near 1 if outliers are revealed, near 0.5 if anyone is.
+        most_of_class: Largest share of the points of one class that is revealed.
     """
 
     num_points: int
@@ -88,6 +103,8 @@ class Leakage:
     num_single: int
     least_count: int
     neighbour: float
+    outlying: float
+    most_of_class: float
 
     @property
     def share(self) -> float:
@@ -128,10 +145,16 @@ def leakage(
         (2, 0.6666666666666666, 1.0)
     """
     counts: list[int] = []
+    ranks, shares = [np.empty(0)], [0.0]
     inside = grid.encode(points)
     for label, bins in revealed.items():
-        own = np.sort(inside[labels == label])
-        counts += (np.searchsorted(own, bins, "right") - np.searchsorted(own, bins)).tolist()
+        own = inside[labels == label]
+        ordered = np.sort(own)
+        number = np.searchsorted(ordered, bins, "right") - np.searchsorted(ordered, bins)
+        counts += number.tolist()
+        ranks.append(_outlying(points[labels == label], c=grid.c)[np.isin(own, bins)])
+        shares.append(number.sum() / len(own))
+    outer = np.concatenate(ranks)
     return Leakage(
         num_points=len(points),
         num_bins=len(counts),
@@ -139,7 +162,15 @@ def leakage(
         num_single=sum(count == 1 for count in counts),
         least_count=min(counts, default=0),
         neighbour=nearest_neighbour(points, c=grid.c),
+        outlying=float(outer.mean()) if len(outer) else 0.0,
+        most_of_class=float(max(shares)),
     )
+
+
+def _outlying(points: Float[np.ndarray, "n 2"], *, c: float) -> Float[np.ndarray, " n"]:
+    """Share of the points that is no farther from their median than each of them."""
+    away = poincare_distance(points, median_point(points, c=c)[None], c=c)
+    return np.searchsorted(np.sort(away), away, side="right") / len(points)
 
 
 def nearest_neighbour(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> float:

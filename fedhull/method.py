@@ -22,6 +22,7 @@ from fedbolic.figure import Figure
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from fedhull.boundary import Boundary, HyperbolicBoundary
+from fedhull.core import Core
 from fedhull.exchanges import HullExchange, Hulls, Names, Sizes, message_to, points_of
 from fedhull.figure import hull_figure
 from fedhull.grouping import Assignment, Grouping
@@ -52,6 +53,8 @@ class FedHull(Ordered):
         boundary: Classifier to train on the groups.
         min_count: Points that a bin must hold to be revealed, at least 1.
         bits: Least size of the field in bits, at least 2; ``None`` for the smallest valid field.
+        core: Rule by which clients cut off the outer points of a class before they take its hull,
+            for classes that overlap; ``None`` for the hull of all points, as in the paper.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -75,6 +78,7 @@ class FedHull(Ordered):
     boundary: Boundary = HyperbolicBoundary()
     min_count: int = 1
     bits: int | None = None
+    core: Core | None = None
 
     def __post_init__(self) -> None:
         check.at_least(1, min_count=self.min_count)
@@ -108,7 +112,7 @@ class FedHull(Ordered):
     @override
     def phase(self, server_state: Tree) -> HullExchange:
         if server_state["exchange"] == "sizes":
-            return Sizes(self.grid, self.min_count)
+            return self._sizes
         if server_state["exchange"] == "hulls":
             return Hulls(
                 self.grid, self.code, self.grouping, self.boundary, server_state["modulus"]
@@ -118,7 +122,11 @@ class FedHull(Ordered):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return Sizes(self.grid, self.min_count).aggregator
+        return self._sizes.aggregator
+
+    @property
+    def _sizes(self) -> Sizes:
+        return Sizes(self.grid, self.min_count, self.core, self.boundary)
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

@@ -140,7 +140,8 @@ class HalfPlanes(Source):
     Here tau and R_H are hyperbolic distances of a point and of the disc's rim to the origin, and
     s is 1 / sqrt(c). The geodesic passes through a point at ``offset`` times the disc's radius.
     Points closer to it than ``margin`` are left out, and it is redrawn until both classes are large
-    enough.
+    enough. With ``overlap``, normal noise is added to the signed distance of each point before
+    its side is taken, so that the classes overlap and no classifier is perfect.
 
     Args:
         num_points: Number of points before the margin is applied, at least 10.
@@ -152,6 +153,8 @@ class HalfPlanes(Source):
         test_rate: Fraction of all points held out as the server's test set, in (0, 1), rounded up.
         client_test_rate: Fraction of a client's points held out for testing, in [0, 1).
         c: Minus the curvature, above 0.
+        overlap: Standard deviation of that noise, a hyperbolic distance, at least 0; the paper has
+            none.
 
     References:
         Prakash et al. (2024), Algorithm 3 and Sec. 6.2, arXiv:2308.06895.
@@ -171,12 +174,13 @@ class HalfPlanes(Source):
     test_rate: float = 0.1
     client_test_rate: float = 0.0
     c: float = 1.0
+    overlap: float = 0.0
 
     def __post_init__(self) -> None:
         check.at_least(10, num_points=self.num_points)
         check.at_least(1, least=self.least)
         check.rate(below_one=True, offset=self.offset)
-        check.not_negative(margin=self.margin)
+        check.not_negative(margin=self.margin, overlap=self.overlap)
         check.positive(radius=self.radius, c=self.c)
         if self.c * self.radius**2 >= 1:
             raise ValueError(f"c R^2 must be below 1, got radius {self.radius} and c {self.c}")
@@ -197,7 +201,11 @@ class HalfPlanes(Source):
             normal = torch.randn(2, generator=generator, dtype=torch.float64)
             away = Poincare(self.c).dist2plane(x, through, normal)
             far = away.abs() >= self.margin
-            y = (away[far] >= 0).long()
+            side = away[far]
+            if self.overlap:
+                noise = torch.randn(len(side), generator=generator, dtype=torch.float64)
+                side = side + self.overlap * noise
+            y = (side >= 0).long()
             if min(int(y.sum()), int((1 - y).sum())) >= self.least:
                 return x[far], y
         raise ValueError(

@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kstest
+from scipy.stats import kstest, norm
+from sklearn.linear_model import LogisticRegression
 
 from fedbolic.data import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.manifolds import Poincare
@@ -119,6 +120,23 @@ def test_a_margin_is_kept_on_both_sides():
     x, y = torch.from_numpy(found[:, :2]), found[:, 2]
     between = Poincare().cdist(x[y == 0], x[y == 1]).min()
     assert 1.0 <= float(between) < 1.5
+
+
+def test_labels_overlap_as_normal_noise_in_the_distance_says():
+    plain, noisy = (
+        everything(HalfPlanes(num_points=4000, offset=0.0, overlap=overlap).load(Rng(0)))
+        for overlap in (0.0, 0.5)
+    )
+    plain, noisy = (found[np.lexsort(found[:, :2].T)] for found in (plain, noisy))
+    x, y = plain[:, :2], plain[:, 2]
+    assert (x == noisy[:, :2]).all()
+    # the geodesic passes through the origin, where it is a line; sinh d = 2 <x, n> / (1 - |x|^2)
+    (n,) = LogisticRegression(C=1e9, fit_intercept=False).fit(x, y).coef_
+    away = np.arcsinh(2 * x @ n / np.linalg.norm(n) / (1 - np.square(x).sum(axis=1)))
+    assert np.mean((away > 0) == y) > 0.995
+    other = norm.cdf(-abs(away) / 0.5)
+    error = np.sqrt((other * (1 - other)).sum())
+    assert abs((noisy[:, 2] != y).sum() - other.sum()) < 4 * error + 20
 
 
 def test_hopeless_requests_and_bad_files_are_refused(file, tmp_path):

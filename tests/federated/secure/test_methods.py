@@ -15,7 +15,7 @@ from fedbolic.federated import Trainer
 from fedbolic.federated.secure import SecureSum
 from fedbolic.federated.secure.order import place_among
 from fedbolic.rng import Rng
-from fedhull import FedHull, HyperbolicBoundary, Spectral
+from fedhull import FedHull, HullPeeling, HyperbolicBoundary, Spectral
 from fedhull.quantise import PolarGrid
 from flynn import FlyNN
 from tests.federated.secure.parties import Losing
@@ -105,6 +105,11 @@ def test_hulls_are_the_same_to_the_last_bit_at_21_and_at_127_bits(agreed):
     orders += [check_hulls(FedHull(), data, agreed, Rng(seed)) for seed in (1, 2)]
     assert any(found != dealt for found, dealt in orders)  # all agree by chance once in 2e8 times
     assert len({tuple(found) for found, _ in orders}) > 1
+
+
+def test_hulls_of_cores_are_the_same_to_the_last_bit(agreed):
+    data = HalfPlanes(num_points=600, least=60, overlap=0.3, partition=IID(5)).load(Rng(0))
+    check_hulls(FedHull(core=HullPeeling(0.2)), data, agreed)
 
 
 def test_what_is_learned_does_not_depend_on_the_order(agreed):
