@@ -137,6 +137,26 @@ def test_the_optimizer_is_kept_or_begins_again(data, kept):
         assert int(again["optimizer"]["step"]) == 2 * steps
 
 
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_clients_take_equally_many_steps(data, steps):
+    method = dataclasses.replace(METHOD, steps=steps)
+    for client in data.clients:
+        plan = method.plan(method.model(data.meta), client, RNG)
+        assert len(plan.lengths) == len(plan.positions) == steps
+        assert {len(draw) for draw in plan.draws.values()} == {steps}
+        assert set(plan.lengths.tolist()) <= {min(8, client.size), client.size % 8}
+
+
+def test_equal_steps_are_those_of_enough_epochs(data):
+    client = max(data.clients, key=lambda client: client.size)
+    batches = -(-client.size // 8)
+    plans = [
+        dataclasses.replace(METHOD, **settings).plan(METHOD.model(data.meta), client, RNG)
+        for settings in ({"steps": 2 * batches}, {"local": LocalTraining(2, 8)})
+    ]
+    assert_same(*(vars(plan) for plan in plans))
+
+
 def test_engines_agree(data):
     assert_engines_agree(METHOD, data.to("cpu", torch.float64))
 
@@ -234,6 +254,7 @@ def test_other_data_are_refused():
         {"dim": 0},
         {"rounds": 0},
         {"max_weight": 0},
+        {"steps": 0},
         {"lr": 0.0},
         {"curvature": -1.0},
         {"negatives": NegativeSampler(power=0.75)},
