@@ -43,7 +43,7 @@ def test_a_layer_of_both_models_does_the_same(name, c):
     lorentz, ball = CASES[f"Lorentz {name}"], CASES[f"Poincare {name}"]
     before = 1.0 if name == "ChangeCurvature" else c
     x = lorentz.inputs(before)
-    there = x if lorentz.kind is None else to_poincare(Lorentz(before), x)
+    there = to_poincare(Lorentz(before), x) if lorentz.kind is Lorentz else x
     y, z = lorentz.make(c)(x), ball.make(c)(there)
     expected = y if lorentz.gives is None else to_poincare(Lorentz(c), y)
     torch.testing.assert_close(z, expected, rtol=1e-8, atol=1e-8)
