@@ -37,6 +37,8 @@ def cdist(space: Manifold, x: Tensor, y: Tensor, mode: Mode) -> Tensor:
 
 
 def _product(space: Manifold, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    if not torch.amp.is_autocast_available(x.device.type):
+        return space.product(x, y)
     with torch.autocast(x.device.type, enabled=False):  # bfloat16 would leave two digits
         return space.product(x, y)
 
