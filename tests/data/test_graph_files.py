@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from fedbolic.data import GivenGraph, Graph, GraphFiles, Graphs
+from fedbolic.data import IID, GivenGraph, Graph, GraphFiles, Graphs
 from fedbolic.data.graph import simple_edges
 from fedbolic.data.graph_files import disjoint_union
 from fedbolic.data.graph_sets import from_data
@@ -179,7 +179,8 @@ def test_masks_that_cannot_be_used_are_refused_by_name_and_else_ignored(case, tm
     torch.save(data, tmp_path / "0.pt")
     with pytest.raises(ValueError, match=words):
         GraphFiles([tmp_path], split="masks").load(Rng(0))
-    bare = Graphs(GivenGraph(without(*MASKS))).load
-    drawn = Graphs(GivenGraph(data)).load
-    assert bare and drawn
+    drawn, bare = (
+        Graphs(GivenGraph(each), IID(1)).load(Rng(0)) for each in (data, without(*MASKS))
+    )
+    assert torch.equal(drawn.clients[0].train.nodes, bare.clients[0].train.nodes)
     assert GraphFiles([tmp_path]).load(Rng(0)).meta.num_clients == 1
