@@ -58,6 +58,9 @@ class GraphSet(ABC):
 class Planetoid(GraphSet):
     """Citation networks with bags of words as features and the field of a paper as its label.
 
+    The masks are those of the public split: 20 training nodes per class, 500 validation nodes and
+    1000 test nodes.
+
     Args:
         name: Name of the network.
 
@@ -69,8 +72,10 @@ class Planetoid(GraphSet):
 
     @override
     def read(self, rng: Rng, root: Path | None, *, download: bool) -> Graph:
-        features, edges, labels = planetoid.read_planetoid(self.name, root, download=download)
-        return Graph(compact_features(features), simple_edges(edges, len(features)), labels)
+        found = planetoid.read_planetoid(self.name, root, download=download)
+        features, edges, labels, masks = found
+        edges = simple_edges(edges, len(features))
+        return Graph(compact_features(features), edges, labels, masks)
 
 
 @dataclass(frozen=True)
