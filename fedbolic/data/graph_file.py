@@ -12,7 +12,7 @@ from typing_extensions import override
 from fedbolic.data.files import find_given
 from fedbolic.data.graph import Graph
 from fedbolic.data.graph_sets import GraphSet, labelled_graph
-from fedbolic.data.node_roles import MASKS
+from fedbolic.data.node_roles import MASK_ROLES
 from fedbolic.data.saved_tensors import read_saved
 from fedbolic.rng import Rng
 
@@ -23,7 +23,7 @@ _FEATURES = ("x", "features", "x_data", "features_data")
 _EDGES, _LABELS = ("edge_index", "edges"), ("y", "labels")
 _CSR = ("data", "indices", "indptr", "shape")
 _KNOWN = {
-    *(*_FEATURES, *_EDGES, *_LABELS, *MASKS),
+    *(*_FEATURES, *_EDGES, *_LABELS, *MASK_ROLES),
     *(f"{name}_{part}" for name in ("x", "features") for part in _CSR),
 }
 
@@ -101,7 +101,7 @@ def _read_arrays(path: Path) -> dict[str, Tensor]:
                 "(2, edges) array as edge_index"
             )
         edges = edges.T
-    found = {name: arrays[name] for name in MASKS if name in arrays}
+    found = {name: arrays[name] for name in MASK_ROLES if name in arrays}
     found |= {"x": _features(arrays, path), "y": _one(arrays, _LABELS, path), "edge_index": edges}
     return {name: torch.from_numpy(_native(array)) for name, array in found.items()}
 

@@ -14,7 +14,7 @@ from fedbolic.check import at_least, rate
 from fedbolic.data import planetoid
 from fedbolic.data.files import RemoteFile, locate
 from fedbolic.data.graph import Graph, simple_edges
-from fedbolic.data.node_roles import MASKS
+from fedbolic.data.node_roles import MASK_ROLES
 from fedbolic.rng import Rng
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ A sparse product costs one lookup per non-zero entry, a dense product one multip
 and a multiplication is about ten times cheaper than a lookup.
 """
 
-GRAPH_TENSORS = ("x", "edge_index", "y", *MASKS)
+GRAPH_TENSORS = ("x", "edge_index", "y", *MASK_ROLES)
 """Names that PyG gives to the tensors that a graph is made from."""
 
 AMAZON = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
@@ -220,7 +220,7 @@ def labelled_graph(found: Mapping[str, object]) -> Graph:
     x = x.float()
     if not (x.to_dense() if x.is_sparse else x).isfinite().all():
         raise ValueError("features must be finite numbers: x contains NaN or infinity in float32")
-    masks = {n: mask for n in MASKS if isinstance(mask := found.get(n), Tensor)}
+    masks = {n: mask for n in MASK_ROLES if isinstance(mask := found.get(n), Tensor)}
     edges = simple_edges(edges.long(), len(x))
     return Graph(compact_features(x), edges, y.long(), masks)
 

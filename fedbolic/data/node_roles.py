@@ -14,7 +14,7 @@ NodeSplit = Literal["random", "masks"]
 
 TRAIN, VALIDATION, TEST, UNUSED = range(4)
 
-MASKS = {"train_mask": TRAIN, "val_mask": VALIDATION, "test_mask": TEST}
+MASK_ROLES = {"train_mask": TRAIN, "val_mask": VALIDATION, "test_mask": TEST}
 """Roles by the names that PyG gives to masks."""
 
 
@@ -89,7 +89,7 @@ def masked_roles(graph: Graph, name: str) -> Int64[Tensor, " n"]:
                 f"node {int(twice[0])} of {name} is in {mask_name} and in another mask: masks must "
                 "not overlap"
             )
-        roles[mask] = MASKS[mask_name]
+        roles[mask] = MASK_ROLES[mask_name]
     return roles
 
 

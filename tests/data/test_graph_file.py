@@ -59,13 +59,13 @@ def assert_reads(path, data):
 
 
 def as_csr(name):
-    def change(data):
+    def parts_of(data):
         rows = scipy.sparse.csr_array(data.x.numpy())
         parts = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
         named = {f"{name}_{part}": array for part, array in parts.items()}
         return {"x": None, **named, f"{name}_shape": np.array(rows.shape)}
 
-    return change
+    return parts_of
 
 
 FORMS = {
