@@ -8,6 +8,8 @@ from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
 from fedbolic.data.flipped_labels import FlippedLabels
 from fedbolic.data.graph import Graph, GraphSplit
+from fedbolic.data.graph_file import GraphFile
+from fedbolic.data.graph_files import GraphFiles
 from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
 from fedbolic.data.graphs import Graphs
 from fedbolic.data.hierarchy import Hierarchy
@@ -55,6 +57,8 @@ __all__ = [
     "FlippedLabels",
     "GivenGraph",
     "Graph",
+    "GraphFile",
+    "GraphFiles",
     "GraphPartition",
     "GraphSet",
     "GraphSplit",

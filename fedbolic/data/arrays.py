@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.dataset import Dataset, OfficialParts
-from fedbolic.data.files import search_path
+from fedbolic.data.files import find_given
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
@@ -34,7 +34,7 @@ class Arrays(Dataset):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
-        path = _find(self.path, root)
+        path = find_given(self.path, root, kind=".npz file")
         try:
             # opened here because np.load does not close a damaged file
             with path.open("rb") as raw, np.load(raw) as file:
@@ -54,18 +54,6 @@ class Arrays(Dataset):
         )
         x_train, x_test = (_inputs(arrays, name, path=path) for name in ("x_train", "x_test"))
         return OfficialParts(str(path), x_train, y_train, x_test, y_test, num_classes)
-
-
-def _find(path: Path, root: Path | None) -> Path:
-    """The file at ``path`` in the first folder that contains it."""
-    folders = search_path(root) if root else (*search_path(None), Path())
-    for folder in folders:
-        if (folder / path).is_file():
-            return folder / path
-    raise FileNotFoundError(
-        f"{path} is not in {' or '.join(str(folder.absolute()) for folder in folders)}: give the "
-        "path of an existing .npz file"
-    )
 
 
 def _labels(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tensor:

@@ -99,6 +99,28 @@ def search_path(root: Path | None) -> tuple[Path, ...]:
     return (Path(named), Path(named) / "torchvision") if named else ()
 
 
+def find_given(path: Path, root: Path | None, *, kind: str) -> Path:
+    """Find a file given by the user; without a root, in the working directory last.
+
+    Args:
+        path: The file, or its path below one of the folders.
+        root: The only folder to search; ``None`` for those given by ``FEDBOLIC_DATA`` and the
+            working directory.
+        kind: Description of such a file in the error.
+
+    Raises:
+        FileNotFoundError: If no folder contains it; the message names the folders.
+    """
+    folders = search_path(root) if root else (*search_path(None), Path())
+    for folder in folders:
+        if (folder / path).is_file():
+            return folder / path
+    raise FileNotFoundError(
+        f"{path} is not in {' or '.join(str(folder.absolute()) for folder in folders)}: give the "
+        f"path of an existing {kind}, or set FEDBOLIC_DATA"
+    )
+
+
 def algorithm(checksum: str) -> str:
     """Name of the hash function of a checksum, inferred from the length."""
     return {32: "md5", 64: "sha256"}[len(checksum)]

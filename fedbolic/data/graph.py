@@ -1,7 +1,8 @@
 """Graphs of labelled nodes, and splits of their nodes."""
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 import torch
@@ -23,6 +24,8 @@ class Graph:
         edges: Both directions of every edge, without repetition, in ascending order, as
             :func:`simple_edges` returns them.
         labels: Label of every node.
+        masks: Masks of nodes as the data give them, by name: ``train_mask``, ``val_mask`` and
+            ``test_mask``. They are checked where they are used, and copies and subgraphs have none.
 
     Raises:
         ValueError: If the numbers of feature rows and labels differ, an edge ends at a node that
@@ -38,6 +41,7 @@ class Graph:
     features: Float[Tensor, "n width"]
     edges: Int64[Tensor, "2 ends"]
     labels: Int64[Tensor, " _"]
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels):

@@ -1,6 +1,7 @@
 """Graph data sets: published, given by the caller, or generated."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +14,7 @@ from fedbolic.check import at_least, rate
 from fedbolic.data import planetoid
 from fedbolic.data.files import RemoteFile, locate
 from fedbolic.data.graph import Graph, simple_edges
+from fedbolic.data.node_roles import MASK_ROLES
 from fedbolic.rng import Rng
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ SPARSE_BELOW = 0.1
 A sparse product costs one lookup per non-zero entry, a dense product one multiplication per column,
 and a multiplication is about ten times cheaper than a lookup.
 """
+
+GRAPH_TENSORS = ("x", "edge_index", "y", *MASK_ROLES)
+"""Names that PyG gives to the tensors that a graph is made from."""
 
 AMAZON = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 """Base URL of the Amazon co-purchase networks."""
@@ -53,6 +58,9 @@ class GraphSet(ABC):
 class Planetoid(GraphSet):
     """Citation networks with bags of words as features and the field of a paper as its label.
 
+    The masks are those of the public split: 20 training nodes per class, 500 validation nodes and
+    1000 test nodes.
+
     Args:
         name: Name of the network.
 
@@ -64,8 +72,10 @@ class Planetoid(GraphSet):
 
     @override
     def read(self, rng: Rng, root: Path | None, *, download: bool) -> Graph:
-        features, edges, labels = planetoid.read_planetoid(self.name, root, download=download)
-        return Graph(compact_features(features), simple_edges(edges, len(features)), labels)
+        found = planetoid.read_planetoid(self.name, root, download=download)
+        features, edges, labels, masks = found
+        edges = simple_edges(edges, len(features))
+        return Graph(compact_features(features), edges, labels, masks)
 
 
 @dataclass(frozen=True)
@@ -164,24 +174,59 @@ def from_data(data: "Data") -> Graph:
     """Convert PyG's ``Data`` to an undirected graph without self loops or repeated edges.
 
     Raises:
-        ValueError: If features or edges are missing, a feature is not finite, or ``y`` does not
-            hold one integer label from 0 for every node.
+        ValueError: If :func:`labelled_graph` refuses the data's tensors.
     """
-    x, edges, y = data.x, data.edge_index, data.y
+    return labelled_graph({name: getattr(data, name, None) for name in GRAPH_TENSORS})
+
+
+def labelled_graph(found: Mapping[str, object]) -> Graph:
+    """Convert tensors under PyG's names to an undirected graph without self loops.
+
+    Args:
+        found: Features ``x``, edges ``edge_index`` and labels ``y``; masks if there are any. Other
+            names are ignored.
+
+    Raises:
+        ValueError: If there is no node, features or edges are missing or have another form, a
+            feature is not finite, or ``y`` does not hold one integer label from 0 for every node.
+
+    Example:
+        >>> edges, y = torch.tensor([[0], [1]]), torch.tensor([0, 1])
+        >>> labelled_graph({"x": torch.eye(2), "edge_index": edges, "y": y}).edges
+        tensor([[0, 1],
+                [1, 0]])
+    """
+    x, edges, y = (found.get(name) for name in ("x", "edge_index", "y"))
     if not isinstance(x, Tensor) or x.ndim != 2:
         raise ValueError("a graph needs features: x must be a tensor with one row per node")
     if not isinstance(edges, Tensor):
         raise ValueError("a graph needs edge_index of shape (2, edges)")
-    if not isinstance(y, Tensor) or y.shape != x.shape[:1] or y.is_floating_point():
+    if edges.shape[:-1] != (2,) or not _whole(edges) or edges.dtype == torch.bool:
+        raise ValueError(
+            f"edge_index must hold integers of shape (2, edges), got {edges.dtype} of shape "
+            f"{tuple(edges.shape)}"
+        )
+    if not isinstance(y, Tensor) or y.shape != x.shape[:1] or not _whole(y):
         raise ValueError("a graph needs labels: y must have one integer per node")
-    if len(y) and y.min() < 0:
+    if not len(y):
+        raise ValueError("a graph needs at least one node, got none")
+    if y.min() < 0:
         raise ValueError(
             f"labels count from 0, got {int(y.min())}: leave out nodes without a label, as "
             "data.subgraph(data.y >= 0) does"
         )
+    if x.is_complex():
+        raise ValueError("features must be real numbers: x is complex")
+    x = x.float()
     if not (x.to_dense() if x.is_sparse else x).isfinite().all():
-        raise ValueError("features must be finite numbers: x contains NaN or infinity")
-    return Graph(compact_features(x.float()), simple_edges(edges, len(x)), y.long())
+        raise ValueError("features must be finite numbers: x contains NaN or infinity in float32")
+    masks = {n: mask for n in MASK_ROLES if isinstance(mask := found.get(n), Tensor)}
+    edges = simple_edges(edges.long(), len(x))
+    return Graph(compact_features(x), edges, y.long(), masks)
+
+
+def _whole(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def compact_features(features: Tensor) -> Tensor:

@@ -9,11 +9,19 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.check import rate
 from fedbolic.data.client import HOLDOUT, Client, FederatedData, Meta
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_sets import BlockModel, GraphSet
 from fedbolic.data.metis import GraphPartition, Metis
+from fedbolic.data.node_roles import (
+    TEST,
+    TRAIN,
+    NodeSplit,
+    check_split,
+    masked_roles,
+    node_splits,
+    random_roles,
+)
 from fedbolic.data.partition import Partition
 from fedbolic.data.source import Source
 from fedbolic.rng import Rng
@@ -26,16 +34,16 @@ class Graphs(Source):
     """Node classification on one graph whose nodes are partitioned among clients.
 
     A client holds the subgraph induced by its nodes; edges between clients are lost. Nodes are
-    split into training, validation and test nodes before the graph is partitioned, uniformly at
-    random without stratification. A client may therefore lack classes, or have no validation or
-    test nodes and no score on them. The server's own test set is the whole graph with all of its
-    test nodes.
+    split into training, validation and test nodes before the graph is partitioned: uniformly at
+    random without stratification, or by the graph's own masks. A client may therefore lack classes,
+    or have no validation or test nodes and no score on them. The server's own test set is the whole
+    graph with all of its test nodes.
 
     Args:
         graph: Graph data set to read.
         partition: Partition of the nodes among clients. A partition by labels, such as ``IID`` or
             ``Dirichlet``, ignores the edges.
-        train_rate: Fraction of the nodes used for training, in (0, 1).
+        train_rate: Fraction of the nodes used for training, in (0, 1); for a random split.
         test_rate: Fraction of the nodes used for testing, in [0, 1); the rest is for validation.
         scale: Norm by which every row of features is divided: ``l1``, ``l2``, or ``none`` for no
             scaling.
@@ -43,6 +51,8 @@ class Graphs(Source):
         root: Folder to read from, in the layout of PyG; nothing is downloaded then. By default,
             the folder named by the environment variable FEDBOLIC_DATA, then the user's cache.
         download: Whether to download missing files into the cache.
+        split: ``random`` to draw the nodes of the splits by the rates; ``masks`` to use the graph's
+            ``train_mask``, ``val_mask`` and ``test_mask`` instead. Nodes in no mask are context.
 
     Raises:
         ValueError: If a rate is out of range or the rates sum to more than 1.
@@ -65,27 +75,28 @@ class Graphs(Source):
     largest_component: bool = True
     root: Path | None = None
     download: bool = True
+    split: NodeSplit = "random"
 
     def __post_init__(self) -> None:
-        rate(below_one=True, train_rate=self.train_rate, test_rate=self.test_rate)
-        if self.train_rate == 0 or self.train_rate + self.test_rate > 1:
-            raise ValueError(
-                f"train_rate must be above 0 and at most 1 with test_rate, got {self.train_rate} "
-                f"and {self.test_rate}"
-            )
+        check_split(self.split, train_rate=self.train_rate, test_rate=self.test_rate)
 
     @override
     def load(self, rng: Rng) -> FederatedData:
         whole = self.graph.read(rng.at("graph"), self.root, download=self.download)
+        roles = masked_roles(whole, str(self.graph)) if self.split == "masks" else None
         if self.largest_component:
-            whole = whole.induced(largest_component(whole))
+            nodes = largest_component(whole)
+            whole = whole.induced(nodes)
+            roles = None if roles is None else roles[nodes]
         whole = Graph(scaled(whole.features, self.scale), whole.edges, whole.labels)
-        kinds = self._kinds(len(whole), rng.at("split"))
+        if roles is None:
+            rates = {"train_rate": self.train_rate, "test_rate": self.test_rate}
+            roles = random_roles(len(whole), rng.at("split"), **rates)
         if isinstance(self.partition, GraphPartition):
             parts = self.partition.parts(whole, rng.at("partition"))
         else:
             parts = self.partition.split(whole.labels, rng.at("partition"))
-        splits = [_splits(whole, nodes, kinds, client_id) for client_id, nodes in enumerate(parts)]
+        splits = [_splits(whole, nodes, roles, client_id) for client_id, nodes in enumerate(parts)]
         meta = Meta(
             num_classes=int(whole.labels.max()) + 1,
             input_shape=tuple(whole.features.shape[1:]),
@@ -93,38 +104,22 @@ class Graphs(Source):
         )
         clients = tuple(Client(client_id, *of, meta=meta) for client_id, of in enumerate(splits))
         empty = GraphSplit(whole, torch.arange(0))
-        test = GraphSplit(whole, (kinds == TEST).nonzero().flatten())
+        test = GraphSplit(whole, (roles == TEST).nonzero().flatten())
         holdout = Client(HOLDOUT, empty, empty, test, meta) if len(test) else None
         return FederatedData(clients, meta, holdout)
 
-    def _kinds(self, num_nodes: int, rng: Rng) -> Int64[Tensor, " n"]:
-        """Assign every node at random to training, validation or test."""
-        num_train, num_test = round(self.train_rate * num_nodes), round(self.test_rate * num_nodes)
-        order = torch.randperm(num_nodes, generator=rng.generator())
-        kinds = torch.full((num_nodes,), VALIDATION)
-        kinds[order[:num_train]] = TRAIN
-        kinds[order[num_train : num_train + num_test]] = TEST
-        return kinds
-
-
-TRAIN, VALIDATION, TEST = range(3)
-
 
 def _splits(
-    whole: Graph, nodes: Tensor, kinds: Tensor, client_id: int
+    whole: Graph, nodes: Tensor, roles: Tensor, client_id: int
 ) -> tuple[GraphSplit, GraphSplit, GraphSplit]:
     """A client's training, validation and test nodes in the subgraph induced by its nodes."""
-    own = kinds[nodes]
+    own = roles[nodes]
     if not bool((own == TRAIN).any()):
         raise ValueError(
             f"client {client_id} has {len(nodes)} nodes but no training node: use fewer clients, "
             "a larger train_rate or another partition"
         )
-    graph = whole.induced(nodes)
-    train, validation, test = (
-        GraphSplit(graph, (own == kind).nonzero().flatten()) for kind in (TRAIN, VALIDATION, TEST)
-    )
-    return train, validation, test
+    return node_splits(whole.induced(nodes), own)
 
 
 def largest_component(graph: Graph) -> Int64[Tensor, " some"]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 from numpy import ndarray
 from torch import Tensor
 from typing_extensions import override
@@ -58,16 +58,25 @@ CHECKSUMS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
+NUM_VALIDATION = 500
+"""Number of validation nodes of the public split."""
+
 NUMBERS = {kind: np.dtype(f"<{kind}") for kind in ("i4", "i8", "f4", "f8")}
 """Number types in these files."""
 
 
 def read_planetoid(
     name: str, root: Path | None, *, download: bool
-) -> tuple[Float32[Tensor, "n width"], Int64[Tensor, "2 _"], Int64[Tensor, " n"]]:
-    """Features, edges in the order of the file, and the label of every node.
+) -> tuple[
+    Float32[Tensor, "n width"],
+    Int64[Tensor, "2 _"],
+    Int64[Tensor, " n"],
+    dict[str, Bool[Tensor, " n"]],
+]:
+    """Features, edges in the order of the file, the label of every node, and the public masks.
 
     Nodes without an entry in the files, of which CiteSeer has some, get zero features and label 0.
+    The labelled nodes of the authors are for training, the next 500 for validation.
 
     Args:
         name: Name of the network, a key of ``CHECKSUMS``.
@@ -95,7 +104,16 @@ def read_planetoid(
         whole[test] = whole[order]  # the rows of the test part are in the order of its index file
     ends = [(i, j) for i, others in parts["graph"].items() for j in others]
     edges = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).T
-    return torch.from_numpy(x).float(), edges, torch.from_numpy(y.argmax(1))
+    labelled = len(parts["y"])
+    splits = {
+        "train_mask": np.arange(labelled),
+        "val_mask": np.arange(labelled, min(labelled + NUM_VALIDATION, nodes)),
+        "test_mask": order,
+    }
+    masks = {name: torch.zeros(nodes, dtype=torch.bool) for name in splits}
+    for name, chosen in splits.items():
+        masks[name][chosen] = True
+    return torch.from_numpy(x).float(), edges, torch.from_numpy(y.argmax(1)), masks
 
 
 def unpickle(path: Path) -> Any:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData
-from fedbolic.data.files import search_path
+from fedbolic.data.files import find_given
 from fedbolic.data.partition import IID, Partition
 from fedbolic.data.source import Source
 from fedbolic.manifolds import Poincare
@@ -118,7 +118,7 @@ class Points(Source):
 
     @override
     def load(self, rng: Rng) -> FederatedData:
-        path = _find(self.path, self.root)
+        path = find_given(self.path, self.root, kind=".npz file")
         x, y, num_train = _read(path)
         Poincare(self.c).require(x)
         if self.holdout == "official":
@@ -242,17 +242,6 @@ def uniform_points(
 def _check_rates(test_rate: float, client_test_rate: float) -> None:
     check.positive(test_rate=test_rate)
     check.rate(below_one=True, test_rate=test_rate, client_test_rate=client_test_rate)
-
-
-def _find(path: Path, root: Path | None) -> Path:
-    folders = search_path(root) if root else (*search_path(None), Path())
-    for folder in folders:
-        if (folder / path).is_file():
-            return folder / path
-    raise FileNotFoundError(
-        f"{path} is not in {' or '.join(str(folder.absolute()) for folder in folders)}: give the "
-        "path of an existing .npz file, or set FEDBOLIC_DATA"
-    )
 
 
 def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"], int]:

@@ -89,6 +89,8 @@ def assert_same_graph(ours, data):
     assert torch.equal(ours.features.to_dense(), theirs.features.to_dense())
     assert torch.equal(ours.edges, theirs.edges)
     assert torch.equal(ours.labels, theirs.labels)
+    for name in ("train_mask", "val_mask", "test_mask"):
+        assert torch.equal(ours.masks[name], data[name])
 
 
 @pytest.mark.data

@@ -116,7 +116,7 @@ def test_rows_are_scaled_alike_whether_dense_or_sparse(scale, power):
 
 class Parts(GraphPartition):
     def __init__(self, *parts):
-        self.num_clients, self.given = len(parts), [torch.tensor(part) for part in parts]
+        self.num_clients, self.given = len(parts), [torch.tensor([*part]) for part in parts]
 
     def parts(self, graph, rng):
         return self.given
@@ -177,3 +177,31 @@ def test_data_that_are_no_labelled_graph_are_refused(data, words):
 def test_rates_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match=r"at most 1 with test_rate, got 0\.7 and 0\.4"):
         Graphs(train_rate=0.7)
+
+
+def masked(n=9):
+    """A cycle with masks, of which node 0 is in none, and an edge apart from it."""
+    pairs = [[i, (i + 1) % n] for i in range(n)] + [[n, n + 1]]
+    data = given(torch.eye(n + 2), pairs, torch.arange(n + 2) % 2).data
+    every_third = torch.arange(n + 2) % 3 == torch.arange(3)[:, None]
+    every_third[:, 0] = False
+    data.train_mask, data.val_mask, data.test_mask = every_third
+    return GivenGraph(data)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_masks_of_the_graph_give_its_training_and_test_nodes(largest):
+    split = {"split": "masks", "scale": "none", "largest_component": largest}
+    parts = Parts(range(5), range(5, 9 if largest else 11))
+    data = Graphs(masked(), parts, **split).load(Rng(0))
+    of_number = {"train": [3, 6, 9], "validation": [1, 4, 7, 10], "test": [2, 5, 8]}
+    for name, expected in of_number.items():
+        rows = torch.cat([getattr(client, name).all()["x"] for client in data.clients])
+        kept = [i for i in expected if i < 9 or not largest]  # features are one-hot numbers
+        assert sorted(rows.argmax(1).tolist()) == kept
+    assert data.holdout.test.nodes.tolist() == of_number["test"]
+
+
+def test_masks_are_refused_by_the_name_of_a_graph_without_them():
+    with pytest.raises(ValueError, match=r"BlockModel\(num_nodes=240.* has no train_mask.*random"):
+        Graphs(BlockModel(), IID(2), split="masks").load(Rng(0))
