@@ -57,7 +57,7 @@ def planetoid(folder):
 
 def test_the_page_has_the_examples_that_are_tested_here():
     words = ["load_digits()\nx = torch.tensor(digits.images", "Planetoid(", "lightning.Trainer("]
-    words += ["RiemannianAdam", "Curvature(1.0", "torch.compile"]
+    words += ["RiemannianAdam", "Curvature(1.0", "torch.compile", "HGCN(HGCNConv("]
     assert {example(word) for word in words} == set(EXAMPLES)
 
 
@@ -90,6 +90,8 @@ def test_a_lightning_module_trains():
     assert run(example("lightning.Trainer("))["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize("word", ["RiemannianAdam", "Curvature(1.0", "torch.compile"])
+@pytest.mark.parametrize(
+    "word", ["RiemannianAdam", "Curvature(1.0", "torch.compile", "HGCN(HGCNConv("]
+)
 def test_a_short_example_runs(word):
     run(example(word))
