@@ -36,8 +36,8 @@ LEGENDS = {
     MAP: "mean average precision of the ancestors of every node, over all pairs of a hierarchy",
     RANK: "their mean rank among the nodes that are no ancestors",
     INFERRED_MAP: "the same over the pairs that no client holds, then their mean rank",
-    OWN_MAP: "the same at the clients over their own pairs, which are all that they know to be "
-    "related, weighted by their number",
+    OWN_MAP: "the same at the clients over their own pairs, among the nodes in them, weighted by "
+    "their number",
     UP: "megabytes (10^6 bytes) from all clients in all rounds, then to them",
 }
 

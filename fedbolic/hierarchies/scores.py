@@ -29,9 +29,9 @@ def pairs_of(client: Client, split: str = "train") -> HierarchySplit:
 def score_distances(distances: RowDistances, client: Client) -> dict[str, float]:
     """Scores of distances between all nodes, on what a client or the server holds.
 
-    ``test/own/...`` are the scores of a client's own pairs, where all other nodes count as
-    unrelated, and ``test/...`` those of all pairs at the server. ``test/inferred/...`` are those of
-    the pairs that no client holds, where pairs that a client holds are not ranked against.
+    ``test/own/...`` are the scores of a client's own pairs among the nodes in them, and
+    ``test/...`` those of all pairs among all nodes at the server. ``test/inferred/...`` are those
+    of the pairs that no client holds, where pairs that a client holds are not ranked against.
 
     Args:
         distances: Distances of some nodes to all nodes.
@@ -41,13 +41,14 @@ def score_distances(distances: RowDistances, client: Client) -> dict[str, float]
         ``map``, ``mean_rank`` and ``examples``, the number of pairs, under these names.
     """
     if client.id != HOLDOUT:
-        return _named("test/own", distances, pairs_of(client).hierarchy.pairs, client)
-    test = pairs_of(client, "test")
+        nodes, pairs = pairs_of(client).hierarchy.pairs.unique(return_inverse=True)
+        return _named("test/own", lambda i: distances(nodes[i])[:, nodes], pairs, len(nodes))
+    test, num_nodes = pairs_of(client, "test"), client.meta.num_classes
     pairs = test.hierarchy.pairs
-    scores = _named("test", distances, pairs, client)
+    scores = _named("test", distances, pairs, num_nodes)
     if test.held is not None and not bool(test.held.all()):
         known = pairs[test.held]
-        scores |= _named("test/inferred", distances, pairs[~test.held], client, known=known)
+        scores |= _named("test/inferred", distances, pairs[~test.held], num_nodes, known=known)
     return scores
 
 
@@ -55,14 +56,14 @@ def _named(
     name: str,
     distances: RowDistances,
     pairs: Tensor,
-    client: Client,
+    num_nodes: int,
     *,
     known: Tensor | None = None,
 ) -> dict[str, float]:
     if not len(pairs):
         return {}
     with torch.no_grad():
-        found = rank_and_map(distances, pairs, num_nodes=client.meta.num_classes, known=known)
+        found = rank_and_map(distances, pairs, num_nodes=num_nodes, known=known)
     return {
         f"{name}/map": found.mean_average_precision,
         f"{name}/mean_rank": found.mean_rank,

@@ -213,6 +213,18 @@ def test_scores_of_inferred_pairs_leave_out_what_clients_hold():
     assert scores["test/inferred/examples"] == 2
 
 
+def test_a_client_ranks_its_own_nodes_alone(data):
+    """Nodes at 0, 1, 2 and 3, of which a client knows all but 1: what lies there does not count."""
+    tree = Hierarchy(("a", "b", "c", "d"), torch.tensor([[3, 0], [2, 0]]))
+    client = dataclasses.replace(data.clients[0], train=HierarchySplit(tree))
+    method = HierarchyEmbedding(dim=1, curvature=0.0)
+    table = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    scores = method.evaluate({"parameters": {"weight": table}, "round": 0}, client, {}, RNG)
+    # the ancestor of 3 is behind 2; that of 2 is behind 3, which is nearer
+    assert scores["test/own/mean_rank"] == 2
+    assert scores["test/own/map"] == pytest.approx(1 / 2)
+
+
 def test_predictions_are_minus_distances(data):
     message = sent_down(METHOD, data)
     table = message["parameters"]["weight"]
