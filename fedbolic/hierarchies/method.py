@@ -74,7 +74,7 @@ class HierarchyEmbedding(GradientMethod):
         negatives: Draws of negative examples.
         max_weight: Largest weight of a client in the mean of a row, at least 1.
         personal: Whether every client keeps a table of its own and sends nothing, which is local
-            training.
+            training; its negative examples are nodes of its own.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -161,7 +161,8 @@ class HierarchyEmbedding(GradientMethod):
             tuple(plan.positions.shape),
             num_nodes,
             generator=rng.at("negatives").generator(),
-            candidates=split.candidates,
+            # the rows of other nodes would stay where they begin
+            candidates=split.node_counts.nonzero().flatten() if self.personal else split.candidates,
         ).to(device)
         nodes = split.hierarchy.pairs[plan.positions.to(device), 0]
         # masked here, where the sets of pairs of all clients need not have one length

@@ -187,6 +187,13 @@ def test_local_training_sends_nothing_and_keeps_its_table(data):
     assert not method.evaluate(sent_down(method, data), data.holdout, {}, RNG)
 
 
+def test_local_training_draws_nodes_of_its_own(data):
+    method = dataclasses.replace(METHOD, personal=True)
+    for client in data.clients:
+        drawn = method.plan(method.model(data.meta), client, RNG).draws["negatives"]
+        assert set(drawn.unique().tolist()) <= set(client.train.all()["x"].unique().tolist())
+
+
 def test_candidates_alone_are_negatives():
     data = PartitionedHierarchy(BalancedTree(2, 4), SubtreesAndAuthority(4)).load(RNG)
     client = data.clients[0]
