@@ -6,6 +6,7 @@ from fedbolic.data.cifar import CIFAR10, CIFAR100
 from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta, Split
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
+from fedbolic.data.disease import Disease
 from fedbolic.data.flipped_labels import FlippedLabels
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
@@ -13,6 +14,7 @@ from fedbolic.data.graphs import Graphs
 from fedbolic.data.hierarchy import Hierarchy
 from fedbolic.data.hierarchy_files import HierarchySet, Mammals, Nouns, read_hierarchy
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
+from fedbolic.data.link_split import LabelledPairs, LinkSplit, split_links
 from fedbolic.data.metis import GraphPartition, Metis
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
 from fedbolic.data.partitioned import Partitioned
@@ -37,6 +39,7 @@ __all__ = [
     "Dataset",
     "Digits",
     "Dirichlet",
+    "Disease",
     "EMNISTLetters",
     "Examples",
     "FashionMNIST",
@@ -51,6 +54,8 @@ __all__ = [
     "HalfPlanes",
     "Hierarchy",
     "HierarchySet",
+    "LabelledPairs",
+    "LinkSplit",
     "Mammals",
     "Meta",
     "Metis",
@@ -69,6 +74,7 @@ __all__ = [
     "balanced_tree",
     "random_tree",
     "read_hierarchy",
+    "split_links",
     "taxonomy",
     "uniform_points",
 ]
