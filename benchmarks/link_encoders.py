@@ -112,6 +112,15 @@ class FlatDistance(nn.Module):
         return self.logits(torch.linalg.vector_norm(v[pairs[0]] - v[pairs[1]], dim=-1))
 
 
+class UnitBallDistance(FlatDistance):
+    """The same after longer vectors are scaled to length 1, as the authors' code does."""
+
+    @override
+    def forward(self, v: Tensor, pairs: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        return super().forward(v / length.clamp(min=1), pairs)
+
+
 class HyperboloidDistance(nn.Module):
     """Fermi-Dirac logits of squared distances on the hyperboloid."""
 
@@ -168,19 +177,21 @@ class Row:
 DECODERS: dict[str, Callable[[], nn.Module]] = {
     "inner product": InnerProduct,
     "flat distance": FlatDistance,
+    "flat distance, unit ball": UnitBallDistance,
     "hyperboloid distance": HyperboloidDistance,
 }
-FLAT = ("inner product", "flat distance", "hyperboloid distance")
-CURVED = ("hyperboloid distance",)
+FLAT = ("inner product", "flat distance", "flat distance, unit ball")
+DISTANCES = ("flat distance", "hyperboloid distance")
+HYPERBOLOID = DISTANCES[1:]
 
 ENCODERS: dict[str, tuple[str, Callable[[int], nn.Module], Sequence[str]]] = {
     "GCNConv": ("yes", FlatConvolutions, FLAT),
-    "HGCNConv at c = 0": ("yes", lambda n: TangentConvolutions(n, 0.0), FLAT),
-    "HGCNConv": ("yes", TangentConvolutions, CURVED),
-    "LorentzConv": ("yes", LorentzConvolutions, CURVED),
-    "MLP": ("no", Perceptron, FLAT),
-    "TangentLinear at c = 0": ("no", lambda n: TangentPerceptron(n, 0.0), FLAT[1:]),
-    "TangentLinear": ("no", TangentPerceptron, CURVED),
+    "HGCNConv at c = 0": ("yes", lambda n: TangentConvolutions(n, 0.0), DISTANCES),
+    "HGCNConv": ("yes", TangentConvolutions, HYPERBOLOID),
+    "LorentzConv": ("yes", LorentzConvolutions, HYPERBOLOID),
+    "MLP": ("no", Perceptron, (*FLAT, *HYPERBOLOID)),
+    "TangentLinear at c = 0": ("no", lambda n: TangentPerceptron(n, 0.0), DISTANCES),
+    "TangentLinear": ("no", TangentPerceptron, HYPERBOLOID),
 }
 """Use of the graph, constructor and decoders of every encoder."""
 

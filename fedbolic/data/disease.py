@@ -12,14 +12,14 @@ from fedbolic.data.graph import Graph, simple_edges
 from fedbolic.data.graph_sets import GraphSet, compact_features
 from fedbolic.rng import Rng
 
-MIRROR = (
+HGCN_REPOSITORY = (
     "https://raw.githubusercontent.com/HazyResearch/hgcn/"
     "a526385744da25fc880f3da346e17d0fe33817f8/data/disease_lp"
 )
 """Data folder of the authors' repository at one commit."""
 
 # SHA-256 digests, computed from the files of that commit
-CHECKSUMS = {
+DISEASE_CHECKSUMS = {
     "edges.csv": "b5b7e41bbfd28fc7f61590e5587622103ee9c3aa1b59911c74873a6f328dca07",
     "feats.npz": "b4a726b13598c036a75e1b49f08e92820553b972966ad950b8d4d5416eb339f8",
     "labels.npy": "8f2b26602764fbb785b93775d9f71194f1f36920e185af8bc5c31aea07dde858",
@@ -53,6 +53,8 @@ class Disease(GraphSet):
 
 def _located(part: str, root: Path | None, *, download: bool) -> Path:
     file = f"disease_lp.{part}"
-    published = RemoteFile(f"hgcn/disease_lp/{file}", CHECKSUMS[part], (f"{MIRROR}/{file}",))
+    published = RemoteFile(
+        f"hgcn/disease_lp/{file}", DISEASE_CHECKSUMS[part], (f"{HGCN_REPOSITORY}/{file}",)
+    )
     (path,) = locate(published, root=root, download=download)
     return path

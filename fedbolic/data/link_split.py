@@ -72,6 +72,11 @@ class LinkSplit:
         """
         check.at_least(0, num=num)
         population = _num_non_edges(self.graph)
+        if not population:
+            raise ValueError(
+                "there is no negative to draw: every pair of nodes is a training edge, of "
+                f"{len(self.graph)} nodes"
+            )
         place = torch.randint(population, (num,), generator=generator, device=generator.device)
         return _non_edges(self.graph, place.to(self.graph.edges.device))
 
@@ -163,6 +168,20 @@ def pair_ranks(pairs: Int64[Tensor, "2 n"]) -> Int64[Tensor, " n"]:
     return high * (high - 1) // 2 + low
 
 
+def ranked_pairs(ranks: Int64[Tensor, " n"]) -> Int64[Tensor, "2 n"]:
+    """The inverse of ``pair_ranks``: pairs ``i < j`` from their numbers, each below ``2**60``.
+
+    Example:
+        >>> ranked_pairs(torch.tensor([0, 1, 2, 3])).tolist()
+        [[0, 0, 1, 0], [1, 2, 2, 3]]
+    """
+    high = ((8 * ranks + 1).double().sqrt() / 2 + 0.5).long()
+    # the rounded root of a large number is off by 1 at most
+    high = high - (high * (high - 1) // 2 > ranks).long()
+    high = high + (high * (high + 1) // 2 <= ranks).long()
+    return torch.stack((ranks - high * (high - 1) // 2, high))
+
+
 def _labelled(edges: Tensor, non_edges: Tensor) -> LabelledPairs:
     ones = torch.ones(edges.shape[1], device=edges.device)
     labels = torch.cat((ones, ones.new_zeros(non_edges.shape[1])))
@@ -181,8 +200,4 @@ def _non_edges(graph: Graph, place: Tensor) -> Tensor:
     # before the k-th edge of the list come taken[k] - k non-edges
     before = taken - torch.arange(len(taken), device=taken.device)
     rank = place + torch.searchsorted(before, place, right=True)
-    high = ((8 * rank + 1).double().sqrt() / 2 + 0.5).long()
-    # above 2**53 the root is rounded, by less than 1
-    high = high - (high * (high - 1) // 2 > rank).long()
-    high = high + (high * (high + 1) // 2 <= rank).long()
-    return torch.stack((rank - high * (high - 1) // 2, high))
+    return ranked_pairs(rank)
