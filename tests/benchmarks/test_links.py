@@ -154,3 +154,14 @@ def test_the_scale_of_features_is_chosen_on_validation(tmp_path, monkeypatch):
     monkeypatch.setattr(links, "train", train)
     assert problem.chosen(row("MLP / flat distance")) == "unit length"
     assert torch.equal(published, problem.split.graph.features)
+
+
+def test_an_end_without_a_training_edge_is_scored_by_counts(tmp_path):
+    """The AUC of a yes or no is the mean of its shares among edges and, denied, among others."""
+    problem = problem_of(tmp_path / "links.csv")
+    examples, known = problem.split.test, nx.Graph(problem.split.train.T.tolist())
+    said = np.array([u not in known or v not in known for u, v in examples.pairs.T.tolist()])
+    labels = examples.labels.bool().numpy()
+    expected = 50 * (said[labels].mean() + (~said[~labels]).mean())
+    auc, _ = problem.baselines()["an end without a training edge"]
+    assert auc == pytest.approx(expected)
