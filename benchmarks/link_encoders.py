@@ -7,6 +7,7 @@ of the hyperboloid.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,7 @@ DIM = 16
 """Width of both layers."""
 
 LORENTZ = Lorentz(1.0)
-Encoder = Callable[[Tensor, Tensor], Tensor]
-"""Features and edges to one tangent per node."""
+"""Space of the hyperbolic decoders and of ``LorentzConv``."""
 
 
 class FlatConvolutions(nn.Module):
@@ -39,13 +39,18 @@ class FlatConvolutions(nn.Module):
 
 
 class TangentConvolutions(nn.Module):
-    """Two ``HGCNConv`` that hand tangents on; at curvature 0 the same network in flat space."""
+    """Two ``HGCNConv`` that hand tangents on; at curvature 0 the same network in flat space.
 
-    def __init__(self, width: int, curvature: float = 1.0) -> None:
+    With ``normalize`` the mean has the weights of ``LorentzConv``: those of a GCN.
+    """
+
+    def __init__(self, width: int, curvature: float = 1.0, *, normalize: bool = False) -> None:
         super().__init__()
-        settings = {"kind": Poincare, "local": False, "curvature": curvature}
-        self.first = HGCNConv(width, DIM, activation=torch.relu, **settings)
-        self.second = HGCNConv(DIM, DIM, **settings)
+        make = partial(
+            HGCNConv, kind=Poincare, local=False, curvature=curvature, normalize=normalize
+        )
+        self.first = make(width, DIM, activation=torch.relu)
+        self.second = make(DIM, DIM)
 
     @override
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
@@ -83,9 +88,8 @@ class TangentPerceptron(nn.Module):
 
     def __init__(self, width: int, curvature: float = 1.0) -> None:
         super().__init__()
-        settings = {"kind": Poincare, "curvature": curvature}
-        self.first = TangentLinear(width, DIM, **settings)
-        self.second = TangentLinear(DIM, DIM, **settings)
+        make = partial(TangentLinear, kind=Poincare, curvature=curvature)
+        self.first, self.second = make(width, DIM), make(DIM, DIM)
 
     @override
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
@@ -187,6 +191,11 @@ HYPERBOLOID = DISTANCES[1:]
 ENCODERS: dict[str, tuple[str, Callable[[int], nn.Module], Sequence[str]]] = {
     "GCNConv": ("yes", FlatConvolutions, FLAT),
     "HGCNConv at c = 0": ("yes", lambda n: TangentConvolutions(n, 0.0), DISTANCES),
+    "HGCNConv at c = 0, weights of a GCN": (
+        "yes",
+        lambda n: TangentConvolutions(n, 0.0, normalize=True),
+        DISTANCES,
+    ),
     "HGCNConv": ("yes", TangentConvolutions, HYPERBOLOID),
     "LorentzConv": ("yes", LorentzConvolutions, HYPERBOLOID),
     "MLP": ("no", Perceptron, (*FLAT, *HYPERBOLOID)),
