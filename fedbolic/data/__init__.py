@@ -6,6 +6,7 @@ from fedbolic.data.cifar import CIFAR10, CIFAR100
 from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta, Split
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
+from fedbolic.data.disease import Disease
 from fedbolic.data.flipped_labels import FlippedLabels
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_file import GraphFile
@@ -24,6 +25,7 @@ from fedbolic.data.hierarchy_partition import (
 from fedbolic.data.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
 from fedbolic.data.hierarchy_split import HierarchySplit
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
+from fedbolic.data.link_split import LabelledPairs, LinkSplit, split_links
 from fedbolic.data.metis import GraphPartition, Metis
 from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
 from fedbolic.data.partitioned import Partitioned
@@ -50,6 +52,7 @@ __all__ = [
     "Dataset",
     "Digits",
     "Dirichlet",
+    "Disease",
     "EMNISTLetters",
     "Examples",
     "FashionMNIST",
@@ -69,6 +72,8 @@ __all__ = [
     "HierarchyPartition",
     "HierarchySet",
     "HierarchySplit",
+    "LabelledPairs",
+    "LinkSplit",
     "Mammals",
     "Meta",
     "Metis",
@@ -93,6 +98,7 @@ __all__ = [
     "balanced_tree",
     "random_tree",
     "read_hierarchy",
+    "split_links",
     "taxonomy",
     "uniform_points",
 ]
