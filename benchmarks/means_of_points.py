@@ -44,9 +44,10 @@ class PointRows(Aggregator):
         clients, tables, weights = [], [], []
         for client_id, update in updates:
             payload, rows = update.payload, update.payload["rows"].long()
-            form = self.form(payload)
-            table = torch.zeros(form["values"].shape, dtype=torch.float64)
-            weight = torch.zeros(form["weights"].shape, dtype=torch.float64)
+            table, weight = (
+                torch.zeros(x.shape, dtype=torch.float64, device=rows.device)
+                for x in self.form(payload).values()
+            )
             table[rows], weight[rows] = payload["values"].double(), payload["weights"].double()
             clients.append(client_id)
             tables.append(table)
