@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from fedbolic.check import at_least
 from fedbolic.data.hierarchy import Hierarchy
+from fedbolic.data.hierarchy_split import ABOVE, BELOW, HEAD
 from fedbolic.data.partition import IID
 from fedbolic.rng import Rng
 
@@ -33,8 +34,10 @@ class HierarchyPartition(ABC):
             ValueError: If a client would have no pair.
         """
 
-    def candidates(self, hierarchy: Hierarchy) -> Int64[Tensor, " m"] | None:
-        """Nodes that may be negative examples; ``None``, the default, for all nodes.
+    def tiers(self, hierarchy: Hierarchy) -> Int64[Tensor, " n"] | None:
+        """Tier of every node, which is public; ``None``, the default, if no pair is unknown.
+
+        See :class:`~fedbolic.data.HierarchySplit`.
 
         Args:
             hierarchy: The hierarchy that is split.
@@ -101,8 +104,8 @@ class SubtreesAndAuthority(HierarchyPartition):
     more than a fair share of all pairs. Neighbouring branches go to one client, which holds the
     pairs within them. The authority, the last client, holds the pairs of the heads, and of all
     nodes above them, with the nodes above. Nobody holds the pairs of a node below a head with a
-    node above it: they follow from the pairs of two clients. The nodes above the heads are public,
-    and never negative examples.
+    node above it: they follow from the pairs of two clients. Heads and the nodes above them are
+    public; a node above is no negative example for a node below a head.
 
     Args:
         num_clients: Number of clients with the authority, at least 2.
@@ -125,9 +128,11 @@ class SubtreesAndAuthority(HierarchyPartition):
         return _positions(clients.to(hierarchy.pairs.device), self.num_clients)
 
     @override
-    def candidates(self, hierarchy: Hierarchy) -> Tensor:
-        below = (_heads(hierarchy, self.num_clients - 1) >= 0).nonzero().flatten()
-        return below.to(hierarchy.pairs.device)
+    def tiers(self, hierarchy: Hierarchy) -> Tensor:
+        heads = _heads(hierarchy, self.num_clients - 1)
+        is_head = heads == torch.arange(len(hierarchy))
+        tiers = torch.where(heads < 0, ABOVE, torch.where(is_head, HEAD, BELOW))
+        return tiers.to(hierarchy.pairs.device)
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,8 @@ class Pooled(HierarchyPartition):
         return [torch.cat(self.partition.split(hierarchy, rng)).sort().values]
 
     @override
-    def candidates(self, hierarchy: Hierarchy) -> Tensor | None:
-        return self.partition.candidates(hierarchy)
+    def tiers(self, hierarchy: Hierarchy) -> Tensor | None:
+        return self.partition.tiers(hierarchy)
 
 
 def _heads(hierarchy: Hierarchy, num_clients: int) -> Int64[Tensor, " n"]:

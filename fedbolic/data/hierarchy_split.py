@@ -4,12 +4,15 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.client import Split
 from fedbolic.data.hierarchy import Hierarchy
+
+ABOVE, HEAD, BELOW = range(3)
+"""Tiers of nodes: above all branches, head of a branch, below a head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +21,14 @@ class HierarchySplit(Split):
 
     Args:
         hierarchy: All nodes of the federation, and the pairs of this split.
-        candidates: Nodes that may be negative examples, at least one; ``None`` for all nodes.
+        tiers: Tier of every node. Whether a node below a head has an ancestor above the branches
+            is unknown, so such a pair is no negative example; ``None`` if all is known.
         held: True for the pairs that some client holds; ``None`` if all are.
         dtype: Floating-point type in which a model works on these pairs.
 
     Raises:
-        ValueError: If there is no candidate, or ``held`` has another length than the pairs.
+        ValueError: If there is not one tier for every node, or ``held`` has another length than
+            the pairs.
 
     Example:
         >>> cats = Hierarchy(("lion", "cat", "mammal"), torch.tensor([[0, 1], [1, 2]]))
@@ -32,13 +37,16 @@ class HierarchySplit(Split):
     """
 
     hierarchy: Hierarchy
-    candidates: Int64[Tensor, " m"] | None = None
+    tiers: Int64[Tensor, " n"] | None = None
     held: Bool[Tensor, " num_pairs"] | None = None
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        if self.candidates is not None and not len(self.candidates):
-            raise ValueError("there is no candidate for negative examples: give one node or more")
+        if self.tiers is not None and len(self.tiers) != len(self.hierarchy):
+            raise ValueError(
+                f"tiers must have one entry for each of {len(self.hierarchy)} nodes, got "
+                f"{len(self.tiers)}"
+            )
         if self.held is not None and len(self.held) != len(self):
             raise ValueError(f"held must have {len(self)} entries, got {len(self.held)}")
 
@@ -60,9 +68,20 @@ class HierarchySplit(Split):
         """Number of pairs of this split with every node."""
         return torch.bincount(self.hierarchy.pairs.flatten(), minlength=len(self.hierarchy))
 
+    def is_unknown(
+        self, nodes: Int[Tensor, "*batch"], others: Int[Tensor, "*batch k"]
+    ) -> Bool[Tensor, "*batch k"]:
+        """Whether nobody knows if one of ``others`` is an ancestor of its node.
+
+        Args:
+            nodes: First nodes of the pairs of a batch.
+            others: Nodes to pair with each of them.
+        """
+        if self.tiers is None:
+            return torch.zeros_like(others, dtype=torch.bool)
+        return (self.tiers[nodes] == BELOW).unsqueeze(-1) & (self.tiers[others] == ABOVE)
+
     @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "HierarchySplit":
-        candidates, held = (
-            None if x is None else x.to(device) for x in (self.candidates, self.held)
-        )
-        return HierarchySplit(self.hierarchy.to(device), candidates, held, dtype or self.dtype)
+        tiers, held = (None if x is None else x.to(device) for x in (self.tiers, self.held))
+        return HierarchySplit(self.hierarchy.to(device), tiers, held, dtype or self.dtype)

@@ -48,11 +48,11 @@ class PartitionedHierarchy(Source):
     def load(self, rng: Rng) -> FederatedData:
         whole = self.hierarchy.read(self.root, download=self.download)
         parts = self.partition.split(whole, rng.at("partition"))
-        candidates = self.partition.candidates(whole)
+        tiers = self.partition.tiers(whole)
         meta = Meta(num_classes=len(whole), input_shape=(2,), num_clients=len(parts))
 
         def some(pairs: Tensor) -> HierarchySplit:
-            return HierarchySplit(Hierarchy(whole.names, pairs), candidates)
+            return HierarchySplit(Hierarchy(whole.names, pairs), tiers)
 
         none = some(whole.pairs[:0])
         clients = tuple(
@@ -60,5 +60,5 @@ class PartitionedHierarchy(Source):
         )
         held = torch.zeros(whole.num_pairs, dtype=torch.bool)
         held[torch.cat(parts)] = True
-        test = HierarchySplit(whole, candidates, held)
+        test = HierarchySplit(whole, tiers, held)
         return FederatedData(clients, meta, Client(HOLDOUT, none, none, test, meta))

@@ -51,9 +51,10 @@ class HierarchyEmbedding(GradientMethod):
     The table :math:`W` holds tangents at the origin of a Lorentz space, and :math:`d` is the
     distance of their exponentials. Client :math:`k` holds the pairs :math:`P_k` of descendants
     and ancestors, and :math:`c_{ki}` of them, at most ``max_weight``, contain node :math:`i`.
-    Negative examples :math:`N(u)` are uniform among all candidates; those that are ancestors of
-    :math:`u` in :math:`P_k` are left out. A client moves only the rows of nodes in its pairs, and
-    sends only these rows and their weights. Under a secure sum it sends the whole table.
+    Negative examples :math:`N(u)` are uniform among all nodes; ancestors of :math:`u` in
+    :math:`P_k`, and nodes of which nobody knows whether they are ancestors, are left out. A client
+    moves only the rows of nodes in its pairs, and sends only these rows and their weights. Under a
+    secure sum it sends the whole table.
 
     A payload holds what :class:`~fedbolic.federated.RowMean` adds.
 
@@ -162,12 +163,13 @@ class HierarchyEmbedding(GradientMethod):
             num_nodes,
             generator=rng.at("negatives").generator(),
             # the rows of other nodes would stay where they begin
-            candidates=split.node_counts.nonzero().flatten() if self.personal else split.candidates,
+            candidates=split.node_counts.nonzero().flatten() if self.personal else None,
         ).to(device)
         nodes = split.hierarchy.pairs[plan.positions.to(device), 0]
         # masked here, where the sets of pairs of all clients need not have one length
         mask = self.negatives.mask(nodes, drawn, known=split.hierarchy.keys, num_nodes=num_nodes)
-        return dataclasses.replace(plan, draws={"negatives": drawn, "unrelated": mask})
+        unrelated = mask & ~split.is_unknown(nodes, drawn)
+        return dataclasses.replace(plan, draws={"negatives": drawn, "unrelated": unrelated})
 
     def _equal_steps(self, steps: int, client: Client) -> "HierarchyEmbedding":
         """The method with just as many epochs as this client needs for its steps."""

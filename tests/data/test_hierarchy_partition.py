@@ -16,6 +16,7 @@ from fedbolic.data import (
     Subtrees,
     SubtreesAndAuthority,
 )
+from fedbolic.data.hierarchy_split import ABOVE, BELOW
 from fedbolic.data.trees import balanced_tree, random_tree
 from fedbolic.rng import Rng
 
@@ -72,19 +73,32 @@ def test_what_nobody_holds_follows_from_what_clients_hold(tree):
 @pytest.mark.parametrize("tree", TREES)
 def test_branch_clients_know_nothing_above_their_heads(tree):
     partition = SubtreesAndAuthority(6)
-    below = set(partition.candidates(tree).tolist())
+    tiers = partition.tiers(tree)
     *branches, authority = partition.split(tree, Rng(0))
     for part in branches:
-        assert set(tree.pairs[part].flatten().tolist()) <= below
-    assert not set(tree.pairs[authority][:, 1].tolist()) & below
+        assert (tiers[tree.pairs[part]] > ABOVE).all()
+        assert (tiers[tree.pairs[part][:, 0]] == BELOW).all()
+    assert (tiers[tree.pairs[authority][:, 0]] < BELOW).all()
+    assert (tiers[tree.pairs[authority][:, 1]] == ABOVE).all()
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_pairs_that_nobody_holds_are_the_unknown_ones(tree):
+    partition = SubtreesAndAuthority(6)
+    split = HierarchySplit(tree, partition.tiers(tree))
+    held = torch.zeros(tree.num_pairs, dtype=torch.bool)
+    held[torch.cat(partition.split(tree, Rng(0)))] = True
+    unknown = split.is_unknown(tree.pairs[:, 0], tree.pairs[:, 1:]).squeeze(-1)
+    assert torch.equal(unknown, ~held)
+    assert not HierarchySplit(tree).is_unknown(tree.pairs[:, 0], tree.pairs[:, 1:]).any()
 
 
 def test_a_pooled_client_holds_what_all_clients_held():
     partition = SubtreesAndAuthority(6)
     (pooled,) = Pooled(partition).split(TREES[1], Rng(0))
     assert torch.equal(pooled, torch.cat(partition.split(TREES[1], Rng(0))).sort().values)
-    assert torch.equal(Pooled(partition).candidates(TREES[1]), partition.candidates(TREES[1]))
-    assert Pooled(Subtrees(3)).candidates(TREES[1]) is None
+    assert torch.equal(Pooled(partition).tiers(TREES[1]), partition.tiers(TREES[1]))
+    assert Pooled(Subtrees(3)).tiers(TREES[1]) is None
 
 
 def test_a_source_says_which_pairs_are_held():
@@ -126,7 +140,7 @@ def test_a_file_is_closed(tmp_path):
         (lambda: SubtreesAndAuthority(1), "num_clients"),
         (lambda: RandomPairs(99).split(DIAMOND, Rng(0)), "fewer clients"),
         (lambda: Subtrees(9).split(DIAMOND, Rng(0)), "fewer clients"),
-        (lambda: HierarchySplit(DIAMOND, torch.empty(0).long()), "candidate"),
+        (lambda: HierarchySplit(DIAMOND, torch.empty(0).long()), "tiers"),
         (lambda: HierarchySplit(DIAMOND, held=torch.ones(2, dtype=torch.bool)), "entries"),
     ],
 )

@@ -13,6 +13,7 @@ from fedbolic.data import (
     HierarchySplit,
     Partitioned,
     PartitionedHierarchy,
+    Pooled,
     RandomPairs,
     Subtrees,
     SubtreesAndAuthority,
@@ -194,13 +195,18 @@ def test_local_training_draws_nodes_of_its_own(data):
         assert set(drawn.unique().tolist()) <= set(client.train.all()["x"].unique().tolist())
 
 
-def test_candidates_alone_are_negatives():
-    data = PartitionedHierarchy(BalancedTree(2, 4), SubtreesAndAuthority(4)).load(RNG)
-    client = data.clients[0]
-    plan = METHOD.plan(METHOD.model(data.meta), client, RNG)
-    candidates = set(client.train.candidates.tolist())
-    assert set(plan.draws["negatives"].unique().tolist()) <= candidates
-    assert len(candidates) < data.meta.num_classes
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_nobody_knows_is_no_negative(pooled):
+    hierarchy, partition = BalancedTree(2, 4), SubtreesAndAuthority(4)
+    data = PartitionedHierarchy(hierarchy, Pooled(partition) if pooled else partition).load(RNG)
+    whole = data.holdout.test
+    unknown = {tuple(pair) for pair in whole.hierarchy.pairs[~whole.held].tolist()}
+    for client in data.clients:
+        plan = METHOD.plan(METHOD.model(data.meta), client, RNG)
+        nodes = client.train.hierarchy.pairs[plan.positions, 0]
+        drawn, unrelated = plan.draws["negatives"], plan.draws["unrelated"]
+        pairs = torch.stack((nodes.unsqueeze(-1).expand_as(drawn), drawn), -1)[unrelated]
+        assert not {tuple(pair) for pair in pairs.tolist()} & unknown
 
 
 def test_scores_of_inferred_pairs_leave_out_what_clients_hold():
