@@ -70,11 +70,34 @@ FEDHULL = {
         },
     },
 }
+HIERARCHY = {
+    "method": {
+        "class_path": "fedbolic.hierarchies.HierarchyEmbedding",
+        "init_args": {"dim": 2, "rounds": 3, "optimizer_state": "personal"},
+    },
+    "data": {
+        "class_path": "fedbolic.data.PartitionedHierarchy",
+        "init_args": {
+            "hierarchy": {
+                "class_path": "fedbolic.data.BalancedTree",
+                "init_args": {"branching": 2, "depth": 5},
+            },
+            "partition": {"class_path": "fedbolic.data.Subtrees", "init_args": {"num_clients": 3}},
+        },
+    },
+}
 OURS = {"FEDBOLIC_TEST": str(os.getpid())}
 """Environment variable that marks the processes of these tests among other federations."""
 
-METHODS = {"fedavg": FEDAVG, "flatland": FLATLAND, "flynn": FLYNN, "fedhull": FEDHULL}
-"""One method of each kind: gradients, personal client state, exact counts, several exchanges."""
+METHODS = {
+    "fedavg": FEDAVG,
+    "flatland": FLATLAND,
+    "flynn": FLYNN,
+    "fedhull": FEDHULL,
+    "hierarchies": HIERARCHY,
+}
+"""One method of each kind: gradients, personal client state, exact counts, several exchanges, and
+payloads of some rows."""
 
 
 def configuration(name, folder):
