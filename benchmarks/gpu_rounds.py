@@ -20,6 +20,8 @@ from fedbolic.types import Params, Tree
 
 PART = "round"
 MEASURED = ("MLP", "digits CNN")
+"""Workloads whose rounds are measured."""
+
 EPOCHS, WARM = 5, 2
 """Local epochs of a round, and rounds before the timed ones."""
 

@@ -41,6 +41,7 @@ class Size:
     Args:
         resnet: Residual network.
         methods: Quick settings to compare with the CPU; ``None`` for all.
+        timed: Workloads whose steps are timed; ``None`` for all.
         clients: Numbers of clients of a step.
         batch: Examples in a batch.
         nodes: Nodes of a client's graph.
@@ -54,6 +55,7 @@ class Size:
 
     resnet: ResNet
     methods: tuple[str, ...] | None = None
+    timed: tuple[str, ...] | None = None
     clients: tuple[int, ...] = (20, 100)
     batch: int = 32
     nodes: int = 270
@@ -69,6 +71,7 @@ FULL = Size(ResNet(stem="cifar"))
 SMALL = Size(
     ResNet(blocks=(1,), width=4, stem="cifar"),
     methods=("fedavg", "flatland"),
+    timed=("MLP", "FlatLand"),
     clients=(2,),
     batch=4,
     nodes=12,
