@@ -16,6 +16,7 @@ import torch
 
 from benchmarks import gpu_equality, gpu_resnet, gpu_rounds, gpu_steps
 from benchmarks.engine_goals import Goal, table
+from benchmarks.gpu_convolution import convolution
 from benchmarks.gpu_equality import equality
 from benchmarks.gpu_report import Report
 from benchmarks.gpu_resnet import residual
@@ -27,6 +28,7 @@ from fedbolic.reproducible import WORKSPACE, arithmetic_of
 
 PARTS: dict[str, Callable[[Report, torch.device, Size], None]] = {
     "roofline": roofline,
+    "convolution": convolution,
     "equality": equality,
     "round": rounds,
     "resnet": residual,

@@ -42,6 +42,7 @@ class Size:
         resnet: Residual network.
         methods: Quick settings to compare with the CPU; ``None`` for all.
         timed: Workloads whose steps are timed; ``None`` for all.
+        layers: Layers whose convolutions are timed; ``None`` for all.
         clients: Numbers of clients of a step.
         batch: Examples in a batch.
         nodes: Nodes of a client's graph.
@@ -56,6 +57,7 @@ class Size:
     resnet: ResNet
     methods: tuple[str, ...] | None = None
     timed: tuple[str, ...] | None = None
+    layers: tuple[str, ...] | None = None
     clients: tuple[int, ...] = (20, 100)
     batch: int = 32
     nodes: int = 270
@@ -72,6 +74,7 @@ SMALL = Size(
     ResNet(blocks=(1,), width=4, stem="cifar"),
     methods=("fedavg", "flatland"),
     timed=("MLP", "FlatLand"),
+    layers=("ConvNet 8x8, second",),
     clients=(2,),
     batch=4,
     nodes=12,

@@ -49,7 +49,7 @@ def test_every_part_runs(tmp_path, capsys):
     gpu.main(["--device", "cpu", "--small", "--out", str(file)])
     found = json.loads(file.read_text())
     assert {row["part"] for row in found["rows"]} == {
-        *("roofline", "equality", "round", "ResNet-18", "steps")
+        *("roofline", "convolution", "equality", "round", "ResNet-18", "steps")
     }
     assert [row for row in found["rows"] if "error" in row] == []
     verdicts = {goal["what"]: goal["verdict"] for goal in found["goals"]}
