@@ -36,7 +36,7 @@ FEW, MOST = 1, 400
 COMPILATION = 45.0
 """Seconds that must be left for a compilation to begin, which cannot be stopped."""
 
-Exchange = Callable[[int], object]
+LocalRounds = Callable[[int], object]
 """An exchange of all clients with some number of steps on each batch."""
 
 
@@ -50,7 +50,7 @@ class Case:
         device: Device that it runs on.
     """
 
-    exchange: Exchange
+    exchange: LocalRounds
     batches: int
     device: torch.device
 
