@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks.gpu_meter import waits
 from benchmarks.gpu_report import Report
+from benchmarks.gpu_resnet import ARITHMETICS, DEFAULT, arithmetic
 from benchmarks.gpu_settings import QUICK_METHODS
 from benchmarks.gpu_workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
 from fedbolic.federated import Sequential
@@ -63,6 +65,20 @@ def test_without_a_device_it_is_skipped(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     gpu.main([])
     assert capsys.readouterr().out == "skipped: there is no CUDA device\n"
+
+
+def test_an_arithmetic_ends_with_its_block():
+    before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    for name in (*ARITHMETICS, DEFAULT):
+        with arithmetic(name, CPU):
+            assert torch.is_autocast_enabled("cpu") == (name == "bf16")
+            assert torch.backends.cudnn.allow_tf32 == (name != "float32")
+        assert before == (torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision())
+
+
+def test_a_cpu_has_no_waits_to_count():
+    with pytest.raises(ValueError, match="only a CUDA device has waits, got cpu"):
+        waits(fails, CPU)
 
 
 def fails():
