@@ -1,6 +1,7 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
+# make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
 PYTHON ?= python3
 BIN := .venv/bin
 # a process per core, up to 4: each takes most of a gigabyte
@@ -11,7 +12,7 @@ TYPED := --ignore=tests/plain \
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test fuzz check install clean
+.PHONY: demo test fuzz check gpu install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -33,6 +34,10 @@ check: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
+
+gpu:
+	@mkdir -p runs
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m benchmarks.gpu --out runs/gpu.json
 
 install: .venv/installed
 

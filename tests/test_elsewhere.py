@@ -88,14 +88,6 @@ def test_votes_that_come_from_nodes_to_a_device_are_read(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", QUICK)
-def test_a_method_runs_on_a_gpu(name):
-    method, data = subject(name)
-    rows, _ = measured(method, few(data), "cuda")
-    assert any(row.name.endswith("accuracy") for row in rows)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("method", HULLS, ids=repr)
 def test_hulls_and_their_centre_run_on_a_gpu(method):
     _, data = subject("fedhull")

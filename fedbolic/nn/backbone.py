@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.nn.convolution import StackableConv2d
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
 
@@ -127,7 +128,7 @@ class ConvNet(Backbone):
         channels, height, width = image_shape(meta, "ConvNet")
         return nn.Sequential(
             ChannelsLast(),
-            nn.Conv2d(channels, 16, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(16, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            StackableConv2d(channels, 16, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            StackableConv2d(16, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
             nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), self.dim),
         )  # fmt: skip

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.nn.backbone import Backbone, image_shape
+from fedbolic.nn.convolution import StackableConv2d
 from fedbolic.types import Meta
 
 GROUP = 16
@@ -119,7 +120,7 @@ class ResidualBlock(nn.Module):
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     """A convolution initialised by He's rule, without bias because a normalisation follows."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    conv = StackableConv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,14 @@ from fedbolic import check
 from fedbolic.data.client import Client
 from fedbolic.federated.engines.client_task import ClientTask
 from fedbolic.federated.engines.engine import Engine, Failure, Result, torch_stream
-from fedbolic.federated.engines.memory_estimate import LIBRARIES, MemoryEstimate
+from fedbolic.federated.engines.memory_budget import (
+    Lines,
+    MemoryBudget,
+    MemoryMeter,
+    memory_limit,
+    memory_meter,
+)
+from fedbolic.federated.engines.memory_estimate import MemoryEstimate
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.stacked_scores import (
     Scores,
@@ -23,6 +31,7 @@ from fedbolic.federated.engines.stacked_scores import (
 from fedbolic.federated.engines.stacking import advance, bucket_tasks, own_storage
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
+from fedbolic.federated.update import Update
 from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -56,7 +65,10 @@ class Batched(Engine):
 
     Args:
         memory: Megabytes that an exchange may use in addition to data, messages and results, above
-            0. By an estimate, as many clients are stacked as fit, and at least one.
+            0. As many clients are stacked as fit, and at least one, by an estimate. ``None`` for
+            512 on a CPU, and on a CUDA device for 0.8 of its free memory, with the estimate
+            corrected by two measured steps. Clients in other groups agree only up to rounding: set
+            a number where every digit must be reproducible on a device that others use, too.
 
     Raises:
         ValueError: If ``memory`` is not above 0.
@@ -67,11 +79,13 @@ class Batched(Engine):
         Batched(memory=100.0)
     """
 
-    memory: float = 512.0
+    memory: float | None = None
     _refused: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lines: Lines = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check.positive(memory=self.memory)
+        if self.memory is not None:
+            check.positive(memory=self.memory)
 
     @override
     def run(
@@ -111,7 +125,8 @@ class Batched(Engine):
             return super().scores(method, messages, clients, client_states, rng)
         found: Scores = {client.id: {} for client in clients}
         given = messages, clients, client_states
-        for held in held_together(method, *given, megabytes=self.memory):
+        limit = memory_limit(self.memory, _meter(clients))
+        for held in held_together(method, *given, megabytes=limit):
             try:
                 with _vectorised(clients[0]):
                     found |= stacked_scores(method, held)
@@ -132,23 +147,38 @@ class Batched(Engine):
         rng: Rng,
     ) -> Iterator[dict[int, ClientTask | Client]]:
         """Groups of clients that fit in memory: the task of each, or the client if that failed."""
-        estimate, tasks, taken = MemoryEstimate(method), {}, LIBRARIES
+        budget, tasks = self._budget(method, clients), {}
         for client in clients:
             message, memory = messages[client.id], client_states.get(client.id, {})
             stream = rng.at("client", client.id)
             try:
                 with torch_stream(client, stream):
                     task = ClientTask.begin(method, message, client, memory, stream)
-                    needed = estimate.megabytes(task)
+                    needed = budget.estimate.megabytes(task)
             except Exception:  # raised again when the client is run alone, as its failure
-                task, needed = client, 0.0
-            if tasks and taken + needed > self.memory:
+                tasks[client.id] = client
+                continue
+            if not budget.fits(task, needed):
                 yield tasks
-                tasks, taken = {}, LIBRARIES
+                tasks = {}
+                budget.clear()
             tasks[client.id] = task
-            taken += needed
+            budget.add(task, needed)
         if tasks:
             yield tasks
+
+    def _budget(self, method: GradientMethod, clients: Sequence[Client]) -> MemoryBudget:
+        """Budget of an exchange; a limit that the user set is compared with the estimate alone."""
+        meter = _meter(clients)
+        calibrates = self.memory is None and repr(method) not in self._refused
+        return MemoryBudget(
+            method,
+            memory_limit(self.memory, meter),
+            estimate=MemoryEstimate(method),
+            meter=meter if calibrates else None,
+            steps=functools.partial(_stacked, method),
+            lines=self._lines,
+        )
 
     def _results(
         self, method: GradientMethod, tasks: Mapping[int, ClientTask | Client], one_by_one: OneByOne
@@ -173,19 +203,7 @@ class Batched(Engine):
         if repr(method) in self._refused:
             return one_by_one(clients)
         try:
-            with _vectorised(clients[0]):
-                ended = advance(method, tasks)
-            concluded = [
-                method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
-                for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
-            ]
-            updates = [
-                (
-                    dataclasses.replace(update, payload=own_storage(update.payload)),
-                    own_storage(memory),
-                )
-                for update, memory in concluded
-            ]
+            updates = _stacked(method, tasks)
         except Exception as error:
             results = one_by_one(clients)
             if not any(isinstance(update, Failure) for _, update, _ in results):
@@ -199,6 +217,24 @@ class Batched(Engine):
             name = type(method).__name__
             logger.info("the clients of %s are run one by one: %s", name, reason)
             self._refused[repr(method)] = reason
+
+
+def _stacked(method: GradientMethod, tasks: Sequence[ClientTask]) -> list[tuple[Update, Tree]]:
+    """Updates and client states of several clients of equal form, trained as one batch."""
+    with _vectorised(tasks[0].client):
+        ended = advance(method, tasks)
+    concluded = [
+        method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
+        for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
+    ]
+    return [
+        (dataclasses.replace(update, payload=own_storage(update.payload)), own_storage(kept))
+        for update, kept in concluded
+    ]
+
+
+def _meter(clients: Sequence[Client]) -> MemoryMeter | None:
+    return memory_meter(clients[0].no_inputs.device) if len(clients) else None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,131 @@
+"""The toolkit on a GPU: equality with the CPU, times the plain loop, and where a round's time goes.
+
+python -m benchmarks.gpu [--out FILE.json] [--parts NAME ...] [--minutes N]
+
+Without a CUDA device it prints one line that says so. ``--device cpu --small`` runs every part on a
+CPU in seconds; its times mean nothing.
+"""
+
+import argparse
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks import gpu_equality, gpu_resnet, gpu_rounds, gpu_steps
+from benchmarks.engine_goals import Goal, table
+from benchmarks.gpu_convolution import convolution
+from benchmarks.gpu_equality import equality
+from benchmarks.gpu_report import Report
+from benchmarks.gpu_resnet import residual
+from benchmarks.gpu_roofline import roofline
+from benchmarks.gpu_rounds import rounds
+from benchmarks.gpu_steps import row_name, steps
+from benchmarks.gpu_workloads import FULL, SMALL, Size
+from fedbolic.reproducible import WORKSPACE, arithmetic_of
+
+PARTS: dict[str, Callable[[Report, torch.device, Size], None]] = {
+    "roofline": roofline,
+    "convolution": convolution,
+    "equality": equality,
+    "round": rounds,
+    "resnet": residual,
+    "steps": steps,  # last, for it ends with compilations, which may run out of time
+}
+EXACT = 1e-10
+STEP_GOALS = {
+    "MLP": 30.0,
+    "digits CNN": 30.0,
+    "28x28 CNN": 25.0,
+    "HyperFed": 30.0,
+    "GCN": 30.0,
+    "FlatLand": 30.0,
+}
+"""Times the plain loop at 100 clients."""
+
+AT_20 = tuple(work for work in STEP_GOALS if work != "28x28 CNN")
+"""Workloads with a target at 20 clients, too."""
+
+TIMES = "times the plain loop"
+FEW_GOAL, RESNET_GOAL, ROUND_GOAL = 10.0, 2.5, 20.0
+"""Times the plain loop at 20 clients, of a residual network, and of a whole round."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts, print the table of goals, and write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--minutes", type=float, default=7.5, help="no row begins after them")
+    parser.add_argument("--out", type=Path, help="JSON file for all rows")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("skipped: there is no CUDA device")
+        return
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # read once, when the device is first used
+    report, size = Report(options.minutes), SMALL if options.small else FULL
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    about = {**versions, "small": options.small, **arithmetic_of(device)}
+    print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
+    for name in options.parts:
+        report.attempt(name, lambda part=PARTS[name]: part(report, device, size))
+    reached = goals(report, size)
+    print(f"\n{table(reached)}")
+    if options.out is not None:
+        verdicts = [{**vars(goal), "verdict": goal.verdict} for goal in reached]
+        report.save(options.out, about=about, goals=verdicts)
+
+
+def goals(report: Report, size: Size) -> list[Goal]:
+    """Targets, with the figures of the rows; the best engine of a workload counts.
+
+    Args:
+        report: Rows of all parts.
+        size: Sizes of the work.
+    """
+    gaps = _figures(report, gpu_equality.PART, "", "difference")
+    failed = float(sum("error" in row for row in report.rows))
+    of_resnet = _figures(report, gpu_resnet.PART, "", "times_plain")
+    of_round = _figures(report, gpu_rounds.PART, "digits CNN", "times_plain")
+    return [
+        Goal("exact", "float64, difference from the CPU", "<=", EXACT, _largest(gaps)),
+        Goal("exact", "rows that failed or were left out", "<=", 0, failed),
+        *(goal for work in STEP_GOALS for goal in _step_goals(report, size, work)),
+        Goal("ResNet-18", TIMES, ">=", RESNET_GOAL, _largest(of_resnet)),
+        Goal("round", f"digits CNN: {TIMES}", ">=", ROUND_GOAL, _largest(of_round)),
+    ]
+
+
+def _step_goals(report: Report, size: Size, work: str) -> Iterator[Goal]:
+    """Targets of one workload's step."""
+    few, many = min(size.clients), max(size.clients)
+    bounds = {few: FEW_GOAL} if work in AT_20 else {}
+    for num_clients, bound in {**bounds, many: STEP_GOALS[work]}.items():
+        times = _figures(report, gpu_steps.PART, row_name(work, num_clients, ""), "times_plain")
+        yield Goal("step", f"{work} x {num_clients}: {TIMES}", ">=", bound, _largest(times))
+    waited = _figures(report, gpu_steps.PART, row_name(work, many, ""), "waits")
+    stacked = {name: x for name, x in waited.items() if not name.endswith("Sequential")}
+    yield Goal("waits", f"{work} x {many}: waits a step", "<=", 0, _largest(stacked))
+
+
+def _figures(report: Report, part: str, prefix: str, key: str) -> dict[str, float]:
+    """Figures by row name, of the rows of a part whose names begin with a prefix."""
+    return {
+        row["name"]: row[key]
+        for row in report.rows
+        if row["part"] == part and row["name"].startswith(prefix) and key in row
+    }
+
+
+def _largest(figures: dict[str, float]) -> float | None:
+    """The largest figure, NaN if one is NaN; ``None`` if there is none."""
+    values = torch.tensor(list(figures.values()), dtype=torch.float64)
+    return values.max().item() if len(values) else None
+
+
+if __name__ == "__main__":
+    main()

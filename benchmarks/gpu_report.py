@@ -1,0 +1,104 @@
+"""Rows of ``benchmarks.gpu``: printed as they come, kept for a file, cut off by a deadline."""
+
+import json
+import math
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+"""Figures of one row by name, with its ``part`` and ``name``; ``error`` if it has none."""
+
+
+@dataclass(eq=False)
+class Report:
+    """Rows of a benchmark that must end in time and must lose no row to another row's failure.
+
+    Args:
+        minutes: Minutes after which no further row is begun, above 0.
+        rows: Rows so far.
+    """
+
+    minutes: float
+    rows: list[Row] = field(default_factory=list)
+    _began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until no further row is begun."""
+        return 60 * self.minutes - (time.monotonic() - self._began)
+
+    def add(
+        self, part: str, name: str, measure: Callable[[], Row], *, needs: float = 0.0
+    ) -> Row | None:
+        """Measure, print and keep one row; ``None`` if it failed or there is no time for it.
+
+        Args:
+            part: Part of the benchmark.
+            name: Name of the row within its part.
+            measure: Computes the figures.
+            needs: Seconds that must be left for the row to begin.
+        """
+        found: Row
+        if self.seconds_left < needs or self.seconds_left <= 0:
+            found = {"error": "left out: no time"}
+        else:
+            began = time.monotonic()
+            try:
+                found = measure()
+            except Exception as error:  # whatever it is, the other rows are still wanted
+                found = {"error": _described(error)}
+            found = {**found, "took_s": time.monotonic() - began}
+        self.rows.append({"part": part, "name": name, **found})
+        cells = ", ".join(f"{key} {_text(value)}" for key, value in found.items())
+        print(f"{part} | {name} | {cells}", flush=True)
+        return None if "error" in found else found
+
+    def attempt(self, part: str, run: Callable[[], None]) -> None:
+        """Run a part; what fails outside its rows becomes a row.
+
+        Args:
+            part: Part of the benchmark.
+            run: Adds the rows of the part.
+        """
+        try:
+            run()
+        except Exception as error:  # the rows so far and the other parts are still wanted
+            text = _described(error)
+            self.rows.append({"part": part, "name": "the whole part", "error": text})
+            print(f"{part} | the whole part | error {text}", flush=True)
+
+    def figure(self, part: str, name: str, key: str) -> float | None:
+        """A figure of a row; ``None`` if there is no such figure."""
+        for row in self.rows:
+            if (row["part"], row["name"]) == (part, name):
+                return row.get(key)
+        return None
+
+    def save(self, file: Path, **others: Any) -> None:
+        """Write all rows to a JSON file.
+
+        Args:
+            file: File to write.
+            others: Further entries, such as the device.
+        """
+        rows = [{key: _without_nan(value) for key, value in row.items()} for row in self.rows]
+        file.write_text(json.dumps({**others, "rows": rows}, indent=1) + "\n")
+
+
+def _described(error: Exception) -> str:
+    """An error with the place where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error!r} at {Path(where.filename).name}:{where.lineno}"
+
+
+def _without_nan(value: Any) -> Any:
+    """The value, or ``None`` for NaN, which JSON does not know."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

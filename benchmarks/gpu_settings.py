@@ -1,0 +1,119 @@
+"""Quick settings of every gradient method, as in ``configs``, without a YAML reader.
+
+A machine with a GPU need not have the packages that read configurations; a test holds these
+settings equal to the files.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedbolic.data import (
+    BalancedTree,
+    Digits,
+    Dirichlet,
+    Graphs,
+    Partitioned,
+    PartitionedHierarchy,
+    Subtrees,
+)
+from fedbolic.data.source import Source
+from fedbolic.federated import LocalTraining, Mean, ServerAdam, ServerSGD
+from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.sharing import Sharing
+from fedbolic.hierarchies import HierarchyEmbedding
+from fedbolic.methods import (
+    Apfl,
+    Apple,
+    Ditto,
+    FedAvg,
+    FedDyn,
+    FedMTL,
+    FedNova,
+    FedProto,
+    FedRep,
+    FedRoD,
+    Moon,
+    PFedMe,
+    Scaffold,
+    SphereFed,
+)
+from fedbolic.nn.backbone import ConvNet
+from fedbolic.nn.resnet import ResNet
+from flatland import FedPub, FlatLand, LorentzGCN
+from flatland.fedpub import MaskedGCN
+from hyperfed import CrossEntropy, HyperFed
+
+DIGITS = Partitioned(Digits(), Dirichlet(10, alpha=0.5, min_size=10))
+NODES = Graphs(partition=Dirichlet(4, alpha=1.0, min_size=40))
+TREE = PartitionedHierarchy(BalancedTree(2, 5), Subtrees(4))
+BATCH_NORMS: Sharing = {
+    "*.stem.1.*": "personal",
+    "*.branch.[14].*": "personal",
+    "*.shortcut.1.*": "personal",
+    "*": "shared",
+}
+TRAINED: dict[str, Any] = {"backbone": ConvNet(), "rounds": 20, "local": LocalTraining(5, 32)}
+"""Settings that most methods share."""
+
+QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
+    "apfl": (Apfl(**TRAINED, lr=0.1, mixing=0.5), DIGITS),
+    "apple": (Apple(**TRAINED, lr=0.5, relations_lr=0.01, mu=0.001), DIGITS),
+    "ditto": (Ditto(**TRAINED, lr=0.1, personal_proximal=1.0), DIGITS),
+    "fedavg": (FedAvg(**TRAINED, lr=0.1), DIGITS),
+    "fedbabu": (
+        FedAvg(**TRAINED, lr=0.1, sharing={"head.*": "fixed", "*": "shared"}, fine_tune_fixed=True),
+        DIGITS,
+    ),
+    "fedbn": (
+        FedAvg(
+            ResNet(blocks=(1, 1), width=8, stem="cifar"),
+            rounds=20,
+            local=LocalTraining(5, 32),
+            lr=0.1,
+            sharing=BATCH_NORMS,
+        ),
+        DIGITS,
+    ),
+    "feddyn": (FedDyn(**TRAINED, lr=0.1), DIGITS),
+    "fedmtl": (FedMTL(**TRAINED, lr=0.1, coupling=0.1), DIGITS),
+    "fednova": (FedNova(**TRAINED, lr=0.1, momentum=0.5), DIGITS),
+    "fedopt": (FedAvg(**TRAINED, lr=0.1, server_optimizer=ServerAdam(lr=0.01)), DIGITS),
+    "fedper": (FedAvg(**TRAINED, lr=0.1, sharing={"head.*": "personal", "*": "shared"}), DIGITS),
+    "fedproto": (FedProto(**TRAINED, lr=0.1, prototype_weight=1.0), DIGITS),
+    "fedprox": (FedAvg(**TRAINED, lr=0.1, proximal=0.01), DIGITS),
+    "fedpub": (FedPub(rounds=20, network=MaskedGCN(widths=(16, 16))), NODES),
+    "fedrep": (FedRep(**TRAINED, lr=0.3, head_share=0.5), DIGITS),
+    "fedrod": (FedRoD(**TRAINED, lr=0.1), DIGITS),
+    "flatland": (FlatLand(rounds=20, proximal=0.01, network=LorentzGCN(widths=(16, 16))), NODES),
+    "hierarchies": (
+        HierarchyEmbedding(dim=2, rounds=20, lr=0.1, local=LocalTraining(4, 16)),
+        TREE,
+    ),
+    "hyperfed": (HyperFed(**TRAINED, lr=1.0), DIGITS),
+    "hyperfed/h_ce": (
+        HyperFed(
+            **TRAINED,
+            lr=0.1,
+            objective=CrossEntropy(),
+            aggregator=Mean(),
+            server_optimizer=ServerSGD(momentum=0.5),
+        ),
+        DIGITS,
+    ),
+    "local": (FedAvg(**TRAINED, lr=0.1, sharing={"*": "personal"}), DIGITS),
+    "moon": (Moon(**TRAINED, lr=0.1, mu=1.0, temperature=0.5), DIGITS),
+    "pfedme": (
+        PFedMe(
+            ConvNet(),
+            rounds=20,
+            local=LocalTraining(5, 32, repeats=5),
+            lr=0.1,
+            personal_lr=0.1,
+            personal_proximal=1.0,
+        ),
+        DIGITS,
+    ),
+    "scaffold": (Scaffold(**TRAINED, lr=0.1), DIGITS),
+    "spherefed": (SphereFed(**TRAINED, lr=1.0), DIGITS),
+}
+"""Method and data of every ``quick.yaml`` whose method takes gradient steps, by folder."""

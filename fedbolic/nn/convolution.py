@@ -1,0 +1,100 @@
+"""Convolutions with an axis of clients, each of which has its own kernels."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
+from torch.nn import functional
+from typing_extensions import override
+
+
+class StackableConv2d(nn.Conv2d):
+    """A 2D convolution that many clients with kernels of their own compute as a matrix product.
+
+    Without an axis of clients it is ``nn.Conv2d``. Under ``vmap`` over kernels, torch calls a
+    convolution with one group per client, and cuDNN is slow at training many groups: on a CUDA
+    device, :func:`im2col_convolution` takes its place. On a CPU the grouped convolution stays,
+    which is the faster one in most layers; ``benchmarks.gpu`` measures both on either device.
+
+    Args:
+        in_channels: Channels of the input, at least 1.
+        out_channels: Channels of the output, at least 1.
+        kernel_size: Height and width of a kernel, at least 1.
+        stride: Step between two windows, at least 1.
+        padding: Rows and columns of zeros on each side, at least 0.
+        bias: Whether to add a bias to each output channel.
+
+    Example:
+        >>> layer = StackableConv2d(3, 8, 5, padding=2)
+        >>> layer(torch.zeros(4, 3, 28, 28)).shape
+        torch.Size([4, 8, 28, 28])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        padding: int = 0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=bias)
+
+    @override
+    def forward(self, input: Tensor) -> Tensor:
+        """Feature maps of a batch of images."""
+        if not prefers_im2col(self.weight):
+            return super().forward(input)
+        stride, padding = int(self.stride[0]), int(self.padding[0])
+        return im2col_convolution(input, self.weight, self.bias, stride=stride, padding=padding)
+
+
+def prefers_im2col(weight: Tensor) -> bool:
+    """True if ``vmap`` would turn a convolution with these kernels into cuDNN's groups."""
+    return weight.is_cuda and is_batchedtensor(weight)
+
+
+def im2col_convolution(
+    x: Float[Tensor, "n inputs height width"],
+    weight: Float[Tensor, "outputs inputs size size"],
+    bias: Float[Tensor, " outputs"] | None,
+    *,
+    stride: int,
+    padding: int,
+) -> Float[Tensor, "n outputs _ _"]:
+    r"""Convolution as one matrix product of all windows and all kernels.
+
+    .. math:: y_{nij} = b + \sum_{u, v, c} x_{n, c, s i + u - p, s j + v - p} \, w_{c u v}
+
+    Windows are copied with their channels last, so that the result is in channels-last layout, too.
+    ``vmap`` over clients gives batched matrix products. The copies take ``size ** 2 / stride ** 2``
+    times the memory of ``x``, and are kept for the backward pass.
+
+    Args:
+        x: Images.
+        weight: Kernels.
+        bias: One number for each output channel; ``None`` for zeros.
+        stride: Step between two windows, at least 1.
+        padding: Rows and columns of zeros on each side, at least 0.
+
+    References:
+        Chellapilla et al. (2006), High Performance Convolutional Neural Networks for Document
+        Processing.
+
+    Example:
+        >>> x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 5, 5)
+        >>> y = im2col_convolution(x, weight, None, stride=1, padding=2)
+        >>> torch.allclose(y, functional.conv2d(x, weight, padding=2), atol=1e-4)
+        True
+    """
+    if padding:
+        x = functional.pad(x, (padding,) * 4)
+    outputs, _, size, _ = weight.shape
+    windows = x.unfold(2, size, stride).unfold(3, size, stride)
+    n, _, height, width = windows.shape[:4]
+    rows = windows.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(0, 2)
+    kernels = weight.permute(2, 3, 1, 0).flatten(0, 2)
+    products = rows @ kernels if bias is None else torch.addmm(bias, rows, kernels)
+    return products.view(n, height, width, outputs).permute(0, 3, 1, 2)
