@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from fedbolic.manifolds.analytic import gap_length
 from fedbolic.manifolds.manifold import Manifold, Mode
-from fedbolic.manifolds.numerics import asinh_root, asinhc
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
 """Relative size of a difference below which the mode ``auto`` recomputes a pair by ``dist``.
@@ -70,9 +70,7 @@ def product(x: GapParts, y: GapParts, c: Tensor | float) -> tuple[Tensor, Tensor
     apart = (left @ right.mT).clamp_min(torch.finfo(left.dtype).tiny)
     with torch.no_grad():
         share = apart / (x[1] * y[2].mT + x[2] * y[1].mT).clamp_min(torch.finfo(left.dtype).tiny)
-    if isinstance(c, Tensor) or c == 0:
-        return 2 * apart.sqrt() * asinhc(c * apart), share
-    return 2 / c**0.5 * asinh_root(c * apart), share
+    return gap_length(apart, c), share
 
 
 def matrix_curvature(c: Tensor | float, x: Tensor) -> Tensor | float:
