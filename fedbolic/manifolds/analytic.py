@@ -88,7 +88,7 @@ ATANH = Profile(
 )
 SINH = Profile(
     _sinhc,
-    lambda t, value: (t * value * value + 1).sqrt(),
+    lambda t, value: (t * value * value + 1).sqrt() * (t < LONGEST_STEP[t.dtype]),
     _derivatives([1 / math.factorial(2 * k + 1) for k in TERMS]),
 )
 TANH = Profile(

@@ -34,12 +34,28 @@ class _Read(Formula):
         return by_x, by_gap * dot(x, x) * -1 if isinstance(c, Tensor) else None
 
 
+class _Project(_Read):
+    outputs = 1
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, c, _), (point, _, factor), (by_point,) = inputs, parts, grad_outputs
+        along = dot(by_point, point) * (factor < 1)
+        q = dot(x, x).clamp_min(torch.finfo(x.dtype).tiny)
+        by_x = torch.addcmul(factor * by_point, x, along / q, value=-1)
+        return by_x, along / (-2 * c) if isinstance(c, Tensor) else None
+
+
 read = fused(_Read)
 """Points clamped to the ball, and the gaps ``1 - c |x|^2``.
 
 Takes points, the curvature and the dtype whose rounding sets the margin of the boundary. The factor
 of points outside is a constant in derivatives.
 """
+
+project = fused(_Project)
+"""The points of :data:`read`, whose factor is no constant in derivatives."""
 
 
 class _Square(Formula):

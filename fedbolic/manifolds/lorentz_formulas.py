@@ -165,7 +165,7 @@ class _Shoot(Formula):
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
         (q, c), (_, ratio), (by_cosh, by_ratio) = inputs, parts, grad_outputs
-        along = ratio * by_cosh / 2
+        along = ratio * (by_cosh / 2) * (c * q < LONGEST_STEP[q.dtype])
         by_q = torch.addcmul(c * along, by_ratio, SINH.by_square(q, c, ratio))
         if not isinstance(c, Tensor):
             return by_q, None
@@ -239,7 +239,9 @@ def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Te
     length = length.clamp(info.tiny**0.5, info.max**0.5)
     most = HYPERBOLOID_SQUARE[dtype] ** 0.5
     if isinstance(c, Tensor):
-        within = torch.minimum(length, (HYPERBOLOID_RADIUS[dtype] / c).sqrt().clamp(max=most))
+        # detached, as the forward derivative of ``minimum`` subtracts those of its arguments
+        limit = (HYPERBOLOID_RADIUS[dtype] / c.detach()).sqrt().clamp(max=most)
+        within = torch.minimum(length, limit)
     else:
         within = length.clamp(max=min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5))
     return (within / length).detach(), within

@@ -172,7 +172,7 @@ class Poincare(Manifold):
     @override
     @to_point
     def projx(self, x: PointTensor) -> PointTensor:
-        return self.within(x)
+        return formulas.project(x, per_point(self.c, x), x.dtype)
 
     @override
     @in_float32
