@@ -241,14 +241,10 @@ class Lorentz(Manifold):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        w = pairwise.normalized_weights(points, weights)
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
-        x, time_x = space._read(points)
-        mean = (w * x).sum(-2, keepdim=True)
-        c = per_point(space.c, x)
-        time = (1 + c * square(mean)).sqrt()
-        spread = (w * (c * space._gap(x, time_x, mean, time))).sum(-2, keepdim=True)
-        return self._point((mean / pairwise.mean_length(spread, time)).squeeze(-2))
+        x, time = space._read(points)
+        mean = pairwise.centroid(x, time, weights, per_point(space.c, x))
+        return self._point(mean.squeeze(-2))
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:

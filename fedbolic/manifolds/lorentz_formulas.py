@@ -243,7 +243,7 @@ def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Te
         limit = (HYPERBOLOID_RADIUS[dtype] / c.detach()).sqrt().clamp(max=most)
         within = torch.minimum(length, limit)
     else:
-        within = length.clamp(max=min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5))
+        within = length.clamp(max=min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5 if c else most))
     return (within / length).detach(), within
 
 

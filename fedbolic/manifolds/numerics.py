@@ -56,6 +56,7 @@ BALL_STEP = 64.0**2
 TOLERANCE = 8
 """Tolerance of a time coordinate for a point to lie on the hyperboloid, in units of ``eps``."""
 
+
 def series_bound(t: Tensor) -> float:
     """Largest ``t`` for which a function is computed by its series, in the dtype of ``t``."""
     return SERIES_BELOW[t.dtype]

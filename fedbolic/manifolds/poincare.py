@@ -211,16 +211,11 @@ class Poincare(Manifold):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        w = pairwise.normalized_weights(points, weights)
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
         x, gap = space._read(points)
-        c = per_point(space.c, x)
-        mean = (w * (2 / gap) * x).sum(-2, keepdim=True)  # space coordinates on the hyperboloid
-        time = (1 + c * square(mean)).sqrt()
-        near, near_gap = mean / (1 + time), 2 / (1 + time)
-        spread = (w * (c * square(x - near) / (gap * near_gap))).sum(-2, keepdim=True)
-        y = mean / pairwise.mean_length(spread, time)
-        return self.within((y / (1 + (1 + c * square(y)).sqrt())).squeeze(-2))
+        c, factor = per_point(space.c, x), 2 / gap
+        mean = pairwise.centroid(factor * x, factor - 1, weights, c)
+        return self.within((mean / (1 + (1 + c * square(mean)).sqrt())).squeeze(-2))
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:
