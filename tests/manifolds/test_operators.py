@@ -1,0 +1,57 @@
+"""Budgets of operators, which are kernel launches on a GPU: a change that raises one fails here."""
+
+import pytest
+
+from benchmarks.operators import operators, rows
+
+BUDGETS = {
+    "hyperboloid dist": 93,
+    "hyperboloid expmap": 106,
+    "hyperboloid expmap0": 49,
+    "hyperboloid logmap": 147,
+    "hyperboloid logmap0": 45,
+    "hyperboloid transp": 150,
+    "hyperboloid centroid": 135,
+    "hyperboloid frechet_mean": 3257,
+    "ball dist": 56,
+    "ball expmap": 110,
+    "ball expmap0": 39,
+    "ball logmap": 100,
+    "ball logmap0": 39,
+    "ball transp": 121,
+    "ball centroid": 162,
+    "ball frechet_mean": 2531,
+    "hyperboloid dist, learnt c": 160,
+    "hyperboloid expmap0, learnt c": 86,
+    "hyperboloid logmap0, learnt c": 82,
+    "ball dist, learnt c": 114,
+    "ball expmap0, learnt c": 74,
+    "ball logmap0, learnt c": 74,
+    "HyperbolicBatchNorm, hyperboloid": 350,
+    "HyperbolicBatchNorm, ball": 390,
+    "LorentzMLR": 62,
+    "PoincareMLR": 109,
+    "PoincareLinear": 147,
+    "TangentLinear": 172,
+    "PrototypeHead, hyperboloid": 166,
+    "Dropout": 32,
+    "hyperfed excess": 100,
+    "hyperfed prototype_distance": 136,
+    "hyperfed Triplet": 118,
+    "hyperfed CrossEntropy": 106,
+}
+"""Most operators of a forward and a backward pass."""
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return rows()
+
+
+def test_every_case_of_the_benchmark_has_a_budget(cases):
+    assert cases.keys() == BUDGETS.keys()
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_an_operation_stays_within_its_budget_of_operators(name, cases):
+    assert sum(operators(cases[name])) <= BUDGETS[name]
