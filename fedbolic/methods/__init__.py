@@ -6,6 +6,7 @@ Local training, FedProx, FedPer, FedBABU and FedBN are settings of
 
 from fedbolic.methods.apfl import Apfl
 from fedbolic.methods.apple import Apple
+from fedbolic.methods.closed_form_head import ClosedFormHead
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
@@ -23,6 +24,7 @@ from fedbolic.methods.spherefed import SphereFed
 __all__ = [
     "Apfl",
     "Apple",
+    "ClosedFormHead",
     "Ditto",
     "FedAvg",
     "FedDyn",
