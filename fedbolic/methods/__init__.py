@@ -10,6 +10,7 @@ from fedbolic.methods.closed_form_head import ClosedFormHead
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
+from fedbolic.methods.fedmrur import FedMRUR
 from fedbolic.methods.fedmtl import FedMTL
 from fedbolic.methods.fednova import FedNova
 from fedbolic.methods.fedproto import FedProto
@@ -28,6 +29,7 @@ __all__ = [
     "Ditto",
     "FedAvg",
     "FedDyn",
+    "FedMRUR",
     "FedMTL",
     "FedNova",
     "FedProto",
