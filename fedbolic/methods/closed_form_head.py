@@ -174,7 +174,8 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):
         layer: Layer that gives the features: ``body`` for those that the head sees, or the name of
             a layer of the backbone, with ``end`` only.
         ridge: Regularization added to the diagonal of Z'Z, relative to its mean, above 0.
-        temperature: Divisor tau of the logits at the start of a round, above 0.
+        temperature: Divisor tau of the logits at the start of a round, above 0. If it and ``ridge``
+            are both small, the head is so steep that the first local steps spoil the features.
 
     Raises:
         ValueError: If a value is outside its range, or the method has no common features or solves
@@ -192,8 +193,8 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):
 
     when: Literal["end", "start"] = "end"
     layer: str = BODY
-    ridge: float = 1e-4
-    temperature: float = 0.1
+    ridge: float = 1e-3
+    temperature: float = 0.3
 
     def __post_init__(self) -> None:
         check.one_of(("end", "start"), when=self.when)
