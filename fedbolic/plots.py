@@ -81,7 +81,7 @@ def plot_ranks(ranks: Mapping[str, float], critical: float, file: Path) -> None:
     for level, (first, last) in enumerate(groups, 1):
         axes.plot([places[first], places[last]], [level, level], color="black", linewidth=3)
     for i, (name, place) in enumerate(zip(names, places, strict=True)):
-        height = top + 1.5 * (i + 1)
+        height = top + 1.5 * (len(names) - i)  # no label crosses a line
         axes.plot([place, place], [0, height], color=f"C{i}", linewidth=0.8, marker="o", ms=4)
         axes.annotate(f" {name} ({place:.2f})", (place, height), va="center", fontsize="small")
     axes.set(xlabel=f"mean rank; critical difference {critical:.2f}", xlim=(1, len(names) + 1))

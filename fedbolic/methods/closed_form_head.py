@@ -52,7 +52,7 @@ class SolvedHead(GradientMethod):
 
     @abstractmethod
     def sums_form(self, message: Tree) -> Tree:
-        """Form of a client's sums: some of those that ``ridge_sums`` returns."""
+        """Form of a client's sums, as ``ridge_sums`` returns them."""
 
     @abstractmethod
     def with_head(self, server_state: Tree, sums: Tree) -> Tree:
@@ -111,8 +111,7 @@ class HeadExchange(Method):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         method, layer = self.method.source
-        sums = ridge_sums(method, message, client, client_state, layer=layer)
-        payload = {name: sums[name] for name in self.template(message)}
+        payload = ridge_sums(method, message, client, client_state, layer=layer)
         return Update(payload, weight=float(client.size)), client_state
 
     @override
@@ -131,13 +130,9 @@ class HeadExchange(Method):
 
 
 def sums_form(width: int, num_classes: int) -> Tree:
-    """Form of the sums over features of a width: ``gram``, ``cross`` and ``length``, all zero."""
-    zeros = torch.zeros(width, width + num_classes + 1, dtype=torch.float64)
-    return {
-        "gram": zeros[:, :width],
-        "cross": zeros[:, width:-1],
-        "length": zeros.new_zeros(()),
-    }
+    """Form of the sums ``gram`` and ``cross`` over features of a width, all zero."""
+    zeros = torch.zeros(width, width + num_classes, dtype=torch.float64)
+    return {"gram": zeros[:, :width], "cross": zeros[:, width:]}
 
 
 @dataclass(frozen=True)
@@ -157,13 +152,10 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):
     layer of the backbone.
 
     ``when="start"`` adds one exchange over all clients to the beginning of every round. It replaces
-    the method's head by
-
-    .. math:: \text{weight} = \frac{1}{\tau \bar{\ell}} W^T, \qquad \text{bias} = 0
-
-    with the mean length of the features, so that a feature of that length has the logits of W
-    divided by tau, and every prediction is that of W. Local training starts from there. A head
-    without a bias, as SphereFed's, takes the rows of W as they are.
+    the method's head by a multiple of W, so that every prediction is that of W, with the bias 0.
+    Local training starts from there. The multiple has rows of the mean square length
+    :math:`s^2`: columns of W are long where features are alike, and local steps through such
+    a head would diverge. A head without a bias, as SphereFed's, is W itself.
 
     The paper begins with such a head and fixed features from pre-training; here the features are
     those of the round. Its random features and its sums over partial cohorts are left out.
@@ -173,9 +165,10 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):
         when: ``end`` of the training, or ``start`` of the local training in every round.
         layer: Layer that gives the features: ``body`` for those that the head sees, or the name of
             a layer of the backbone, with ``end`` only.
-        ridge: Regularization added to the diagonal of Z'Z, relative to its mean, above 0.
-        temperature: Divisor tau of the logits at the start of a round, above 0. If it and ``ridge``
-            are both small, the head is so steep that the first local steps spoil the features.
+        ridge: Regularization added to the diagonal of Z'Z, relative to its mean, above 0. The
+            default suits local training; at the end, smaller values fit the features more closely.
+        row_length: Root mean square length s of the head's rows at the start of a round, above 0;
+            a new head of torch has about 0.58.
 
     Raises:
         ValueError: If a value is outside its range, or the method has no common features or solves
@@ -193,12 +186,12 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):
 
     when: Literal["end", "start"] = "end"
     layer: str = BODY
-    ridge: float = 1e-3
-    temperature: float = 0.3
+    ridge: float = 0.1
+    row_length: float = 2.0
 
     def __post_init__(self) -> None:
         check.one_of(("end", "start"), when=self.when)
-        check.positive(ridge=self.ridge, temperature=self.temperature)
+        check.positive(ridge=self.ridge, row_length=self.row_length)
         name = type(self.method).__name__
         if self.method.ridge_head is None:
             raise ValueError(f"{name} has no common features, so there is no head to solve for")
@@ -291,10 +284,7 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):
     @override
     def sums_form(self, message: Tree) -> Tree:
         progress = message["closed_form"]
-        form = sums_form(progress["width"], progress["num_classes"])
-        if self.when == "end":
-            del form["length"]
-        return form
+        return sums_form(progress["width"], progress["num_classes"])
 
     @override
     def with_head(self, server_state: Tree, sums: Tree) -> Tree:
@@ -302,9 +292,8 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):
         if self.when == "end":
             return {**server_state, "closed_form": {**progress, "weight": head}}
         parameters = server_state["parameters"]
-        if BIAS in parameters and sums["length"] > 0:
-            # the trace of Z'Z is the number of features that are not 0
-            head = head * sums["gram"].trace() / (self.temperature * sums["length"])
+        if BIAS in parameters and head.any():
+            head = head * self.row_length / head.square().sum(dim=0).mean().sqrt()
         new = {WEIGHT: head.T.to(parameters[WEIGHT].dtype)}
         new |= {BIAS: torch.zeros_like(parameters[BIAS])} if BIAS in parameters else {}
         return {**server_state, "parameters": {**parameters, **new}, "closed_form": progress}

@@ -72,8 +72,7 @@ class SphereFed(ClassifierMethod, SolvedHead):
     @override
     def sums_form(self, message: Tree) -> Tree:
         num_classes, width = message["parameters"][WEIGHT].shape
-        form = sums_form(width, num_classes)
-        return {name: form[name] for name in ("gram", "cross")}
+        return sums_form(width, num_classes)
 
     @override
     def with_head(self, server_state: Tree, sums: Tree) -> Tree:

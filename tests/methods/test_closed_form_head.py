@@ -51,7 +51,7 @@ METHODS = {
     "HyperFed": HyperFed(**COMMON),
 }
 LINEAR = {name: m for name, m in METHODS.items() if name not in ("FedBABU", "HyperFed")}
-RIDGE, TEMPERATURE = 1e-2, 0.3
+RIDGE, LENGTH = 1e-2, 1.5
 SIZES = (7, 4, 12, 5)
 ROWS = ("body.1.weight", "body.1.bias", "body.3.weight", "body.3.bias")
 
@@ -68,13 +68,12 @@ def unit(z):
 
 
 def pooled(data, parameters, layer):
-    """Ridge regression of all clients' examples, and the mean length of their features."""
+    """Ridge regression of all clients' examples, one row of coefficients per class."""
     raw = layers(parameters, torch.cat([c.train.tensors["x"] for c in data.clients]))[layer]
     y = np.eye(3)[torch.cat([c.train.tensors["y"] for c in data.clients]).numpy()]
-    z, lengths = unit(raw), np.linalg.norm(raw, axis=1)
+    z = unit(raw)
     alpha = RIDGE * np.mean(np.sum(z**2, axis=0))
-    model = Ridge(alpha=alpha, fit_intercept=False, solver="svd").fit(z, y)
-    return model, lengths.sum() / max(np.count_nonzero(lengths), 1)
+    return Ridge(alpha=alpha, fit_intercept=False, solver="svd").fit(z, y)
 
 
 @pytest.mark.parametrize("layer", ["body", "body.1"])
@@ -85,7 +84,7 @@ def test_the_last_round_is_the_ridge_regression_of_all_data_in_one_place(name, l
     states, rows = train(method, data)
     assert states[-1].round == 3
     parameters = states[-1].server_state["parameters"]
-    model, _ = pooled(data, parameters, layer)
+    model = pooled(data, parameters, layer)
     for client in (*data.clients, data.holdout):
         logits = model.predict(unit(layers(parameters, client.test.tensors["x"])[layer]))
         labels = client.test.tensors["y"].numpy()
@@ -113,22 +112,22 @@ def test_before_the_last_round_it_is_the_method_itself(name):
 @pytest.mark.parametrize("name", LINEAR)
 def test_every_round_starts_from_the_ridge_regression_of_all_data(name):
     data = federation(SIZES)
-    method = ClosedFormHead(LINEAR[name], "start", ridge=RIDGE, temperature=TEMPERATURE)
+    method = ClosedFormHead(LINEAR[name], "start", ridge=RIDGE, row_length=LENGTH)
     states, _ = train(method, data, cohort=Cohort(0.5))
     assert [state.round for state in states] == [0, 1, 1, 2]
     for solved in states[::2]:
         parameters = solved.server_state["parameters"]
-        model, length = pooled(data, parameters, "body")
+        model = pooled(data, parameters, "body")
         weight = torch.tensor(model.coef_)
         if "head.bias" in parameters:
-            weight = weight / (TEMPERATURE * length)
+            weight = weight * LENGTH / np.sqrt(np.mean(np.linalg.norm(model.coef_, axis=1) ** 2))
             assert not parameters["head.bias"].any()
         torch.testing.assert_close(parameters["head.weight"], weight, rtol=1e-8, atol=1e-8)
 
 
 def test_the_rounds_between_are_local_descent_from_that_head():
     data = federation(SIZES)
-    method = ClosedFormHead(METHODS["FedAvg"], "start", ridge=RIDGE, temperature=TEMPERATURE)
+    method = ClosedFormHead(METHODS["FedAvg"], "start", ridge=RIDGE, row_length=LENGTH)
     states, _ = train(method, data)
     ends = []
     for client in data.clients:
@@ -173,7 +172,7 @@ def test_its_exchange_is_counted_and_channels_and_cohorts_leave_the_last_one_who
     assert rows_of(rows, "clients/asked", 3) == [4]
     _, plain = train(METHODS["FedAvg"], data)
     _, rows = train(ClosedFormHead(METHODS["FedAvg"], "start", ridge=RIDGE), data)
-    more = 4 * 8 * (4 * 4 + 4 * 3 + 1)
+    more = 4 * 8 * (4 * 4 + 4 * 3)
     assert rows_of(rows, "bytes/up", 1) == [rows_of(plain, "bytes/up", 1)[0] + more]
 
 
@@ -215,7 +214,7 @@ def test_a_layer_that_is_missing_is_refused_before_the_first_round():
         (SphereFed(**COMMON), {}, "SphereFed solves for its head already"),
         (FedAvg(), {"when": "start", "layer": "body.1"}, "starts with a head on the features"),
         (FedAvg(), {"ridge": 0.0}, "ridge must be a positive number, got 0.0"),
-        (FedAvg(), {"temperature": -1.0}, "temperature must be a positive number, got -1.0"),
+        (FedAvg(), {"row_length": -1.0}, "row_length must be a positive number, got -1.0"),
     ],
 )
 def test_what_cannot_work_is_refused(method, settings, message):

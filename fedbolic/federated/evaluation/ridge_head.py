@@ -72,16 +72,17 @@ def _name_in_body(layer: str) -> str:
     return layer.removeprefix(f"{BODY}.")
 
 
-def _double_features(
+def _unit_features(
     method: GradientMethod, layer: str, message: Tree, client: Client, client_state: Tree
 ) -> Callable[[Params], Float64[Tensor, "n width"]]:
-    """Function from a batch to the features of its examples."""
+    """Function from a batch to the features of its examples, normalized to unit length."""
     model = method.model(client.meta)
     local, context = method.start(message, client, client_state)
 
     def features(batch: Params) -> Float64[Tensor, "n width"]:
         with torch.no_grad():
-            return features_at(method, layer, model, local, batch, context).double()
+            z = features_at(method, layer, model, local, batch, context)
+            return normalize(z.double())
 
     return features
 
@@ -91,9 +92,8 @@ def ridge_sums(
 ) -> Tree:
     """A client's ``gram`` Z'Z and ``cross`` Z'Y, the sufficient statistics of least squares.
 
-    Z holds the unit-length features of the training examples, Y their one-hot labels; ``length`` is
-    the sum of the features' lengths before. The sums of a client with fewer examples than features
-    reveal the span of its features to their reader.
+    Z holds the unit-length features of the training examples, Y their one-hot labels. The sums of a
+    client with fewer examples than features reveal the span of its features to their reader.
 
     Args:
         method: Method that computes the features.
@@ -102,13 +102,12 @@ def ridge_sums(
         client_state: State of the client.
         layer: Layer that gives the features, as in :func:`features_at`.
     """
-    features = _double_features(method, layer, message, client, client_state)
+    features = _unit_features(method, layer, message, client, client_state)
 
     def products(index: Tensor) -> Tree:
         batch = client.train.at(index)
-        raw, y = features(batch), one_hot(batch["y"], client.meta.num_classes).double()
-        z = normalize(raw)
-        return {"gram": z.T @ z, "cross": z.T @ y, "length": raw.norm(dim=-1).sum()}
+        z, y = features(batch), one_hot(batch["y"], client.meta.num_classes).double()
+        return {"gram": z.T @ z, "cross": z.T @ y}
 
     return functools.reduce(tree.add, map(products, chunks(client.size)))
 
@@ -179,8 +178,7 @@ class RidgeHeadPhase(Method):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        sums = ridge_sums(self.inner, message["inner"], client, client_state, layer=self.layer)
-        payload = {name: sums[name] for name in ("gram", "cross")}
+        payload = ridge_sums(self.inner, message["inner"], client, client_state, layer=self.layer)
         return Update(payload, weight=float(client.size)), client_state
 
     @override
@@ -192,5 +190,5 @@ class RidgeHeadPhase(Method):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         given = message["inner"], client, client_state
-        features = _double_features(self.inner, self.layer, *given)
-        return score_logits(lambda batch: normalize(features(batch)) @ message["head"], client)
+        features = _unit_features(self.inner, self.layer, *given)
+        return score_logits(lambda batch: features(batch) @ message["head"], client)
