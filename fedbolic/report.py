@@ -2,7 +2,7 @@
 
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,14 +120,28 @@ def compose(paths: Sequence[Path], *, reference: str | None = None) -> Report:
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
     text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
     ranks = {}
-    for column, file in COMPARED.items() if reference is not None else ():
+    if reference is not None:
+        compared, ranks = _compared(groups, reference)
+        text += compared
+    return Report(paths[0], text, groups, ranks)
+
+
+def _compared(
+    groups: Mapping[Path, Sequence[TableRow]], reference: str
+) -> tuple[str, dict[str, tuple[dict[str, float], float]]]:
+    """Comparisons of all columns as text, and the ranks to plot, as in :class:`Report`."""
+    names = dict.fromkeys(row.name for rows in groups.values() for row in rows)
+    if reference not in names:
+        raise ValueError(f"there is no row {reference!r}, only {', '.join(names)}")
+    text, ranks = "", {}
+    for column, file in COMPARED.items():
         scores = paired_scores(groups, column)
-        if scores:
+        if reference in scores:  # such as local training, which has no score of a global model
             text += f"\n{compare_rows(scores, reference, column)}\n"
             means, num_blocks = mean_ranks(scores)
             if len(means) > 1:
                 ranks[file] = means, critical_difference(len(means), num_blocks)
-    return Report(paths[0], text, groups, ranks)
+    return text, ranks
 
 
 def paired_scores(groups: Mapping[Path, Sequence[TableRow]], column: str) -> PairedScores:
@@ -137,7 +151,7 @@ def paired_scores(groups: Mapping[Path, Sequence[TableRow]], column: str) -> Pai
         groups: Rows of each table, by its folder.
         column: Column of the tables; rows without it are left out.
     """
-    scores: dict[str, dict[tuple[str, str], float]] = {}
+    scores: dict[str, dict[Hashable, float]] = {}
     for folder, rows in groups.items():
         for row in rows:
             for run in row.folders:

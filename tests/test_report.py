@@ -332,3 +332,12 @@ def test_rows_are_compared_to_a_reference_over_tables_and_seeds(write, tmp_path)
     assert "difference" not in report([runs])
     with pytest.raises(ValueError, match="there is no row 'others', only"):
         report([runs], reference="others")
+
+
+def test_a_reference_without_a_score_of_one_kind_is_compared_by_the_others(write):
+    write("ours/seed0", "1,,holdout/accuracy,0.6\n1,,test/accuracy,0.5\n")
+    runs = write("local/seed0", "1,,test/accuracy,0.75\n")
+    text = report([runs], reference="local")
+    assert "-25.00" in text
+    assert not (runs / "ranks_g-fl.png").exists()
+    assert (runs / "ranks_p-fl.png").exists()

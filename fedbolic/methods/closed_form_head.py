@@ -136,7 +136,7 @@ def sums_form(width: int, num_classes: int) -> Tree:
 
 
 @dataclass(frozen=True)
-class ClosedFormHead(DelegatedSteps, SolvedHead):
+class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local is a property
     r"""A method with a head in closed form, after its training or before every round.
 
     .. math:: W = (Z^T Z + \varepsilon I)^{-1} Z^T Y
