@@ -156,10 +156,12 @@ def _sweep(settings: dict[str, Any]) -> int:
     return STOPPED if stopped else 0
 
 
-def _report(paths: Sequence[Path], path: Path | None = None) -> int:
+def _report(
+    paths: Sequence[Path], path: Path | None = None, *, reference: str | None = None
+) -> int:
     """Print the table of runs, then save it: it is shown even if saving fails."""
     with setting_up():
-        composed = compose(paths)
+        composed = compose(paths, reference=reference)
     sys.stdout.write(composed.text + (f"\n{path}\n" if path else ""))
     keep(composed)
     return 0
@@ -170,7 +172,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "resume": _resume,
     "sweep": _sweep,
     "flower": _flower,
-    "report": lambda settings: _report(settings["runs"]),
+    "report": lambda settings: _report(settings["runs"], reference=settings["reference"]),
 }
 
 
@@ -205,6 +207,9 @@ def command_line() -> ArgumentParser:
     commands.add_subcommand("resume", command, help=_first_line(resume))
     command = new_parser()
     command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
+    command.add_argument(
+        "--reference", type=str, help="Row to which all others are compared, seed by seed."
+    )
     commands.add_subcommand("report", command, help=_first_line(report))
     return parser
 

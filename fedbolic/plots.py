@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedbolic import figure
+from fedbolic.comparison import indistinct_groups
 from fedbolic.figure import DiscFigure
 from fedbolic.log import logger
 from fedbolic.record import Row, RunFolder
@@ -56,6 +57,37 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(fontsize="small")
+    _save(canvas, file)
+
+
+def plot_ranks(ranks: Mapping[str, float], critical: float, file: Path) -> None:
+    """Plot mean ranks on a line, the best on the left, as in critical-difference diagrams.
+
+    A bar joins rows whose mean ranks differ by less than the critical difference.
+
+    Args:
+        ranks: Mean rank of every row, at least 1.
+        critical: Critical difference of mean ranks.
+        file: PNG file to write.
+    """
+    if not _installed():
+        return
+    names = sorted(ranks, key=lambda name: ranks[name])
+    places = [ranks[name] for name in names]
+    groups = indistinct_groups(places, critical)
+    canvas = _canvas(8.0, 1.0 + 0.3 * len(names) + 0.15 * len(groups))
+    axes = canvas.subplots()
+    top = len(groups) + 1.0
+    for level, (first, last) in enumerate(groups, 1):
+        axes.plot([places[first], places[last]], [level, level], color="black", linewidth=3)
+    for i, (name, place) in enumerate(zip(names, places, strict=True)):
+        height = top + 1.5 * (len(names) - i)  # no label crosses a line
+        axes.plot([place, place], [0, height], color=f"C{i}", linewidth=0.8, marker="o", ms=4)
+        axes.annotate(f" {name} ({place:.2f})", (place, height), va="center", fontsize="small")
+    axes.set(xlabel=f"mean rank; critical difference {critical:.2f}", xlim=(1, len(names) + 1))
+    axes.set_ylim(0, top + 1.5 * (len(names) + 1))
+    axes.set_yticks([])
+    axes.spines[["left", "right", "top"]].set_visible(False)
     _save(canvas, file)
 
 

@@ -2,11 +2,17 @@
 
 import statistics
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedbolic.plots import draw_figures, plot
+from fedbolic.comparison import (
+    PairedScores,
+    critical_difference,
+    mean_ranks,
+    paired_differences,
+)
+from fedbolic.plots import draw_figures, plot, plot_ranks
 from fedbolic.published import PUBLISHED, PublishedNumber, read_published
 from fedbolic.record import Row, RunFolder
 
@@ -20,6 +26,9 @@ COLUMNS = (
     *(G_FL, P_FL, MEAN, WORST, RIDGE_G, RIDGE_P),
     *(VALIDATION, CHOSEN, MAP, RANK, INFERRED_MAP, INFERRED_RANK, OWN_MAP, UP, DOWN, ROUNDS),
 )
+
+COMPARED = {G_FL: "ranks_g-fl.png", P_FL: "ranks_p-fl.png", MAP: "ranks_map.png"}
+"""Columns of which rows are compared, with the file of their ranks; larger numbers are better."""
 
 SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
 LEGENDS = {
@@ -58,14 +67,16 @@ class Report:
         folder: Folder of the text file.
         text: Tables in Markdown, with their legend.
         groups: Rows of each table, by the folder of its plot.
+        ranks: Mean ranks of rows and their critical difference, by the name of the plot.
     """
 
     folder: Path
     text: str
     groups: dict[Path, list[TableRow]]
+    ranks: dict[str, tuple[dict[str, float], float]] = field(default_factory=dict)
 
 
-def report(paths: Sequence[Path]) -> str:
+def report(paths: Sequence[Path], *, reference: str | None = None) -> str:
     """Summarize runs in a Markdown table, and plot their accuracy by round and their figures.
 
     Saved figures of the runs are drawn as ``figures/NAME.png`` in the folder of every run.
@@ -74,26 +85,29 @@ def report(paths: Sequence[Path]) -> str:
         paths: Folders of runs, or folders that contain runs. Table and plot are saved in the first
             one as ``report.md`` and ``accuracy.png``. A single folder with several settings or
             sweeps gives one table for each, with its plot in the folder of its rows.
+        reference: Row to which all others are compared, over the runs of all tables with the same
+            seed; ``None`` for no comparison. Mean ranks are plotted in the first folder.
 
     Raises:
         FileNotFoundError: If a folder contains no run.
-        ValueError: If a file of a run is damaged.
+        ValueError: If a file of a run is damaged, or there is no such row.
         OSError: If a folder cannot be written.
     """
-    composed = compose(paths)
+    composed = compose(paths, reference=reference)
     keep(composed)
     return composed.text
 
 
-def compose(paths: Sequence[Path]) -> Report:
+def compose(paths: Sequence[Path], *, reference: str | None = None) -> Report:
     """Compose the report of runs without writing files.
 
     Args:
         paths: As for :func:`report`.
+        reference: Likewise.
 
     Raises:
         FileNotFoundError: If a folder contains no run.
-        ValueError: If a file of a run is damaged.
+        ValueError: If a file of a run is damaged, or there is no such row.
     """
     rows = [row for path in paths for row in find(path)]
     groups = {paths[0]: rows} if len(paths) > 1 else _by_folder(paths[0], rows)
@@ -105,7 +119,80 @@ def compose(paths: Sequence[Path]) -> Report:
     )
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
     text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
-    return Report(paths[0], text, groups)
+    ranks = {}
+    if reference is not None:
+        compared, ranks = _compared(groups, reference)
+        text += compared
+    return Report(paths[0], text, groups, ranks)
+
+
+def _compared(
+    groups: Mapping[Path, Sequence[TableRow]], reference: str
+) -> tuple[str, dict[str, tuple[dict[str, float], float]]]:
+    """Comparisons of all columns as text, and the ranks to plot, as in :class:`Report`."""
+    names = dict.fromkeys(row.name for rows in groups.values() for row in rows)
+    if reference not in names:
+        raise ValueError(f"there is no row {reference!r}, only {', '.join(names)}")
+    text, ranks = "", {}
+    for column, file in COMPARED.items():
+        scores = paired_scores(groups, column)
+        if reference in scores:  # such as local training, which has no score of a global model
+            text += f"\n{compare_rows(scores, reference, column)}\n"
+            means, num_blocks = mean_ranks(scores)
+            if len(means) > 1:
+                ranks[file] = means, critical_difference(len(means), num_blocks)
+    return text, ranks
+
+
+def paired_scores(groups: Mapping[Path, Sequence[TableRow]], column: str) -> PairedScores:
+    """Numbers of a column by row, and by the table and the seed of every run.
+
+    Args:
+        groups: Rows of each table, by its folder.
+        column: Column of the tables; rows without it are left out.
+    """
+    scores: dict[str, dict[Hashable, float]] = {}
+    for folder, rows in groups.items():
+        for row in rows:
+            for run in row.folders:
+                found = summary(run.rows())
+                if column in found:
+                    scores.setdefault(row.name, {})[str(folder), run.path.name] = found[column]
+    return scores
+
+
+def compare_rows(scores: PairedScores, reference: str, column: str) -> str:
+    """Format paired differences to a row and mean ranks as a Markdown table with its legend.
+
+    Args:
+        scores: Scores of every row.
+        reference: Row to compare with.
+        column: Name of the scores.
+
+    Raises:
+        ValueError: If there is no such row.
+    """
+    ranks, num_blocks = mean_ranks(scores)
+    lines = [[column, "difference", "95 % interval", "pairs", "mean rank"]]
+    cells = {reference: ["", "", str(len(scores.get(reference, ())))]}
+    for found in paired_differences(scores, reference):
+        ends = "" if found.interval is None else "{:+.2f} to {:+.2f}".format(*found.interval)
+        cells[found.row] = [f"{found.mean:+.2f}", ends, str(found.num_pairs)]
+    for row in scores:
+        place = f"{ranks[row]:.2f}" if row in ranks else ""
+        lines.append([row, *cells.get(row, ["", "", "0"]), place])
+    legend = (
+        f"Differences to {reference} over pairs of runs of one table and seed, with BCa bootstrap "
+        "intervals, which are too narrow for few pairs."
+    )
+    if len(ranks) > 1:
+        critical = critical_difference(len(ranks), num_blocks)
+        legend += (
+            f" Mean rank over the {num_blocks} pairs of table and seed that every row has; ranks "
+            f"that differ by less than {critical:.2f} are not distinct by Nemenyi's test at .05, "
+            "which takes the pairs as independent."
+        )
+    return f"{_markdown(lines)}\n\n{textwrap.fill(legend, width=100)}"
 
 
 def keep(composed: Report) -> None:
@@ -118,6 +205,8 @@ def keep(composed: Report) -> None:
         for folder, rows in composed.groups.items():
             measured = {row.name: [run.rows() for run in row.folders] for row in rows}
             plot(measured, folder / "accuracy.png")
+        for file, (ranks, critical) in composed.ranks.items():
+            plot_ranks(ranks, critical, composed.folder / file)
         (composed.folder / "report.md").write_text(composed.text)
     except OSError as error:
         raise OSError(f"the report cannot be saved in {composed.folder}: {error}") from error

@@ -18,6 +18,7 @@ LAYERS = (
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states", "fedbolic.pair_keys"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
+    ("fedbolic.comparison",),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
     ("fedbolic.federated", "fedbolic.report", "fedbolic.torch_optim"),
     ("fedbolic.methods", "fedbolic.hierarchies", "flatland", "hyperfed", "fedhull", "flynn"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedbolic.figure import DiscFigure, EmbeddingFigure
-from fedbolic.plots import draw_figure, draw_figures, plot
+from fedbolic.plots import draw_figure, draw_figures, plot, plot_ranks
 from fedbolic.record import Row, RunFolder
 
 figures = pytest.importorskip("matplotlib.figure")
@@ -188,3 +188,13 @@ def test_without_matplotlib_nothing_is_drawn_or_said(folder, monkeypatch, caplog
     plot({"a": [measured(0)]}, folder.path / "plot.png")
     assert not caplog.records
     assert list(folder.path.rglob("*.png*")) == []
+
+
+def test_ranks_are_drawn_where_they_are_and_joined_below_the_critical_difference(drawn, tmp_path):
+    plot_ranks({"b": 2.5, "a": 1.0, "c": 3.0}, 1.0, tmp_path / "ranks.png")
+    (axes,) = drawn[0].axes
+    places = {text.get_text().split()[0]: text.xy[0] for text in axes.texts}
+    assert places == {"a": 1.0, "b": 2.5, "c": 3.0}
+    (bar,) = [line for line in axes.lines if line.get_color() == "black"]
+    assert list(bar.get_xdata()) == [2.5, 3.0]
+    assert (tmp_path / "ranks.png").exists()

@@ -312,3 +312,32 @@ def test_a_report_draws_the_figures_of_every_run_beside_their_arrays(write):
     report([runs])
     drawn = {str(file.relative_to(runs)) for file in runs.rglob("*.png")}
     assert drawn == {"accuracy.png", *(f"a/seed{k}/figures/here.png" for k in (0, 1))}
+
+
+def test_rows_are_compared_to_a_reference_over_tables_and_seeds(write, tmp_path):
+    for setting, row, seed, accuracy in (
+        ("near", "ours", 0, 0.6), ("near", "ours", 1, 0.8), ("near", "theirs", 0, 0.5),
+        ("near", "theirs", 1, 0.5), ("far", "ours", 0, 0.4), ("far", "theirs", 0, 0.5),
+    ):  # fmt: skip
+        text = f"1,,holdout/accuracy,{accuracy}\n"
+        runs = write(f"{setting}/{row}/seed{seed}", text)
+    text = report([runs], reference="theirs")
+    ours = next(line for line in text.splitlines() if line.startswith("| ours") and "+" in line)
+    cells = [cell.strip() for cell in ours.strip("|").split("|")]
+    assert cells[1] == "+10.00"  # the mean of 10, 30 and -10
+    assert cells[3:] == ["3", "1.33"]
+    # q = 1.960 and CD = q sqrt(2 * 3 / 18), from the table of Demsar (2006)
+    assert "differ by less than 1.13 are not distinct" in " ".join(text.split())
+    assert (runs / "ranks_g-fl.png").exists()
+    assert "difference" not in report([runs])
+    with pytest.raises(ValueError, match="there is no row 'others', only"):
+        report([runs], reference="others")
+
+
+def test_a_reference_without_a_score_of_one_kind_is_compared_by_the_others(write):
+    write("ours/seed0", "1,,holdout/accuracy,0.6\n1,,test/accuracy,0.5\n")
+    runs = write("local/seed0", "1,,test/accuracy,0.75\n")
+    text = report([runs], reference="local")
+    assert "-25.00" in text
+    assert not (runs / "ranks_g-fl.png").exists()
+    assert (runs / "ranks_p-fl.png").exists()

@@ -91,9 +91,10 @@ class Trainer:
 
         Raises:
             ValueError: If a channel does not fit the first aggregator, the method does not fit the
-                data or a deployment, or the engine does not fit the clients.
+                data or a deployment, or the engine or the evaluation does not fit the clients.
         """
         self.engine.check(data.clients)
+        self.evaluation.check(method, data.meta)
         if isinstance(self.engine, Remote):
             method.check_deployed()
         inputs = data.clients[0].no_inputs

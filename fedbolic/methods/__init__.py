@@ -6,9 +6,11 @@ Local training, FedProx, FedPer, FedBABU and FedBN are settings of
 
 from fedbolic.methods.apfl import Apfl
 from fedbolic.methods.apple import Apple
+from fedbolic.methods.closed_form_head import ClosedFormHead
 from fedbolic.methods.ditto import Ditto
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.feddyn import FedDyn
+from fedbolic.methods.fedmrur import FedMRUR
 from fedbolic.methods.fedmtl import FedMTL
 from fedbolic.methods.fednova import FedNova
 from fedbolic.methods.fedproto import FedProto
@@ -23,9 +25,11 @@ from fedbolic.methods.spherefed import SphereFed
 __all__ = [
     "Apfl",
     "Apple",
+    "ClosedFormHead",
     "Ditto",
     "FedAvg",
     "FedDyn",
+    "FedMRUR",
     "FedMTL",
     "FedNova",
     "FedProto",

@@ -9,20 +9,19 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
+from fedbolic.federated.evaluation.ridge_head import solve_ridge
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.methods.closed_form_head import ClosedFormHead
+from fedbolic.methods.closed_form_head import WEIGHT, HeadExchange, SolvedHead, sums_form
 from fedbolic.nn.classifier import CosineHead, classifier
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
-_HEAD = "head.weight"
-
 
 @dataclass(frozen=True)
-class SphereFed(ClassifierMethod):
+class SphereFed(ClassifierMethod, SolvedHead):
     r"""SphereFed: regression of the cosines to fixed class vectors on the one-hot labels.
 
     .. math:: \ell(x, y) = \tfrac1C \|W \hat z(x) - e_y\|^2, \qquad \hat z = z / \|z\|
@@ -63,7 +62,23 @@ class SphereFed(ClassifierMethod):
     @override
     def phase(self, server_state: Tree) -> Method:
         last = self.closed_form_head and server_state["round"] == self.rounds - 1
-        return ClosedFormHead(self, _HEAD, self.ridge) if last else self
+        return HeadExchange(self) if last else self
+
+    @property
+    @override
+    def solves(self) -> bool:
+        return self.closed_form_head
+
+    @override
+    def sums_form(self, message: Tree) -> Tree:
+        num_classes, width = message["parameters"][WEIGHT].shape
+        return sums_form(width, num_classes)
+
+    @override
+    def with_head(self, server_state: Tree, sums: Tree) -> Tree:
+        parameters = server_state["parameters"]
+        weight = solve_ridge(sums, self.ridge).T.to(parameters[WEIGHT].dtype)
+        return {**server_state, "parameters": {**parameters, WEIGHT: weight}}
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -76,7 +91,7 @@ class SphereFed(ClassifierMethod):
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         body = _body(message["parameters"])
-        fixed = {_HEAD: message["parameters"][_HEAD]}
+        fixed = {WEIGHT: message["parameters"][WEIGHT]}
         return self.local_state(body, message["buffers"]), self.context(body, fixed=fixed)
 
     @override
@@ -92,9 +107,9 @@ class SphereFed(ClassifierMethod):
         parameters = server_state["parameters"]
         body = {**server_state, "parameters": _body(parameters)}
         server_state = super().server_update(body, total)
-        whole = {**server_state["parameters"], _HEAD: parameters[_HEAD]}
+        whole = {**server_state["parameters"], WEIGHT: parameters[WEIGHT]}
         return {**server_state, "parameters": whole, "round": server_state["round"] + 1}
 
 
 def _body(parameters: Params) -> Params:
-    return {name: value for name, value in parameters.items() if name != _HEAD}
+    return {name: value for name, value in parameters.items() if name != WEIGHT}

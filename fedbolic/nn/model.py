@@ -1,7 +1,8 @@
 """Stateless networks: pure functions of parameters, buffers and inputs."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -76,6 +77,30 @@ class Model:
                 lambda: with_own_dropout(self._build())[0].get_submodule(name)
             )
         return self._parts[name]
+
+    @contextlib.contextmanager
+    def recording(self, name: str) -> Iterator[list[Tensor]]:
+        """Collect the outputs of the submodule ``name`` in a list while the model is called.
+
+        Raises:
+            ValueError: If the module has no such submodule.
+
+        Example:
+            >>> model = Model(lambda: nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
+            >>> with model.recording("0") as outputs:
+            ...     activations, _ = model(*model.init(seed=0), torch.ones(5, 3))
+            >>> torch.equal(outputs[0].relu(), activations)
+            True
+        """
+        known = {path: module for path, module in self._module.named_modules() if path}
+        if name not in known:
+            raise ValueError(f"the model has no layer {name!r}, only {', '.join(known)}")
+        outputs: list[Tensor] = []
+        handle = known[name].register_forward_hook(lambda *given: outputs.append(given[-1]))
+        try:
+            yield outputs
+        finally:
+            handle.remove()
 
     def __call__(
         self, parameters: Params, buffers: Params, *inputs: Any, training: bool = False

@@ -226,7 +226,7 @@ class Node:
         if settings is None or not isinstance(self.method, GradientMethod):
             return None
         inner = self.method.ridge_head
-        return RidgeHeadPhase(inner, settings.ridge) if inner else None
+        return RidgeHeadPhase(inner, settings.ridge, settings.layer) if inner else None
 
 
 _TASKS: dict[str, Callable[[Node, Tree], Tree]] = {

@@ -9,14 +9,14 @@ from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.engines.engine import Engine, Failure, torch_stream
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.ridge_head import RidgeHeadPhase
+from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
 from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.log import logger
 from fedbolic.record import Row
 from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.types import Meta, Tree
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,23 @@ class RidgeHead:
 
     Args:
         ridge: Epsilon divided by the mean diagonal entry of Z'Z, above 0.
+        layer: Layer that gives the features: ``body`` for the method's own, or the name of a layer
+            of the backbone. ``body.7`` of :class:`~fedbolic.nn.backbone.ConvNet` is the input of
+            its last layer, which is much wider than its output.
 
     Raises:
         ValueError: If ``ridge`` is not above 0.
 
     References:
-        Dong et al. (2022), Sec. 3, arXiv:2207.09413.
+        Dong et al. (2022), Sec. 3, arXiv:2207.09413; Fani et al. (2024), Sec. 4, arXiv:2406.01116.
 
     Example:
         >>> Evaluation(ridge_head=RidgeHead(ridge=1e-3)).ridge_head
-        RidgeHead(ridge=0.001)
+        RidgeHead(ridge=0.001, layer='body')
     """
 
     ridge: float = 1e-4
+    layer: str = BODY
 
     def __post_init__(self) -> None:
         check.positive(ridge=self.ridge)
@@ -103,6 +107,20 @@ class Evaluation:
         if self.clients is not None:
             check.at_least(1, clients=self.clients)
 
+    def check(self, method: Method, meta: Meta) -> None:
+        """Refuse a ridge head on a layer that the model of the method does not have.
+
+        Args:
+            method: Method that will be evaluated.
+            meta: Description of the data.
+
+        Raises:
+            ValueError: If there is no such layer.
+        """
+        inner = method.ridge_head if isinstance(method, GradientMethod) else None
+        if self.ridge_head and inner:
+            check_layer(inner, self.ridge_head.layer, meta)
+
     def rows(
         self,
         method: Method,
@@ -135,7 +153,7 @@ class Evaluation:
         if last and self.fine_tuning:
             rows += self._fine_tuned(method, scored, self.fine_tuning, *given)
         if last and self.ridge_head:
-            rows += self._ridge_scored(method, data, scored, self.ridge_head.ridge, *given)
+            rows += self._ridge_scored(method, data, scored, self.ridge_head, *given)
         return rows
 
     def client_rows(
@@ -219,7 +237,7 @@ class Evaluation:
         method: Method,
         data: FederatedData,
         scored: Sequence[Client],
-        ridge: float,
+        settings: RidgeHead,
         server_state: Tree,
         client_states: Mapping[int, Tree],
         round: int,
@@ -233,7 +251,8 @@ class Evaluation:
                 "%s has no common features, so it gets no ridge head", type(method).__name__
             )
             return []
-        phase, server_state = RidgeHeadPhase(inner, ridge), {"inner": server_state}
+        phase = RidgeHeadPhase(inner, settings.ridge, settings.layer)
+        server_state = {"inner": server_state}
         messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
         stream = rng.at("calibrate")
         update_filter = UpdateFilter(phase, messages, (), stream)

@@ -18,32 +18,78 @@ from fedbolic.federated.evaluation.score import chunks, score_logits
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
+BODY = "body"
+"""Name of the layer that gives a method's own features."""
 
-def _unit_features(
-    method: GradientMethod, message: Tree, client: Client, client_state: Tree
-) -> Callable[[Params], Float64[Tensor, "n width"]]:
-    """Function from a batch to the features of its examples, normalized to unit length.
+
+def features_at(
+    method: GradientMethod, layer: str, model: Model, local: Tree, batch: Params, context: Tree
+) -> Tensor:
+    """Outputs of a layer of a method's backbone for a batch, one row per example.
 
     Args:
-        method: Method with :meth:`~fedbolic.federated.gradient_method.GradientMethod.features`.
-        message: Message that the client received.
-        client: Client with the batches.
-        client_state: State of the client.
+        method: Method that computes features with the part ``body`` of its model.
+        layer: ``body`` for the method's own features, or the name of a layer in it, such as
+            ``body.7``; outputs of more than one axis per example are flattened.
+        model: Architecture of the method.
+        local: As in :meth:`~fedbolic.federated.gradient_method.GradientMethod.features`.
+        batch: Likewise.
+        context: Likewise.
+
+    Raises:
+        ValueError: If the model has no such layer.
     """
+    if layer == BODY:
+        return method.features(model, local, batch, context)
+    with model.part(BODY).recording(_name_in_body(layer)) as outputs:
+        method.features(model, local, batch, context)
+    return outputs[-1].flatten(1)
+
+
+def check_layer(method: GradientMethod, layer: str, meta: Meta) -> None:
+    """Refuse the name of a layer that a method's backbone does not have.
+
+    Args:
+        method: Method with the backbone.
+        layer: Name of the layer, as in :func:`features_at`.
+        meta: Description of the data.
+
+    Raises:
+        ValueError: If the model has no such layer.
+    """
+    if layer != BODY:
+        with method.model(meta).part(BODY).recording(_name_in_body(layer)):
+            pass
+
+
+def _name_in_body(layer: str) -> str:
+    if not layer.startswith(f"{BODY}."):
+        raise ValueError(f"layer must be body, or begin with 'body.', got {layer!r}")
+    return layer.removeprefix(f"{BODY}.")
+
+
+def _unit_features(
+    method: GradientMethod, layer: str, message: Tree, client: Client, client_state: Tree
+) -> Callable[[Params], Float64[Tensor, "n width"]]:
+    """Function from a batch to the features of its examples, normalized to unit length."""
     model = method.model(client.meta)
     local, context = method.start(message, client, client_state)
 
-    def unit(batch: Params) -> Float64[Tensor, "n width"]:
+    def features(batch: Params) -> Float64[Tensor, "n width"]:
         with torch.no_grad():
-            return normalize(method.features(model, local, batch, context).double())
+            z = features_at(method, layer, model, local, batch, context)
+            return normalize(z.double())
 
-    return unit
+    return features
 
 
-def ridge_sums(method: GradientMethod, message: Tree, client: Client, client_state: Tree) -> Tree:
+def ridge_sums(
+    method: GradientMethod, message: Tree, client: Client, client_state: Tree, *, layer: str = BODY
+) -> Tree:
     """A client's ``gram`` Z'Z and ``cross`` Z'Y, the sufficient statistics of least squares.
 
     Z holds the unit-length features of the training examples, Y their one-hot labels. The sums of a
@@ -54,12 +100,13 @@ def ridge_sums(method: GradientMethod, message: Tree, client: Client, client_sta
         message: Message that the client received.
         client: Client with the training examples.
         client_state: State of the client.
+        layer: Layer that gives the features, as in :func:`features_at`.
     """
-    unit = _unit_features(method, message, client, client_state)
+    features = _unit_features(method, layer, message, client, client_state)
 
     def products(index: Tensor) -> Tree:
         batch = client.train.at(index)
-        z, y = unit(batch), one_hot(batch["y"], client.meta.num_classes).double()
+        z, y = features(batch), one_hot(batch["y"], client.meta.num_classes).double()
         return {"gram": z.T @ z, "cross": z.T @ y}
 
     return functools.reduce(tree.add, map(products, chunks(client.size)))
@@ -98,10 +145,12 @@ class RidgeHeadPhase(Method):
     Args:
         inner: Method whose features are used; they must be common to all clients.
         ridge: Relative regularization, above 0, as in :func:`solve_ridge`.
+        layer: Layer that gives the features, as in :func:`features_at`.
     """
 
     inner: GradientMethod
     ridge: float
+    layer: str = BODY
 
     @property
     @override
@@ -129,7 +178,7 @@ class RidgeHeadPhase(Method):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        payload = ridge_sums(self.inner, message["inner"], client, client_state)
+        payload = ridge_sums(self.inner, message["inner"], client, client_state, layer=self.layer)
         return Update(payload, weight=float(client.size)), client_state
 
     @override
@@ -140,5 +189,6 @@ class RidgeHeadPhase(Method):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        unit = _unit_features(self.inner, message["inner"], client, client_state)
-        return score_logits(lambda batch: unit(batch) @ message["head"], client)
+        given = message["inner"], client, client_state
+        features = _unit_features(self.inner, self.layer, *given)
+        return score_logits(lambda batch: features(batch) @ message["head"], client)

@@ -1,0 +1,169 @@
+"""Traffic, state and size of every method: ``python -m benchmarks.methods``.
+
+One row for every ``configs/**/quick.yaml``, from two rounds of it with four clients and one epoch.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fedbolic import tree
+from fedbolic.configuration import build
+from fedbolic.data import FederatedData
+from fedbolic.experiment import run
+from fedbolic.federated import Additive, Method, Sequential, Update
+from fedbolic.rng import Rng
+from fedbolic.types import Tree
+
+ROOT = Path(__file__).parents[1]
+COLUMNS = (
+    *("configuration", "class", "lines", "leaves a client in an exchange"),
+    *("state of a client", "exchanges a round", "secure sum"),
+)
+NUM_CLIENTS = 4
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """Measured traffic, state and size of one configuration.
+
+    Args:
+        name: Folder of the configuration.
+        method: The method.
+        sent: Payloads of a client, one per kind of exchange, in order.
+        kept: Client state after the last round.
+        exchanges: Exchanges of every round.
+        additive: Whether every exchange has an aggregator that sums.
+    """
+
+    name: str
+    method: Method
+    sent: tuple[str, ...]
+    kept: str
+    exchanges: tuple[int, ...]
+    additive: bool
+
+    def cells(self) -> tuple[str, ...]:
+        """The row's texts, one per column."""
+        file = Path(inspect.getfile(type(self.method))).relative_to(ROOT)
+        least, most = min(self.exchanges), max(self.exchanges)
+        return (
+            f"`{self.name}`",
+            f"[`{type(self.method).__name__}`](../../{file})",
+            str(len((ROOT / file).read_text().splitlines())),
+            "; ".join(self.sent),
+            self.kept,
+            str(least) if least == most else f"{least} to {most}",
+            "yes" if self.additive else "no",
+        )
+
+
+def shortened(method: Method) -> Method:
+    """The method with at most two rounds of one epoch, as far as it has these settings.
+
+    Example:
+        >>> from fedbolic.methods import FedAvg
+        >>> shortened(FedAvg(rounds=20)).rounds
+        2
+    """
+    fields = {field.name for field in dataclasses.fields(method) if field.init}  # type: ignore[arg-type]
+    new: dict[str, object] = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
+    for name in {"local", "method"} & fields:
+        value = getattr(method, name)
+        short = dataclasses.replace(value, epochs=1) if name == "local" else shortened(value)
+        new[name] = short
+    return dataclasses.replace(method, **new)  # type: ignore[type-var]
+
+
+def first_clients(data: FederatedData, num_clients: int) -> FederatedData:
+    """The federation of the first clients alone.
+
+    Args:
+        data: The whole federation.
+        num_clients: Number of clients to keep.
+    """
+    clients = data.clients[:num_clients]
+    meta = dataclasses.replace(data.meta, num_clients=len(clients))
+    clients = tuple(dataclasses.replace(client, meta=meta) for client in clients)
+    return FederatedData(clients, meta, data.holdout)
+
+
+def numbers(values: Tree) -> str:
+    """Names of the parts of a tree, each with how many numbers it holds; empty parts are left out.
+
+    Example:
+        >>> import torch
+        >>> numbers({"delta": {"w": torch.zeros(2, 3), "b": torch.zeros(2)}, "norm": 1.0})
+        'delta 8, norm 1'
+    """
+    counts = {
+        name: sum(x.numel() if isinstance(x, Tensor) else 1 for _, x in tree.leaves({name: part}))
+        for name, part in values.items()
+    }
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+
+
+def exchanges(method: Method, data: FederatedData) -> Iterator[tuple[Method, Update, Tree]]:
+    """Phase, first client's update and its state, for every exchange of a run with all clients."""
+    rng, states = Rng(0), {}
+    server_state = method.admit(method.init(data.meta, rng.at("init")), data.sizes)
+    rounds = exchange = 0
+    while rounds < method.rounds:
+        phase = method.phase(server_state)
+        messages = {c.id: phase.broadcast(server_state, c.id) for c in data.clients}
+        stream = rng.at("round", rounds + 1, "exchange", exchange)
+        results = list(Sequential().run(phase, messages, data.clients, states, stream))
+        updates = {}
+        for client, update, client_state in results:
+            if not isinstance(update, Update):
+                raise RuntimeError(f"client {client.id} of {method} failed") from update.error
+            updates[client.id], states[client.id] = update, client_state
+        total = phase.aggregator.aggregate(updates.items())
+        server_state = phase.server_update(server_state, total)
+        exchange += 1
+        if phase.evaluates:
+            rounds, exchange = rounds + 1, 0
+        yield phase, updates[0], states[0]
+
+
+def measure_method(name: str) -> MethodRow:
+    """Run a quick configuration for two rounds and record its exchanges.
+
+    Args:
+        name: Folder of the configuration, below ``configs``.
+    """
+    file = ROOT / "configs" / name / "quick.yaml"
+    given = build(run, ["--config", str(file)])
+    method = shortened(given["method"])
+    data = first_clients(given["data"].load(Rng(0)), NUM_CLIENTS)
+    sent, per_round, kept, additive = [], [0], "", True
+    for phase, update, client_state in exchanges(method, data):
+        sent.append(numbers(update.payload))
+        kept = numbers(client_state)
+        additive = additive and isinstance(phase.aggregator, Additive)
+        per_round[-1] += 1
+        per_round += [0] if phase.evaluates else []
+    return MethodRow(
+        name, method, tuple(dict.fromkeys(sent)), kept, tuple(per_round[:-1]), additive
+    )
+
+
+def names_of_quick() -> list[str]:
+    """Folders of all quick configurations, below ``configs``."""
+    folder = ROOT / "configs"
+    return [str(file.parent.relative_to(folder)) for file in sorted(folder.rglob("quick.yaml"))]
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+    for name in names_of_quick():
+        print(f"| {' | '.join(measure_method(name).cells())} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The list of tables in configs/README.md is complete, and tables have every published row."""
+
+import csv
+import math
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+FOLDER = Path(__file__).parents[2] / "configs"
+ENTRY = re.compile(r"^\| \[[^]]+\]\((?P<file>[^)]+)\) \| (?P<about>[^|]+) \| (?P<runs>[\d,]*) ?\|")
+LINES = (FOLDER / "README.md").read_text().splitlines()
+LISTED = [match for line in LINES if (match := ENTRY.match(line))]
+SWEEPS = {
+    str(file.relative_to(FOLDER)): yaml.safe_load(file.read_text())
+    for file in sorted(FOLDER.rglob("*.yaml"))
+    if re.search(r"^(rows|sets):", file.read_text(), re.M)
+}
+
+
+def test_every_table_is_listed_once_and_every_listed_file_exists():
+    assert sorted(match["file"] for match in LISTED) == sorted(SWEEPS)
+
+
+@pytest.mark.parametrize("entry", LISTED, ids=lambda entry: entry["file"])
+def test_the_number_of_runs_is_that_of_the_file(entry):
+    sweep = SWEEPS[entry["file"]]
+    if "sets" in sweep:  # a benchmark without runs
+        assert entry["runs"] == ""
+        return
+    sizes = [len(sweep.get(key) or [None]) for key in ("rows", "settings", "seeds")]
+    sizes += [len(values) for values in (sweep.get("grid") or {}).values()]
+    assert entry["runs"] == f"{math.prod(sizes):,}"
+
+
+@pytest.mark.parametrize("name", [n for n, s in SWEEPS.items() if n.startswith("hyperfed/table")])
+def test_a_table_of_hyperfed_has_every_published_row(name):
+    sweep = SWEEPS[name]
+    (file,) = sweep["published"]
+    with (FOLDER / name).parent.joinpath(file).open(newline="") as stream:
+        numbers = list(csv.DictReader(stream))
+    for setting in sweep["settings"]:
+        rows = {number["row"] for number in numbers if number["setting"] == setting}
+        assert rows
+        assert rows - set(sweep["rows"]) == set()
+
+
+def test_hyperfeds_tables_cover_every_published_setting():
+    for table in (1, 2, 3):
+        file = FOLDER.parent / "benchmarks" / "published" / f"hyperfed_table{table}.csv"
+        with file.open(newline="") as stream:
+            published = {number["setting"] for number in csv.DictReader(stream)}
+        of_table = [s for n, s in SWEEPS.items() if n.startswith(f"hyperfed/table{table}_")]
+        assert published == {setting for sweep in of_table for setting in sweep["settings"]}
