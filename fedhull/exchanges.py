@@ -62,7 +62,7 @@ def message_to(server_state: Tree, client_id: int) -> Tree:
     )
 
 
-def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:
+def arrays(split: Split) -> tuple[Float[np.ndarray, "n dim"], Int[np.ndarray, " n"]]:
     """Points, in double precision, and labels of a split.
 
     Args:
@@ -72,7 +72,7 @@ def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"
     return points_of(examples), examples["y"].cpu().numpy()
 
 
-def points_of(examples: Params) -> Float[np.ndarray, "n 2"]:
+def points_of(examples: Params) -> Float[np.ndarray, "n dim"]:
     """Points of examples in double precision."""
     return examples["x"].double().cpu().numpy()
 

@@ -33,7 +33,7 @@ from fedhull.transmit import prime_above
 
 @dataclass(frozen=True)
 class FedHull(Ordered):
-    r"""Federated SVM in the Poincare disc, trained on quantised convex hulls of clients' classes.
+    r"""Federated SVM in the Poincare ball, trained on quantised convex hulls of clients' classes.
 
     This is FLP of the paper; with a Euclidean ``boundary``, FLE.
 
@@ -47,7 +47,7 @@ class FedHull(Ordered):
     server does not know (App. B).
 
     Args:
-        grid: Polar grid of bins, with a public radius.
+        grid: Polar grid of bins, with a public radius and the dimension of the points.
         code: Code of the labels.
         grouping: Rule that groups hulls by class.
         boundary: Classifier to train on the groups.
@@ -87,11 +87,16 @@ class FedHull(Ordered):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        if meta.num_classes < 2 or meta.input_shape != (2,):
+        dim = self.grid.dim
+        if meta.num_classes < 2 or meta.input_shape != (dim,):
+            space = "of the plane" if dim == 2 else f"with {dim} coordinates"
             raise ValueError(
-                "FedHull separates two or more classes of points of the plane, got "
-                f"{meta.num_classes} classes of inputs of shape {meta.input_shape}"
+                f"FedHull with this grid separates two or more classes of points {space}, got "
+                f"{meta.num_classes} classes of inputs of shape {meta.input_shape}: the grid's "
+                "dim must be the number of coordinates"
             )
+        if self.core is not None:
+            self.core.require_dim(dim)
         num_labels = meta.num_classes * meta.num_clients
         least = 0 if self.bits is None else 2 ** (self.bits - 1)
         bound = max(self.grid.num_bins, self.code.largest_sum(num_labels), least)
@@ -161,7 +166,7 @@ class FedHull(Ordered):
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        """The received hulls, the test points, and the boundaries between the groups."""
-        if "names" not in server_state or data.holdout is None:
+        """In the plane: the received hulls, the test points, and the groups' boundaries."""
+        if "names" not in server_state or data.holdout is None or self.grid.dim != 2:
             return {}
         return {"hulls": hull_figure(self.grid, self.boundary, server_state, data.holdout)}
