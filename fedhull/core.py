@@ -81,6 +81,14 @@ class ShareCore(Core):
             share: Share of the points to cut off, above 0 and below 1, instead of the rule's own.
         """
 
+    @abstractmethod
+    def with_share(self, share: float) -> "ShareCore":
+        """The same rule with another share.
+
+        Args:
+            share: Share of each class to cut off, in [0, 1).
+        """
+
     @override
     def kept(
         self,
@@ -152,6 +160,10 @@ class Farthest(ShareCore):
         check.rate(below_one=True, share=self.share)
 
     @override
+    def with_share(self, share: float) -> "Farthest":
+        return Farthest(share)
+
+    @override
     def inside(
         self, points: Float[np.ndarray, "n dim"], *, c: float, share: float
     ) -> Bool[np.ndarray, " n"]:
@@ -206,6 +218,10 @@ class HullPeeling(ShareCore):
 
     def __post_init__(self) -> None:
         check.rate(below_one=True, share=self.share)
+
+    @override
+    def with_share(self, share: float) -> "HullPeeling":
+        return HullPeeling(share)
 
     @override
     def require_dim(self, dim: int) -> None:

@@ -3,7 +3,7 @@
 One round has three exchanges. *Sizes*: the sum of all clients' numbers of bins. *Hulls*: power sums
 of labelled bins, added modulo a prime; the server decodes the hulls but not their owners, groups
 them and trains. *Names*: the sum of the clients' votes on class names of the groups, which only the
-server's own test set needs.
+server's own test set needs. With a core that is voted about, a sum of votes comes before these.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.capabilities import Ordered
 from fedbolic.federated.evaluation.score import score_labels
 from fedbolic.federated.update import AggregatedUpdate, Update
@@ -29,6 +30,7 @@ from fedhull.grouping import Assignment, Grouping
 from fedhull.labels import Binary, LabelCode
 from fedhull.quantise import PolarGrid
 from fedhull.transmit import prime_above
+from fedhull.vote import CoreVotes, VotedCore
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class FedHull(Ordered):
         least = 0 if self.bits is None else 2 ** (self.bits - 1)
         bound = max(self.grid.num_bins, self.code.largest_sum(num_labels), least)
         return {
-            "exchange": "sizes",
+            "exchange": "votes" if isinstance(self.core, VotedCore) else "sizes",
             "num_classes": meta.num_classes,
             "num_labels": num_labels,
             "modulus": prime_above(bound),
@@ -116,8 +118,13 @@ class FedHull(Ordered):
 
     @override
     def phase(self, server_state: Tree) -> HullExchange:
+        if server_state["exchange"] == "votes" and isinstance(self.core, VotedCore):
+            return CoreVotes(self.core, self.grid.c, self.boundary)
         if server_state["exchange"] == "sizes":
-            return self._sizes
+            core = self.core
+            if isinstance(core, VotedCore):
+                core = core.agreed(server_state["core_share"])
+            return Sizes(self.grid, self.min_count, core, self.boundary)
         if server_state["exchange"] == "hulls":
             return Hulls(
                 self.grid, self.code, self.grouping, self.boundary, server_state["modulus"]
@@ -127,11 +134,7 @@ class FedHull(Ordered):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return self._sizes.aggregator
-
-    @property
-    def _sizes(self) -> Sizes:
-        return Sizes(self.grid, self.min_count, self.core, self.boundary)
+        return Sum()  # of the first exchange
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

@@ -220,6 +220,7 @@ def test_small_bins_give_the_classifier_of_the_pooled_hulls(grouping):
         points.append(of_class[extreme_points(of_class)])
         labels.append(np.full(len(points[-1]), k))
     pooled = boundary.fit(np.concatenate(points), np.concatenate(labels), c=1.0)
+    assert data.holdout is not None
     test, _ = arrays(data.holdout.test)
     plain = boundary.log_odds(pooled, test, c=1.0)
     ours = boundary.log_odds(server_state["model"], test, c=1.0)
