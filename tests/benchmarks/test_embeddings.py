@@ -47,6 +47,7 @@ def test_files_are_read_with_the_test_images_as_the_official_part(tmp_path, dim)
     with np.load(file) as stored:
         parts = Parts(**stored)
     assert data.meta.input_shape == (dim,)
+    assert data.holdout is not None
     held, labels = arrays(data.holdout.test)
     assert np.array_equal(held, parts.x_test)
     assert np.array_equal(labels, parts.y_test)
