@@ -34,9 +34,6 @@ from fedhull.transmit import num_symbols
 Summary = Callable[[np.ndarray, int], np.ndarray]
 """Function of a class's points and a number; at most that many points of the disc."""
 
-NUM_SUMS = 6
-"""Sums of a Gaussian in the plane: a count, two coordinates, three products."""
-
 
 def drawn(points: Float[np.ndarray, "n 2"], number: int, *, seed: int) -> Float[np.ndarray, "m 2"]:
     """Points drawn without replacement.
@@ -148,7 +145,9 @@ def gaussians(data: FederatedData) -> Figures:
         inverse, (_, logarithm) = np.linalg.inv(spread), np.linalg.slogdet(spread)
         away = np.einsum("nd,de,ne->n", at - mean, inverse, at - mean)
         odds.append(np.log(count) - logarithm / 2 - away / 2)
-    size = 8 * NUM_SUMS * data.meta.num_classes * data.meta.num_clients
+    dim = logs.shape[1]
+    num_sums = 1 + dim + dim * (dim + 1) // 2  # a count, coordinates, products of two
+    size = 8 * num_sums * data.meta.num_classes * data.meta.num_clients
     right = np.argmax(odds, axis=0) == labels
     return {"accuracy": 100 * float(right.mean()), "kilobytes": size / 1000}
 

@@ -9,6 +9,7 @@ from fedhull.hull import hull
 from fedhull.labels import Binary, BoseChowla
 from fedhull.method import FedHull
 from fedhull.quantise import PolarGrid
+from fedhull.vote import VotedCore
 
 __all__ = [
     "Assignment",
@@ -26,5 +27,6 @@ __all__ = [
     "Spectral",
     "ToBall",
     "ValidatedCore",
+    "VotedCore",
     "hull",
 ]

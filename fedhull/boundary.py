@@ -27,12 +27,12 @@ class Boundary(ABC):
 
     @abstractmethod
     def fit(
-        self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
+        self, points: Float[np.ndarray, "n dim"], labels: Int[np.ndarray, " n"], *, c: float
     ) -> Tree:
         """Parameters of the boundaries between two or more classes, numbered from 0 without gaps.
 
         Args:
-            points: Points of the Poincare disc.
+            points: Points of the Poincare ball.
             labels: Their classes.
             c: Minus the curvature, above 0.
 
@@ -42,18 +42,18 @@ class Boundary(ABC):
 
     @abstractmethod
     def log_odds(
-        self, learned: Tree, points: Float[np.ndarray, "n 2"], *, c: float
+        self, learned: Tree, points: Float[np.ndarray, "n dim"], *, c: float
     ) -> Float[np.ndarray, "n num_classes"]:
         """Log-odds of each class; the class with the largest is the prediction."""
 
     @abstractmethod
     def curves(self, learned: Tree, *, c: float) -> list[Float[np.ndarray, "m 2"]]:
-        """Points on the decision boundary of each class; one boundary if there are two classes."""
+        """Points of the plane on each class's decision boundary; one boundary for two classes."""
 
 
 @dataclass(frozen=True)
 class HyperbolicBoundary(Boundary):
-    """Geodesic boundaries of :class:`fedhull.classifier.HyperbolicSVC`.
+    """Geodesic boundaries, or planes, of :class:`fedhull.classifier.HyperbolicSVC`.
 
     Args:
         C: Penalty of a violated margin, above 0: lambda of the paper.
@@ -75,7 +75,7 @@ class HyperbolicBoundary(Boundary):
 
     @override
     def fit(
-        self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
+        self, points: Float[np.ndarray, "n dim"], labels: Int[np.ndarray, " n"], *, c: float
     ) -> Tree:
         model = HyperbolicSVC(
             self.C, loss=self.loss, pairs=self.pairs, reference=self.reference, c=c
@@ -85,7 +85,7 @@ class HyperbolicBoundary(Boundary):
 
     @override
     def log_odds(
-        self, learned: Tree, points: Float[np.ndarray, "n 2"], *, c: float
+        self, learned: Tree, points: Float[np.ndarray, "n dim"], *, c: float
     ) -> Float[np.ndarray, "n num_classes"]:
         at, normals = (learned[name].double().cpu().numpy() for name in ("points", "normals"))
         return _scaled(scores(points, at, normals, c=c), learned)
@@ -102,7 +102,7 @@ class HyperbolicBoundary(Boundary):
 
 @dataclass(frozen=True)
 class EuclideanBoundary(Boundary):
-    """Straight boundaries in the coordinates of the disc, the paper's Euclidean baseline.
+    """Straight boundaries in the coordinates of the ball, the paper's Euclidean baseline.
 
     They are one-vs-rest linear support vector machines with an intercept, and Platt scaling.
 
@@ -117,7 +117,7 @@ class EuclideanBoundary(Boundary):
 
     @override
     def fit(
-        self, points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, " n"], *, c: float
+        self, points: Float[np.ndarray, "n dim"], labels: Int[np.ndarray, " n"], *, c: float
     ) -> Tree:
         del c
         num_classes = int(labels.max()) + 1
@@ -134,7 +134,7 @@ class EuclideanBoundary(Boundary):
 
     @override
     def log_odds(
-        self, learned: Tree, points: Float[np.ndarray, "n 2"], *, c: float
+        self, learned: Tree, points: Float[np.ndarray, "n dim"], *, c: float
     ) -> Float[np.ndarray, "n num_classes"]:
         del c
         normals, offsets = (learned[name].double().cpu().numpy() for name in ("normals", "offsets"))

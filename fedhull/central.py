@@ -19,7 +19,7 @@ from fedbolic.types import Meta, Params, Tree
 from fedhull.boundary import Boundary, HyperbolicBoundary
 from fedhull.core import Core
 from fedhull.exchanges import points_of
-from fedhull.hull import hull
+from fedhull.extreme import extreme_points
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Central(Method):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
+        if self.core is not None and len(meta.input_shape) == 1:
+            self.core.require_dim(meta.input_shape[0])
         return {"num_classes": meta.num_classes}
 
     @override
@@ -86,7 +88,7 @@ class Central(Method):
 
     def _corners(self, points: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         index = np.flatnonzero(chosen)
-        index = index[hull(points[index], c=self.c)]
+        index = index[extreme_points(points[index], c=self.c)]
         if self.hulls == "released":
             farthest = index[np.square(points[index]).sum(axis=1).argmax()]
             index = np.append(index, farthest)

@@ -12,14 +12,12 @@ from fedbolic import check
 from fedbolic.manifolds import Poincare
 from fedhull.boundary import Boundary
 from fedhull.distance import median_point
-from fedhull.hull import hull, require_ball
-from fedhull.onion import onion_layers
+from fedhull.extreme import extreme_points
+from fedhull.hull import require_ball
+from fedhull.onion import onion_layers, require_layers
 
 NUM_STEPS = 5
 """Steps of the trimmed mean from the median of tangents."""
-
-LEAST_CORNERS = 3
-"""Corners that a core needs; a class is cut only as far as that many are left."""
 
 _DIGITS = 9
 """Decimal digits of a share of a count; 0.1 * 30 must be 3 and not a bit more."""
@@ -29,14 +27,14 @@ class Core(ABC):
     """Rule by which a client cuts off the outer points of its classes before it takes their hulls.
 
     Hulls of overlapping classes are hulls of outliers; those of cores are not. A class keeps at
-    least three corners if its hull has three, and no class is lost. A core does not depend on the
-    order of the points, and its hull lies in the hull of the class.
+    least as many corners as a simplex (three in the plane) if its hull has them, and no class is
+    lost. A core does not depend on the order of the points, and its hull lies in that of the class.
     """
 
     @abstractmethod
     def kept(
         self,
-        points: Float[np.ndarray, "n 2"],
+        points: Float[np.ndarray, "n dim"],
         labels: Int[np.ndarray, " n"],
         *,
         c: float,
@@ -45,14 +43,25 @@ class Core(ABC):
         """Mask of the points of all cores.
 
         Args:
-            points: Points of the Poincare disc.
+            points: Points of the Poincare ball.
             labels: Their classes.
             c: Minus the curvature, above 0.
             boundary: Classifier that the hulls of the cores are for.
 
         Raises:
-            ValueError: If a point does not lie in the open disc.
+            ValueError: If a point does not lie in the open ball.
         """
+
+    def require_dim(self, dim: int) -> None:
+        """Check that the rule can cut points of a number of dimensions; by default it can.
+
+        Args:
+            dim: Number of dimensions.
+
+        Raises:
+            ValueError: If it cannot.
+        """
+        del dim
 
 
 class ShareCore(Core):
@@ -62,20 +71,28 @@ class ShareCore(Core):
 
     @abstractmethod
     def inside(
-        self, points: Float[np.ndarray, "n 2"], *, c: float, share: float
+        self, points: Float[np.ndarray, "n dim"], *, c: float, share: float
     ) -> Bool[np.ndarray, " n"]:
         """Mask of the core of one class.
 
         Args:
-            points: Points of one class, in the open disc.
+            points: Points of one class, in the open ball.
             c: Minus the curvature, above 0.
             share: Share of the points to cut off, above 0 and below 1, instead of the rule's own.
+        """
+
+    @abstractmethod
+    def with_share(self, share: float) -> "ShareCore":
+        """The same rule with another share.
+
+        Args:
+            share: Share of each class to cut off, in [0, 1).
         """
 
     @override
     def kept(
         self,
-        points: Float[np.ndarray, "n 2"],
+        points: Float[np.ndarray, "n dim"],
         labels: Int[np.ndarray, " n"],
         *,
         c: float,
@@ -86,7 +103,7 @@ class ShareCore(Core):
 
     def kept_with(
         self,
-        points: Float[np.ndarray, "n 2"],
+        points: Float[np.ndarray, "n dim"],
         labels: Int[np.ndarray, " n"],
         *,
         c: float,
@@ -95,7 +112,7 @@ class ShareCore(Core):
         """Mask of the points of all cores for a given share.
 
         Args:
-            points: Points of the Poincare disc.
+            points: Points of the Poincare ball.
             labels: Their classes.
             c: Minus the curvature, above 0.
             share: Share of each class to cut off, in [0, 1); 0 keeps all points.
@@ -104,7 +121,7 @@ class ShareCore(Core):
             ValueError: If a value is outside its range.
         """
         check.rate(below_one=True, share=share)
-        require_ball(points, c=c, dim=2)
+        require_ball(points, c=c)
         inside = np.ones(len(points), dtype=bool)
         if share > 0:
             for label in np.unique(labels):
@@ -122,7 +139,7 @@ class Farthest(ShareCore):
 
     where core_i has the share 1 - ``share`` of the points that is nearest to :math:`p_i`; the core
     is that around :math:`p_5`. Of equally far points, those with the largest coordinates go first.
-    Where the hull of the rest has fewer than three corners, the class is left whole.
+    Where the hull of the rest has fewer corners than a simplex, the class is left whole.
 
     Args:
         share: Share of the points of a class to cut off, in [0, 1); rounded down to a number of
@@ -143,21 +160,25 @@ class Farthest(ShareCore):
         check.rate(below_one=True, share=self.share)
 
     @override
+    def with_share(self, share: float) -> "Farthest":
+        return Farthest(share)
+
+    @override
     def inside(
-        self, points: Float[np.ndarray, "n 2"], *, c: float, share: float
+        self, points: Float[np.ndarray, "n dim"], *, c: float, share: float
     ) -> Bool[np.ndarray, " n"]:
         num_cut = int(round(share * len(points), _DIGITS))
-        order = np.lexsort((points[:, 1], points[:, 0]))  # sums must not depend on the input's
+        order = np.lexsort(points.T[::-1])  # sums must not depend on the input's
         nearest = _from_centre(points[order], len(points) - num_cut, c)
         inside = np.ones(len(points), dtype=bool)
         inside[order[nearest[len(points) - num_cut :]]] = False
-        if len(hull(points[inside], c=c)) < LEAST_CORNERS:
+        if len(extreme_points(points[inside], c=c)) <= points.shape[1]:
             inside[:] = True
         return inside
 
 
 def _from_centre(
-    points: Float[np.ndarray, "n 2"], num_kept: int, c: float
+    points: Float[np.ndarray, "n dim"], num_kept: int, c: float
 ) -> Int[np.ndarray, " n"]:
     """Indices of points by distance from their trimmed mean, nearest first."""
     space, x = Poincare(c), torch.from_numpy(points)
@@ -173,8 +194,10 @@ class HullPeeling(ShareCore):
     """Cut of the outermost onion layers: hulls are taken off until the share is gone.
 
     As layers are taken off whole, a little more than the share may go, and much more in a class of
-    few points. The last layers stay on where fewer than three corners would be left. Layers
-    are exact for the given doubles.
+    few points or in many dimensions, where most points are corners. The last layers stay on where
+    fewer corners than those of a simplex (three in the plane) would be left. In the plane, layers
+    are exact for the given doubles. Above six dimensions layers are not computed, and a run with
+    such points is refused.
 
     Args:
         share: Least share of the points of a class to cut off, in [0, 1).
@@ -197,14 +220,22 @@ class HullPeeling(ShareCore):
         check.rate(below_one=True, share=self.share)
 
     @override
+    def with_share(self, share: float) -> "HullPeeling":
+        return HullPeeling(share)
+
+    @override
+    def require_dim(self, dim: int) -> None:
+        require_layers(dim)
+
+    @override
     def inside(
-        self, points: Float[np.ndarray, "n 2"], *, c: float, share: float
+        self, points: Float[np.ndarray, "n dim"], *, c: float, share: float
     ) -> Bool[np.ndarray, " n"]:
         num_cut = round(share * len(points), _DIGITS)
         inside = np.ones(len(points), dtype=bool)
         outermost = np.empty(0, dtype=np.int64)
         for layer in onion_layers(points, c=c):
-            if len(np.unique(points[layer], axis=0)) < LEAST_CORNERS:
+            if len(np.unique(points[layer], axis=0)) <= points.shape[1]:
                 break
             inside[outermost] = False
             if len(points) - inside.sum() >= num_cut:
@@ -248,9 +279,13 @@ class ValidatedCore(Core):
             raise ValueError(f"shares must be ascending numbers, at least one, got {self.shares}")
 
     @override
+    def require_dim(self, dim: int) -> None:
+        self.rule.require_dim(dim)
+
+    @override
     def kept(
         self,
-        points: Float[np.ndarray, "n 2"],
+        points: Float[np.ndarray, "n dim"],
         labels: Int[np.ndarray, " n"],
         *,
         c: float,
@@ -261,7 +296,7 @@ class ValidatedCore(Core):
 
     def chosen(
         self,
-        points: Float[np.ndarray, "n 2"],
+        points: Float[np.ndarray, "n dim"],
         labels: Int[np.ndarray, " n"],
         *,
         c: float,
@@ -275,7 +310,7 @@ class ValidatedCore(Core):
             c: Minus the curvature, above 0.
             boundary: Classifier to train on the corners.
         """
-        require_ball(points, c=c, dim=2)
+        require_ball(points, c=c)
         fold = _dealt(points, labels, self.folds)
         correct = np.zeros((len(self.shares), len(points)))
         for number in range(self.folds):
@@ -294,7 +329,7 @@ class ValidatedCore(Core):
 
 def _dealt(points: np.ndarray, labels: np.ndarray, folds: int) -> Int[np.ndarray, " n"]:
     """Fold of each point; neighbours of a class are in different folds, whatever the order."""
-    order = np.lexsort((points[:, 1], points[:, 0], labels))
+    order = np.lexsort((*points.T[::-1], labels))
     fold = np.empty(len(points), dtype=np.int64)
     starts = np.searchsorted(labels[order], labels[order])
     fold[order] = (np.arange(len(points)) - starts) % folds
@@ -306,7 +341,7 @@ def _corners(
 ) -> Int[np.ndarray, " m"]:
     """Indices of the corners of the classes' cores."""
     of_classes = [np.flatnonzero(kept & (labels == label)) for label in np.unique(labels[kept])]
-    return np.concatenate([core[hull(points[core], c=c)] for core in of_classes])
+    return np.concatenate([core[extreme_points(points[core], c=c)] for core in of_classes])
 
 
 def _least_good(correct: Float[np.ndarray, "num_shares n"]) -> int:

@@ -1,4 +1,4 @@
-"""The three exchanges of a FedHull round: sizes, hulls, names."""
+"""The three exchanges that every FedHull round has: sizes, hulls, names."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from fedhull.leakage import leakage, quantised_hulls
 from fedhull.quantise import PolarGrid
 from fedhull.transmit import decode_hulls, encode_hulls, num_symbols
 
-PUBLIC = ("exchange", "num_classes", "num_labels", "modulus", "capacity", "model")
+PUBLIC = ("exchange", "num_classes", "num_labels", "modulus", "capacity", "model", "core_share")
 """Entries of the server state that every client may know."""
 
 
@@ -62,7 +62,7 @@ def message_to(server_state: Tree, client_id: int) -> Tree:
     )
 
 
-def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"]]:
+def arrays(split: Split) -> tuple[Float[np.ndarray, "n dim"], Int[np.ndarray, " n"]]:
     """Points, in double precision, and labels of a split.
 
     Args:
@@ -72,14 +72,14 @@ def arrays(split: Split) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray, " n"
     return points_of(examples), examples["y"].cpu().numpy()
 
 
-def points_of(examples: Params) -> Float[np.ndarray, "n 2"]:
+def points_of(examples: Params) -> Float[np.ndarray, "n dim"]:
     """Points of examples in double precision."""
     return examples["x"].double().cpu().numpy()
 
 
 @dataclass(frozen=True)
 class Sizes(HullExchange):
-    """First exchange: the sum of the clients' bin counts; metrics report what the bins would leak.
+    """First of them: the sum of the clients' bin counts; metrics report what the bins would leak.
 
     Args:
         grid: Polar grid of bins.
@@ -92,6 +92,11 @@ class Sizes(HullExchange):
     min_count: int
     core: Core | None
     boundary: Boundary
+
+    @property
+    @override
+    def cohort(self) -> CohortKind:
+        return "same"  # those who voted for a core; a sample if there is no exchange before
 
     @property
     @override

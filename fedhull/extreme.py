@@ -38,9 +38,11 @@ def extreme_points(
     if dim == 2:
         return hull(points, c=c)
     first = np.sort(np.unique(points, axis=0, return_index=True)[1])
+    if not len(first):
+        return first
     flat = klein(points[first], c=c)
     if dim == 1:
-        return np.unique(first[[flat.argmin(), flat.argmax()]]) if len(first) else first
+        return np.unique(first[[flat.argmin(), flat.argmax()]])
     if dim <= QHULL_DIM and len(first) > dim + 1:
         try:
             return np.sort(first[ConvexHull(flat).vertices])

@@ -20,7 +20,7 @@ CROSS = 0.01
 
 
 def hull_distances(
-    hulls: Sequence[Float[np.ndarray, "_ 2"]], *, c: float = 1.0
+    hulls: Sequence[Float[np.ndarray, "_ dim"]], *, c: float = 1.0
 ) -> Float[np.ndarray, "n n"]:
     """Mean hyperbolic distances between the corners of each pair of hulls.
 

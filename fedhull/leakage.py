@@ -9,12 +9,12 @@ from scipy.spatial import KDTree
 
 from fedbolic import check
 from fedhull.distance import median_point, poincare_distance
-from fedhull.hull import hull
+from fedhull.extreme import extreme_points
 from fedhull.quantise import PolarGrid
 
 
 def quantised_hull(
-    points: Float[np.ndarray, "n 2"],
+    points: Float[np.ndarray, "n dim"],
     grid: PolarGrid,
     *,
     min_count: int = 1,
@@ -49,12 +49,12 @@ def quantised_hull(
     if core is not None:
         used &= core
     points, bins = points[used], bins[used]
-    found = np.unique(bins[hull(points, c=grid.c)])
-    return np.sort(found[hull(grid.decode(found), c=grid.c)])
+    found = np.unique(bins[extreme_points(points, c=grid.c)])
+    return np.sort(found[extreme_points(grid.decode(found), c=grid.c)])
 
 
 def quantised_hulls(
-    points: Float[np.ndarray, "n 2"],
+    points: Float[np.ndarray, "n dim"],
     labels: Int[np.ndarray, " n"],
     grid: PolarGrid,
     *,
@@ -123,7 +123,7 @@ class Leakage:
 
 
 def leakage(
-    points: Float[np.ndarray, "n 2"],
+    points: Float[np.ndarray, "n dim"],
     labels: Int[np.ndarray, " n"],
     grid: PolarGrid,
     *,
@@ -167,7 +167,7 @@ def leakage(
     )
 
 
-def _outlying(points: Float[np.ndarray, "n 2"], *, c: float) -> Float[np.ndarray, " n"]:
+def _outlying(points: Float[np.ndarray, "n dim"], *, c: float) -> Float[np.ndarray, " n"]:
     """Share of the points that is no farther from their median than each of them."""
     away = poincare_distance(points, median_point(points, c=c)[None], c=c)
     return np.searchsorted(np.sort(away), away, side="right") / len(points)

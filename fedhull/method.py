@@ -3,7 +3,7 @@
 One round has three exchanges. *Sizes*: the sum of all clients' numbers of bins. *Hulls*: power sums
 of labelled bins, added modulo a prime; the server decodes the hulls but not their owners, groups
 them and trains. *Names*: the sum of the clients' votes on class names of the groups, which only the
-server's own test set needs.
+server's own test set needs. With a core that is voted about, a sum of votes comes before these.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.capabilities import Ordered
 from fedbolic.federated.evaluation.score import score_labels
 from fedbolic.federated.update import AggregatedUpdate, Update
@@ -29,11 +30,12 @@ from fedhull.grouping import Assignment, Grouping
 from fedhull.labels import Binary, LabelCode
 from fedhull.quantise import PolarGrid
 from fedhull.transmit import prime_above
+from fedhull.vote import CoreVotes, VotedCore
 
 
 @dataclass(frozen=True)
 class FedHull(Ordered):
-    r"""Federated SVM in the Poincare disc, trained on quantised convex hulls of clients' classes.
+    r"""Federated SVM in the Poincare ball, trained on quantised convex hulls of clients' classes.
 
     This is FLP of the paper; with a Euclidean ``boundary``, FLE.
 
@@ -47,7 +49,7 @@ class FedHull(Ordered):
     server does not know (App. B).
 
     Args:
-        grid: Polar grid of bins, with a public radius.
+        grid: Polar grid of bins, with a public radius and the dimension of the points.
         code: Code of the labels.
         grouping: Rule that groups hulls by class.
         boundary: Classifier to train on the groups.
@@ -87,16 +89,21 @@ class FedHull(Ordered):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        if meta.num_classes < 2 or meta.input_shape != (2,):
+        dim = self.grid.dim
+        if meta.num_classes < 2 or meta.input_shape != (dim,):
+            space = "of the plane" if dim == 2 else f"with {dim} coordinates"
             raise ValueError(
-                "FedHull separates two or more classes of points of the plane, got "
-                f"{meta.num_classes} classes of inputs of shape {meta.input_shape}"
+                f"FedHull with this grid separates two or more classes of points {space}, got "
+                f"{meta.num_classes} classes of inputs of shape {meta.input_shape}: the grid's "
+                "dim must be the number of coordinates"
             )
+        if self.core is not None:
+            self.core.require_dim(dim)
         num_labels = meta.num_classes * meta.num_clients
         least = 0 if self.bits is None else 2 ** (self.bits - 1)
         bound = max(self.grid.num_bins, self.code.largest_sum(num_labels), least)
         return {
-            "exchange": "sizes",
+            "exchange": "votes" if isinstance(self.core, VotedCore) else "sizes",
             "num_classes": meta.num_classes,
             "num_labels": num_labels,
             "modulus": prime_above(bound),
@@ -111,8 +118,13 @@ class FedHull(Ordered):
 
     @override
     def phase(self, server_state: Tree) -> HullExchange:
+        if server_state["exchange"] == "votes" and isinstance(self.core, VotedCore):
+            return CoreVotes(self.core, self.grid.c, self.boundary)
         if server_state["exchange"] == "sizes":
-            return self._sizes
+            core = self.core
+            if isinstance(core, VotedCore):
+                core = core.agreed(server_state["core_share"])
+            return Sizes(self.grid, self.min_count, core, self.boundary)
         if server_state["exchange"] == "hulls":
             return Hulls(
                 self.grid, self.code, self.grouping, self.boundary, server_state["modulus"]
@@ -122,11 +134,7 @@ class FedHull(Ordered):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return self._sizes.aggregator
-
-    @property
-    def _sizes(self) -> Sizes:
-        return Sizes(self.grid, self.min_count, self.core, self.boundary)
+        return Sum()  # of the first exchange
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -161,7 +169,7 @@ class FedHull(Ordered):
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        """The received hulls, the test points, and the boundaries between the groups."""
-        if "names" not in server_state or data.holdout is None:
+        """In the plane: the received hulls, the test points, and the groups' boundaries."""
+        if "names" not in server_state or data.holdout is None or self.grid.dim != 2:
             return {}
         return {"hulls": hull_figure(self.grid, self.boundary, server_state, data.holdout)}

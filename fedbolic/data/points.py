@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from scipy.integrate import cumulative_trapezoid
 from torch import Tensor
 from typing_extensions import override
 
@@ -24,6 +25,9 @@ from fedbolic.types import Meta
 Holdout: TypeAlias = Literal["drawn", "official"]
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
+
+_NUM_RADII = 10_001
+"""Points of the grid on which the density of distances is integrated."""
 
 _MAX_DRAWS = 1000
 """Maximum number of random geodesics tried for two classes that are large enough."""
@@ -135,6 +139,8 @@ class Points(Source):
 class HalfPlanes(Source):
     r"""Uniform points of a hyperbolic disc, labelled by their side of a random geodesic.
 
+    With ``dim`` above 2, uniform points of a ball, labelled by their side of a random hyperplane.
+
     .. math:: \tau = 2 s \operatorname{arsinh}(\sqrt\eta \sinh(R_H / 2 s)), \quad \eta \sim U(0, 1)
 
     Here tau and R_H are hyperbolic distances of a point and of the disc's rim to the origin, and
@@ -155,6 +161,7 @@ class HalfPlanes(Source):
         c: Minus the curvature, above 0.
         overlap: Standard deviation of that noise, a hyperbolic distance, at least 0; the paper has
             none.
+        dim: Number of dimensions, at least 2; the paper has 2.
 
     References:
         Prakash et al. (2024), Algorithm 3 and Sec. 6.2, arXiv:2308.06895.
@@ -175,9 +182,11 @@ class HalfPlanes(Source):
     client_test_rate: float = 0.0
     c: float = 1.0
     overlap: float = 0.0
+    dim: int = 2
 
     def __post_init__(self) -> None:
         check.at_least(10, num_points=self.num_points)
+        check.at_least(2, dim=self.dim)
         check.at_least(1, least=self.least)
         check.rate(below_one=True, offset=self.offset)
         check.not_negative(margin=self.margin, overlap=self.overlap)
@@ -188,7 +197,9 @@ class HalfPlanes(Source):
 
     @override
     def load(self, rng: Rng) -> FederatedData:
-        x = uniform_points(self.num_points, radius=self.radius, c=self.c, rng=rng.at("points"))
+        x = uniform_points(
+            self.num_points, radius=self.radius, c=self.c, rng=rng.at("points"), dim=self.dim
+        )
         x, y = self._label(x, rng.at("geodesic").generator())
         split = _drawn(x, y, self.test_rate, rng.at("holdout").number() % 2**32)
         return _federate(split, self.partition, self.client_test_rate, rng)
@@ -196,9 +207,9 @@ class HalfPlanes(Source):
     def _label(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The points outside the margin of a random geodesic, labelled by their side of it."""
         for _ in range(_MAX_DRAWS):
-            turn = 2 * math.pi * torch.rand((), generator=generator, dtype=torch.float64)
-            through = self.offset * self.radius * torch.stack([turn.cos(), turn.sin()])
-            normal = torch.randn(2, generator=generator, dtype=torch.float64)
+            (direction,) = _directions(1, self.dim, generator)
+            through = self.offset * self.radius * direction
+            normal = torch.randn(self.dim, generator=generator, dtype=torch.float64)
             away = Poincare(self.c).dist2plane(x, through, normal)
             far = away.abs() >= self.margin
             side = away[far]
@@ -215,15 +226,19 @@ class HalfPlanes(Source):
 
 
 def uniform_points(
-    num_points: int, *, radius: float, c: float = 1.0, rng: Rng
-) -> Float64[Tensor, "n 2"]:
-    """Points distributed uniformly by area in a hyperbolic disc around the origin.
+    num_points: int, *, radius: float, c: float = 1.0, rng: Rng, dim: int = 2
+) -> Float64[Tensor, "n dim"]:
+    r"""Points distributed uniformly by volume in a hyperbolic ball around the origin.
+
+    In the plane the distance from the origin is drawn by its closed form. In other dimensions its
+    density, proportional to :math:`\sinh^{n-1}`, is integrated on a fine grid and inverted.
 
     Args:
         num_points: Number of points, at least 0.
         radius: Radius of the disc in coordinates, above 0 with ``c R^2 < 1``.
         c: Minus the curvature, above 0.
         rng: Random stream.
+        dim: Number of dimensions n, at least 2.
 
     References:
         Prakash et al. (2024), Algorithm 3, arXiv:2308.06895.
@@ -233,10 +248,24 @@ def uniform_points(
         True
     """
     generator, root = rng.generator(), math.sqrt(c)
-    area, turn = torch.rand(2, num_points, generator=generator, dtype=torch.float64)
-    half = (area.sqrt() * math.sinh(math.atanh(radius * root))).asinh()
-    angle = 2 * math.pi * turn
-    return (half.tanh() / root)[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
+    share = torch.rand(num_points, generator=generator, dtype=torch.float64)
+    farthest = math.atanh(radius * root)
+    if dim == 2:
+        half = (share.sqrt() * math.sinh(farthest)).asinh()
+    else:
+        grid = np.linspace(0, farthest, _NUM_RADII)
+        volume = cumulative_trapezoid(np.sinh(2 * grid) ** (dim - 1), initial=0)
+        half = torch.from_numpy(np.interp(share.numpy() * volume[-1], volume, grid))
+    return (half.tanh() / root)[:, None] * _directions(num_points, dim, generator)
+
+
+def _directions(num: int, dim: int, generator: torch.Generator) -> Float64[Tensor, "num dim"]:
+    """Uniform unit vectors; in the plane, by one angle for each."""
+    if dim == 2:
+        turn = 2 * math.pi * torch.rand(num, generator=generator, dtype=torch.float64)
+        return torch.stack([turn.cos(), turn.sin()], dim=1)
+    normal = torch.randn(num, dim, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.normalize(normal)
 
 
 def _check_rates(test_rate: float, client_test_rate: float) -> None:
