@@ -1,6 +1,10 @@
-"""FlatLand's tables: ``python -m benchmarks.flatland partition CONFIG | table SWEEP``."""
+"""FlatLand's tables: ``python -m benchmarks.flatland partition CONFIG | table SWEEP``.
+
+``choose SWEEP`` prints the best try of every row by validation accuracy.
+"""
 
 import argparse
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -142,6 +146,32 @@ def table(path: Path, reference: str) -> None:
         print(f"\n{unfinished} runs that have not come to their end are left out.")
 
 
+def choose_tries(path: Path) -> None:
+    """Print every row's tries with their validation accuracy, and mark the best one.
+
+    The name of a row begins with the name of the method; the settings of the try, each with an
+    equals sign, follow. Test scores are not printed, so they cannot be chosen by.
+    """
+    tries: dict[str, list[tuple[float, float, str]]] = {}
+    for row in find(path):
+        method, *settings = re.split(r" (?=[^ ]*=)", row.name)
+        runs = ended(row)
+        local, sent = (
+            [c.validation for of in runs.values() if (c := choose(of, of=kind))]
+            for kind in (LOCAL, "")
+        )
+        if local:
+            mean = statistics.fmean(local)
+            tries.setdefault(method, []).append((mean, statistics.fmean(sent), " ".join(settings)))
+    print("| row | try | local validation % | server's validation % | chosen |")
+    print("|" + " --- |" * 5)
+    for method, found in tries.items():
+        for scored in found:
+            mean, sent, settings = scored
+            mark = "chosen" if scored == max(found) else ""
+            print(f"| {method} | {settings} | {100 * mean:.2f} | {100 * sent:.2f} | {mark} |")
+
+
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return ""
@@ -162,11 +192,15 @@ def main() -> None:
     scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
     scored.add_argument("sweep", type=Path)
     scored.add_argument("--reference", default="Local(E)", help="the row to compare with")
+    tried = commands.add_parser("choose", help="the best try of every row on validation")
+    tried.add_argument("sweep", type=Path)
     given, options = parser.parse_known_args()
     if given.command == "partition":
         partition(given.config, given.seeds, options, given.plot)
     elif options:
         parser.error(f"unknown arguments: {' '.join(options)}")
+    elif given.command == "choose":
+        choose_tries(given.sweep)
     else:
         table(given.sweep, given.reference)
 

@@ -1,8 +1,9 @@
 """Scores as reported in the literature: model selection on validation, means over clients."""
 
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +28,8 @@ class Chosen:
         weighted: Accuracy over all test nodes.
         worst: Accuracy of the worst client.
         rising: True if the round is so late that more rounds might have scored higher.
+        validation: Unweighted mean of the validation accuracy over clients; NaN if the round was
+            not chosen on validation.
     """
 
     round: int
@@ -34,6 +37,7 @@ class Chosen:
     weighted: float
     worst: float
     rising: bool
+    validation: float = math.nan
 
 
 def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
@@ -64,7 +68,8 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
         return None
     best = max(whole, key=lambda r: (statistics.fmean(validation[r].values()), -r))
     late = best > LATE * max(row.round for row in rows) and len(whole) > 1
-    return _over_clients(best, test[best], sizes[best], rising=late)
+    scored = _over_clients(best, test[best], sizes[best], rising=late)
+    return replace(scored, validation=statistics.fmean(validation[best].values()))
 
 
 def tuned(rows: Sequence[Row]) -> Chosen | None:

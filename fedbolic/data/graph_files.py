@@ -41,8 +41,7 @@ class GraphFiles(Source):
             split.
         test_rate: Fraction of the nodes of each graph used for testing, in [0, 1); the rest is for
             validation.
-        scale: Norm by which every row of features is divided: ``l1``, ``l2``, or ``none`` for no
-            scaling.
+        scale: Scaling of the features of every graph by itself, as in :class:`Graphs`.
         root: Folder of relative paths; by default, the folder named by the environment variable
             FEDBOLIC_DATA, then the working directory.
         split: ``random`` to draw the nodes of the splits by the rates; ``masks`` to use the
