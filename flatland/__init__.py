@@ -4,6 +4,7 @@ from flatland.fedpub import FedPub, MaskedGCN
 from flatland.frames import Frame, Twin
 from flatland.method import FlatLand
 from flatland.model import GCN, LorentzGCN
+from flatland.readout import GraphReadout
 from flatland.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "FormanAbs",
     "FormanInverse",
     "Frame",
+    "GraphReadout",
     "InverseDegree",
     "LorentzGCN",
     "MaskedGCN",

@@ -1,4 +1,4 @@
-"""Base class of methods on graphs: examples are nodes, and one pass computes all clients."""
+"""Base class of methods on graphs: examples are nodes or graphs; one pass computes all clients."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split
+from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split, WholeGraphs
 from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.evaluation.score import score_values
 from fedbolic.federated.gradient_method import GradientMethod
@@ -31,17 +31,19 @@ from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import graph_block
 from flatland.model import GCN, GraphNetwork
+from flatland.readout import GraphReadout
 
 
 @dataclass(frozen=True)
 class GraphMethod(GradientMethod):
-    """Base class of methods for node classification, where each client has its own graph.
+    """Base class of methods that classify the nodes of a client's graph, or a client's graphs.
 
     The optimiser's state stays at the client between rounds. A subclass defines the local step, the
     update that a client sends, and the server's update.
 
     Args:
-        network: Graph network from a block of graphs to logits.
+        network: Graph network from a block of graphs to logits, of nodes or, in a
+            ``GraphReadout``, of graphs.
         rounds: Communication rounds, at least 1.
         local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size, above 0.
@@ -101,9 +103,15 @@ class GraphMethod(GradientMethod):
 
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         """Result of :meth:`start` without the optimiser's state."""
-        if not isinstance(client.train, GraphSplit):
+        if not isinstance(client.train, GraphSplit | WholeGraphs):
             raise ValueError(
                 f"{type(self).__name__} learns from graphs: use the source fedbolic.data.Graphs"
+            )
+        if isinstance(client.train, WholeGraphs) != isinstance(self.network, GraphReadout):
+            raise ValueError(
+                "a network classifies nodes, and inside a flatland.GraphReadout whole graphs, got "
+                f"{type(self.network).__name__} and examples of {type(client.train).__name__}: use "
+                "Graphs with the network alone, GraphClassification with a readout"
             )
         values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
         graph = client.train.graph
@@ -114,10 +122,9 @@ class GraphMethod(GradientMethod):
 
     @override
     def examples(self, client: Client) -> Split:
-        if not isinstance(client.train, GraphSplit):
+        if not isinstance(client.train, GraphSplit | WholeGraphs):
             return client.train
-        nodes = client.train.nodes
-        return Examples({"y": client.train.graph.labels[nodes], "node": nodes})
+        return Examples({"y": client.train.labels, "node": client.train.places})
 
     @override
     def loss(
@@ -179,7 +186,7 @@ class GraphMethod(GradientMethod):
         for name in ("validation", "test"):
             split = getattr(client, name)
             if len(split):
-                found = score_values(logits[0, split.nodes], split.graph.labels[split.nodes])
+                found = score_values(logits[0, split.places], split.labels)
                 scores |= {f"{name}/{metric}": value for metric, value in found.items()}
         return scores
 

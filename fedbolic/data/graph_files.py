@@ -4,11 +4,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.check import one_of
 from fedbolic.data.client import HOLDOUT, Client, FederatedData, Meta
 from fedbolic.data.files import search_path
 from fedbolic.data.graph import Graph, GraphSplit
@@ -73,6 +75,7 @@ class GraphFiles(Source):
     def __post_init__(self) -> None:
         if not self.paths:
             raise ValueError("paths is empty: name at least one file or folder of graphs")
+        one_of(get_args(Scale), scale=self.scale)
         check_split(self.split, train_rate=self.train_rate, test_rate=self.test_rate)
 
     @override
