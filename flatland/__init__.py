@@ -2,6 +2,7 @@
 
 from flatland.fedpub import FedPub, MaskedGCN
 from flatland.frames import Frame, Twin
+from flatland.links import LinkNetwork
 from flatland.method import FlatLand
 from flatland.model import GCN, LorentzGCN
 from flatland.readout import GraphReadout
@@ -17,6 +18,7 @@ __all__ = [
     "Frame",
     "GraphReadout",
     "InverseDegree",
+    "LinkNetwork",
     "LorentzGCN",
     "MaskedGCN",
     "Twin",

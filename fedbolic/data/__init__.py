@@ -7,6 +7,7 @@ from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, Federa
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
 from fedbolic.data.disease import Disease
+from fedbolic.data.federated_links import FederatedLinks, LinkExamples
 from fedbolic.data.flipped_labels import FlippedLabels
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_classification import GraphClassification
@@ -60,6 +61,7 @@ __all__ = [
     "Examples",
     "FashionMNIST",
     "FederatedData",
+    "FederatedLinks",
     "FlippedLabels",
     "GivenGraph",
     "Graph",
@@ -78,6 +80,7 @@ __all__ = [
     "HierarchySet",
     "HierarchySplit",
     "LabelledPairs",
+    "LinkExamples",
     "LinkSplit",
     "Mammals",
     "Meta",

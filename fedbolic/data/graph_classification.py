@@ -60,7 +60,7 @@ class GraphClassification(Source):
         (3, (12, 12, 12), 12)
     """
 
-    families: Sequence[GraphFamily] = field(default_factory=lambda: (TreesAndRings(),))
+    families: tuple[GraphFamily, ...] = field(default_factory=lambda: (TreesAndRings(),))
     partition: Partition | None = None
     features: NodeFeatures = "degrees"
     most_degree: int = 15
