@@ -95,21 +95,35 @@ def ended(row: TableRow) -> Runs:
     return found
 
 
-def scores(runs: Runs) -> dict[str, Chosen]:
+def scores(runs: Runs, score: str = "accuracy") -> dict[str, Chosen]:
     """Scores of the clients' own models, for every seed.
 
     Without local models, the scores are those after fine-tuning or, failing that, the server's.
+
+    Args:
+        runs: Rows of metrics by seed.
+        score: Name of the score.
     """
     found = {}
     for seed, rows in runs.items():
-        chosen = choose(rows, of=LOCAL) or tuned(rows) or choose(rows, of="")
+        chosen = (
+            choose(rows, of=LOCAL, score=score)
+            or (tuned(rows) if score == "accuracy" else None)
+            or choose(rows, of="", score=score)
+        )
         if chosen is not None:
             found[seed] = chosen
     return found
 
 
-def table(path: Path, reference: str) -> None:
-    """Print a sweep's table: every score at the round chosen on validation."""
+def table(path: Path, reference: str, score: str = "accuracy") -> None:
+    """Print a sweep's table: every score at the round chosen on validation.
+
+    Args:
+        path: Folder of the sweep, or of one of its settings.
+        reference: Row with which the others are compared.
+        score: Name of the score.
+    """
     rows = find(path)
     file = path / PUBLISHED
     numbers = read_published(file) if file.exists() else []
@@ -117,13 +131,13 @@ def table(path: Path, reference: str) -> None:
         n.row: n.value + COPIED * ("copied" in n.source) for n in numbers if n.column == COLUMN
     }
     runs = {row.name: ended(row) for row in rows}
-    local = {name: scores(of) for name, of in runs.items()}
+    local = {name: scores(of, score) for name, of in runs.items()}
     print("| | local model % | weighted % | worst client % | server's model % | "
           f"minus {reference} [95 %] | published % | rising | seeds |")  # fmt: skip
     print("|" + " --- |" * 9)
     for row in rows:
         own, base = local[row.name], local.get(reference, {})
-        sent = [c for of in runs[row.name].values() if (c := choose(of, of=""))]
+        sent = [c for of in runs[row.name].values() if (c := choose(of, of="", score=score))]
         both = [seed for seed in own if seed in base]
         gap = ""
         if both and row.name != reference:
@@ -192,6 +206,7 @@ def main() -> None:
     scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
     scored.add_argument("sweep", type=Path)
     scored.add_argument("--reference", default="Local(E)", help="the row to compare with")
+    scored.add_argument("--score", default="accuracy", help="accuracy, or a metric of the runs")
     tried = commands.add_parser("choose", help="the best try of every row on validation")
     tried.add_argument("sweep", type=Path)
     given, options = parser.parse_known_args()
@@ -202,7 +217,7 @@ def main() -> None:
     elif given.command == "choose":
         choose_tries(given.sweep)
     else:
-        table(given.sweep, given.reference)
+        table(given.sweep, given.reference, given.score)
 
 
 if __name__ == "__main__":

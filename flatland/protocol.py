@@ -20,15 +20,15 @@ LATE = 0.9
 
 @dataclass(frozen=True)
 class Chosen:
-    """Test accuracies of the round with the best validation accuracy.
+    """Test scores of the round with the best validation score, by default the accuracy.
 
     Args:
         round: First round with the best mean validation accuracy over clients.
         mean: Unweighted mean over clients that have test nodes.
-        weighted: Accuracy over all test nodes.
-        worst: Accuracy of the worst client.
+        weighted: Mean over clients weighted by test examples; the accuracy over all of them.
+        worst: Score of the worst client.
         rising: True if the round is so late that more rounds might have scored higher.
-        validation: Unweighted mean of the validation accuracy over clients; NaN if the round was
+        validation: Unweighted mean of the validation score over clients; NaN if the round was
             not chosen on validation.
     """
 
@@ -40,7 +40,7 @@ class Chosen:
     validation: float = math.nan
 
 
-def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
+def choose(rows: Sequence[Row], *, of: str = LOCAL, score: str = "accuracy") -> Chosen | None:
     """Scores of a run at the round chosen on validation; ``None`` if no round is complete.
 
     Only rounds in which all clients have scores are compared, because means over different clients
@@ -50,6 +50,7 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
     Args:
         rows: All measurements of the run.
         of: :data:`LOCAL` for the locally trained models, empty for the models the server sent.
+        score: Name of the score, such as ``auroc``; clients without it are left out.
 
     References:
         Baek et al. (2023), Sec. 5.1, arXiv:2206.10206.
@@ -61,8 +62,8 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
         0.4
     """
     scores = _by_name(rows)
-    validation = scores.get(f"{of}validation/accuracy", {})
-    test, sizes = (scores.get(f"{of}test/{name}", {}) for name in ("accuracy", "examples"))
+    validation = scores.get(f"{of}validation/{score}", {})
+    test, sizes = (scores.get(f"{of}test/{name}", {}) for name in (score, "examples"))
     whole = set.intersection(*(_whole(of_round) for of_round in (validation, test)))
     if not whole:
         return None
@@ -109,7 +110,7 @@ def _over_clients(
     return Chosen(
         round=round,
         mean=statistics.fmean(found.values()),
-        weighted=sum(sizes[i] * found[i] for i in found) / sum(sizes.values()),
+        weighted=sum(sizes[i] * found[i] for i in found) / sum(sizes[i] for i in found),
         worst=min(found.values()),
         rising=rising,
     )

@@ -104,6 +104,6 @@ def test_a_client_without_training_edges_or_negatives_is_refused():
         return FederatedLinks(GivenGraph(data), IID(8), validation_rate=0.2, test_rate=0.2)
 
     with pytest.raises(ValueError, match="has no training edge: use fewer clients"):
-        given(nx.path_graph(16)).load(Rng(0))
+        given(nx.path_graph(24)).load(Rng(0))
     with pytest.raises(ValueError, match="pairs of them without an edge"):
         given(nx.barbell_graph(8, 0)).load(Rng(0))
