@@ -1,6 +1,10 @@
-"""FlatLand's tables: ``python -m benchmarks.flatland partition CONFIG | table SWEEP``."""
+"""FlatLand's tables: ``python -m benchmarks.flatland partition CONFIG | table SWEEP``.
+
+``choose SWEEP`` prints the best try of every row by validation accuracy.
+"""
 
 import argparse
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -91,21 +95,35 @@ def ended(row: TableRow) -> Runs:
     return found
 
 
-def scores(runs: Runs) -> dict[str, Chosen]:
+def scores(runs: Runs, score: str = "accuracy") -> dict[str, Chosen]:
     """Scores of the clients' own models, for every seed.
 
     Without local models, the scores are those after fine-tuning or, failing that, the server's.
+
+    Args:
+        runs: Rows of metrics by seed.
+        score: Name of the score.
     """
     found = {}
     for seed, rows in runs.items():
-        chosen = choose(rows, of=LOCAL) or tuned(rows) or choose(rows, of="")
+        chosen = (
+            choose(rows, of=LOCAL, score=score)
+            or (tuned(rows) if score == "accuracy" else None)
+            or choose(rows, of="", score=score)
+        )
         if chosen is not None:
             found[seed] = chosen
     return found
 
 
-def table(path: Path, reference: str) -> None:
-    """Print a sweep's table: every score at the round chosen on validation."""
+def table(path: Path, reference: str, score: str = "accuracy") -> None:
+    """Print a sweep's table: every score at the round chosen on validation.
+
+    Args:
+        path: Folder of the sweep, or of one of its settings.
+        reference: Row with which the others are compared.
+        score: Name of the score.
+    """
     rows = find(path)
     file = path / PUBLISHED
     numbers = read_published(file) if file.exists() else []
@@ -113,13 +131,13 @@ def table(path: Path, reference: str) -> None:
         n.row: n.value + COPIED * ("copied" in n.source) for n in numbers if n.column == COLUMN
     }
     runs = {row.name: ended(row) for row in rows}
-    local = {name: scores(of) for name, of in runs.items()}
+    local = {name: scores(of, score) for name, of in runs.items()}
     print("| | local model % | weighted % | worst client % | server's model % | "
           f"minus {reference} [95 %] | published % | rising | seeds |")  # fmt: skip
     print("|" + " --- |" * 9)
     for row in rows:
         own, base = local[row.name], local.get(reference, {})
-        sent = [c for of in runs[row.name].values() if (c := choose(of, of=""))]
+        sent = [c for of in runs[row.name].values() if (c := choose(of, of="", score=score))]
         both = [seed for seed in own if seed in base]
         gap = ""
         if both and row.name != reference:
@@ -142,6 +160,32 @@ def table(path: Path, reference: str) -> None:
         print(f"\n{unfinished} runs that have not come to their end are left out.")
 
 
+def choose_tries(path: Path) -> None:
+    """Print every row's tries with their validation accuracy, and mark the best one.
+
+    The name of a row begins with the name of the method; the settings of the try, each with an
+    equals sign, follow. Test scores are not printed, so they cannot be chosen by.
+    """
+    tries: dict[str, list[tuple[float, float, str]]] = {}
+    for row in find(path):
+        method, *settings = re.split(r" (?=[^ ]*=)", row.name)
+        runs = ended(row)
+        local, sent = (
+            [c.validation for of in runs.values() if (c := choose(of, of=kind))]
+            for kind in (LOCAL, "")
+        )
+        if local:
+            mean = statistics.fmean(local)
+            tries.setdefault(method, []).append((mean, statistics.fmean(sent), " ".join(settings)))
+    print("| row | try | local validation % | server's validation % | chosen |")
+    print("|" + " --- |" * 5)
+    for method, found in tries.items():
+        for scored in found:
+            mean, sent, settings = scored
+            mark = "chosen" if scored == max(found) else ""
+            print(f"| {method} | {settings} | {100 * mean:.2f} | {100 * sent:.2f} | {mark} |")
+
+
 def _spread(values: Sequence[float]) -> str:
     if not values:
         return ""
@@ -162,13 +206,18 @@ def main() -> None:
     scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
     scored.add_argument("sweep", type=Path)
     scored.add_argument("--reference", default="Local(E)", help="the row to compare with")
+    scored.add_argument("--score", default="accuracy", help="accuracy, or a metric of the runs")
+    tried = commands.add_parser("choose", help="the best try of every row on validation")
+    tried.add_argument("sweep", type=Path)
     given, options = parser.parse_known_args()
     if given.command == "partition":
         partition(given.config, given.seeds, options, given.plot)
     elif options:
         parser.error(f"unknown arguments: {' '.join(options)}")
+    elif given.command == "choose":
+        choose_tries(given.sweep)
     else:
-        table(given.sweep, given.reference)
+        table(given.sweep, given.reference, given.score)
 
 
 if __name__ == "__main__":

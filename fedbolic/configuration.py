@@ -265,6 +265,8 @@ def plain(value: Any) -> Any:
             return fields
         path = {"class_path": f"{kind.__module__}.{kind.__qualname__}"}
         return path | ({"init_args": fields} if fields else {})
+    if isinstance(value, Namespace):  # a description of a class that the parser has not built
+        value = value.as_dict()
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -2,8 +2,10 @@
 
 from flatland.fedpub import FedPub, MaskedGCN
 from flatland.frames import Frame, Twin
+from flatland.links import LinkNetwork
 from flatland.method import FlatLand
 from flatland.model import GCN, LorentzGCN
+from flatland.readout import GraphReadout
 from flatland.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
 
 __all__ = [
@@ -14,7 +16,9 @@ __all__ = [
     "FormanAbs",
     "FormanInverse",
     "Frame",
+    "GraphReadout",
     "InverseDegree",
+    "LinkNetwork",
     "LorentzGCN",
     "MaskedGCN",
     "Twin",

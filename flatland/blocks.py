@@ -121,12 +121,15 @@ class GraphBlock:
         norms: Euclidean norms of the feature vectors.
         neighbours: Matrix of the mean over a node and its neighbours, in float64.
         symmetric: Matrix of the weights of Kipf and Welling (2017), Eq. (2).
+        members: Matrix of the sum over the nodes of each graph, in float64, where a client holds
+            several graphs; ``None`` otherwise. Clients with fewer graphs have empty ones.
     """
 
     features: Sparse | Float[Tensor, "clients n width"]
     norms: Float[Tensor, "clients n 1"]
     neighbours: Sparse
     symmetric: Sparse
+    members: Sparse | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -167,6 +170,28 @@ class GraphBlock:
         """
         return matrix.times(x.flatten(0, 1)).unflatten(0, self.shape)
 
+    def pool(self, x: Float[Tensor, "clients n k"]) -> Float[Tensor, "clients graphs k"]:
+        """Sums of ``x`` over the nodes of each graph of a client, in float64.
+
+        Args:
+            x: One vector per node.
+
+        Raises:
+            ValueError: If the clients do not hold several graphs.
+        """
+        if self.members is None:
+            raise ValueError(
+                "a readout needs graphs as examples, and each client holds one graph: use the "
+                "source fedbolic.data.GraphClassification, or a network without a readout"
+            )
+        return self.members.times(x.double().flatten(0, 1)).unflatten(0, (len(x), -1))
+
+    @functools.cached_property
+    def graph_sizes(self) -> Float[Tensor, "clients graphs 1"]:
+        """Number of nodes of each graph, in float64; 1 for an empty one."""
+        ones = torch.ones(*self.shape, 1, dtype=torch.float64, device=self.norms.device)
+        return self.pool(ones).clamp(min=1)
+
 
 _ALONE: WeakKeyDictionary[Graph, GraphBlock] = WeakKeyDictionary()
 """Blocks of single graphs, kept for as long as the graph is referenced elsewhere."""
@@ -198,6 +223,7 @@ def _joined(graphs: tuple[Graph, ...]) -> GraphBlock:
     n = max(map(len, graphs))
     features = [part.features for part in parts]
     first = features[0]
+    members = [part.members for part in parts if part.members is not None]
     return GraphBlock(
         torch.cat([_filled(cast("Tensor", x), n) for x in features])
         if isinstance(first, Tensor)
@@ -205,6 +231,7 @@ def _joined(graphs: tuple[Graph, ...]) -> GraphBlock:
         torch.cat([_filled(part.norms, n) for part in parts]),
         _diagonal([part.neighbours for part in parts], n, n),
         _diagonal([part.symmetric for part in parts], n, n),
+        _diagonal(members, max(len(of.counts) for of in members), n) if members else None,
     )
 
 
@@ -231,7 +258,15 @@ def _alone(graph: Graph) -> GraphBlock:
         norms.reshape(1, -1, 1),
         Sparse.of(counts, column, mean, len(graph)),
         Sparse.of(counts, column, symmetric, len(graph)),
+        None if graph.batch is None else _members(graph.batch),
     )
+
+
+def _members(batch: Int64[Tensor, " n"]) -> Sparse:
+    """Matrix of the sum over the nodes of each graph, which are consecutive."""
+    nodes = torch.arange(len(batch), device=batch.device)
+    ones = torch.ones(len(batch), dtype=torch.float64, device=batch.device)
+    return Sparse.of(batch.bincount(), nodes, ones, len(batch))
 
 
 def _rows(features: Float[Tensor, "n width"]) -> tuple[Sparse | Tensor, Float[Tensor, " n"]]:

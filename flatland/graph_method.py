@@ -1,4 +1,4 @@
-"""Base class of methods on graphs: examples are nodes, and one pass computes all clients."""
+"""Base class of methods on graphs, in which one pass computes all clients."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, Split
+from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
 from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.evaluation.score import score_values
 from fedbolic.federated.gradient_method import GradientMethod
@@ -30,18 +30,30 @@ from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import graph_block
+from flatland.links import (
+    LinkNetwork,
+    draw_negatives,
+    link_losses,
+    pair_logits,
+    stacked_link_losses,
+)
 from flatland.model import GCN, GraphNetwork
+from flatland.readout import GraphReadout
+
+GRAPH_EXAMPLES = GraphSplit | WholeGraphs | LinkExamples
+"""Examples with a ``graph``, ``places`` and ``labels``: nodes, graphs, and pairs of nodes."""
 
 
 @dataclass(frozen=True)
 class GraphMethod(GradientMethod):
-    """Base class of methods for node classification, where each client has its own graph.
+    """Base class of methods that classify nodes, pairs of nodes or graphs of a client.
 
     The optimiser's state stays at the client between rounds. A subclass defines the local step, the
     update that a client sends, and the server's update.
 
     Args:
-        network: Graph network from a block of graphs to logits.
+        network: Graph network from a block of graphs to logits of nodes; a ``GraphReadout`` for
+            those of graphs, a ``LinkNetwork`` for those of pairs.
         rounds: Communication rounds, at least 1.
         local: Local epochs; each step uses the whole graph, whatever the batch size.
         lr: Local step size, above 0.
@@ -101,9 +113,15 @@ class GraphMethod(GradientMethod):
 
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         """Result of :meth:`start` without the optimiser's state."""
-        if not isinstance(client.train, GraphSplit):
+        if not isinstance(client.train, GRAPH_EXAMPLES):
             raise ValueError(
                 f"{type(self).__name__} learns from graphs: use the source fedbolic.data.Graphs"
+            )
+        if not isinstance(client.train, examples_of(self.network)):
+            raise ValueError(
+                f"{type(self.network).__name__} cannot learn from {type(client.train).__name__}: "
+                "use the source Graphs with a plain network, GraphClassification with a network in "
+                "a GraphReadout, or FederatedLinks with a LinkNetwork"
             )
         values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
         graph = client.train.graph
@@ -114,16 +132,24 @@ class GraphMethod(GradientMethod):
 
     @override
     def examples(self, client: Client) -> Split:
-        if not isinstance(client.train, GraphSplit):
+        if not isinstance(client.train, GRAPH_EXAMPLES):
             return client.train
-        nodes = client.train.nodes
-        return Examples({"y": client.train.graph.labels[nodes], "node": nodes})
+        return Examples({"y": client.train.labels, "node": client.train.places})
+
+    @override
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        if not isinstance(self.network, LinkNetwork):
+            return {}
+        return {"negative": draw_negatives(num_steps, batch_size, generator)}
 
     @override
     def loss(
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
         logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        if isinstance(self.network, LinkNetwork):
+            (graph,) = context["own"]["graph"].parts
+            return link_losses(self.network, logits[0], batch, graph), buffers
         return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
 
     @override
@@ -146,6 +172,9 @@ class GraphMethod(GradientMethod):
         }
         context = {**context, "own": {**context["own"], "fixed": fixed}}
         logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        if isinstance(self.network, LinkNetwork):
+            graphs = context["own"]["graph"].parts
+            return stacked_link_losses(self.network, logits, batch, graphs), buffers
         rows = logits.gather(1, batch["node"].unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
         losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")
         return losses.view_as(batch["y"]), buffers
@@ -156,8 +185,8 @@ class GraphMethod(GradientMethod):
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        logits, _ = _forward(model, local["parameters"], local["buffers"], context)
-        return logits[0, batch["node"]]
+        outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
+        return logits_at(self.network, outputs[0], batch["node"])
 
     @override
     def evaluate(
@@ -174,12 +203,13 @@ class GraphMethod(GradientMethod):
             return {}
         model = self.model(client.meta)
         with torch.no_grad():
-            logits, _ = _forward(model, local["parameters"], local["buffers"], context)
+            outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
         scores = {}
         for name in ("validation", "test"):
             split = getattr(client, name)
             if len(split):
-                found = score_values(logits[0, split.nodes], split.graph.labels[split.nodes])
+                logits = logits_at(self.network, outputs[0], split.places)
+                found = score_values(logits, split.labels)
                 scores |= {f"{name}/{metric}": value for metric, value in found.items()}
         return scores
 
@@ -198,6 +228,26 @@ class GraphMethod(GradientMethod):
     def _is_global(self, meta: Meta) -> bool:
         parameters, _ = self.model(meta).init(0)
         return "personal" not in kinds(self.sharing, parameters).values()
+
+
+def examples_of(network: GraphNetwork) -> type[GraphSplit | WholeGraphs | LinkExamples]:
+    """Kind of examples that a network learns from."""
+    if isinstance(network, GraphReadout):
+        return WholeGraphs
+    return LinkExamples if isinstance(network, LinkNetwork) else GraphSplit
+
+
+def logits_at(network: GraphNetwork, outputs: Tensor, places: Tensor) -> Tensor:
+    """Logits of the examples of one client.
+
+    Args:
+        network: The network that gave the outputs.
+        outputs: Output of the network for one client.
+        places: Number of the node or graph of every example, or both nodes of every pair.
+    """
+    if isinstance(network, LinkNetwork):
+        return pair_logits(network, outputs, places)
+    return outputs[places]
 
 
 def with_proximal_term(

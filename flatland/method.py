@@ -26,6 +26,7 @@ from flatland.blocks import graph_block
 from flatland.graph_method import GraphMethod, with_proximal_term
 from flatland.model import GraphNetwork, LorentzGCN, clamped_fraction
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
+from flatland.start_warnings import warn_of_start
 
 CURVATURE = "curvature.raw"
 """Parameter name of the curvature, which is stored as the raw value of ``Curvature``."""
@@ -130,6 +131,10 @@ class FlatLand(GraphMethod):
             **client_state.get("parameters", {}),
         }:
             trained = {**trained, CURVATURE: self._raw(graph, trained[CURVATURE])}
+        known = {**trained, **fixed}
+        if CURVATURE in known and not client_state:
+            estimator = None if CURVATURE in message["parameters"] else self.curvature
+            warn_of_start(graph, float(_public(CURVATURE, known[CURVATURE])), client, estimator)
         shared = {"global_parameters": message["parameters"], "means": means}
         own = {**context["own"], "fixed": fixed}
         return {**local, "parameters": trained}, {"shared": shared, "own": own}

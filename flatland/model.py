@@ -140,6 +140,7 @@ class _Network(nn.Module):
         self.head = head
         self.dropout = nn.ModuleList(Dropout(dropout) for _ in self.body)
         self.activation = _ACTIVATIONS[activation]
+        self.readout: Callable[..., Tensor] | None = None  # set by GraphReadout
 
 
 class Flat(_Network):
@@ -169,7 +170,8 @@ class Flat(_Network):
 
     def forward(self, block: GraphBlock) -> Float[Tensor, "clients n classes"]:
         """One logit per class for each node."""
-        return self.head(self.dropout[-1](self.activation(self.convolved(block))))
+        x = self.dropout[-1](self.activation(self.convolved(block)))
+        return self.head(x if self.readout is None else self.readout(x, block))
 
     def convolved(self, block: GraphBlock) -> Float[Tensor, "clients n width"]:
         """Output of the last convolution, before its activation."""
@@ -223,6 +225,7 @@ class LorentzNetwork(_Network):
             s = drop(self.activation(centroids(space, y, block)))
             y = layer(time_of(space, s) - origin, s)
         s = self.dropout[-1](self.activation(centroids(space, y, block)))
+        s = s if self.readout is None else self.readout(s, block, space)
         return self.head(time_of(space, s), s, space)
 
 

@@ -1,8 +1,9 @@
 """Scores as reported in the literature: model selection on validation, means over clients."""
 
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,14 +20,16 @@ LATE = 0.9
 
 @dataclass(frozen=True)
 class Chosen:
-    """Test accuracies of the round with the best validation accuracy.
+    """Test scores of the round with the best validation score, by default the accuracy.
 
     Args:
         round: First round with the best mean validation accuracy over clients.
         mean: Unweighted mean over clients that have test nodes.
-        weighted: Accuracy over all test nodes.
-        worst: Accuracy of the worst client.
+        weighted: Mean over clients weighted by test examples; the accuracy over all of them.
+        worst: Score of the worst client.
         rising: True if the round is so late that more rounds might have scored higher.
+        validation: Unweighted mean of the validation score over clients; NaN if the round was
+            not chosen on validation.
     """
 
     round: int
@@ -34,9 +37,10 @@ class Chosen:
     weighted: float
     worst: float
     rising: bool
+    validation: float = math.nan
 
 
-def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
+def choose(rows: Sequence[Row], *, of: str = LOCAL, score: str = "accuracy") -> Chosen | None:
     """Scores of a run at the round chosen on validation; ``None`` if no round is complete.
 
     Only rounds in which all clients have scores are compared, because means over different clients
@@ -46,6 +50,7 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
     Args:
         rows: All measurements of the run.
         of: :data:`LOCAL` for the locally trained models, empty for the models the server sent.
+        score: Name of the score, such as ``auroc``; clients without it are left out.
 
     References:
         Baek et al. (2023), Sec. 5.1, arXiv:2206.10206.
@@ -57,14 +62,15 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL) -> Chosen | None:
         0.4
     """
     scores = _by_name(rows)
-    validation = scores.get(f"{of}validation/accuracy", {})
-    test, sizes = (scores.get(f"{of}test/{name}", {}) for name in ("accuracy", "examples"))
+    validation = scores.get(f"{of}validation/{score}", {})
+    test, sizes = (scores.get(f"{of}test/{name}", {}) for name in (score, "examples"))
     whole = set.intersection(*(_whole(of_round) for of_round in (validation, test)))
     if not whole:
         return None
     best = max(whole, key=lambda r: (statistics.fmean(validation[r].values()), -r))
     late = best > LATE * max(row.round for row in rows) and len(whole) > 1
-    return _over_clients(best, test[best], sizes[best], rising=late)
+    scored = _over_clients(best, test[best], sizes[best], rising=late)
+    return replace(scored, validation=statistics.fmean(validation[best].values()))
 
 
 def tuned(rows: Sequence[Row]) -> Chosen | None:
@@ -104,7 +110,7 @@ def _over_clients(
     return Chosen(
         round=round,
         mean=statistics.fmean(found.values()),
-        weighted=sum(sizes[i] * found[i] for i in found) / sum(sizes.values()),
+        weighted=sum(sizes[i] * found[i] for i in found) / sum(sizes[i] for i in found),
         worst=min(found.values()),
         rising=rising,
     )

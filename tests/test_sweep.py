@@ -5,7 +5,7 @@ import torch
 
 from fedbolic import sweep as module
 from fedbolic.configuration import SetupError, build
-from fedbolic.data import Shards
+from fedbolic.data import Shards, TreesAndRings
 from fedbolic.experiment import run
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import Ditto, Scaffold
@@ -59,6 +59,11 @@ def test_rows_may_hold_tables_lists_nothing_and_classes(base, tmp_path):
         "class": {"method": "fedbolic.methods.Ditto", "method.personal_proximal": 0.5},
         "truth": {"data.download": False},
         "object": {"data.partition": Shards(num_clients=2)},
+        "classes": {
+            "data": "fedbolic.data.GraphClassification",
+            "data.partition": None,
+            "data.families": [{"class_path": "fedbolic.data.TreesAndRings"}],
+        },
     }
     folder, _ = sweep(base, rows, runs=tmp_path / "runs")
     built = {
@@ -70,6 +75,7 @@ def test_rows_may_hold_tables_lists_nothing_and_classes(base, tmp_path):
     assert type(built["class"]["method"]).__name__ == "Ditto"
     assert (built["class"]["method"].rounds, built["class"]["method"].personal_proximal) == (2, 0.5)
     assert built["truth"]["data"].download is False
+    assert built["classes"]["data"].families == (TreesAndRings(),)
     assert built["object"]["data"].partition == Shards(num_clients=2)
 
 

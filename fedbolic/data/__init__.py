@@ -7,8 +7,11 @@ from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, Federa
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
 from fedbolic.data.disease import Disease
+from fedbolic.data.federated_links import FederatedLinks, LinkExamples
 from fedbolic.data.flipped_labels import FlippedLabels
 from fedbolic.data.graph import Graph, GraphSplit
+from fedbolic.data.graph_classification import GraphClassification
+from fedbolic.data.graph_families import GraphFamily, TreesAndRings, TUFamily
 from fedbolic.data.graph_file import GraphFile
 from fedbolic.data.graph_files import GraphFiles
 from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
@@ -34,6 +37,7 @@ from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
 from fedbolic.data.tables import Rows, Synthetic, Table
 from fedbolic.data.trees import balanced_tree, random_tree, taxonomy
+from fedbolic.data.whole_graphs import WholeGraphs, pick_graphs, unite_graphs
 
 __all__ = [
     "CIFAR10",
@@ -57,9 +61,12 @@ __all__ = [
     "Examples",
     "FashionMNIST",
     "FederatedData",
+    "FederatedLinks",
     "FlippedLabels",
     "GivenGraph",
     "Graph",
+    "GraphClassification",
+    "GraphFamily",
     "GraphFile",
     "GraphFiles",
     "GraphPartition",
@@ -73,6 +80,7 @@ __all__ = [
     "HierarchySet",
     "HierarchySplit",
     "LabelledPairs",
+    "LinkExamples",
     "LinkSplit",
     "Mammals",
     "Meta",
@@ -94,11 +102,16 @@ __all__ = [
     "Subtrees",
     "SubtreesAndAuthority",
     "Synthetic",
+    "TUFamily",
     "Table",
+    "TreesAndRings",
+    "WholeGraphs",
     "balanced_tree",
+    "pick_graphs",
     "random_tree",
     "read_hierarchy",
     "split_links",
     "taxonomy",
     "uniform_points",
+    "unite_graphs",
 ]

@@ -26,10 +26,13 @@ class Graph:
         labels: Label of every node.
         masks: Masks of nodes as the data give them, by name: ``train_mask``, ``val_mask`` and
             ``test_mask``. They are checked where they are used, and copies and subgraphs have none.
+        batch: Number of the graph of every node, ascending from 0, if this is a union of several
+            graphs, each with at least one node; ``None`` for one graph. Subgraphs have none.
 
     Raises:
         ValueError: If the numbers of feature rows and labels differ, an edge ends at a node that
-            does not exist, or the edges are not in the form :func:`simple_edges` returns.
+            does not exist, the edges are not in the form :func:`simple_edges` returns, or
+            ``batch`` skips a number or an edge joins two of its graphs.
 
     Example:
         >>> path = Graph(torch.eye(3), simple_edges(torch.tensor([[0, 1], [1, 2]]), 3),
@@ -42,6 +45,7 @@ class Graph:
     edges: Int64[Tensor, "2 ends"]
     labels: Int64[Tensor, " _"]
     masks: Mapping[str, Tensor] = field(default_factory=dict)
+    batch: Int64[Tensor, " _"] | None = None
 
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels):
@@ -50,6 +54,8 @@ class Graph:
                 f"{len(self.labels)} labels"
             )
         _refuse_strangers(self.edges, len(self))
+        if self.batch is not None:
+            _refuse_other_batches(self.batch, self.edges, len(self))
         first, second = self.edges
         there, back = (i * len(self) + j for i, j in ((first, second), (second, first)))
         ascending = bool((there.diff() > 0).all())
@@ -121,6 +127,7 @@ class Graph:
             features.coalesce() if features.is_sparse else features,
             self.edges.to(device),
             self.labels.to(device),
+            batch=None if self.batch is None else self.batch.to(device),
         )
         self._elsewhere[place] = found
         return found
@@ -153,6 +160,16 @@ class GraphSplit(Split):
     @override
     def __len__(self) -> int:
         return len(self.nodes)
+
+    @property
+    def places(self) -> Int64[Tensor, " n"]:
+        """Row of every example in the output of a network, which has one row per node."""
+        return self.nodes
+
+    @property
+    def labels(self) -> Int64[Tensor, " n"]:
+        """Label of every example."""
+        return self.graph.labels[self.nodes]
 
     @override
     def at(self, index: Tensor) -> dict[str, Tensor]:
@@ -198,3 +215,13 @@ def _refuse_strangers(edges: Tensor, num_nodes: int) -> None:
     wrong = edges[(edges < 0) | (edges >= num_nodes)]
     if len(wrong):
         raise ValueError(f"an edge ends at {int(wrong[0])}, but nodes are 0 .. {num_nodes - 1}")
+
+
+def _refuse_other_batches(batch: Tensor, edges: Tensor, num_nodes: int) -> None:
+    whole = len(batch) == num_nodes and (not num_nodes or int(batch[0]) == 0)
+    if not whole or ((batch.diff() != 0) & (batch.diff() != 1)).any():
+        raise ValueError(
+            "batch must number the graph of every node in ascending order from 0, without a gap"
+        )
+    if (batch[edges[0]] != batch[edges[1]]).any():
+        raise ValueError("an edge joins nodes of two graphs of the batch: graphs are disjoint")

@@ -4,11 +4,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.check import one_of
 from fedbolic.data.client import HOLDOUT, Client, FederatedData, Meta
 from fedbolic.data.files import search_path
 from fedbolic.data.graph import Graph, GraphSplit
@@ -41,8 +43,7 @@ class GraphFiles(Source):
             split.
         test_rate: Fraction of the nodes of each graph used for testing, in [0, 1); the rest is for
             validation.
-        scale: Norm by which every row of features is divided: ``l1``, ``l2``, or ``none`` for no
-            scaling.
+        scale: Scaling of the features of every graph by itself, as in :class:`Graphs`.
         root: Folder of relative paths; by default, the folder named by the environment variable
             FEDBOLIC_DATA, then the working directory.
         split: ``random`` to draw the nodes of the splits by the rates; ``masks`` to use the
@@ -74,6 +75,7 @@ class GraphFiles(Source):
     def __post_init__(self) -> None:
         if not self.paths:
             raise ValueError("paths is empty: name at least one file or folder of graphs")
+        one_of(get_args(Scale), scale=self.scale)
         check_split(self.split, train_rate=self.train_rate, test_rate=self.test_rate)
 
     @override

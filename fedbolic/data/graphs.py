@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.check import one_of
 from fedbolic.data.client import HOLDOUT, Client, FederatedData, Meta
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_sets import BlockModel, GraphSet
@@ -26,7 +27,7 @@ from fedbolic.data.partition import Partition
 from fedbolic.data.source import Source
 from fedbolic.rng import Rng
 
-Scale = Literal["none", "l1", "l2"]
+Scale = Literal["none", "l1", "l2", "standardised"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Graphs(Source):
             ``Dirichlet``, ignores the edges.
         train_rate: Fraction of the nodes used for training, in (0, 1); for a random split.
         test_rate: Fraction of the nodes used for testing, in [0, 1); the rest is for validation.
-        scale: Norm by which every row of features is divided: ``l1``, ``l2``, or ``none`` for no
-            scaling.
+        scale: Scaling of the features of the whole graph, as in :func:`scaled`: rows of norm 1
+            (``l1`` or ``l2``), ``standardised`` columns, or ``none``.
         largest_component: Whether to keep only the largest connected component.
         root: Folder to read from, in the layout of PyG; nothing is downloaded then. By default,
             the folder named by the environment variable FEDBOLIC_DATA, then the user's cache.
@@ -55,7 +56,8 @@ class Graphs(Source):
             ``train_mask``, ``val_mask`` and ``test_mask`` instead. Nodes in no mask are context.
 
     Raises:
-        ValueError: If a rate is out of range or the rates sum to more than 1.
+        ValueError: If a rate is out of range, the rates sum to more than 1, or the scale is
+            unknown.
 
     References:
         Baek et al. (2023), Sec. 5.1, arXiv:2206.10206, for the protocol.
@@ -78,6 +80,7 @@ class Graphs(Source):
     split: NodeSplit = "random"
 
     def __post_init__(self) -> None:
+        one_of(get_args(Scale), scale=self.scale)
         check_split(self.split, train_rate=self.train_rate, test_rate=self.test_rate)
 
     @override
@@ -141,19 +144,28 @@ def largest_component(graph: Graph) -> Int64[Tensor, " some"]:
 
 
 def scaled(features: Float[Tensor, "n width"], scale: Scale) -> Float[Tensor, "n width"]:
-    """Divide every row by its norm; rows of zeros stay zero, and sparse tensors stay sparse.
+    """Scale rows to norm 1, or columns to mean 0 and variance 1.
+
+    Rows of zeros and constant columns become zero. Sparse features stay sparse under ``l1`` and
+    ``l2``; ``standardised`` ones are dense. The statistics are those of all rows, as node
+    classification sees the features of all nodes.
 
     Args:
         features: One row per node.
-        scale: Norm to divide by, or ``none``.
+        scale: Norm of the rows (``l1`` or ``l2``), ``standardised``, or ``none``.
 
     Example:
         >>> scaled(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), "l2")
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
+        >>> scaled(torch.tensor([[3.0, 4.0], [1.0, 4.0]]), "standardised")
+        tensor([[ 1.,  0.],
+                [-1.,  0.]])
     """
     if scale == "none":
         return features
+    if scale == "standardised":
+        return _standardised(features.to_dense() if features.is_sparse else features)
     power = 1 if scale == "l1" else 2
     if not features.is_sparse:
         norm = features.norm(p=power, dim=1, keepdim=True)
@@ -165,3 +177,9 @@ def scaled(features: Float[Tensor, "n width"], scale: Scale) -> Float[Tensor, "n
     return torch.sparse_coo_tensor(
         index, values, features.shape, is_coalesced=True, check_invariants=False
     )
+
+
+def _standardised(features: Tensor) -> Tensor:
+    deviation, mean = torch.std_mean(features, dim=0, correction=0)
+    constant = features.amin(dim=0) == features.amax(dim=0)  # rounding may leave a deviation
+    return (features - mean).masked_fill(constant, 0) / torch.where(constant, 1.0, deviation)

@@ -71,14 +71,14 @@ class LinkSplit:
             ValueError: If every pair of nodes is a training edge.
         """
         check.at_least(0, num=num)
-        population = _num_non_edges(self.graph)
+        population = num_non_edges(self.graph)
         if not population:
             raise ValueError(
                 "there is no negative to draw: every pair of nodes is a training edge, of "
                 f"{len(self.graph)} nodes"
             )
         place = torch.randint(population, (num,), generator=generator, device=generator.device)
-        return _non_edges(self.graph, place.to(self.graph.edges.device))
+        return non_edges(self.graph, place.to(self.graph.edges.device))
 
 
 def split_links(
@@ -120,7 +120,7 @@ def split_links(
             f"every part needs an edge, got {num - held_out} for training, {sizes[0]} for "
             f"validation and {sizes[1]} for test out of {num}: set other shares"
         )
-    population = _num_non_edges(graph)
+    population = num_non_edges(graph)
     if population < held_out:
         raise ValueError(
             f"{held_out} negatives need as many pairs without an edge, and the graph has "
@@ -128,7 +128,7 @@ def split_links(
         )
     order = torch.randperm(num, generator=rng.at("edges").generator()).to(edges.device)
     chosen = rng.at("non-edges").numpy().choice(population, held_out, replace=False)
-    negatives = _non_edges(graph, torch.from_numpy(chosen).to(edges.device))
+    negatives = non_edges(graph, torch.from_numpy(chosen).to(edges.device))
     return assemble_links(graph, edges[:, order], negatives, sizes=sizes)
 
 
@@ -188,12 +188,12 @@ def _labelled(edges: Tensor, non_edges: Tensor) -> LabelledPairs:
     return LabelledPairs(torch.cat((edges, non_edges), 1), labels)
 
 
-def _num_non_edges(graph: Graph) -> int:
+def num_non_edges(graph: Graph) -> int:
     """Number of unordered pairs of different nodes without an edge."""
     return len(graph) * (len(graph) - 1) // 2 - graph.num_edges
 
 
-def _non_edges(graph: Graph, place: Tensor) -> Tensor:
+def non_edges(graph: Graph, place: Tensor) -> Tensor:
     """The non-edges at the given places of their list in ascending order of ``pair_ranks``."""
     edges = graph.edges[:, graph.edges[0] < graph.edges[1]]
     taken = pair_ranks(edges).sort().values

@@ -17,6 +17,7 @@ from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.engine import Engine, Remote, RunStoppedError
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.evaluation.evaluation import Evaluation
+from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.update_filter import UpdateFilter
@@ -152,7 +153,8 @@ class Trainer:
             trainer = dataclasses.replace(self, engine=engine)
             while state.round < method.rounds:
                 try:
-                    state, rows = trainer._exchange(method, data, rng, state)
+                    with measuring(self.evaluation.metrics):  # methods may score local training
+                        state, rows = trainer._exchange(method, data, rng, state)
                 except DamagedError as error:
                     raise RunStoppedError(f"client state cannot be read: {error}") from error
                 yield state, rows

@@ -12,6 +12,7 @@ from fedbolic.federated.channel import Channel
 from fedbolic.federated.engines.engine import torch_stream
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
+from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.evaluation.ridge_head import RidgeHeadPhase
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
@@ -106,7 +107,7 @@ class Node:
         client: The client with its data, on the device and in the dtype of its training. The server
             must agree with the number of clients and the input shape of its ``meta``.
         channels: Channels that an update passes through before it leaves.
-        evaluation: Evaluation settings, for fine-tuning and the ridge head.
+        evaluation: Evaluation settings, for metrics, fine-tuning and the ridge head.
         store: Store of the client state.
     """
 
@@ -124,7 +125,8 @@ class Node:
         """
         try:
             self.method.check_deployed()
-            return _TASKS[request["task"]](self, request)
+            with measuring(self.evaluation.metrics):
+                return _TASKS[request["task"]](self, request)
         except Exception as error:  # the server continues without this client
             logger.exception("client %d cannot reply", self.client.id)
             return {"error": type(error).__name__}

@@ -83,3 +83,18 @@ def test_scores_are_of_the_round_chosen_on_validation_and_copies_are_marked(swee
 def test_the_row_to_compare_with_may_be_another(sweep, capsys):
     flatland.table(sweep, "FlatLand")
     assert "| -10.00 [-10.00, -10.00] |" in capsys.readouterr().out
+
+
+def test_tries_are_chosen_on_validation_and_their_test_scores_stay_hidden(tmp_path, capsys):
+    for name, validation, test in (("lr=1 scale=l1", 0.6, 0.99), ("lr=2 scale=l2", 0.75, 0.5)):
+        folder = tmp_path / f"Local(E) {name}" / "seed0"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(CONFIG.replace("2", "1"))
+        text = "".join(
+            of_round(1, kind, (validation, validation), (test, test)) for kind in ("local/", "")
+        )
+        (folder / "metrics.csv").write_text(HEADER + text)
+    flatland.choose_tries(tmp_path)
+    *_, first, second = capsys.readouterr().out.splitlines()
+    assert first == "| Local(E) | lr=1 scale=l1 | 60.00 | 60.00 |  |"
+    assert second == "| Local(E) | lr=2 scale=l2 | 75.00 | 75.00 | chosen |"

@@ -205,3 +205,15 @@ def test_masks_of_the_graph_give_its_training_and_test_nodes(largest):
 def test_masks_are_refused_by_the_name_of_a_graph_without_them():
     with pytest.raises(ValueError, match=r"BlockModel\(num_nodes=240.* has no train_mask.*random"):
         Graphs(BlockModel(), IID(2), split="masks").load(Rng(0))
+
+
+def test_standardised_features_are_those_of_scikit_learn():
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    x = torch.randn(20, 5, generator=Rng(0).generator()).double() * 3 + 1
+    x[:, 2] = 0.1  # its mean is not 0.1 in floating point
+    expected = torch.from_numpy(preprocessing.StandardScaler().fit_transform(x.numpy()))
+    found = scaled(x, "standardised")
+    torch.testing.assert_close(found, expected)
+    assert (found[:, 2] == 0).all()
+    sparse = scaled(x.to_sparse().coalesce(), "standardised")
+    assert torch.equal(sparse, found)

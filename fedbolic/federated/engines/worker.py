@@ -20,6 +20,7 @@ import torch
 from fedbolic.data.client import Client, ClientSlices
 from fedbolic.federated.engines.engine import Engine, Failure
 from fedbolic.federated.engines.shared_memory import Extent, Place, SharedMemory
+from fedbolic.federated.evaluation.metrics import Metric, measured, measuring
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import Update
 from fedbolic.rng import Rng
@@ -58,6 +59,7 @@ class WorkerRequest:
         rng: Random stream of the exchange.
         dtype: Torch's default dtype.
         autocast: Dtype of torch's autocast on the CPU; ``None`` if autocast is off.
+        metrics: Additional scores that the process of the trainer measures.
     """
 
     kind: RequestKind
@@ -67,6 +69,7 @@ class WorkerRequest:
     rng: Rng
     dtype: torch.dtype
     autocast: torch.dtype | None
+    metrics: tuple[Metric, ...] = ()
 
 
 @contextlib.contextmanager
@@ -88,7 +91,7 @@ def worker_requests(
     client_states: Mapping[int, Tree],
     rng: Rng,
 ) -> list[WorkerRequest]:
-    """One request per share, with the default dtype and autocast setting of this process."""
+    """One request per share, with the dtype, autocast setting and metrics of this process."""
     casts = torch.is_autocast_enabled("cpu")
     return [
         WorkerRequest(
@@ -99,6 +102,7 @@ def worker_requests(
             rng,
             torch.get_default_dtype(),
             torch.get_autocast_dtype("cpu") if casts else None,
+            measured(),
         )
         for share in shares
     ]
@@ -264,7 +268,7 @@ def results(inner: Engine, clients: ById, task: WorkerRequest) -> Iterator[Reply
     cast = torch.autocast("cpu", task.autocast, **casts)
     try:
         method, share = _method(task.method), [clients[i] for i in task.messages]
-        with cast:
+        with cast, measuring(task.metrics):
             given = method, task.messages, share, task.client_states, task.rng
             for client_id, update, client_state in _replies(inner, task.kind, *given):
                 del left[client_id]

@@ -9,6 +9,7 @@ from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.engines.engine import Engine, Failure, torch_stream
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
+from fedbolic.federated.evaluation.metrics import Metric, check_metrics, measuring
 from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
@@ -91,9 +92,14 @@ class Evaluation:
             run; ``None`` for all clients.
         per_client: Record every client's scores in addition to those of the federation. The results
             table needs them for its mean and its worst client.
+        metrics: Additional scores of every client's classifier: ``macro_f1``, and ``auroc`` and
+            ``average_precision`` of class 1 or, for more classes, the mean of one class versus the
+            rest. Each is computed from all examples of a client, and the federation's value is the
+            mean over clients weighted by their examples, not the score of pooled examples. A client
+            whose examples have one class has no ``auroc`` and no ``average_precision``.
 
     Raises:
-        ValueError: If ``every`` or ``clients`` is below 1.
+        ValueError: If ``every`` or ``clients`` is below 1, or a metric is unknown.
     """
 
     every: int = 1
@@ -101,9 +107,11 @@ class Evaluation:
     ridge_head: RidgeHead | None = None
     clients: int | None = None
     per_client: bool = True
+    metrics: tuple[Metric, ...] = ()
 
     def __post_init__(self) -> None:
         check.at_least(1, every=self.every)
+        check_metrics(self.metrics)
         if self.clients is not None:
             check.at_least(1, clients=self.clients)
 
@@ -149,11 +157,12 @@ class Evaluation:
         stream = rng.at("round", round, "evaluation")
         scored = self._sample(data, rng.at("evaluation"))
         given = server_state, client_states, round, engine, stream
-        rows = self._aggregated(method, scored, data.holdout, *given)
-        if last and self.fine_tuning:
-            rows += self._fine_tuned(method, scored, self.fine_tuning, *given)
-        if last and self.ridge_head:
-            rows += self._ridge_scored(method, data, scored, self.ridge_head, *given)
+        with measuring(self.metrics):
+            rows = self._aggregated(method, scored, data.holdout, *given)
+            if last and self.fine_tuning:
+                rows += self._fine_tuned(method, scored, self.fine_tuning, *given)
+            if last and self.ridge_head:
+                rows += self._ridge_scored(method, data, scored, self.ridge_head, *given)
         return rows
 
     def client_rows(

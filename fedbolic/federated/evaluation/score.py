@@ -1,4 +1,4 @@
-"""Accuracy and loss of a classifier on a client's own data."""
+"""Accuracy, loss and additional scores of a classifier on a client's own data."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbolic.data.client import Client, Split
+from fedbolic.federated.evaluation.metrics import extra_scores, macro_f1, measured
 from fedbolic.nn.model import Model
 from fedbolic.types import Meta, Params, Tree
 
@@ -56,7 +57,8 @@ def score_logits(logits: Callable[[Params], Tensor], client: Client) -> dict[str
 
     Returns:
         ``test/accuracy`` (in [0, 1]), ``test/loss`` (mean cross-entropy of the logits, in nats),
-        ``test/examples``, and the same for ``validation``.
+        ``test/examples``, the additional scores of the current context, and the same for
+        ``validation``.
     """
     splits = {"validation": client.validation, "test": client.test}
     return {
@@ -75,14 +77,18 @@ def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str
         client: Client with the validation and test examples.
 
     Returns:
-        ``test/accuracy`` (in [0, 1]), ``test/examples``, and the same for ``validation``.
+        ``test/accuracy`` (in [0, 1]), ``test/examples``, ``test/macro_f1`` if the current context
+        asks for it, and the same for ``validation``.
     """
     scores = {}
     for name, split in {"validation": client.validation, "test": client.test}.items():
         if len(split):
             examples = split.all()
-            right = labels(examples) == examples["y"]
+            predicted = labels(examples).expand_as(examples["y"])
+            right = predicted == examples["y"]
             scores[f"{name}/accuracy"] = float(right.double().mean())
+            if "macro_f1" in measured():
+                scores[f"{name}/macro_f1"] = macro_f1(predicted, examples["y"])
             scores[f"{name}/examples"] = float(len(split))
     return scores
 
@@ -90,24 +96,27 @@ def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str
 def score_values(
     logits: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]
 ) -> dict[str, float]:
-    """``accuracy``, ``loss`` and ``examples`` of computed logits, as in :func:`score_logits`.
+    """Scores of computed logits, as in :func:`score_logits`: ``accuracy``, ``loss`` and others.
 
     Args:
         logits: One row per example, at least one.
         labels: Labels of the examples.
     """
     correct, loss = _sums(logits, labels)
-    return _means(correct, loss, len(labels))
+    return _means(correct, loss, len(labels)) | extra_scores(logits, labels)
 
 
 def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]:
-    sums = []
+    sums, kept = [], []
     with torch.no_grad():
         for index in chunks(len(split)):
             batch = split.at(index)
-            sums.append(_sums(logits(batch), batch["y"]))
+            found = logits(batch)
+            sums.append(_sums(found, batch["y"]))
+            kept += [(found, batch["y"])] if measured() else []
     correct, loss = (torch.stack(parts).sum() for parts in zip(*sums, strict=True))
-    return _means(correct, loss, len(split))
+    extra = extra_scores(*(torch.cat(parts) for parts in zip(*kept, strict=True))) if kept else {}
+    return _means(correct, loss, len(split)) | extra
 
 
 def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

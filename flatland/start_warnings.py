@@ -1,0 +1,56 @@
+"""Warnings about features and curvatures with which training starts badly."""
+
+from typing import Literal
+
+from fedbolic.data import Client, Graph
+from fedbolic.log import logger
+from fedbolic.types import Meta
+from flatland.blocks import graph_block
+from flatland.ricci import Estimator
+
+FAR = 3.0
+"""Distance of features from the origin, in radii of curvature, above which a warning is given.
+
+There a distance grows like the logarithm of the features, and gradients fall with their length.
+"""
+
+_GIVEN: set[tuple[Literal["clamped", "far"], Estimator | None, Meta]] = set()
+"""Warnings that this process has given."""
+
+
+def warn_of_start(graph: Graph, c: float, client: Client, estimator: Estimator | None) -> None:
+    """Warn if the estimate of the curvature was clamped, or if features lie far from the origin.
+
+    Each of the two warnings is given once in a process for an estimator and a federation, about the
+    first client concerned.
+
+    Args:
+        graph: Graph of the client.
+        c: Curvature with which the client starts, above 0.
+        client: The client; its number and its federation are used.
+        estimator: Estimator of the curvature; ``None`` if the server sent the curvature.
+    """
+    if estimator is not None and _is_first("clamped", estimator, client.meta):
+        estimate, used = estimator.unbounded(graph), estimator.c(graph)
+        if estimate != used:
+            _GIVEN.add(("clamped", estimator, client.meta))
+            logger.warning(
+                "client %d: %s estimates a curvature of %.3g, which is clamped to %.3g; other "
+                "clients are not reported: consider flatland.Constant, which starts at 1",
+                *(client.id, type(estimator).__name__, estimate, used),
+            )
+    if _is_first("far", estimator, client.meta):
+        radii = c**0.5 * graph_block((graph,)).norms
+        share = float((radii > FAR).double().mean())
+        if share:
+            _GIVEN.add(("far", estimator, client.meta))
+            logger.warning(
+                "client %d: the features of %.0f %% of the nodes lie more than %g curvature radii "
+                "from the origin, the farthest %.1f; other clients are not reported: consider "
+                "scale='l2' of the data, or a curvature nearer to 0",
+                *(client.id, 100 * share, FAR, float(radii.max())),
+            )
+
+
+def _is_first(kind: Literal["clamped", "far"], estimator: Estimator | None, meta: Meta) -> bool:
+    return (kind, estimator, meta) not in _GIVEN

@@ -1,0 +1,168 @@
+"""Additional scores, against scikit-learn, and the same in every engine."""
+
+import pytest
+import torch
+from sklearn import metrics as sklearn_metrics
+
+from fedbolic.data import Digits, Dirichlet, Partitioned
+from fedbolic.federated import Batched, Evaluation, FineTune, LocalTraining, Sequential, Workers
+from fedbolic.federated.evaluation.metrics import (
+    METRICS,
+    auroc,
+    average_precision,
+    extra_scores,
+    macro_f1,
+    measured,
+    measuring,
+    one_versus_rest,
+)
+from fedbolic.methods import FedAvg, Majority
+from fedbolic.nn.backbone import MLP
+from fedbolic.rng import Rng
+from tests.federated.simple_method import rows_of, train
+from tests.remote.transports import away
+
+SEEDS = pytest.mark.parametrize("seed", range(6))
+ALL = Evaluation(metrics=METRICS)
+
+
+def examples(seed, num_classes, *, tied=False, num=40):
+    """Random logits, with ties if asked, and labels of which each occurs."""
+    generator = Rng(seed).generator()
+    logits = torch.randn(num, num_classes, generator=generator, dtype=torch.float64)
+    logits = (2 * logits).round() / 2 if tied else logits
+    labels = torch.randint(num_classes, (num,), generator=generator)
+    labels[:num_classes] = torch.arange(num_classes)
+    return logits, labels
+
+
+@SEEDS
+def test_macro_f1_is_that_of_scikit_learn(seed):
+    # labels 0 .. 4 and predictions 0 .. 6, so some classes are only labelled or only predicted
+    generator = Rng(seed).generator()
+    labels = torch.randint(5, (12,), generator=generator)
+    predicted = torch.randint(7, (12,), generator=generator)
+    expected = sklearn_metrics.f1_score(labels, predicted, average="macro", zero_division=0)
+    assert macro_f1(predicted, labels) == pytest.approx(expected, abs=1e-12)
+
+
+@SEEDS
+@pytest.mark.parametrize("tied", [False, True])
+def test_ranking_scores_of_two_classes_are_those_of_scikit_learn(seed, tied):
+    logits, labels = examples(seed, 2, tied=tied)
+    scores = logits[:, 1] - logits[:, 0]
+    for name, ours, theirs in (
+        ("auroc", auroc, sklearn_metrics.roc_auc_score),
+        ("average_precision", average_precision, sklearn_metrics.average_precision_score),
+    ):
+        expected = pytest.approx(theirs(labels, scores), abs=1e-12)
+        assert ours(scores, labels == 1) == expected
+        assert one_versus_rest(name, logits, labels) == expected
+
+
+@SEEDS
+def test_ranking_scores_of_more_classes_are_those_of_scikit_learn(seed):
+    logits, labels = examples(seed, 4)
+    shares = logits.softmax(dim=1)
+    one_hot = torch.nn.functional.one_hot(labels)
+    assert one_versus_rest("auroc", logits, labels) == pytest.approx(
+        sklearn_metrics.roc_auc_score(labels, shares, multi_class="ovr"), abs=1e-12
+    )
+    assert one_versus_rest("average_precision", logits, labels) == pytest.approx(
+        sklearn_metrics.average_precision_score(one_hot, shares), abs=1e-12
+    )
+
+
+def test_a_class_without_examples_is_left_out_and_one_class_has_no_ranking():
+    logits, labels = examples(0, 4)
+    some = labels < 3
+    expected = sum(
+        sklearn_metrics.roc_auc_score(labels[some] == k, logits[some].softmax(1)[:, k])
+        for k in range(3)
+    )
+    assert one_versus_rest("auroc", logits[some], labels[some]) == pytest.approx(expected / 3)
+    with measuring(METRICS):
+        found = extra_scores(logits[labels == 1], labels[labels == 1])
+    assert found.keys() == {"macro_f1"}
+
+
+def test_confident_logits_keep_their_order():
+    logits = torch.tensor([[0.0, 50.0], [0.0, 60.0], [0.0, 70.0]])  # probabilities round to 1
+    assert one_versus_rest("auroc", logits, torch.tensor([0, 1, 1])) == 1
+
+
+def test_names_are_those_of_the_context_alone():
+    assert measured() == ()
+    with measuring(("auroc",)):
+        with measuring(METRICS):
+            assert measured() == METRICS
+        assert measured() == ("auroc",)
+    assert measured() == ()
+
+
+def federation():
+    partition = Dirichlet(4, alpha=0.5, min_size=30)
+    source = Partitioned(Digits(), partition, num_train=300, num_test=60, validation_rate=0.2)
+    return source.load(Rng(0)).to("cpu", torch.float64)
+
+
+METHOD = FedAvg(MLP((8,)), rounds=2, local=LocalTraining(2, 16), lr=0.2)
+
+
+def test_a_run_records_the_scores_of_every_client_and_their_mean():
+    data = federation()
+    (*_, last), rows = train(METHOD, data, evaluation=ALL)
+    model = METHOD.model(data.meta)
+    parameters = last.server_state["parameters"]
+    own, sizes = [], []
+    for client in data.clients:
+        batch = client.test.all()
+        predicted = model(parameters, {}, batch["x"])[0].argmax(1)
+        own.append(sklearn_metrics.f1_score(batch["y"], predicted, average="macro"))
+        sizes.append(len(client.test))
+        assert rows_of(rows, "test/macro_f1", 2, client.id) == [pytest.approx(own[-1])]
+    mean = sum(n * f1 for n, f1 in zip(sizes, own, strict=True)) / sum(sizes)
+    assert rows_of(rows, "test/macro_f1", 2) == [pytest.approx(mean)]
+    holdout = data.holdout.test.all()
+    shares = model(parameters, {}, holdout["x"])[0].softmax(1)
+    expected = sklearn_metrics.roc_auc_score(holdout["y"], shares, multi_class="ovr")
+    assert rows_of(rows, "holdout/auroc", 2) == [pytest.approx(expected)]
+    assert rows_of(rows, "validation/average_precision", 2, 0)
+
+
+def test_no_metric_is_recorded_unless_it_is_named():
+    _, rows = train(METHOD, federation(), evaluation=Evaluation(metrics=("auroc",)))
+    names = {row.name.rpartition("/")[2] for row in rows}
+    assert "auroc" in names
+    assert not names & {"macro_f1", "average_precision"}
+
+
+@pytest.mark.parametrize("engine", [Batched(), Workers(num=1)], ids=["batched", "workers"])
+def test_engines_record_the_same_scores(engine):
+    ends = [
+        train(METHOD, federation(), engine=one, evaluation=ALL)[1] for one in (Sequential(), engine)
+    ]
+    assert [row[:3] for row in ends[1]] == [row[:3] for row in ends[0]]
+    values = [[row.value for row in rows] for rows in ends]
+    assert values[1] == pytest.approx(values[0], abs=1e-9)
+
+
+def test_nodes_record_the_same_scores(tmp_path):
+    data = federation()
+    settings = {"evaluation": Evaluation(metrics=METRICS, fine_tuning=FineTune(1))}
+    _, rows = train(METHOD, data, **settings)
+    nodes, seen = away(METHOD, data, tmp_path, **settings)
+    _, new = train(METHOD, seen, engine=nodes, **settings)
+    assert rows_of(rows, "fine_tuned/macro_f1", 2, 0)
+    assert [row[:3] for row in new] == [row[:3] for row in rows]
+    assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=1e-12)
+
+
+def test_predicted_labels_have_a_macro_f1():
+    data = federation()
+    _, rows = train(Majority(), data, evaluation=ALL)
+    batch = data.clients[1].test.all()
+    most = torch.stack([c.train.all()["y"].bincount(minlength=10) for c in data.clients]).sum(0)
+    predicted = most.argmax().expand_as(batch["y"])
+    expected = sklearn_metrics.f1_score(batch["y"], predicted, average="macro")
+    assert rows_of(rows, "test/macro_f1", 1, 1) == [pytest.approx(expected)]
