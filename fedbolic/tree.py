@@ -187,16 +187,25 @@ def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) ->
 
 def is_finite(x: Tree) -> bool:
     """True if no leaf contains NaN or an infinity."""
-    return all(
-        _is_finite(leaf) if isinstance(leaf, Tensor) else math.isfinite(leaf)
-        for _, leaf in leaves(x)
-        if isinstance(leaf, Tensor | float)
-    )
+    numbers = all(math.isfinite(leaf) for _, leaf in leaves(x) if isinstance(leaf, float))
+    of_device: dict[torch.device, list[Tensor]] = {}
+    for leaf in tensors(x).values():
+        if leaf.is_floating_point() or leaf.is_complex():
+            of_device.setdefault(leaf.device, []).append(leaf)
+    return numbers and all(_all_finite(of) for of in of_device.values())
 
 
-def _is_finite(x: Tensor) -> bool:
-    # a finite sum, computed in one pass, implies finite terms; a sum of finite terms may overflow
-    return bool(x.sum().isfinite()) or bool(x.isfinite().all())
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """True if no tensor of a device contains NaN or an infinity; the host waits once for it.
+
+    A finite sum, computed in one pass, implies finite terms; a sum of finite terms may overflow.
+    """
+    if tensors[0].device.type == "cpu":  # there the norm takes four times as long as the sum
+        sums = [x.sum() for x in tensors]
+    else:
+        sums = list(torch._foreach_norm(tensors, 1))
+    finite = bool(torch.stack(sums).isfinite().all())
+    return finite or all(bool(x.isfinite().all()) for x in tensors)
 
 
 def norm(x: Tree) -> Tensor:

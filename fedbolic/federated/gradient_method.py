@@ -99,7 +99,7 @@ class GradientMethod(Method):
         def forward(
             parameters: Params, buffers: Params, batch: Params, context: Tree
         ) -> tuple[Tensor, Params]:
-            return _counted_loss(self, model, parameters, buffers, batch, context)
+            return counted_loss(self, model, parameters, buffers, batch, context)
 
         return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
 
@@ -284,7 +284,7 @@ def check_losses(losses: Tensor, mask: Tensor) -> None:
         )
 
 
-def _counted_loss(
+def counted_loss(
     method: GradientMethod,
     model: Model,
     parameters: Params,
@@ -311,7 +311,7 @@ def _differentiate(
         name: value if value.requires_grad else value.detach().requires_grad_()
         for name, value in local["parameters"].items()
     }
-    losses, buffers = _counted_loss(method, model, parameters, local["buffers"], batch, context)
+    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
     shares = torch.full_like(losses, 1 / len(losses))
     values = list(parameters.values())
     gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)

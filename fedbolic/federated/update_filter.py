@@ -115,7 +115,7 @@ def _find_fault(
         return f"its weight is {update.weight!r:.80}"
     if not isinstance(update.metrics, dict) or not all(map(_is_metric, update.metrics.items())):
         return f"its metrics are not numbers by name: {update.metrics!r:.80}"
-    if not (tree.is_finite(update.payload) and tree.is_finite(client_state)):
+    if not tree.is_finite({"payload": update.payload, "client_state": client_state}):
         return "its update holds NaN or infinite values"
     return None if aggregator is None else aggregator.find_fault(update)
 

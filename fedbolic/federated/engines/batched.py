@@ -20,7 +20,7 @@ from fedbolic.federated.engines.stacked_scores import (
     is_stackable,
     stacked_scores,
 )
-from fedbolic.federated.engines.stacking import advance, bucket_tasks, own_storage
+from fedbolic.federated.engines.stacking import Advanced, advance, bucket_tasks, own_storage
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
 from fedbolic.log import logger
@@ -174,7 +174,7 @@ class Batched(Engine):
             return one_by_one(clients)
         try:
             with _vectorised(clients[0]):
-                ended = advance(method, tasks)
+                ended = self._advanced(method, tasks)
             concluded = [
                 method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
                 for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
@@ -192,6 +192,10 @@ class Batched(Engine):
                 self._refuse(method, f"{type(error).__name__}: {error}")
             return results
         return [(client, *both) for client, both in zip(clients, updates, strict=True)]
+
+    def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advanced]:
+        """Results of all local steps of some clients; a subclass may take them in another way."""
+        return advance(method, tasks)
 
     def _refuse(self, method: Method, reason: str) -> None:
         """Record that this method's clients are run one by one, and log it the first time."""

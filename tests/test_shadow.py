@@ -11,7 +11,7 @@ from fedbolic.federated import AggregatedUpdate, Evaluation, FineTune, RidgeHead
 from fedbolic.federated.secure import SecureSum
 from fedbolic.rng import Rng
 from fedhull import Central, EuclideanBoundary, FedHull
-from tests import elsewhere
+from tests import shadow
 from tests.subjects import QUICK, subject
 
 SCORED = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
@@ -48,8 +48,8 @@ def test_a_method_runs_on_another_device(name, monkeypatch):
     method, data = subject(name)
     if "rounds" in {field.name for field in dataclasses.fields(method) if field.init}:
         method = dataclasses.replace(method, rounds=1 + (name == "spherefed"))
-    with elsewhere.device(monkeypatch) as device:
-        assert_no_device_matters(method, few(data), device)
+    with shadow.device(monkeypatch):
+        assert_no_device_matters(method, few(data), shadow.DEVICE)
 
 
 HULLS = [
@@ -64,15 +64,15 @@ HULLS = [
 @pytest.mark.parametrize("method", HULLS, ids=repr)
 def test_hulls_and_their_centre_run_on_another_device(method, monkeypatch):
     _, data = subject("fedhull")
-    with elsewhere.device(monkeypatch) as device:
-        assert_no_device_matters(method, few(data), device)
+    with shadow.device(monkeypatch):
+        assert_no_device_matters(method, few(data), shadow.DEVICE)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedhull", "flynn"])
 def test_a_secure_sum_runs_on_another_device(name, monkeypatch):
     method, data = subject(name)
-    with elsewhere.device(monkeypatch) as device:
-        assert_no_device_matters(SecureSum(method), data, device)
+    with shadow.device(monkeypatch):
+        assert_no_device_matters(SecureSum(method), data, shadow.DEVICE)
 
 
 def test_votes_that_come_from_nodes_to_a_device_are_read(monkeypatch):
@@ -81,8 +81,8 @@ def test_votes_that_come_from_nodes_to_a_device_are_read(monkeypatch):
     before = exchanges[-1][0].server_state
     phase = method.phase(before)
     votes = {"votes": 3 * torch.eye(before["num_classes"], dtype=torch.int64)}
-    with elsewhere.device(monkeypatch) as device:
-        total = AggregatedUpdate(tree.to(votes, device), 1.0, (0,))
+    with shadow.device(monkeypatch):
+        total = AggregatedUpdate(tree.to(votes, shadow.DEVICE), 1.0, (0,))
         named = phase.server_update(before, total)["names"]
     assert named.sort().values.tolist() == end.server_state["names"].sort().values.tolist()
 
