@@ -18,7 +18,7 @@ from fedbolic.data import Client, Graph
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.sharing import Sharing, select_kind
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -167,12 +167,12 @@ class FlatLand(GraphMethod):
             "parameters": select_kind(parameters, self.sharing, "personal"),
             "optimizer": local["optimizer"],
         }
-        metrics = {f"local/{name}": value for name, value in scores.items()}
+        metrics: dict[str, float | Tensor] = {f"local/{n}": value for n, value in scores.items()}
         known = {**parameters, **context["own"]["fixed"]}
         if CURVATURE in known:
             c = _public(CURVATURE, known[CURVATURE])
             norms = graph_block(context["own"]["graph"].parts).norms
-            metrics["train/curvature"] = float(c)
+            metrics["train/curvature"] = host_or_scalar(c)
             metrics["train/clamped_fraction"] = clamped_fraction(Lorentz(c), norms)
         weight = float(client.size) if self.weights == "size" else 1.0
         payload = {"delta": tree.subtract(after, before)}

@@ -56,8 +56,8 @@ METHODS = {
     "hyperfed trained": (HyperFed(ConvNet(), prototypes="trained"), GREY),
     "hyperfed mixup": (HyperFed(ConvNet(), mixup=1.0), GREY),
     "h-ce": (HyperFed(ConvNet(), objective=CrossEntropy(), aggregator=Mean()), GREY),
-    "resnet batch norm": (FedAvg(ResNet(stem="cifar")), COLOURED),
-    "resnet group norm": (FedAvg(ResNet(stem="cifar", norm="group")), COLOURED),
+    "resnet batch norm": (FedAvg(ResNet(stem="cifar", width=4)), COLOURED),
+    "resnet group norm": (FedAvg(ResNet(stem="cifar", width=4, norm="group")), COLOURED),
     "gcn": (FlatLand(network=GCN(), sharing={"*": "shared"}), None),
     "flatland": (FlatLand(), None),
     "fedpub": (FedPub(), None),
@@ -118,4 +118,6 @@ def _exchange(name, engine, data, epochs, monkeypatch):
             results = engine.run(method, messages, there.clients, {}, RNG)
             usable = list(UpdateFilter(method, messages, (), RNG).usable(results))
             assert len(usable) == len(there.clients)
+            assert not getattr(engine, "_refused", {})
+            assert not getattr(engine, "_uncaptured", {})
     return device.work.total()

@@ -7,20 +7,89 @@ import torch
 
 from fedbolic import tree
 from fedbolic.data import FederatedData
-from fedbolic.federated import AggregatedUpdate, Evaluation, FineTune, RidgeHead, Trainer
+from fedbolic.federated import (
+    AggregatedUpdate,
+    Batched,
+    Evaluation,
+    FineTune,
+    Graphed,
+    RidgeHead,
+    Sequential,
+    Trainer,
+)
 from fedbolic.federated.secure import SecureSum
 from fedbolic.rng import Rng
 from fedhull import Central, EuclideanBoundary, FedHull
 from tests import shadow
 from tests.subjects import QUICK, subject
 
+
+@pytest.fixture
+def device(monkeypatch):
+    with shadow.device(monkeypatch) as device:
+        yield device
+
+
+def test_devices_are_not_mixed(device):
+    x = torch.ones(3).to(shadow.DEVICE)
+    with device.current("second"):
+        y = torch.ones(3).to(shadow.DEVICE)
+    for other in (torch.ones(3), y):
+        with pytest.raises(RuntimeError, match="same device"):
+            x + other
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(3)[x.long()]
+    with pytest.raises(TypeError, match="numpy"):
+        x.numpy()
+    assert (x + 1).tolist() == [2.0, 2.0, 2.0]
+    assert (x + torch.tensor(2.0)).tolist() == [3.0, 3.0, 3.0]  # a number, as CUDA allows
+    assert x[torch.tensor([0])].cpu().tolist() == [1.0]
+    assert y.device_label == "second"
+    assert (y * y).device_label == "second"
+
+
+WORK = {
+    "a sum": (lambda x: x + x, {"launches": 1}),
+    "a view": (lambda x: x.view(2, 2).T[0], {"views": 3}),
+    "a number": (lambda x: x[0].item(), {"launches": 1, "views": 1, "waits": 1}),
+    "a list": (lambda x: x.tolist(), {"waits": 1}),
+    "a copy down": (lambda x: x.cpu(), {"launches": 1, "waits": 1}),
+    "a mask": (lambda x: x[x > 0], {"launches": 2, "waits": 1}),
+    "positions": (lambda x: x.nonzero(), {"launches": 1, "waits": 1}),
+    "distinct values": (lambda x: x.unique(), {"launches": 1, "waits": 1}),
+    "a branch": (lambda x: bool(x.sum()), {"launches": 2, "waits": 1}),
+    "a copy up": (lambda x: torch.ones(3).to(x.device), {"launches": 1, "uploads": 1}),
+    "a new tensor": (lambda x: torch.tensor([1.0], device=x.device), {"launches": 1, "uploads": 1}),
+    "an index from the host": (lambda x: x[torch.tensor([0])], {"launches": 1, "uploads": 1}),
+    "zeros": (lambda x: torch.zeros(3, device=x.device), {"launches": 1}),
+    "storage": (lambda x: torch.empty_like(x), {"views": 1}),
+    "one sum of many": (lambda x: torch._foreach_add([x, x, x], 1), {"launches": 1}),
+}
+"""Operations, and the work of CUDA for them by its documentation."""
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_work_is_counted_as_on_a_gpu(name, device):
+    function, expected = WORK[name]
+    x = torch.arange(4.0).to(shadow.DEVICE)
+    device.work.clear()
+    function(x)
+    assert {kind: n for kind, n in device.work.total().items() if n} == expected
+
+
 SCORED = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
 
 
-def measured(method, data, device="cpu", channels=()):
+ENGINES = {"sequential": Sequential(), "batched": Batched(), "graphed": Graphed()}
+
+OFTEN = ("fedavg", "hyperfed", "flatland", "scaffold", "hierarchies")
+"""Configurations that are tried with every engine; the others with the reference engine only."""
+
+
+def measured(method, data, device="cpu", engine=ENGINES["sequential"]):
     """Rows and final figures of a short run in which no client fails."""
     data = data.to(device)
-    run = Trainer(channels=channels, evaluation=SCORED).run(method, data, Rng(5))
+    run = Trainer(engine, evaluation=SCORED).run(method, data, Rng(5))
     positions, rows = zip(*run, strict=True)
     rows = [row for of_exchange in rows for row in of_exchange]
     assert not any(row.value for row in rows if row.name == "clients/failed")
@@ -34,22 +103,33 @@ def few(data):
     return FederatedData(tuple(clients), meta, data.holdout)
 
 
-def assert_no_device_matters(method, data, device, near=0.0):
-    rows, figures = measured(method, data)
+def assert_no_device_matters(method, data, device, near=0.0, engine=ENGINES["sequential"]):
+    rows, figures = measured(method, data, engine=engine)
     assert any(row.name.startswith("holdout/") for row in rows) or not figures
-    there, drawn = measured(method, data, device)
+    there, drawn = measured(method, data, device, engine)
     assert [row[:3] for row in there] == [row[:3] for row in rows]
     assert [row.value for row in there] == pytest.approx([r.value for r in rows], abs=near)
     assert drawn.keys() == figures.keys()
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_method_runs_on_another_device(name, monkeypatch):
+CASES = [
+    pytest.param(
+        name,
+        engine,
+        marks=[] if engine == "sequential" or name in OFTEN else pytest.mark.slow,
+    )
+    for name in QUICK
+    for engine in ENGINES
+]
+
+
+@pytest.mark.parametrize(("name", "engine"), CASES)
+def test_a_run_on_another_device_is_the_same_to_the_last_bit(name, engine, monkeypatch):
     method, data = subject(name)
     if "rounds" in {field.name for field in dataclasses.fields(method) if field.init}:
         method = dataclasses.replace(method, rounds=1 + (name == "spherefed"))
     with shadow.device(monkeypatch):
-        assert_no_device_matters(method, few(data), shadow.DEVICE)
+        assert_no_device_matters(method, few(data), shadow.DEVICE, engine=ENGINES[engine])
 
 
 HULLS = [

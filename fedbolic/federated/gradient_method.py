@@ -14,7 +14,7 @@ from fedbolic.data.client import Client, Split
 from fedbolic.federated.evaluation.score import score
 from fedbolic.federated.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
+from fedbolic.federated.update import Update, host_or_scalar
 from fedbolic.nn.clamped import COUNTS, counting
 from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
@@ -257,11 +257,14 @@ class GradientMethod(Method):
         local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # never sent
         update, client_state = self.finish(local, client, context)
         if len(plan.lengths):
-            mean_loss = float(loss) / int(plan.lengths.sum())
-            metrics = {"train/loss": mean_loss, "train/examples": client.size}
+            mean_loss = host_or_scalar(loss) / int(plan.lengths.sum())
+            metrics: dict[str, float | Tensor] = {
+                "train/loss": mean_loss,
+                "train/examples": client.size,
+            }
             outside, points = (0, 0) if clamped is None else clamped.tolist()
             metrics |= {"train/clamped_fraction": outside / points} if points else {}
-            update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
+            update = dataclasses.replace(update, metrics=metrics | dict(update.metrics))
         return update, client_state
 
 

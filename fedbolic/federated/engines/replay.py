@@ -1,6 +1,7 @@
 """Functions on fixed buffers that are captured once and replayed as one launch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -28,9 +29,7 @@ class Replay:
         tensor(2.)
     """
 
-    def __init__(
-        self, function: Callable[[], object], device: torch.device, pool: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, function: Callable[[], object], device: torch.device, pool: Any) -> None:
         self.function, self.device, self.pool = function, device, pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self.is_warm = False
@@ -61,6 +60,6 @@ class Replay:
         return graph
 
 
-def graph_pool(device: torch.device) -> tuple[int, int] | None:
+def graph_pool(device: torch.device) -> Any:
     """Handle of a new memory pool for graphs on ``device``; ``None`` if it is no CUDA device."""
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None

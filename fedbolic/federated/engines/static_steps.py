@@ -81,7 +81,7 @@ class Wave:
             tuple(id(part) for part in _parts(context)),
             tuple((n, at(x), x.shape) for n, x in loader.examples.items()),
             (len(self.tasks), self.capacity, loader.positions.shape[2]),
-            (torch.is_autocast_enabled(loader.device.type), loader.most_padding),
+            (_autocast(), loader.most_padding),
         )
 
 
@@ -143,14 +143,15 @@ class StaticSteps:
     def _take(self, call: Call, width: int, *, joint: bool, last: bool) -> None:
         """One call of a step: a prefix of the clients, or any of them by index."""
         _, clients = call
+        rows: slice | Tensor = clients
+        key: Hashable = (tuple(clients.tolist()), width, last)
+        padded = False
         if joint:
             num_rows = min(n for n in row_counts(len(self.state["loss"])) if n >= len(clients))
-            rows, key = slice(num_rows), (num_rows, num_rows > len(clients), width, last)
-        else:
-            rows, key = clients, (tuple(clients.tolist()), width, last)
+            rows, padded = slice(num_rows), num_rows > len(clients)
+            key = (num_rows, padded, width, last)
         if key not in self.replays:
             there = rows if isinstance(rows, slice) else rows.to(self.device)
-            padded = joint and num_rows > len(clients)
 
             def step() -> None:
                 self._step(there, width, padded=padded)
@@ -198,13 +199,14 @@ class StaticSteps:
 
         new = tree.map(unaliased, old, new)
 
-        def write(buffer: Tensor, to: Tensor, x: Tensor) -> None:
-            if isinstance(rows, Tensor):
-                buffer.index_copy_(0, rows, x.to(buffer.dtype))
-            elif x.data_ptr() != to.data_ptr():
-                to.copy_(x)
-
-        tree.map(write, self.state, old, new)
+        if isinstance(rows, Tensor):
+            tree.map(lambda to, x: to.index_copy_(0, rows, x.to(to.dtype)), self.state, new)
+            return
+        pairs = zip(tree.tensors(old).values(), tree.tensors(new).values(), strict=True)
+        copied = [(to, x) for to, x in pairs if to.data_ptr() != x.data_ptr()]
+        if copied:
+            targets, values = (list(tensors) for tensors in zip(*copied, strict=True))
+            torch._foreach_copy_(targets, values)  # pyright: ignore[reportPrivateImportUsage]
 
     def _results(self) -> list[Advanced]:
         """Values after the last step, copied out of the buffers; the host waits once."""
@@ -297,6 +299,12 @@ def _parts(context: Tree) -> list[Any]:
 def _copy(to: Any, x: Any) -> None:
     if isinstance(to, Tensor):
         to.copy_(x)
+
+
+def _autocast() -> tuple[torch.dtype, ...]:
+    """Lower precisions in which operations run by autocast, empty if there is none."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return tuple(torch.get_autocast_dtype(kind) for kind in kinds)
 
 
 def _dtype(parameters: Params) -> torch.dtype:
