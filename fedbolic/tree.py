@@ -213,7 +213,7 @@ def checksum(tensors: list[Tensor]) -> Tensor:
         sums = [x.sum() for x in tensors]
     else:
         sums = torch._foreach_norm(tensors, 1)  # pyright: ignore[reportPrivateImportUsage]
-    return torch.stack(list(sums)).to(torch.complex128).abs().sum()
+    return torch.stack(list(sums)).sum()
 
 
 def norm(x: Tree) -> Tensor:

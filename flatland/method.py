@@ -114,7 +114,9 @@ class FlatLand(GraphMethod):
 
     @override
     def begin_optimizer(self, parameters: Params) -> Tree:
-        return {kind: self.optimizer.init(group) for kind, group in _groups(parameters).items()}
+        groups = _groups(parameters).items()
+        with next(iter(parameters.values())).device:  # an empty group has a counter there, too
+            return {kind: self.optimizer.init(group) for kind, group in groups}
 
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

@@ -87,14 +87,16 @@ class Spent:
 
 def spent(name, engine, monkeypatch):
     """Measure the second exchange of an engine: the first may fill caches."""
-    _, shape = METHODS[name]
-    data = subject("flatland")[1] if shape is None else images(*shape)
-    batches = 1 if shape is None else BATCHES
-    few, more = (_exchange(name, engine, data, epochs, monkeypatch) for epochs in (1, 3))
-    at_once = 1 if isinstance(engine, Sequential) else len(data.clients)
-    steps = 2 * batches * len(data.clients) // at_once
+    num_clients = len(_federation(name).clients)
+    batches = 1 if METHODS[name][1] is None else BATCHES
+    few, more = (
+        exchange_of(name, engine=engine, epochs=epochs, monkeypatch=monkeypatch)
+        for epochs in (1, 3)
+    )
+    at_once = 1 if isinstance(engine, Sequential) else num_clients
+    steps = 2 * batches * num_clients // at_once
     step = {kind: (more[kind] - few[kind]) / steps for kind in few}
-    beside = {kind: (few[kind] - step[kind] * steps / 2) / len(data.clients) for kind in few}
+    beside = {kind: (few[kind] - step[kind] * steps / 2) / num_clients for kind in few}
     return Spent(
         step["launches"],
         step["waits"],
@@ -105,8 +107,14 @@ def spent(name, engine, monkeypatch):
     )
 
 
-def _exchange(name, engine, data, epochs, monkeypatch):
-    method, shape = METHODS[name]
+def _federation(name):
+    shape = METHODS[name][1]
+    return subject("flatland")[1] if shape is None else images(*shape)
+
+
+def exchange_of(name, *, engine, epochs, monkeypatch):
+    """Work of the second of two exchanges, as sums by kind."""
+    (method, shape), data = METHODS[name], _federation(name)
     method = dataclasses.replace(method, local=LocalTraining(epochs, shape and BATCH))
     server_state = method.init(data.meta, RNG)
     with shadow.device(monkeypatch) as device:

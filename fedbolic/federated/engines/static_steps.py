@@ -103,6 +103,9 @@ class StaticSteps:
         num_clients, (self.context, self.dims) = len(wave.tasks), _context(wave)
         self.context = tree.map(lambda x: x.clone() if isinstance(x, Tensor) else x, self.context)
         local = tree.map(lambda x: _empty(x, num_clients, channels_last=alone), wave.tasks[0].local)
+        places = {x.device for x in tree.tensors(local).values()}
+        if places != {self.device}:
+            raise ValueError(f"local values must be on the device {self.device}, got {places}")
         dtype = torch.promote_types(_dtype(local["parameters"]), torch.float32)
         self.state: Tree = {
             "local": local,
@@ -202,7 +205,8 @@ class StaticSteps:
         if isinstance(rows, Tensor):
             tree.map(lambda to, x: to.index_copy_(0, rows, x.to(to.dtype)), self.state, new)
             return
-        pairs = zip(tree.tensors(old).values(), tree.tensors(new).values(), strict=True)
+        pairs: list[tuple[Tensor, Tensor]] = []
+        tree.map(lambda to, x: pairs.append((to, x)), old, new)  # by name: the order may differ
         copied = [(to, x) for to, x in pairs if to.data_ptr() != x.data_ptr()]
         if copied:
             targets, values = (list(tensors) for tensors in zip(*copied, strict=True))
