@@ -82,7 +82,7 @@ SCORED = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
 
 ENGINES = {"sequential": Sequential(), "batched": Batched(), "graphed": Graphed()}
 
-OFTEN = ("fedavg", "hyperfed", "flatland", "scaffold", "hierarchies")
+OFTEN = ("fedavg", "flatland", "scaffold")
 """Configurations that are tried with every engine; the others with the reference engine only."""
 
 
