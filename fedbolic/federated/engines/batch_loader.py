@@ -91,8 +91,16 @@ def plan_calls(lengths: Int[Tensor, "clients steps"], most: float) -> list[list[
             steps; 0 after a client's last step.
         most: As in :func:`~fedbolic.federated.engines.buckets.buckets`.
     """
-    num_active = (lengths > 0).sum(dim=0).tolist()
-    return [buckets(lengths[:active, step], most) for step, active in enumerate(num_active)]
+    num_active, longest = (lengths > 0).sum(dim=0).tolist(), lengths.amax(dim=0)
+    shortest = torch.where(lengths > 0, lengths, longest).amin(dim=0)
+    is_one = (shortest == longest).tolist()  # most steps need no sorting
+    everyone = torch.arange(len(lengths))
+    return [
+        [(length, everyone[:active])]
+        if is_one[step] or most == math.inf
+        else buckets(lengths[:active, step], most)
+        for step, (active, length) in enumerate(zip(num_active, longest.tolist(), strict=True))
+    ]
 
 
 def copy_together(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:

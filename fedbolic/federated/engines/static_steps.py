@@ -116,6 +116,7 @@ class StaticSteps:
         self.plan = {name: x.new_zeros((*shape, *x.shape[2:])) for name, x in _plan(wave).items()}
         self.step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.visits = torch.arange(wave.loader.repeats, device=self.device)
+        self.row_counts = row_counts(num_clients)
         self.replays: dict[Hashable, Replay] = {}
 
     def run(self, wave: Wave) -> list[Advanced]:
@@ -150,7 +151,7 @@ class StaticSteps:
         key: Hashable = (tuple(clients.tolist()), width, last)
         padded = False
         if joint:
-            num_rows = min(n for n in row_counts(len(self.state["loss"])) if n >= len(clients))
+            num_rows = min(n for n in self.row_counts if n >= len(clients))
             rows, padded = slice(num_rows), num_rows > len(clients)
             key = (num_rows, padded, width, last)
         if key not in self.replays:
@@ -201,7 +202,6 @@ class StaticSteps:
             return x.clone() if x.data_ptr() in read and x.data_ptr() != to.data_ptr() else x
 
         new = tree.map(unaliased, old, new)
-
         if isinstance(rows, Tensor):
             tree.map(lambda to, x: to.index_copy_(0, rows, x.to(to.dtype)), self.state, new)
             return
