@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedbolic import federated
 from fedbolic.data import Client, Examples, FederatedData, Graph
 from fedbolic.data.graph import GraphSplit, simple_edges
-from fedbolic.federated import Batched, Engine, LocalTraining, Sequential
+from fedbolic.federated import Batched, Engine, Graphed, LocalTraining, Sequential, Trainer
 from fedbolic.federated.engines.client_task import ClientTask
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.methods import FedAvg
@@ -90,16 +89,12 @@ SMALL = Size(
 
 def engines() -> dict[str, Engine]:
     """The engines that are measured, by name."""
-    found: dict[str, Engine] = {"Sequential": Sequential(), "Batched": Batched()}
-    graphed = getattr(federated, "Graphed", None)
-    return found if graphed is None else {**found, "Graphed": graphed()}
+    return {"Sequential": Sequential(), "Batched": Batched(), "Graphed": Graphed()}
 
 
 def one_by_one() -> dict[str, Engine]:
     """The engines for networks that fill a device alone."""
-    found: dict[str, Engine] = {"Sequential": Sequential()}
-    graphed = getattr(federated, "Graphed", None)
-    return found if graphed is None else {**found, "Graphed(together=1)": graphed(together=1)}
+    return {"Sequential": Sequential(), "Graphed(together=1)": Graphed(together=1)}
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ class GpuWorkload:
 
     def messages(self, data: FederatedData) -> dict[int, Tree]:
         """Messages of the first exchange."""
-        start = federated.Trainer().begin(self.method, data, RNG).server_state
+        start = Trainer().begin(self.method, data, RNG).server_state
         return {client.id: self.method.broadcast(start, client.id) for client in data.clients}
 
 

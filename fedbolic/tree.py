@@ -187,16 +187,33 @@ def to(x: Tree, device: torch.device | str, dtype: torch.dtype | None = None) ->
 
 def is_finite(x: Tree) -> bool:
     """True if no leaf contains NaN or an infinity."""
-    return all(
-        _is_finite(leaf) if isinstance(leaf, Tensor) else math.isfinite(leaf)
-        for _, leaf in leaves(x)
-        if isinstance(leaf, Tensor | float)
-    )
+    numbers = all(math.isfinite(leaf) for _, leaf in leaves(x) if isinstance(leaf, float))
+    of_device: dict[torch.device, list[Tensor]] = {}
+    for leaf in tensors(x).values():
+        if leaf.is_floating_point() or leaf.is_complex():
+            of_device.setdefault(leaf.device, []).append(leaf)
+    return numbers and all(_all_finite(of) for of in of_device.values())
 
 
-def _is_finite(x: Tensor) -> bool:
-    # a finite sum, computed in one pass, implies finite terms; a sum of finite terms may overflow
-    return bool(x.sum().isfinite()) or bool(x.isfinite().all())
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """True if no tensor of a device contains NaN or an infinity; the host waits once for it.
+
+    A finite sum, computed in one pass, implies finite terms; a sum of finite terms may overflow.
+    """
+    return bool(checksum(tensors).isfinite()) or all(bool(x.isfinite().all()) for x in tensors)
+
+
+def checksum(tensors: list[Tensor]) -> Tensor:
+    """A number without meaning that is finite only if all numbers in the tensors are.
+
+    Args:
+        tensors: Floating or complex tensors of one device, at least one.
+    """
+    if tensors[0].device.type == "cpu":  # there the norm takes four times as long as the sum
+        sums = [x.sum() for x in tensors]
+    else:
+        sums = torch._foreach_norm(tensors, 1)  # pyright: ignore[reportPrivateImportUsage]
+    return torch.stack(list(sums)).sum()
 
 
 def norm(x: Tree) -> Tensor:

@@ -18,7 +18,7 @@ from fedbolic.data import Client, Graph
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.sharing import Sharing, select_kind
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -115,7 +115,9 @@ class FlatLand(GraphMethod):
 
     @override
     def begin_optimizer(self, parameters: Params) -> Tree:
-        return {kind: self.optimizer.init(group) for kind, group in _groups(parameters).items()}
+        groups = _groups(parameters).items()
+        with next(iter(parameters.values())).device:  # an empty group has a counter there, too
+            return {kind: self.optimizer.init(group) for kind, group in groups}
 
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -172,12 +174,12 @@ class FlatLand(GraphMethod):
             "parameters": select_kind(parameters, self.sharing, "personal"),
             "optimizer": local["optimizer"],
         }
-        metrics = {f"local/{name}": value for name, value in scores.items()}
+        metrics: dict[str, float | Tensor] = {f"local/{n}": value for n, value in scores.items()}
         known = {**parameters, **context["own"]["fixed"]}
         if CURVATURE in known:
             c = _public(CURVATURE, known[CURVATURE])
             norms = graph_block(context["own"]["graph"].parts).norms
-            metrics["train/curvature"] = float(c)
+            metrics["train/curvature"] = host_or_scalar(c)
             metrics["train/clamped_fraction"] = clamped_fraction(Lorentz(c), norms)
         weight = float(client.size) if self.weights == "size" else 1.0
         payload = {"delta": tree.subtract(after, before)}

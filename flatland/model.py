@@ -17,6 +17,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.federated.update import host_or_scalar
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.analytic import sinhc
 from fedbolic.manifolds.numerics import square
@@ -318,9 +319,9 @@ def lifted(
     return factor, (1 / space.c + (factor * norm).square()).sqrt()
 
 
-def clamped_fraction(space: Lorentz, norm: Float[Tensor, "*clients n 1"]) -> float:
+def clamped_fraction(space: Lorentz, norm: Float[Tensor, "*clients n 1"]) -> Tensor | float:
     """Fraction of vectors with norms ``norm`` that :func:`lifted` clamps."""
-    return float((space.c * norm * norm > FARTHEST**2).double().mean())
+    return host_or_scalar((space.c * norm * norm > FARTHEST**2).double().mean())
 
 
 def centroids(

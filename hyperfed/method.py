@@ -19,7 +19,7 @@ from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.figure import DiscFigure, EmbeddingFigure, Figure
 from fedbolic.log import logger
 from fedbolic.manifolds import Poincare
@@ -179,7 +179,7 @@ class HyperFed(ClassifierMethod):
         buffers = _without(local["buffers"], CLIPPED)
         update, _ = super().finish({**local, "buffers": buffers}, client, context)
         visits = client.size * self.local.epochs * self.local.repeats
-        metrics = {"train/clipped": float(local["buffers"][CLIPPED]) / max(visits, 1)}
+        metrics = {"train/clipped": host_or_scalar(local["buffers"][CLIPPED]) / max(visits, 1)}
         return dataclasses.replace(update, metrics=metrics), {}
 
     @override

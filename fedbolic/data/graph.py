@@ -123,10 +123,12 @@ class Graph:
         if (known := self._elsewhere.get(place)) is not None:
             return known
         features = self.features.to(*place)
-        found = Graph(
-            features.coalesce() if features.is_sparse else features,
-            self.edges.to(device),
-            self.labels.to(device),
+        found = object.__new__(Graph)  # a second check of the edges would wait for the device
+        found.__dict__.update(
+            features=features.coalesce() if features.is_sparse else features,
+            edges=self.edges.to(device),
+            labels=self.labels.to(device),
+            masks={},
             batch=None if self.batch is None else self.batch.to(device),
         )
         self._elsewhere[place] = found

@@ -19,6 +19,7 @@ from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.batched import Batched
 from fedbolic.federated.engines.engine import Engine, Failure, RunStoppedError
+from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.ranks import Ranks
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.workers import Workers
@@ -58,6 +59,7 @@ __all__ = [
     "GaussianNoise",
     "GeometricMedian",
     "GradientMethod",
+    "Graphed",
     "Krum",
     "LocalTraining",
     "Mean",

@@ -14,7 +14,7 @@ from fedbolic.data.client import Client, Split
 from fedbolic.federated.evaluation.score import score
 from fedbolic.federated.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
+from fedbolic.federated.update import Update, host_or_scalar
 from fedbolic.nn.clamped import COUNTS, counting
 from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
@@ -99,7 +99,7 @@ class GradientMethod(Method):
         def forward(
             parameters: Params, buffers: Params, batch: Params, context: Tree
         ) -> tuple[Tensor, Params]:
-            return _counted_loss(self, model, parameters, buffers, batch, context)
+            return counted_loss(self, model, parameters, buffers, batch, context)
 
         return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
 
@@ -257,11 +257,14 @@ class GradientMethod(Method):
         local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # never sent
         update, client_state = self.finish(local, client, context)
         if len(plan.lengths):
-            mean_loss = float(loss) / int(plan.lengths.sum())
-            metrics = {"train/loss": mean_loss, "train/examples": client.size}
+            mean_loss = host_or_scalar(loss) / int(plan.lengths.sum())
+            metrics: dict[str, float | Tensor] = {
+                "train/loss": mean_loss,
+                "train/examples": client.size,
+            }
             outside, points = (0, 0) if clamped is None else clamped.tolist()
             metrics |= {"train/clamped_fraction": outside / points} if points else {}
-            update = dataclasses.replace(update, metrics={**metrics, **update.metrics})
+            update = dataclasses.replace(update, metrics=metrics | dict(update.metrics))
         return update, client_state
 
 
@@ -284,7 +287,7 @@ def check_losses(losses: Tensor, mask: Tensor) -> None:
         )
 
 
-def _counted_loss(
+def counted_loss(
     method: GradientMethod,
     model: Model,
     parameters: Params,
@@ -311,7 +314,7 @@ def _differentiate(
         name: value if value.requires_grad else value.detach().requires_grad_()
         for name, value in local["parameters"].items()
     }
-    losses, buffers = _counted_loss(method, model, parameters, local["buffers"], batch, context)
+    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
     shares = torch.full_like(losses, 1 / len(losses))
     values = list(parameters.values())
     gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)

@@ -1,6 +1,9 @@
 """Client updates and their aggregate."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from fedbolic.types import Tree
 
@@ -12,12 +15,14 @@ class Update:
     Args:
         payload: Tree that the server aggregates.
         weight: Weight of the client in a mean, usually its number of training examples; at least 0.
-        metrics: Numbers to record, such as the training loss.
+        metrics: Numbers to record, such as the training loss. One that is computed on an
+            accelerator may stay there, as a tensor without axes: the server reads the numbers of
+            several clients at once.
     """
 
     payload: Tree
     weight: float = 1.0
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,3 +40,14 @@ class AggregatedUpdate:
     weight: float
     clients: tuple[int, ...]
     metrics: dict[str, float] = field(default_factory=dict)
+
+
+def host_or_scalar(x: Tensor | float) -> Tensor | float:
+    """A metric in double precision: on an accelerator a tensor, for which the host need not wait.
+
+    Args:
+        x: A number, or a tensor without axes.
+    """
+    if isinstance(x, Tensor) and x.device.type != "cpu":
+        return x.double()
+    return float(x)

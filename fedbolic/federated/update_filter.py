@@ -1,9 +1,13 @@
 """Validation and counting of client updates before aggregation."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from fedbolic import tree
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
@@ -14,6 +18,9 @@ from fedbolic.federated.update import Update
 from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
+
+READ_TOGETHER = 16
+"""Results on an accelerator whose numbers are read by one transfer, for which the host waits."""
 
 
 class UpdateFilter:
@@ -44,10 +51,11 @@ class UpdateFilter:
     def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
         """Yield the usable updates as they arrive, in ascending order of client id."""
         form = None
-        for client, update, client_state in results:
+        for client, update, client_state, finite in self._read(results):
             template = self.phase.template(self.messages[client.id])
             expected = form if template is None else tree.signature(template)
-            fault = find_update_fault(update, client_state, expected, self.phase.aggregator)
+            aggregator = self.phase.aggregator
+            fault = find_update_fault(update, client_state, expected, aggregator, finite=finite)
             if fault is not None or isinstance(update, Failure):
                 logger.warning("client %d is left out of this exchange: %s", client.id, fault)
                 continue
@@ -57,9 +65,27 @@ class UpdateFilter:
                 stream = self.rng.at("client", client.id, "channel", i)
                 update = channel.send(update, client, stream)
             self.client_states[client.id] = client_state
-            self.metrics[client.id] = dict(update.metrics)
+            self.metrics[client.id] = {n: float(value) for n, value in update.metrics.items()}
             self.bytes_up += tree.num_bytes(update.payload)
             yield client.id, update
+
+    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, bool | None]]:
+        """Results with metrics on the host, and whether all values are finite, ``None`` if unknown.
+
+        Nothing is done ahead on the CPU, where no transfer is saved.
+        """
+        sent = next(iter(self.messages.values()), {})
+        if all(x.device.type == "cpu" for x in tree.tensors(sent).values()):
+            for result in results:
+                yield *result, None
+            return
+        waiting: list[Result] = []
+        for result in results:
+            waiting.append(result)
+            if len(waiting) == READ_TOGETHER:
+                yield from _numbers_read(waiting)
+                waiting = []
+        yield from _numbers_read(waiting)
 
     def counts(self) -> dict[str, float]:
         """Costs: bytes of messages and of payloads, clients asked and clients left out."""
@@ -77,6 +103,8 @@ def find_update_fault(
     client_state: object,
     expected: Mapping[str, str] | None,
     aggregator: Aggregator | None = None,
+    *,
+    finite: bool | None = None,
 ) -> str | None:
     """Reason why an update cannot be used, as text; ``None`` if it can.
 
@@ -86,13 +114,14 @@ def find_update_fault(
         expected: Signature that the form of the payload must have; ``None`` if any is valid.
         aggregator: Aggregator that gives the form of the payload and also examines the update;
             ``None`` for the payload's own form and no further examination.
+        finite: True if all numbers are known to be finite; otherwise they are examined.
     """
     try:
         if isinstance(update, Failure):
             return f"{type(update.error).__name__}: {update.error}"
         if not isinstance(update, Update):
             return f"it returned {type(update).__name__} instead of an Update"
-        return _find_fault(update, client_state, expected, aggregator)
+        return _find_fault(update, client_state, expected, aggregator, finite=finite)
     except Exception as error:  # whatever a client returns, only that client is left out
         return f"its result cannot be examined: {type(error).__name__}"
 
@@ -102,6 +131,8 @@ def _find_fault(
     client_state: Any,
     expected: Mapping[str, str] | None,
     aggregator: Aggregator | None,
+    *,
+    finite: bool | None,
 ) -> str | None:
     for name, part in (("payload", update.payload), ("client state", client_state)):
         if (fault := tree.find_tree_fault(part)) is not None:
@@ -113,16 +144,17 @@ def _find_fault(
         return f"its payload has another form than expected, at {dict(wrong[:4])}"
     if not (_is_number(update.weight) and math.isfinite(update.weight) and update.weight >= 0):
         return f"its weight is {update.weight!r:.80}"
-    if not isinstance(update.metrics, dict) or not all(map(_is_metric, update.metrics.items())):
+    if not isinstance(update.metrics, Mapping) or not all(map(_is_metric, update.metrics.items())):
         return f"its metrics are not numbers by name: {update.metrics!r:.80}"
-    if not (tree.is_finite(update.payload) and tree.is_finite(client_state)):
+    if not finite and not tree.is_finite({"payload": update.payload, "client_state": client_state}):
         return "its update holds NaN or infinite values"
     return None if aggregator is None else aggregator.find_fault(update)
 
 
 def _is_metric(metric: tuple[object, object]) -> bool:
     name, value = metric
-    return tree.is_text(name) and _is_number(value)
+    scalar = isinstance(value, Tensor) and not value.ndim and not value.is_complex()
+    return tree.is_text(name) and (scalar or _is_number(value))
 
 
 def _is_number(value: object) -> bool:
@@ -134,3 +166,40 @@ def _is_number(value: object) -> bool:
     except OverflowError:
         return False
     return True
+
+
+def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, bool | None]]:
+    """Results whose metrics have been read, and whether all their values are finite."""
+    numbers = [_numbers_of(update, client_state) for _, update, client_state in results]
+    flat = [x.double() for of_client in numbers for x in of_client.values()]
+    found = iter(torch.stack(flat).tolist() if flat else [])
+    for (client, update, client_state), of_client in zip(results, numbers, strict=True):
+        read = {name: next(found) for name in of_client}
+        finite = math.isfinite(read.pop(None)) if None in read else None
+        if read and isinstance(update, Update):
+            update = dataclasses.replace(update, metrics={**update.metrics, **read})
+        yield client, update, client_state, finite
+
+
+def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[str | None, Tensor]:
+    """Metrics on an accelerator by name, and under ``None`` a sum that is finite if all terms are.
+
+    It is empty if the result cannot be examined like that, whatever it holds.
+    """
+    if not isinstance(update, Update):
+        return {}
+    try:
+        both = {"payload": update.payload, "client_state": client_state}
+        if tree.find_tree_fault(both) is not None:
+            return {}
+        floats = [x for x in tree.tensors(both).values() if x.is_floating_point()]
+        numbers = [x for _, x in tree.leaves(both) if isinstance(x, float)]
+        numbers += [float(x.sum()) for x in floats if x.device.type == "cpu"]
+        floats = [x for x in floats if x.device.type != "cpu"]
+        named = {n: x for n, x in update.metrics.items() if isinstance(x, Tensor) and not x.ndim}
+        devices = {x.device for x in (*floats, *named.values())}
+        if len(devices) != 1 or not floats or not all(map(math.isfinite, numbers)):
+            return {}
+        return {**named, None: tree.checksum(floats)}
+    except Exception:  # the examination that follows says what is wrong
+        return {}

@@ -90,11 +90,14 @@ class Scaffold(ClassifierMethod):
         update, _ = super().finish(local, client, context)
         own = context["own"]["variate"]
         # Without a local step there is no gradient estimate, so the variate is kept.
-        num_steps = float(local["num_steps"])
-        new = own
-        if num_steps:
-            mean_gradient = tree.scale(update.payload["delta"], -1 / (num_steps * self.lr))
-            new = tree.add(tree.subtract(own, context["shared"]["variate"]), mean_gradient)
+        num_steps, shared = local["num_steps"], context["shared"]["variate"]
+        factor = -1 / (num_steps * self.lr)
+        new = tree.map(
+            lambda c, common, delta: torch.where(num_steps > 0, c - common + delta * factor, c),
+            own,
+            shared,
+            update.payload["delta"],
+        )
         payload = {**update.payload, "variate": tree.subtract(new, own)}
         return Update(payload, update.weight), {"own_variate": new}
 

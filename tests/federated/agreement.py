@@ -46,13 +46,21 @@ def first_message(method, data, client_id):
     return method.broadcast(tree.to(server_state, "cpu", torch.float64), client_id)
 
 
-def assert_engines_agree(method, data, **settings):
-    """Assert that Sequential and Batched give the same server state, client states and rows."""
+def assert_engines_agree(method, data, *, fast=None, tolerance=TOLERANCE, **settings):
+    """Assert that Sequential and another engine give the same states, client states and rows.
+
+    Args:
+        method: Method that is trained.
+        data: Federation in float64.
+        fast: Engine that is compared; by default ``Batched()``.
+        tolerance: Largest allowed difference of a number.
+        **settings: Settings of both trainers.
+    """
     (*_, plain), rows = train(method, data, RNG, **settings)
-    (*_, fast), new = train(method, data, RNG, engine=Batched(), **settings)
-    assert_near(fast.server_state, plain.server_state, TOLERANCE)
-    assert fast.client_states.keys() == plain.client_states.keys()
+    (*_, other), new = train(method, data, RNG, engine=fast or Batched(), **settings)
+    assert_near(other.server_state, plain.server_state, tolerance)
+    assert other.client_states.keys() == plain.client_states.keys()
     for i, client_state in plain.client_states.items():
-        assert_near(fast.client_states[i], client_state, TOLERANCE)
+        assert_near(other.client_states[i], client_state, tolerance)
     assert [row[:3] for row in new] == [row[:3] for row in rows]
-    assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=TOLERANCE)
+    assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=tolerance)

@@ -11,6 +11,7 @@ from typing_extensions import override
 from fedbolic.data.client import Client
 from fedbolic.federated.engines.batched import Batched
 from fedbolic.federated.engines.engine import Engine, Result, RunStoppedError
+from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.workers import Workers
 from fedbolic.federated.gradient_method import GradientMethod
@@ -37,7 +38,8 @@ class Auto(Engine):
     after a warm-up; the best of three trials counts. Linear extrapolation from the two times
     estimates the time of the whole exchange. If the estimate is at most one second, the exchange
     itself is timed. The results of these trials are discarded. A candidate that cannot run the
-    clients is left out. A method without gradient steps gets the first usable candidate, untimed.
+    clients is left out, and so is ``Graphed`` if their data are not on a CUDA device, as nothing
+    can be captured there. A method without gradient steps gets the first usable candidate, untimed.
 
     A run's folder keeps the choice and the times in ``engine.json``, and a resumed run uses the
     same engine. Engines agree only up to rounding, and another machine may choose another engine:
@@ -54,7 +56,7 @@ class Auto(Engine):
         Sequential()
     """
 
-    candidates: tuple[Engine, ...] = (Sequential(), Batched(), Workers())
+    candidates: tuple[Engine, ...] = (Sequential(), Batched(), Graphed(), Workers())
 
     def __post_init__(self) -> None:
         names = [repr(engine) for engine in self.candidates]
@@ -72,6 +74,8 @@ class Auto(Engine):
         usable, refusals = [], []
         for engine in self.candidates:
             try:
+                if isinstance(engine, Graphed) and not _on_cuda(clients):
+                    raise ValueError("Graphed gains only on a CUDA device")
                 engine.check(clients)
                 usable.append(engine)
             except ValueError as error:
@@ -126,6 +130,10 @@ class Auto(Engine):
     ) -> Iterator[Result]:
         engine, _ = self.settle(method, messages, clients, rng.at("auto"))
         return engine.run(method, messages, clients, client_states, rng)
+
+
+def _on_cuda(clients: Sequence[Client]) -> bool:
+    return bool(clients) and clients[0].no_inputs.device.type == "cuda"
 
 
 def _timeable(method: Method) -> TypeGuard[GradientMethod]:
@@ -198,6 +206,8 @@ def _least(
             began = time.perf_counter()
             for _ in opened.run(method, messages, clients, {}, rng):
                 pass
+            if _on_cuda(clients):  # launched work may still be running
+                torch.cuda.synchronize()
             return time.perf_counter() - began
 
         timed(methods[0])

@@ -3,8 +3,10 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -12,6 +14,9 @@ from fedbolic.federated.engines.buckets import buckets, most_padding, pad_stack
 from fedbolic.federated.engines.client_task import ClientTask
 from fedbolic.federated.engines.jagged import jagged_sizes
 from fedbolic.types import Params
+
+Call: TypeAlias = tuple[int, Tensor]
+"""Padded length of a joint call and the rows of its clients."""
 
 
 class BatchLoader:
@@ -38,31 +43,76 @@ class BatchLoader:
         if jagged_sizes(tasks[0].context):  # then the context outweighs the batch
             self.most_padding = math.inf
         self.num_active = (self.lengths > 0).sum(dim=0).tolist()
-        self.positions = torch.stack(positions).to(self.device)
-        self.counts = self.lengths.to(self.device)
+        self._plan_calls(torch.stack(positions))
+        self.visits = torch.arange(repeats, device=self.device)
         self.draws = {
             name: pad_stack([plan.draws[name] for plan in plans]).to(self.device)
             for name in plans[0].draws
         }
 
+    def _plan_calls(self, positions: Tensor) -> None:
+        """Plan the calls of all steps, and copy everything they index to the device at once."""
+        planned = plan_calls(self.lengths, self.most_padding)
+        several = [rows for calls in planned if len(calls) > 1 for _, rows in calls]
+        self.positions, self.counts, *copied = copy_together(
+            [positions, self.lengths, *several], self.device
+        )
+        indices = iter(copied)
+        self.calls: list[list[tuple[int, Tensor | slice]]] = [
+            [
+                (length, slice(num_active) if len(calls) == 1 else next(indices))
+                for length, _ in calls
+            ]
+            for calls, num_active in zip(planned, self.num_active, strict=True)
+        ]
+
     def batches(self, step: int) -> Iterator[tuple[Tensor | slice, Params, dict[str, int | None]]]:
         """Calls of one step: the rows of the clients, the batch, and each entry's client axis."""
         if step == len(self.num_active):
             return
-        active = slice(self.num_active[step])
-        calls = buckets(self.lengths[active, step], self.most_padding)
-        for length, clients in calls:
-            row = active if len(calls) == 1 else clients.to(self.device)
+        for length, row in self.calls[step]:
             positions = self.positions[row, step, :length]
             mask = torch.arange(length, device=self.device) < self.counts[row, step, None]
             batch = {
-                **{name: _take(values, positions) for name, values in self.examples.items()},
+                **{name: take_rows(values, positions) for name, values in self.examples.items()},
                 "mask": mask,
                 **{name: draw[row, step] for name, draw in self.draws.items()},
             }
             dims: dict[str, int | None] = dict.fromkeys(batch, 0)
-            visit = torch.tensor(step % self.repeats, device=self.device)
+            visit = self.visits[step % self.repeats]
             yield row, {**batch, "visit": visit}, {**dims, "visit": None}
+
+
+def plan_calls(lengths: Int[Tensor, "clients steps"], most: float) -> list[list[Call]]:
+    """Padded length and clients of each call of every step.
+
+    Args:
+        lengths: Number of examples of each client's batches, in descending order of the number of
+            steps; 0 after a client's last step.
+        most: As in :func:`~fedbolic.federated.engines.buckets.buckets`.
+    """
+    num_active, longest = (lengths > 0).sum(dim=0).tolist(), lengths.amax(dim=0)
+    shortest = torch.where(lengths > 0, lengths, longest).amin(dim=0)
+    is_one = (shortest == longest).tolist()  # most steps need no sorting
+    everyone = torch.arange(len(lengths))
+    return [
+        [(length, everyone[:active])]
+        if is_one[step] or most == math.inf
+        else buckets(lengths[:active, step], most)
+        for step, (active, length) in enumerate(zip(num_active, longest.tolist(), strict=True))
+    ]
+
+
+def copy_together(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy tensors of one dtype to a device by a single transfer.
+
+    Args:
+        values: Tensors of any shapes.
+        device: Device of the copies.
+    """
+    whole = torch.cat([x.flatten() for x in values]).to(device)
+    parts = whole.split([x.numel() for x in values])
+    return [part.view(x.shape) for part, x in zip(parts, values, strict=True)]
 
 
 def _in_one(splits: Sequence[Params]) -> tuple[Params, list[int]]:
@@ -76,10 +126,14 @@ def _in_one(splits: Sequence[Params]) -> tuple[Params, list[int]]:
     if begins is None or any(other != begins for other in others):
         ends = itertools.accumulate(lengths, initial=0)
         return {name: torch.cat(rows) for name, rows in columns.items()}, list(ends)[:-1]
-    end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
-    first = {name: rows[0] for name, rows in columns.items()}
-    whole = {n: x.as_strided((end, *x.shape[1:]), x.stride(), 0) for n, x in first.items()}
-    return whole, begins
+    return {name: _storage_of(rows[0]) for name, rows in columns.items()}, begins
+
+
+def _storage_of(rows: Tensor) -> Tensor:
+    """All rows of a tensor's storage: the same tensor whichever clients take part."""
+    row = rows.shape[1:].numel() * rows.element_size()
+    num_rows = rows.untyped_storage().nbytes() // row
+    return rows.as_strided((num_rows, *rows.shape[1:]), rows.stride(), 0)
 
 
 def _places(rows: Sequence[Tensor]) -> list[int] | None:
@@ -93,7 +147,12 @@ def _places(rows: Sequence[Tensor]) -> list[int] | None:
     return [offset // size for offset in offsets]
 
 
-def _take(values: Tensor, positions: Tensor) -> Tensor:
-    """``values[positions]``, in half the time of indexing on the CPU."""
+def take_rows(values: Tensor, positions: Tensor) -> Tensor:
+    """``values[positions]``, in half the time of indexing on the CPU.
+
+    Args:
+        values: Examples of all clients.
+        positions: Rows of ``values``, in any shape.
+    """
     taken = values.index_select(0, positions.flatten())
     return taken.unflatten(0, positions.shape)

@@ -28,7 +28,7 @@ from fedbolic.federated.engines.stacked_scores import (
     is_stackable,
     stacked_scores,
 )
-from fedbolic.federated.engines.stacking import advance, bucket_tasks, own_storage
+from fedbolic.federated.engines.stacking import Advanced, advance, bucket_tasks, own_storage
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import Update
@@ -176,7 +176,7 @@ class Batched(Engine):
             memory_limit(self.memory, meter),
             estimate=MemoryEstimate(method),
             meter=meter if calibrates else None,
-            steps=functools.partial(_stacked, method),
+            steps=functools.partial(self._stacked, method),
             lines=self._lines,
         )
 
@@ -203,7 +203,7 @@ class Batched(Engine):
         if repr(method) in self._refused:
             return one_by_one(clients)
         try:
-            updates = _stacked(method, tasks)
+            updates = self._stacked(method, tasks)
         except Exception as error:
             results = one_by_one(clients)
             if not any(isinstance(update, Failure) for _, update, _ in results):
@@ -211,26 +211,31 @@ class Batched(Engine):
             return results
         return [(client, *both) for client, both in zip(clients, updates, strict=True)]
 
+    def _stacked(
+        self, method: GradientMethod, tasks: Sequence[ClientTask]
+    ) -> list[tuple[Update, Tree]]:
+        """Updates and client states of several clients of equal form, trained as one batch."""
+        with _vectorised(tasks[0].client):
+            ended = self._advanced(method, tasks)
+        concluded = [
+            method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
+            for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
+        ]
+        return [
+            (dataclasses.replace(update, payload=own_storage(update.payload)), own_storage(kept))
+            for update, kept in concluded
+        ]
+
+    def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advanced]:
+        """Results of all local steps of some clients; a subclass may take them in another way."""
+        return advance(method, tasks)
+
     def _refuse(self, method: Method, reason: str) -> None:
         """Record that this method's clients are run one by one, and log it the first time."""
         if repr(method) not in self._refused:
             name = type(method).__name__
             logger.info("the clients of %s are run one by one: %s", name, reason)
             self._refused[repr(method)] = reason
-
-
-def _stacked(method: GradientMethod, tasks: Sequence[ClientTask]) -> list[tuple[Update, Tree]]:
-    """Updates and client states of several clients of equal form, trained as one batch."""
-    with _vectorised(tasks[0].client):
-        ended = advance(method, tasks)
-    concluded = [
-        method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
-        for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
-    ]
-    return [
-        (dataclasses.replace(update, payload=own_storage(update.payload)), own_storage(kept))
-        for update, kept in concluded
-    ]
 
 
 def _meter(clients: Sequence[Client]) -> MemoryMeter | None:

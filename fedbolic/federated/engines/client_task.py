@@ -49,7 +49,8 @@ class ClientTask:
     def form(self) -> Hashable:
         """Hashable form; only tasks of equal form can be stacked."""
         draws = {n: (draw.dtype, draw.shape[1:]) for n, draw in self.plan.draws.items()}
-        examples = self.examples.at(torch.arange(0))
+        nothing = torch.arange(0, device=self.client.no_inputs.device)  # on the CPU: a copy
+        examples = self.examples.at(nothing)
         return id(self.model), *map(tree_form, (self.local, self.context, draws, examples))
 
 

@@ -1,7 +1,7 @@
 """Local training of many clients at once: their values are stacked along a leading axis."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,10 +16,11 @@ from fedbolic.nn.clamped import COUNTS
 from fedbolic.nn.model import Model
 from fedbolic.types import Params, Tree
 
+Advanced: TypeAlias = tuple[Tree, float, Tensor]
+"""``local`` of a client after its last step, the sum of its losses, and its clamped counts."""
 
-def advance(
-    method: GradientMethod, tasks: Sequence[ClientTask]
-) -> list[tuple[Tree, float, Tensor]]:
+
+def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advanced]:
     """Run all local steps of several clients together.
 
     Args:
@@ -47,23 +48,37 @@ def advance(
     counts: list[Tensor] = []
     for step, num_active in enumerate([*loader.num_active, 0]):
         if num_active < len(state["loss"]):
-            ended = _unstack(_at(state["local"], slice(num_active, None))) + ended
+            ended = _unstack(at_rows(state["local"], slice(num_active, None))) + ended
             losses = [state["loss"][num_active:], *losses]
             counts = [state["clamped"][num_active:], *counts]
-            state, context = _at(state, slice(num_active)), _at(context, slice(num_active), dims)
+            state, context = (
+                at_rows(state, slice(num_active)),
+                at_rows(context, slice(num_active), dims),
+            )
         moved, rows = [], []
         for row, batch, batch_dims in loader.batches(step):
-            own, given = _at(state, row), _at(context, row, dims)
-            moved.append(_step(method, tasks[0].model, own, batch, given, (batch_dims, dims)))
+            own, given = at_rows(state, row), at_rows(context, row, dims)
+            moved.append(joint_step(method, tasks[0].model, own, batch, given, (batch_dims, dims)))
             rows.append(row)
         if len(moved) == 1:
             state = moved[0]
         elif moved:
             back = torch.cat(rows).argsort()
             state = tree.map(lambda *x, back=back: torch.cat(x)[back], *moved)
-    results = zip(ended, torch.cat(losses).tolist(), torch.cat(counts).cpu(), strict=True)
+    results = zip(ended, *host_numbers(torch.cat(losses), torch.cat(counts)), strict=True)
     of_client = dict(zip(order, results, strict=True))
     return [of_client[i] for i in range(len(tasks))]
+
+
+def host_numbers(losses: Tensor, counts: Tensor) -> tuple[list[float], list[Tensor]]:
+    """Losses and clamped counts of all clients on the CPU, by a single transfer.
+
+    Args:
+        losses: Sum of the losses of each client.
+        counts: Counts of each client, below 2 ** 53.
+    """
+    numbers = torch.cat((losses.unsqueeze(1).double(), counts.double()), dim=1).cpu()
+    return numbers[:, 0].tolist(), list(numbers[:, 1:].long())
 
 
 def bucket_tasks(tasks: Sequence[ClientTask]) -> list[list[ClientTask]]:
@@ -77,10 +92,19 @@ def bucket_tasks(tasks: Sequence[ClientTask]) -> list[list[ClientTask]]:
     ]
 
 
-def _step(
+def joint_step(
     method: GradientMethod, model: Model, state: Tree, batch: Params, context: Tree, dims: tuple
 ) -> Tree:
-    """One step of all clients: a joint forward pass, one backward pass, and the optimiser step."""
+    """One step of all clients: a joint forward pass, one backward pass, and the optimiser step.
+
+    Args:
+        method: Method whose step is taken.
+        model: Common architecture of the clients.
+        state: Stacked values that change: ``local``, ``loss`` and ``clamped``.
+        batch: Stacked batch of :meth:`GradientMethod.loss`.
+        context: Context of the clients.
+        dims: Client axes of the batch and of the context.
+    """
     local = state["local"]
     parameters = {n: value.detach().requires_grad_() for n, value in local["parameters"].items()}
 
@@ -143,7 +167,7 @@ def joined(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
     return tree.map(joined, *contexts), dims
 
 
-def _at(stacked: Tree, rows: Tensor | slice, dims: Tree | None = None) -> Tree:
+def at_rows(stacked: Tree, rows: Tensor | slice, dims: Tree | None = None) -> Tree:
     """Select the rows of some clients; shared leaves are kept unchanged."""
     if dims is None:
         return tree.map_tensors(lambda x: x[rows], stacked)

@@ -238,7 +238,7 @@ class Evaluation:
                 logger.warning("client %d could not be fine-tuned: %r", client.id, update.error)
             else:
                 named = update.metrics.items()
-                scores[client.id] = {_rename(name, "fine_tuned"): v for name, v in named}
+                scores[client.id] = {_rename(name, "fine_tuned"): float(v) for name, v in named}
         return self.client_rows(round, scores)
 
     def _ridge_scored(

@@ -126,8 +126,9 @@ def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _means(correct: Tensor, loss: Tensor, num_examples: int) -> dict[str, float]:
+    of_right, of_loss = torch.stack((correct.double(), loss)).tolist()  # one wait on a GPU
     return {
-        "accuracy": int(correct) / num_examples,
-        "loss": float(loss) / num_examples,
+        "accuracy": of_right / num_examples,
+        "loss": of_loss / num_examples,
         "examples": float(num_examples),
     }

@@ -10,7 +10,7 @@ import pytest
 from fedbolic.configuration import SetupError
 from fedbolic.data import IID, Partitioned
 from fedbolic.experiment import resume, run
-from fedbolic.federated import Auto, Batched, Engine, LocalTraining, Sequential, Workers
+from fedbolic.federated import Auto, Batched, Engine, Graphed, LocalTraining, Sequential, Workers
 from fedbolic.federated.engines import auto
 from fedbolic.methods import FedAvg, Majority
 from fedbolic.nn.backbone import MLP
@@ -139,3 +139,10 @@ def test_the_real_candidates_are_all_timed(monkeypatch):
     assert engine in Auto().candidates
     assert len(seconds) == 3
     assert all(0 < value < float("inf") for value in seconds.values())
+
+
+def test_captured_steps_are_a_candidate_on_cuda_only():
+    clients = federation(SIZES).clients
+    assert not any(isinstance(engine, Graphed) for engine in Auto()._usable(clients))
+    with pytest.raises(ValueError, match="CUDA"):
+        Auto((Graphed(),)).check(clients)

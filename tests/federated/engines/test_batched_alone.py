@@ -224,13 +224,13 @@ def test_a_loss_that_is_already_a_mean_is_refused(engine):
 
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
 def test_the_work_that_is_reported_is_the_work_that_is_done(backbone, monkeypatch):
-    masks, step = [], stacking._step
+    masks, step = [], stacking.joint_step
 
     def noted(method, model, server_state, batch, context, dims):
         masks.append(batch["mask"])
         return step(method, model, server_state, batch, context, dims)
 
-    monkeypatch.setattr(stacking, "_step", noted)
+    monkeypatch.setattr(stacking, "joint_step", noted)
     method, data = with_(backbone=backbone, local=LocalTraining(2, 8)), federation(UNEQUAL)
     exchange(Batched(), method, data)
     model = method.model(data.meta)

@@ -1,0 +1,131 @@
+"""Work of training on a shadow device, for a set of methods and networks."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+
+from fedbolic import tree
+from fedbolic.data import Client, Examples, FederatedData
+from fedbolic.federated import LocalTraining, Mean, Sequential
+from fedbolic.federated.update_filter import UpdateFilter
+from fedbolic.methods import Ditto, FedAvg, Scaffold, SphereFed
+from fedbolic.nn.backbone import MLP, ConvNet
+from fedbolic.nn.resnet import ResNet
+from fedbolic.optim import SGD, Adam
+from fedbolic.rng import Rng
+from fedbolic.types import Meta
+from flatland import FedPub, FlatLand
+from flatland.model import GCN
+from hyperfed import CrossEntropy, HyperFed
+from tests import shadow
+from tests.subjects import subject
+
+RNG = Rng(3)
+NUM_CLIENTS, BATCH, BATCHES = 4, 4, 2
+
+
+def images(*shape):
+    """Clients with two full batches of random images."""
+    generator = torch.Generator().manual_seed(0)
+
+    def examples(n):
+        x = torch.randn(n, *shape, generator=generator)
+        return Examples({"x": x, "y": torch.randint(10, (n,), generator=generator)})
+
+    meta = Meta(10, shape, NUM_CLIENTS)
+    clients = [
+        Client(i, examples(BATCH * BATCHES), examples(0), examples(4), meta)
+        for i in range(NUM_CLIENTS)
+    ]
+    return FederatedData(tuple(clients), meta, None)
+
+
+GREY, COLOURED = (1, 8, 8), (3, 8, 8)
+
+METHODS = {
+    "fedavg mlp": (FedAvg(MLP()), GREY),
+    "fedavg mlp adam": (FedAvg(MLP(), optimizer=Adam()), GREY),
+    "fedavg mlp dropout": (FedAvg(MLP(dropout=0.5)), GREY),
+    "fedavg convnet": (FedAvg(ConvNet()), GREY),
+    "fedprox convnet": (FedAvg(ConvNet(), proximal=0.1, optimizer=SGD(0.9, 1e-4)), GREY),
+    "ditto convnet": (Ditto(ConvNet()), GREY),
+    "scaffold convnet": (Scaffold(ConvNet()), GREY),
+    "spherefed convnet": (SphereFed(ConvNet()), GREY),
+    "hyperfed": (HyperFed(ConvNet()), GREY),
+    "hyperfed trained": (HyperFed(ConvNet(), prototypes="trained"), GREY),
+    "hyperfed mixup": (HyperFed(ConvNet(), mixup=1.0), GREY),
+    "h-ce": (HyperFed(ConvNet(), objective=CrossEntropy(), aggregator=Mean()), GREY),
+    "resnet batch norm": (FedAvg(ResNet(stem="cifar", width=4)), COLOURED),
+    "resnet group norm": (FedAvg(ResNet(stem="cifar", width=4, norm="group")), COLOURED),
+    "gcn": (FlatLand(network=GCN(), sharing={"*": "shared"}), None),
+    "flatland": (FlatLand(), None),
+    "fedpub": (FedPub(), None),
+}
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Work of an engine and of the update filter.
+
+    Args:
+        launches: Launches of a step, of one client for ``Sequential``, else of all.
+        step_waits: Waits of the same step.
+        step_uploads: Uploads in the same step.
+        waits: Waits per client and round, outside the steps.
+        uploads: Uploads per client and round, outside the steps.
+        round_launches: Launches per client and round, outside the steps.
+    """
+
+    launches: float
+    step_waits: float
+    step_uploads: float
+    waits: float
+    uploads: float
+    round_launches: float
+
+
+def spent(name, engine, monkeypatch):
+    """Measure the second exchange of an engine: the first may fill caches."""
+    num_clients = len(_federation(name).clients)
+    batches = 1 if METHODS[name][1] is None else BATCHES
+    few, more = (
+        exchange_of(name, engine=engine, epochs=epochs, monkeypatch=monkeypatch)
+        for epochs in (1, 3)
+    )
+    at_once = 1 if isinstance(engine, Sequential) else num_clients
+    steps = 2 * batches * num_clients // at_once
+    step = {kind: (more[kind] - few[kind]) / steps for kind in few}
+    beside = {kind: (few[kind] - step[kind] * steps / 2) / num_clients for kind in few}
+    return Spent(
+        step["launches"],
+        step["waits"],
+        step["uploads"],
+        beside["waits"],
+        beside["uploads"],
+        beside["launches"],
+    )
+
+
+def _federation(name):
+    shape = METHODS[name][1]
+    return subject("flatland")[1] if shape is None else images(*shape)
+
+
+def exchange_of(name, *, engine, epochs, monkeypatch):
+    """Work of the second of two exchanges, as sums by kind."""
+    (method, shape), data = METHODS[name], _federation(name)
+    method = dataclasses.replace(method, local=LocalTraining(epochs, shape and BATCH))
+    server_state = method.init(data.meta, RNG)
+    with shadow.device(monkeypatch) as device:
+        there = data.to(shadow.DEVICE, torch.float32)
+        server_state = tree.to(server_state, shadow.DEVICE, torch.float32)
+        messages = {c.id: method.broadcast(server_state, c.id) for c in there.clients}
+        for _ in range(2):
+            device.work.clear()
+            results = engine.run(method, messages, there.clients, {}, RNG)
+            usable = list(UpdateFilter(method, messages, (), RNG).usable(results))
+            assert len(usable) == len(there.clients)
+            assert not getattr(engine, "_refused", {})
+            assert not getattr(engine, "_uncaptured", {})
+    return device.work.total()

@@ -1,0 +1,67 @@
+"""Captured steps on a CUDA device: every capture succeeds, and replays are the steps themselves."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from fedbolic import tree
+from fedbolic.federated import GradientMethod, Graphed, LocalTraining, Sequential
+from fedbolic.federated.engines.replay import Replay, graph_pool
+from tests.subjects import QUICK, exchanges
+
+pytestmark = pytest.mark.gpu
+
+CUDA = torch.device("cuda")
+
+
+def results(engine, exchange, method):
+    clients = [client.to(CUDA, torch.float64) for client in exchange.clients]
+    messages = {i: tree.to(m, CUDA, torch.float64) for i, m in exchange.messages.items()}
+    states = {i: tree.to(s, CUDA, torch.float64) for i, s in exchange.client_states.items()}
+    return list(engine.run(method, messages, clients, states, exchange.rng))
+
+
+@pytest.mark.parametrize("together", [None, 1])
+@pytest.mark.parametrize("name", QUICK)
+def test_every_step_is_captured_and_equals_the_reference(name, together):
+    exchange = exchanges(name)[0]
+    if not isinstance(exchange.phase, GradientMethod):
+        pytest.skip("takes no gradient steps")
+    local = LocalTraining(3, exchange.phase.local.batch_size, exchange.phase.local.repeats)
+    method = dataclasses.replace(exchange.phase, local=local)
+    engine = Graphed(together=together)
+    found, again = (results(engine, exchange, method) for _ in range(2))
+    assert not engine._refused
+    assert not engine._uncaptured
+    assert any(r.graph for steps in engine._kept.values() for r in steps.replays.values())
+    for got in (found, again):
+        pairs = zip(got, results(Sequential(), exchange, method), strict=True)
+        for (_, update, kept), (_, expected, old) in pairs:
+            both = {"payload": update.payload, "kept": kept}
+            reference = tree.tensors({"payload": expected.payload, "kept": old})
+            assert tree.tensors(both).keys() == reference.keys()
+            for path, value in tree.tensors(both).items():
+                torch.testing.assert_close(value, reference[path], rtol=0, atol=1e-9, msg=path)
+
+
+def test_a_replay_is_one_graph_from_the_second_call_on():
+    x, calls = torch.zeros(3, device=CUDA), []
+
+    def function():
+        calls.append(1)
+        x.add_(1)
+
+    replay = Replay(function, CUDA, graph_pool(CUDA))
+    for _ in range(5):
+        replay()
+    assert x.tolist() == [5.0] * 3
+    assert len(calls) == 2  # the first directly, the second for the capture
+
+
+def test_a_function_that_waits_cannot_be_captured():
+    x = torch.zeros(3, device=CUDA)
+    replay = Replay(lambda: x.sum().item(), CUDA, graph_pool(CUDA))
+    replay()
+    with pytest.raises(RuntimeError):
+        replay()
