@@ -8,7 +8,7 @@ from fedbolic.types import Meta
 from flatland.blocks import graph_block
 from flatland.ricci import Estimator
 
-FAR = 3.0
+FAR_RADII = 3.0
 """Distance of features from the origin, in radii of curvature, above which a warning is given.
 
 There a distance grows like the logarithm of the features, and gradients fall with their length.
@@ -41,14 +41,14 @@ def warn_of_start(graph: Graph, c: float, client: Client, estimator: Estimator |
             )
     if _is_first("far", estimator, client.meta):
         radii = c**0.5 * graph_block((graph,)).norms
-        share = float((radii > FAR).double().mean())
+        share = float((radii > FAR_RADII).double().mean())
         if share:
             _GIVEN.add(("far", estimator, client.meta))
             logger.warning(
                 "client %d: the features of %.0f %% of the nodes lie more than %g curvature radii "
                 "from the origin, the farthest %.1f; other clients are not reported: consider "
                 "scale='l2' of the data, or a curvature nearer to 0",
-                *(client.id, 100 * share, FAR, float(radii.max())),
+                *(client.id, 100 * share, FAR_RADII, float(radii.max())),
             )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbolic import tree
-from fedbolic.federated.evaluation.metrics import METRICS
+from fedbolic.federated.evaluation.metrics import EXTRA_METRICS
 from fedbolic.federated.update import Update
 from fedbolic.types import Tree
 
@@ -180,7 +180,7 @@ def _is_own(first: str, kind: ReplyKind) -> bool:
 def _is_possible(kind: str, value: float) -> bool:
     if kind == "examples":
         return 0 <= value <= MOST_EXAMPLES and value == int(value)
-    return 0 <= value <= 1 if kind in ("accuracy", *METRICS) else abs(value) <= LARGEST_COUNT
+    return 0 <= value <= 1 if kind in ("accuracy", *EXTRA_METRICS) else abs(value) <= LARGEST_COUNT
 
 
 def rarely_fine_tuned(scores: Mapping[int, Mapping[str, float]]) -> list[int]:

@@ -13,7 +13,7 @@ from fedbolic import check
 
 Metric = Literal["macro_f1", "auroc", "average_precision"]
 
-METRICS: tuple[Metric, ...] = get_args(Metric)
+EXTRA_METRICS: tuple[Metric, ...] = get_args(Metric)
 """Names of the additional scores."""
 
 _MEASURED: ContextVar[tuple[Metric, ...]] = ContextVar("measured", default=())
@@ -26,7 +26,7 @@ def check_metrics(names: tuple[Metric, ...]) -> None:
         ValueError: If a name is unknown, or is given twice.
     """
     for name in names:
-        check.one_of(METRICS, metrics=name)
+        check.one_of(EXTRA_METRICS, metrics=name)
     if len(set(names)) < len(names):
         raise ValueError(f"metrics must differ from one another, got {list(names)}")
 

@@ -7,7 +7,7 @@ from sklearn import metrics as sklearn_metrics
 from fedbolic.data import Digits, Dirichlet, Partitioned
 from fedbolic.federated import Batched, Evaluation, FineTune, LocalTraining, Sequential, Workers
 from fedbolic.federated.evaluation.metrics import (
-    METRICS,
+    EXTRA_METRICS,
     auroc,
     average_precision,
     extra_scores,
@@ -23,7 +23,7 @@ from tests.federated.simple_method import rows_of, train
 from tests.remote.transports import away
 
 SEEDS = pytest.mark.parametrize("seed", range(6))
-ALL = Evaluation(metrics=METRICS)
+ALL = Evaluation(metrics=EXTRA_METRICS)
 
 
 def examples(seed, num_classes, *, tied=False, num=40):
@@ -81,7 +81,7 @@ def test_a_class_without_examples_is_left_out_and_one_class_has_no_ranking():
         for k in range(3)
     )
     assert one_versus_rest("auroc", logits[some], labels[some]) == pytest.approx(expected / 3)
-    with measuring(METRICS):
+    with measuring(EXTRA_METRICS):
         found = extra_scores(logits[labels == 1], labels[labels == 1])
     assert found.keys() == {"macro_f1"}
 
@@ -94,8 +94,8 @@ def test_confident_logits_keep_their_order():
 def test_names_are_those_of_the_context_alone():
     assert measured() == ()
     with measuring(("auroc",)):
-        with measuring(METRICS):
-            assert measured() == METRICS
+        with measuring(EXTRA_METRICS):
+            assert measured() == EXTRA_METRICS
         assert measured() == ("auroc",)
     assert measured() == ()
 
@@ -149,7 +149,7 @@ def test_engines_record_the_same_scores(engine):
 
 def test_nodes_record_the_same_scores(tmp_path):
     data = federation()
-    settings = {"evaluation": Evaluation(metrics=METRICS, fine_tuning=FineTune(1))}
+    settings = {"evaluation": Evaluation(metrics=EXTRA_METRICS, fine_tuning=FineTune(1))}
     _, rows = train(METHOD, data, **settings)
     nodes, seen = away(METHOD, data, tmp_path, **settings)
     _, new = train(METHOD, seen, engine=nodes, **settings)
