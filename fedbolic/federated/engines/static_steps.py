@@ -255,14 +255,16 @@ def single_step(
 
 
 def row_counts(num_clients: int) -> list[int]:
-    """Numbers of clients for which a step is captured, ascending; at most a quarter are finished.
+    """Numbers of clients for which a step is captured, ascending.
+
+    For any number of active clients, the next of them is larger by at most a quarter.
 
     Args:
         num_clients: Number of clients of a wave, at least 1.
 
     Example:
         >>> row_counts(10)
-        [1, 2, 3, 4, 5, 6, 8, 10]
+        [1, 2, 3, 4, 6, 8, 10]
     """
     found = [num_clients]
     while found[-1] > 1:
