@@ -71,7 +71,7 @@ class HierarchySplit(Split):
     def is_unknown(
         self, nodes: Int[Tensor, "*batch"], others: Int[Tensor, "*batch k"]
     ) -> Bool[Tensor, "*batch k"]:
-        """Whether nobody knows if one of ``others`` is an ancestor of its node.
+        """True where nobody knows if one of ``others`` is an ancestor of its node.
 
         Args:
             nodes: First nodes of the pairs of a batch.
