@@ -18,7 +18,8 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.manifolds.numerics import sinhc, square
+from fedbolic.manifolds.analytic import sinhc
+from fedbolic.manifolds.numerics import square
 from fedbolic.nn.dropout import Dropout
 from fedbolic.types import Meta
 from flatland.blocks import GraphBlock, Mixing
@@ -310,7 +311,7 @@ def lifted(
     """
     t, most = space.c * norm * norm, FARTHEST**2
     share = (most / t.clamp(min=most)).sqrt()
-    factor = share * sinhc(t.clamp(max=most))
+    factor = share * sinhc((share * norm).square(), space.c)
     return factor, (1 / space.c + (factor * norm).square()).sqrt()
 
 

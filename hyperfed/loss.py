@@ -17,6 +17,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import Client
 from fedbolic.manifolds import numerics
+from fedbolic.manifolds.analytic import gap_length
 from fedbolic.types import Params
 
 Features = Float[Tensor, "batch dim"]
@@ -53,9 +54,7 @@ def prototype_distance(z: Features, prototypes: Prototypes) -> Float[Tensor, "ba
     """
     radius, q = _law_of_cosines(z, prototypes)
     near = radius.clamp(max=FAR)
-    return torch.where(
-        radius < FAR, 2 * numerics.asinh_of_gap(near.exp() * q / 4, 1.0), radius + _far(radius, q)
-    )
+    return torch.where(radius < FAR, gap_length(near.exp() * q / 4, 1.0), radius + _far(radius, q))
 
 
 def excess(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"]:

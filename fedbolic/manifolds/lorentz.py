@@ -8,26 +8,19 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from fedbolic.manifolds import lorentz_formulas as formulas
 from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.analytic import arc, asinhc, gap_length, radial_asinh, radial_sinh
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
     HYPERBOLOID_RADIUS,
-    HYPERBOLOID_SQUARE,
-    LONGEST_STEP,
-    SMALL,
     TOLERANCE,
-    asinh_of_gap,
-    asinhc,
     dot,
     finite,
     in_float32,
     per_point,
     root,
-    saturate,
-    scale_down,
-    shrink_factor,
-    sinhc,
     square,
     to_point,
 )
@@ -75,39 +68,19 @@ class Lorentz(Manifold):
         return self._draw_in(x[..., 1:], dtype)
 
     def _draw_in(self, s: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        c, q = per_point(self.c, s), square(s)
-        dtype = dtype or s.dtype
-        small = q * SMALL
-        by_radius, by_size = (
-            c * small / HYPERBOLOID_RADIUS[dtype],
-            small / HYPERBOLOID_SQUARE[dtype],
-        )
-        factor = shrink_factor(torch.maximum(by_radius, by_size))
-        return s * factor, (1 + c * (q * factor * factor)).sqrt()
+        return formulas.read(s, per_point(self.c, s), dtype or s.dtype)
 
     def _point(self, s: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """The point with the space coordinates ``s``, whose squares may overflow."""
-        s, time = self._draw_in(scale_down(s), dtype)
-        time = time / per_point(self.c, s) ** 0.5
-        return torch.cat((time.expand(*s.shape[:-1], 1), s), -1)
+        return formulas.point(s, per_point(self.c, s), dtype or s.dtype)
 
     def _tangent(self, s: Tensor, time: Tensor, u: Tensor) -> Tensor:
         """The tangent with the space coordinates ``u`` at the point that ``_read`` gave."""
-        u = saturate(u)
-        first = per_point(self.c, s) ** 0.5 * dot(s / time, u)
-        return torch.cat((first, u.expand(*first.shape[:-1], u.shape[-1])), -1)
+        return formulas.tangent(s, time, u, per_point(self.c, s))
 
-    def _sinh2(self, x: Tensor, time_x: Tensor, y: Tensor, time_y: Tensor) -> Tensor:
+    def _gap(self, x: Tensor, time_x: Tensor, y: Tensor, time_y: Tensor) -> Tensor:
         """``sinh^2`` of half the distance in radii, divided by ``c``: the formula of the class."""
-        c, gap = per_point(self.c, x), x - y
-        lean = dot(gap, x + y) / ((time_x + time_y) * time_x.sqrt() * time_y.sqrt())
-        swap = time_x < time_y
-        ratio = torch.where(swap, time_x / time_y, time_y / time_x).sqrt()
-        turn = c * lean
-        # multiplies only the point nearer to the origin, which avoids overflow
-        turn_x = torch.where(swap, turn, 0.0)
-        across = ratio * gap - turn_x * x - (turn - turn_x) * y
-        return (square(across) + turn * lean) / 4
+        return formulas.gap(x, time_x, y, time_y, per_point(self.c, x))
 
     def _split(self, s: Tensor, time: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """A Euclidean vector and a number whose squares sum to the squared norm of the tangent."""
@@ -140,14 +113,14 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
-        q = self._sinh2(*self._read(x), *self._read(y))
-        return 2 * asinh_of_gap(q, per_point(self.c, q)).squeeze(-1)
+        q = self._gap(*self._read(x), *self._read(y))
+        return gap_length(q, per_point(self.c, q)).squeeze(-1)
 
     @override
     @in_float32
     def dist0(self, x: PointTensor) -> Scalars:
         q = square(self._read(x)[0])
-        return asinh_of_gap(q, per_point(self.c, q)).squeeze(-1)
+        return gap_length(q, per_point(self.c, q)).squeeze(-1) / 2
 
     @override
     @in_float32
@@ -174,56 +147,36 @@ class Lorentz(Manifold):
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         (s, time), u = self._read(x), u[..., 1:]
-        across, along = self._split(s, time, u)
-        cosh1, move = self._shoot(square(across) + along * along, u)
-        return self._point(s + cosh1 * s + move)
-
-    def _shoot(self, q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        """``cosh(l) - 1`` and ``u sinh(l) / l``, with ``l`` the length in radii of a tangent ``u``.
-
-        ``q`` is the squared length; lengths are clamped so that ``cosh`` and ``sinh`` stay finite.
-        """
-        c = per_point(self.c, q)
-        factor = shrink_factor(c * (q * SMALL) / LONGEST_STEP[q.dtype])
-        t = c * (q * factor * factor)
-        half = sinhc(t / 4)
-        half2 = t / 4 * half * half
-        return 2 * half2, half * (1 + half2).sqrt() * factor * u
+        c = per_point(self.c, s)
+        cosh1, ratio = formulas.shoot(formulas.tangent_square(s, time, u, c), c)
+        return self._point(torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u))
 
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
-        return self._point(self._shoot(square(u[..., 1:]), u[..., 1:])[1])
+        return self._point(radial_sinh(u[..., 1:], per_point(self.c, u)))
 
     @override
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         (x, time_x), (y, time_y) = self._read(x), self._read(y)
-        q = self._sinh2(x, time_x, y, time_y)
-        t = per_point(self.c, q) * q
-        ratio = asinhc(t) / (1 + t).sqrt()  # length over the sinh of the length
-        return self._tangent(x, time_x, ratio * (y - x) - 2 * ratio * t * x)
+        q = self._gap(x, time_x, y, time_y)
+        c = per_point(self.c, q)
+        ratio = arc(q, c)  # length over the sinh of the length
+        return self._tangent(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x))
 
     @override
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
-        y = self._read(y)[0]
-        q = square(y)
-        return self.lift(y * asinhc(per_point(self.c, q) * q))
-
-    def _toward(self, x: Tensor, time_x: Tensor, y: Tensor, time_y: Tensor) -> Tensor:
-        """The vector ``a`` for which ``<y, v> = a . v_s`` for all tangents ``v`` at ``x``."""
-        gap = y - x
-        later = per_point(self.c, x) * dot(gap, x + y) / (time_x + time_y)
-        return gap - x / time_x * later
+        return self.lift(radial_asinh(self._read(y)[0], per_point(self.c, y)))
 
     @override
     @in_float32
     def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
         (x, time_x), (y, time_y), v = self._read(x), self._read(y), v[..., 1:]
-        c, q = per_point(self.c, x), self._sinh2(x, time_x, y, time_y)
-        push = c * dot(self._toward(x, time_x, y, time_y), v) / (2 + 2 * c * q)
-        return self._tangent(y, time_y, v + push * (x + y))
+        c, q = per_point(self.c, x), self._gap(x, time_x, y, time_y)
+        push = formulas.product(x, time_x, y, time_y, v, c) / (2 * q + 2 / c)
+        return self._tangent(y, time_y, torch.addcmul(v, push, x + y))
 
     @override
     @in_float32
@@ -265,20 +218,21 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def norm(self, x: PointTensor, u: PointTensor) -> Scalars:
-        across, along = self._split(*self._read(x), u[..., 1:])
-        return root(square(across) + along * along).squeeze(-1)
+        (s, time), u = self._read(x), u[..., 1:]
+        q = formulas.tangent_square(s, time, u, per_point(self.c, s))
+        return root(q).squeeze(-1)
 
     @override
     @in_float32
     def dist2plane(self, x: PointTensor, p: PointTensor, a: PointTensor) -> Scalars:
         (x, time_x), (p, time_p), a = self._read(x), self._read(p), a[..., 1:]
-        across, along = self._split(p, time_p, a)
-        length = root(square(across) + along * along)
-        toward = dot(self._toward(p, time_p, x, time_x), a / torch.where(length > 0, length, 1.0))
-        c = per_point(self.c, toward)
+        c = per_point(self.c, x)
+        length = root(formulas.tangent_square(p, time_p, a, c))
+        a = a / torch.where(length > 0, length, 1.0)
+        toward = formulas.product(p, time_p, x, time_x, a, c)
         largest = HYPERBOLOID_RADIUS[x.dtype] ** 0.5
         sinh = toward * (largest / (c**0.5 * toward.abs()).clamp(min=largest))
-        return (sinh * asinhc(c * sinh * sinh)).squeeze(-1)
+        return (sinh * asinhc(sinh * sinh, c)).squeeze(-1)
 
     @override
     @to_point
@@ -287,14 +241,10 @@ class Lorentz(Manifold):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        w = pairwise.normalized_weights(points, weights)
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
-        x, time_x = space._read(points)
-        mean = (w * x).sum(-2, keepdim=True)
-        c = per_point(space.c, x)
-        time = (1 + c * square(mean)).sqrt()
-        spread = (w * (c * space._sinh2(x, time_x, mean, time))).sum(-2, keepdim=True)
-        return self._point((mean / pairwise.mean_length(spread, time)).squeeze(-2))
+        x, time = space._read(points)
+        mean = pairwise.centroid(x, time, weights, per_point(space.c, x))
+        return self._point(mean.squeeze(-2))
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:

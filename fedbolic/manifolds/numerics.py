@@ -56,69 +56,18 @@ BALL_STEP = 64.0**2
 TOLERANCE = 8
 """Tolerance of a time coordinate for a point to lie on the hyperboloid, in units of ``eps``."""
 
-_ASINH = (1, -1 / 6, 3 / 40, -5 / 112, 35 / 1152, -63 / 2816, 231 / 13312, -143 / 10240)
-_ATANH = (1, 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11, 1 / 13, 1 / 15)
-_SINH = (1, 1 / 6, 1 / 120, 1 / 5040, 1 / 362880, 1 / 39916800, 1 / 6227020800, 1 / 1307674368000)
-_TANH = (
-    1,
-    -1 / 3,
-    2 / 15,
-    -17 / 315,
-    62 / 2835,
-    -1382 / 155925,
-    21844 / 6081075,
-    -929569 / 638512875,
-)
+
+def series_bound(t: Tensor) -> float:
+    """Largest ``t`` for which a function is computed by its series, in the dtype of ``t``."""
+    return SERIES_BELOW[t.dtype]
 
 
-def asinhc(t: Tensor) -> Tensor:
-    """``asinh(sqrt t) / sqrt t`` for ``t >= 0``, smooth through 0."""
-    return _analytic(asinh_root, _ASINH, t)
-
-
-def asinh_root(t: Tensor) -> Tensor:
-    """``asinh(sqrt t)`` for ``t > 0``, 20 times as fast as ``torch.asinh`` on the CPU."""
-    return _log_of(t.sqrt(), t)
-
-
-def _log_of(s: Tensor, t: Tensor) -> Tensor:
-    return (s + t / (1 + (1 + t).sqrt())).log1p()
-
-
-def asinh_of_gap(q: Tensor, c: Tensor | float) -> Tensor:
-    """``asinh(sqrt(c q)) / sqrt c`` for ``q >= 0``, with derivative 0 at 0.
-
-    The series is needed only for the derivative with respect to ``c``, so a number skips it.
-    """
-    if isinstance(c, Tensor) or c == 0:
-        return root(q) * asinhc(c * q)
-    return _log_of(root(c * q), c * q) / c**0.5
-
-
-def atanhc(t: Tensor) -> Tensor:
-    """``atanh(sqrt t) / sqrt t`` for ``0 <= t < 1``, smooth through 0."""
-    return _analytic(lambda t: t.sqrt().atanh(), _ATANH, t)
-
-
-def sinhc(t: Tensor) -> Tensor:
-    """``sinh(sqrt t) / sqrt t`` for ``t >= 0``, smooth through 0."""
-    return _analytic(lambda t: t.sqrt().sinh(), _SINH, t)
-
-
-def tanhc(t: Tensor) -> Tensor:
-    """``tanh(sqrt t) / sqrt t`` for ``t >= 0``, smooth through 0."""
-    return _analytic(lambda t: t.sqrt().tanh(), _TANH, t)
-
-
-def _analytic(function: Callable[[Tensor], Tensor], series: tuple, t: Tensor) -> Tensor:
-    small = t < SERIES_BELOW[t.dtype]
-    far = torch.where(small, 1.0, t)
-    # both branches must be finite everywhere: a NaN in the unused one would reach the gradient
-    near = torch.where(small, t, 0.0)
-    power = torch.full_like(near, series[-1])
-    for coefficient in series[-2::-1]:
-        power = power * near + coefficient
-    return torch.where(small, power, function(far) / far.sqrt())
+def polynomial(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
+    """The polynomial in ``t`` with the given coefficients, the constant first."""
+    power = torch.full_like(t, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        power = power * t + coefficient
+    return power
 
 
 def root(q: Tensor) -> Tensor:

@@ -8,8 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from fedbolic.manifolds.analytic import gap_length
+from fedbolic.manifolds.lorentz_formulas import gap
 from fedbolic.manifolds.manifold import Manifold, Mode
-from fedbolic.manifolds.numerics import asinh_root, asinhc
+from fedbolic.manifolds.numerics import square
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
 """Relative size of a difference below which the mode ``auto`` recomputes a pair by ``dist``.
@@ -70,9 +72,7 @@ def product(x: GapParts, y: GapParts, c: Tensor | float) -> tuple[Tensor, Tensor
     apart = (left @ right.mT).clamp_min(torch.finfo(left.dtype).tiny)
     with torch.no_grad():
         share = apart / (x[1] * y[2].mT + x[2] * y[1].mT).clamp_min(torch.finfo(left.dtype).tiny)
-    if isinstance(c, Tensor) or c == 0:
-        return 2 * apart.sqrt() * asinhc(c * apart), share
-    return 2 / c**0.5 * asinh_root(c * apart), share
+    return gap_length(apart, c), share
 
 
 def matrix_curvature(c: Tensor | float, x: Tensor) -> Tensor | float:
@@ -112,23 +112,36 @@ def normalized_weights(
 ) -> Float[Tensor, "*#batch n 1"]:
     """Weights that sum to 1, with an axis for the coordinates."""
     if weights is None:
-        return torch.ones_like(points[..., :1]) / points.shape[-2]
+        return torch.full_like(points[..., :1], 1 / points.shape[-2])
     weights = weights.to(points.dtype).unsqueeze(-1)
     return weights / weights.sum(-2, keepdim=True)
 
 
-def mean_length(spread: Tensor, time: Tensor) -> Tensor:
-    r"""Minkowski length in radii, at least 1, of the mean of points on the hyperboloid.
+def centroid(
+    s: Float[Tensor, "*#batch n dim"],
+    time: Float[Tensor, "*#batch n 1"],
+    weights: Float[Tensor, "*#batch n"] | None,
+    c: Tensor | float,
+) -> Float[Tensor, "*#batch 1 dim"]:
+    r"""Space coordinates of the Lorentzian centroid of points on the hyperboloid.
+
+    The weighted mean :math:`m` of the points over its Minkowski length in radii, at least 1:
 
     .. math:: \sqrt{1 + 4 Q + 4 Q^2 / C^2}, \quad Q = \sum_i w_i \sinh^2(\sqrt c \, d_i / 2)
 
     The direct formula is a difference of squares, which cancels far from the origin. Let :math:`p`
     be the point of the hyperboloid with the space coordinates of the mean. The mean is :math:`p`
     plus a vector along the time axis, and its length follows from the distances :math:`d_i` between
-    the points and :math:`p`.
+    the points and :math:`p`, whose time coordinate in radii is :math:`C`.
 
     Args:
-        spread: The weighted mean :math:`Q`.
-        time: The time coordinate :math:`C` of :math:`p`, in radii.
+        s: Space coordinates of the points.
+        time: Time coordinates of the points, in radii.
+        weights: Numbers of 0 or more, not all 0; all equal by default.
+        c: Minus the sectional curvature, 0 or more.
     """
-    return (1 + 4 * spread + (2 * spread / time).square()).sqrt()
+    w = normalized_weights(s, weights)
+    mean = (w * s).sum(-2, keepdim=True)
+    mean_time = (c * square(mean) + 1).sqrt()
+    spread = 2 * c * (w * gap(s, time, mean, mean_time, c)).sum(-2, keepdim=True)
+    return mean / (2 * spread + (spread / mean_time).square() + 1).sqrt()

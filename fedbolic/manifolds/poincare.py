@@ -7,24 +7,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.manifolds import ball_formulas as formulas
 from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.analytic import arc, asinhc, atanhc, gap_length, radial_atanh, radial_tanh
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
-    BALL_MARGIN,
-    BALL_STEP,
     HALVES,
-    SMALL,
-    asinh_of_gap,
-    asinhc,
-    atanhc,
     dot,
     finite,
     in_float32,
     per_point,
     root,
-    shrink_factor,
     square,
-    tanhc,
     to_point,
     unit,
 )
@@ -61,10 +55,7 @@ class Poincare(Manifold):
 
     def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """``x`` clamped to the ball, and the gap ``1 - c |x|^2``."""
-        c, q = per_point(self.c, x), square(x)
-        limit = 1 - BALL_MARGIN * torch.finfo(dtype or x.dtype).eps
-        inside = x * shrink_factor(c * (q * SMALL) / limit)
-        return inside, 1 - (c * q).clamp(max=limit)
+        return formulas.read(x, per_point(self.c, x), dtype or x.dtype)
 
     @override
     def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
@@ -82,14 +73,14 @@ class Poincare(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
-        (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
-        return 2 * asinh_of_gap(square(x - y) / (gap_x * gap_y), per_point(self.c, x)).squeeze(-1)
+        q = formulas.gap(*self._read(x), *self._read(y))
+        return gap_length(q, per_point(self.c, q)).squeeze(-1)
 
     @override
     @in_float32
     def dist0(self, x: PointTensor) -> Scalars:
-        x, gap = self._read(x)
-        return (2 * root(square(x)) * atanhc(1 - gap)).squeeze(-1)
+        q = square(self._read(x)[0])
+        return (2 * root(q) * atanhc(q, per_point(self.c, q))).squeeze(-1)
 
     @override
     @in_float32
@@ -139,31 +130,26 @@ class Poincare(Manifold):
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         x, gap = self._read(x)
-        c, q = per_point(self.c, u), square(u)
-        w = u * shrink_factor(c * (q * SMALL) / (BALL_STEP * gap * gap)) / gap
-        return self._add(x, gap, *self._read(w * tanhc(c * square(w))))
+        step = radial_tanh(u / gap, per_point(self.c, u))
+        return self._add(x, gap, *self._read(step))
 
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
-        c, q = per_point(self.c, u), square(u)
-        u = u * shrink_factor(c * (q * SMALL) / BALL_STEP)
-        return self.within(u * tanhc(c * square(u)))
+        return self.within(radial_tanh(u, per_point(self.c, u)))
 
     @override
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
-        s = y - x
-        t = per_point(self.c, s) * square(s)
-        sinh2 = t / (gap_x * gap_y)
-        return (gap_x * s - t * x) * asinhc(sinh2) / (gap_y * (1 + sinh2).sqrt())
+        s, q, c = y - x, formulas.gap(x, gap_x, y, gap_y), per_point(self.c, x)
+        ratio = arc(q, c) * gap_x  # length over the sinh of the length
+        return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)
 
     @override
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
-        y, gap = self._read(y)
-        return y * atanhc(1 - gap)
+        return radial_atanh(self._read(y)[0], per_point(self.c, y))
 
     @override
     @in_float32
@@ -186,7 +172,7 @@ class Poincare(Manifold):
     @override
     @to_point
     def projx(self, x: PointTensor) -> PointTensor:
-        return self.within(x)
+        return formulas.project(x, per_point(self.c, x), x.dtype)
 
     @override
     @in_float32
@@ -216,7 +202,7 @@ class Poincare(Manifold):
         s = x - p
         c = per_point(self.c, s)
         sinh = 2 * dot(gap_p * s - c * square(s) * p, unit(a)) / (gap_x * gap_p)
-        return (sinh * asinhc(c * sinh * sinh)).squeeze(-1)
+        return (sinh * asinhc(sinh * sinh, c)).squeeze(-1)
 
     @override
     @to_point
@@ -225,16 +211,11 @@ class Poincare(Manifold):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        w = pairwise.normalized_weights(points, weights)
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
         x, gap = space._read(points)
-        c = per_point(space.c, x)
-        mean = (w * (2 / gap) * x).sum(-2, keepdim=True)  # space coordinates on the hyperboloid
-        time = (1 + c * square(mean)).sqrt()
-        near, near_gap = mean / (1 + time), 2 / (1 + time)
-        spread = (w * (c * square(x - near) / (gap * near_gap))).sum(-2, keepdim=True)
-        y = mean / pairwise.mean_length(spread, time)
-        return self.within((y / (1 + (1 + c * square(y)).sqrt())).squeeze(-2))
+        c, factor = per_point(space.c, x), 2 / gap
+        mean = pairwise.centroid(factor * x, factor - 1, weights, c)
+        return self.within((mean / (1 + (1 + c * square(mean)).sqrt())).squeeze(-2))
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:

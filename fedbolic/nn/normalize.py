@@ -9,9 +9,13 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.coordinates import from_tangent, space_part, with_space_part
+from fedbolic.manifolds import Curvature, Lorentz, Poincare, pairwise
+from fedbolic.manifolds.lorentz_formulas import read
+from fedbolic.manifolds.numerics import bounded
+from fedbolic.nn.boost import Points, from_origin, to_origin
+from fedbolic.nn.coordinates import on_hyperboloid, space_part, with_space_part
 from fedbolic.nn.space import HyperbolicModule, wide
+from fedbolic.nn.tangent import exp_factors, length_of
 
 
 class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
@@ -103,37 +107,37 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x, self.num_features, self.running_mean)
         space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
+        s, time = _read(space, points)
         if self.training:
             if len(points) < 2:
                 raise ValueError(
                     f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
                     "call eval() to normalise single points"
                 )
-            mean = space.centroid(points)
-            s = space_part(space, _translate(space, points, mean, inverse=True))
+            mean = pairwise.centroid(s, time, None, space.c)
+            s = to_origin(space.c, (s, time), _timed(space, mean))
             variance = s.square().mean(0)
             self._follow(space, mean, variance, len(points))
         else:
-            mean = with_space_part(space, wide(self.running_mean))
-            s = space_part(space, _translate(space, points, mean, inverse=True))
+            s = to_origin(space.c, (s, time), _timed(space, wide(self.running_mean)))
             variance = wide(self.running_var)
         s = s * (variance + self.eps).rsqrt()
         if self.weight is not None and self.bias is not None:
-            y = with_space_part(space, s * wide(self.weight))
-            y = _translate(space, y, from_tangent(space, wide(self.bias)), inverse=False)
-        else:
-            y = with_space_part(space, s)
+            scaled, bias = _timed(space, s * wide(self.weight)), bounded(wide(self.bias))
+            factor, bias_time = exp_factors(space.c, length_of(bias))
+            s = from_origin(space.c, scaled, (factor * bias, bias_time))
+        y = with_space_part(space, s)
         return self.rounded(y.reshape(x.shape), x, self.running_mean)
 
     @torch.no_grad()
     def _follow(self, space: Lorentz | Poincare, mean: Tensor, variance: Tensor, n: int) -> None:
         """Move the running statistics towards those of a batch of ``n`` points."""
-        old = with_space_part(space, wide(self.running_mean))
-        along = torch.tensor(
-            (1 - self.momentum, self.momentum), dtype=mean.dtype, device=mean.device
+        both = torch.cat((wide(self.running_mean).unsqueeze(0), mean))
+        along = torch.linspace(
+            1 - self.momentum, self.momentum, 2, dtype=mean.dtype, device=mean.device
         )
-        new = space.centroid(torch.stack((old, mean)), along)
-        self.running_mean.copy_(space_part(space, new))
+        new = pairwise.centroid(*_timed(space, both), along, space.c)
+        self.running_mean.copy_(new.squeeze(0))
         kept = (1 - self.momentum) * wide(self.running_var)
         self.running_var.copy_(kept + self.momentum * n / (n - 1) * variance)
 
@@ -219,18 +223,15 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
         return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
 
 
-def _translate(
-    space: Lorentz | Poincare,
-    x: Float[Tensor, "n ambient"],
-    mean: Float[Tensor, " ambient"],
-    *,
-    inverse: bool,
-) -> Float[Tensor, "n ambient"]:
-    """Translate points along the geodesic from the origin to ``mean``, or back if ``inverse``."""
-    if isinstance(space, Poincare):
-        return space.mobius_add(-mean if inverse else mean, x)
-    mean = mean.expand_as(x)
-    if inverse:
-        origin = with_space_part(space, torch.zeros_like(x[..., 1:]))
-        return space.expmap0(space.transp(mean, origin, space.logmap(mean, x)))
-    return space.expmap(mean, space.transp0(mean, space.logmap0(x)))
+def _read(space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]) -> Points:
+    """Space coordinates and time coordinates in radii of points, with bounded gradients."""
+    c, x = bounded(space.c), bounded(x)
+    if isinstance(space, Lorentz):
+        return read(x[..., 1:], c, x.dtype)
+    time, s = on_hyperboloid(space, x)
+    return s, time
+
+
+def _timed(space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]) -> Points:
+    """Space coordinates, clamped to the range of the hyperboloid, with their time coordinates."""
+    return read(s, space.c, s.dtype)

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic.manifolds.numerics import HYPERBOLOID_RADIUS, SERIES_BELOW, asinhc, sinhc
+from fedbolic.manifolds.analytic import asinhc, sinhc
+from fedbolic.manifolds.numerics import HYPERBOLOID_RADIUS, SERIES_BELOW
 
 _ASINH_SERIES = (
     -1 / 6,
@@ -42,7 +43,7 @@ def asinh_ratio(
     if not torch.compiler.is_compiling():
         return _ClosedForm.apply(t, c, ASINH_RATIO)[0]
     t = _bounded(t, c)
-    return t * asinhc(c * t * t) if isinstance(c, Tensor) else (c**0.5 * t).asinh() / c**0.5
+    return t * asinhc(t * t, c) if isinstance(c, Tensor) else (c**0.5 * t).asinh() / c**0.5
 
 
 def sinh_ratio(d: Float[Tensor, "*shape"], c: Float[Tensor, ""] | float) -> Float[Tensor, "*shape"]:
@@ -64,7 +65,7 @@ def sinh_ratio_and_cosh(
     if not torch.compiler.is_compiling():
         return _ClosedForm.apply(d, c, SINH_RATIO)
     d = _bounded_length(d, c)
-    value = d * sinhc(c * d * d) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
+    value = d * sinhc(d * d, c) if isinstance(c, Tensor) else (c**0.5 * d).sinh() / c**0.5
     return value, (1 + c * value * value).sqrt()
 
 

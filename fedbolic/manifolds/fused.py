@@ -1,0 +1,136 @@
+"""Functions whose derivatives are given in closed form, so that a pass takes few operators.
+
+On a GPU an operator is a kernel launch, and the geometry of small batches costs what its launches
+cost. Autograd repeats every operator of a formula two or three times in the backward pass; the
+derivative of a distance or of a map is often shorter than the formula itself.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+class Formula(ABC):
+    """A function of tensors and constants, and its derivative in closed form.
+
+    A subclass is not built: :func:`fused` makes a differentiable function of it.
+    """
+
+    outputs: ClassVar[int] = 1
+    """Number of leading parts that the function returns."""
+
+    @staticmethod
+    @abstractmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        """The outputs, and intermediate values that the gradient reads.
+
+        Second derivatives are those of :meth:`gradient` through these expressions.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients with respect to the first inputs, in the broadcast shape; ``None`` for 0.
+
+        Args:
+            inputs: Arguments of :meth:`parts`.
+            parts: Results of :meth:`parts`.
+            *grad_outputs: Gradients with respect to the outputs.
+        """
+
+
+def fused(formula: type[Formula]) -> Callable[..., Any]:
+    """The differentiable function of a formula, for autograd, ``vmap``, ``jvp`` and ``compile``.
+
+    Args:
+        formula: The formula; its function takes and returns tensors that broadcast.
+    """
+
+    class Traced(torch.autograd.Function):
+        """Form for ``torch.compile``, which does not support functions with a forward derivative.
+
+        Intermediate values are outputs, since only outputs can be saved outside a compiler.
+        """
+
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*inputs: Any) -> tuple[Tensor, ...]:
+            return formula.parts(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+            ctx.constants = [None if isinstance(x, Tensor) else x for x in inputs]
+            kept = (*(x for x in inputs if isinstance(x, Tensor)), *output)
+            ctx.save_for_backward(*kept)
+            ctx.save_for_forward(*kept)
+            ctx.set_materialize_grads(False)
+
+        @staticmethod
+        def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+            return _gradients(formula, *_known(ctx), grad_outputs)
+
+    class Eager(Traced):
+        """Form with a forward derivative."""
+
+        @staticmethod
+        def jvp(ctx: Any, *grad_inputs: Any) -> tuple[Tensor, ...]:
+            return _directional(formula, *_known(ctx), grad_inputs)
+
+    def function(*inputs: Any) -> Any:
+        kind = Traced if torch.compiler.is_compiling() else Eager
+        made = kind.apply(*inputs)
+        return made[0] if formula.outputs == 1 else made[: formula.outputs]
+
+    return function
+
+
+def is_exact(c: Tensor | float) -> bool:
+    """Whether a derivative must be right where a closed form cancels.
+
+    The error of such a form does not show in gradients with respect to points. It shows in the
+    derivative with respect to the curvature, and in second derivatives.
+    """
+    return isinstance(c, Tensor) or torch.is_grad_enabled()
+
+
+def _known(ctx: Any) -> tuple[tuple, tuple]:
+    """Inputs and parts."""
+    saved = iter(ctx.saved_tensors)
+    inputs = tuple(next(saved) if x is None else x for x in ctx.constants)
+    return inputs, tuple(saved)
+
+
+def _gradients(
+    formula: type[Formula], inputs: tuple, parts: tuple, grad_outputs: tuple
+) -> tuple[Tensor | None, ...]:
+    """Gradients in the shapes of the inputs; differentiable if autograd builds a graph."""
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+        parts = formula.parts(*inputs)
+    given = zip(grad_outputs[: formula.outputs], parts, strict=False)
+    grads = [torch.zeros_like(part) if g is None else g for g, part in given]
+    made = formula.gradient(inputs, parts, *grads)
+    made = (*made, *[None] * (len(inputs) - len(made)))
+    return tuple(
+        None if g is None else g if g.shape == x.shape else g.sum_to_size(x.shape)
+        for g, x in zip(made, inputs, strict=True)
+    )
+
+
+def _directional(
+    formula: type[Formula], inputs: tuple, parts: tuple, tangents: tuple
+) -> tuple[Tensor, ...]:
+    """Derivatives in a direction, as the transpose of the gradient, which is linear."""
+    moved = [i for i, t in enumerate(tangents) if t is not None]
+
+    def pull(*grad_outputs: Tensor) -> tuple[Tensor, ...]:
+        made = _gradients(formula, inputs, parts, grad_outputs)
+        return tuple(torch.zeros_like(inputs[i]) if made[i] is None else made[i] for i in moved)
+
+    zeros = [torch.zeros_like(part) for part in parts]
+    _, push = torch.func.vjp(pull, *zeros[: formula.outputs])
+    return (*push(tuple(tangents[i] for i in moved)), *zeros[formula.outputs :])

@@ -1,0 +1,251 @@
+r"""Parts of the operations of the hyperboloid, with derivatives in closed form.
+
+Points are given by their space coordinates ``x`` and their time coordinate ``a`` in radii,
+:math:`a = \sqrt{1 + c |x|^2}`. The time coordinate is an input only because it is known: gradients
+are those of functions of ``x`` and ``c``, and :math:`\partial a / \partial x = c x / a`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.manifolds.analytic import SINH, sinhc
+from fedbolic.manifolds.fused import Formula, fused
+from fedbolic.manifolds.numerics import (
+    HYPERBOLOID_RADIUS,
+    HYPERBOLOID_SQUARE,
+    LONGEST_STEP,
+    dot,
+    saturate,
+)
+
+
+class _Read(Formula):
+    outputs = 2
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, c, dtype = inputs
+        factor, length = _clamp(s, c, dtype)
+        return s * factor, _time(length, c), factor
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, c, _), (s, time, factor), (by_out, by_time) = inputs, parts, grad_outputs
+        slope = by_time / time
+        by_s = torch.addcmul(by_out, s, slope * c) * factor.detach()
+        return by_s, slope * dot(s, s) / 2 if isinstance(c, Tensor) else None
+
+
+read = fused(_Read)
+"""Clamped space coordinates, and the time coordinate in radii.
+
+Takes space coordinates, the curvature and the dtype whose range bounds them. The factor of points
+beyond this range is a constant in derivatives.
+"""
+
+
+class _Point(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, c, dtype = inputs
+        largest = (torch.finfo(s.dtype).max / s.shape[-1]) ** 0.5
+        # a first factor, for vectors whose squared norm overflows
+        longest = torch.linalg.vector_norm(s, float("inf"), dim=-1, keepdim=True)
+        shrink = largest / longest.clamp(min=largest)
+        s = s * shrink.detach()
+        factor, length = _clamp(s, c, dtype)
+        s, time = s * factor, _time(length, c)
+        return torch.cat((time / c**0.5, s), -1), factor * shrink
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, c, _), (point, factor), (by_point,) = inputs, parts, grad_outputs
+        first, s = point[..., :1], point[..., 1:]
+        slope = by_point[..., :1] / first
+        by_s = torch.addcmul(by_point[..., 1:], s, slope) * factor.detach()
+        return by_s, -0.5 * slope / (c * c) if isinstance(c, Tensor) else None
+
+
+point = fused(_Point)
+"""Points with the given space coordinates, as those of :data:`read` of any length."""
+
+
+class _Gap(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, a, y, b, c = inputs
+        gap, root = x - y, (a * b).sqrt()
+        lean = dot(gap, x + y) / ((a + b) * root)
+        turn = c * lean
+        # only the point nearer to the origin is multiplied, which avoids overflow
+        nearer = torch.where(a < b, x, y)
+        across = torch.addcmul(torch.minimum(a, b) / root * gap, turn, nearer, value=-1)
+        q = torch.addcmul(dot(across, across), turn, lean) / 4
+        return q, gap, root, lean, turn
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, a, y, b, c), (_, gap, root, lean, turn), (g,) = inputs, parts, grad_outputs
+        half = g / 2
+        straight, bend = half * gap, half * turn * root
+        by_x = torch.addcmul(straight, x, bend / a, value=-1)
+        by_y = bend / b * y - straight
+        by_c = lean * lean * g / -4 if isinstance(c, Tensor) else None
+        return by_x, None, by_y, None, by_c
+
+
+gap = fused(_Gap)
+r"""The squared sinh of half the distance in radii, divided by ``c``.
+
+.. math:: q = \frac 1 4 \Bigl| \sqrt{\tfrac b a} x - \sqrt{\tfrac a b} y \Bigr|^2 + \frac c 4 l^2,
+    \quad l = \frac{(x - y) \cdot (x + y)}{(a + b) \sqrt{a b}}
+
+.. math:: \frac{\partial q}{\partial x} = \frac 1 2 \Bigl(\frac b a x - y\Bigr), \quad
+    \frac{\partial q}{\partial c} = -\frac{l^2} 4
+"""
+
+
+class _Square(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, time, u, c = inputs
+        normal = s / time
+        along = dot(normal, u)
+        across, slant = torch.addcmul(u, c * along, normal, value=-1), along / time
+        q = dot(across, across) + c * slant * slant
+        return q.clamp(max=torch.finfo(q.dtype).max), across, slant
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        c, (_, across, slant), (g,) = inputs[3], parts, grad_outputs
+        by_u = 2 * g * across
+        by_c = -g * slant * slant if isinstance(c, Tensor) else None
+        return by_u * (slant * -c), None, by_u, by_c
+
+
+tangent_square = fused(_Square)
+r"""The squared length of the tangent with the space coordinates ``u`` at a point.
+
+.. math:: q = |w|^2 + c \Bigl(\frac k a\Bigr)^2, \quad k = \frac{x \cdot u} a, \quad
+    w = u - c k \frac x a
+
+.. math:: \frac{\partial q}{\partial u} = 2 w, \quad
+    \frac{\partial q}{\partial x} = - \frac{2 c k} a w, \quad
+    \frac{\partial q}{\partial c} = -\Bigl(\frac k a\Bigr)^2
+"""
+
+
+class _Shoot(Formula):
+    outputs = 2
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        q, c = inputs
+        info = torch.finfo(q.dtype)
+        half = (c * q).clamp(info.tiny, info.max).sqrt() / 2
+        sinh = half.clamp(max=LONGEST_STEP[q.dtype] ** 0.5 / 2).sinh()
+        square = sinh * sinh
+        if torch.is_grad_enabled():  # its second derivative needs the series
+            return 2 * square, sinhc(q, c)
+        return 2 * square, sinh * (square + 1).sqrt() / half
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (q, c), (_, ratio), (by_cosh, by_ratio) = inputs, parts, grad_outputs
+        along = ratio * (by_cosh / 2) * (c * q < LONGEST_STEP[q.dtype])
+        by_q = torch.addcmul(c * along, by_ratio, SINH.by_square(q, c, ratio))
+        if not isinstance(c, Tensor):
+            return by_q, None
+        return by_q, torch.addcmul(q * along, by_ratio, SINH.by_curvature(q, c, ratio))
+
+
+shoot = fused(_Shoot)
+"""``cosh(l) - 1`` and ``sinh(l) / l`` of the length ``l = sqrt(c q)`` in radii, clamped."""
+
+
+class _Tangent(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, time, u, c = inputs
+        normal, u = s / time, saturate(u)
+        along = dot(normal, u)
+        u = u.expand(*along.shape[:-1], u.shape[-1])
+        return torch.cat((c**0.5 * along, u), -1), normal, along
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, time, u, c), (_, normal, along), (g,) = inputs, parts, grad_outputs
+        first = c**0.5 * g[..., :1]
+        by_u = torch.addcmul(g[..., 1:], first, normal)
+        by_s = first / time * torch.addcmul(u, c * along, normal, value=-1)
+        by_c = first * along / (2 * c * time * time) if isinstance(c, Tensor) else None
+        return by_s, None, by_u, by_c
+
+
+tangent = fused(_Tangent)
+"""The tangent with the space coordinates ``u`` at a point."""
+
+
+class _Product(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, a, y, b, v, c = inputs
+        later = dot(y - x, x + y) / (a + b)
+        toward = torch.addcmul(y - x, x / a, c * later, value=-1)
+        return dot(toward, v), toward, later
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, a, y, b, v, c), (_, toward, later), (g,) = inputs, parts, grad_outputs
+        first, by_v = g * dot(x, v), g * v
+        slope = c * first / (a * b)
+        by_y = torch.addcmul(by_v, y, slope, value=-1)
+        ratio = b / a
+        by_x = (slope * ratio * x - by_v) * ratio
+        by_c = first * later * (a + b) / (-2 * a.pow(3) * b) if isinstance(c, Tensor) else None
+        return by_x, None, by_y, None, g * toward, by_c
+
+
+product = fused(_Product)
+r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the point ``x``.
+
+.. math:: \Bigl(y - \frac b a x\Bigr) \cdot v, \quad
+    \frac{\partial}{\partial y} = v - \frac{c \, x \cdot v}{a b} y, \quad
+    \frac{\partial}{\partial x} = \frac b a \Bigl(\frac{c \, x \cdot v}{a^2} x - v\Bigr)
+"""
+
+
+def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The factor that clamps vectors to the range of a dtype, and their lengths after it."""
+    info = torch.finfo(s.dtype)
+    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    length = length.clamp(info.tiny**0.5, info.max**0.5)
+    most = HYPERBOLOID_SQUARE[dtype] ** 0.5
+    if isinstance(c, Tensor):
+        # detached, as the forward derivative of ``minimum`` subtracts those of its arguments
+        limit = (HYPERBOLOID_RADIUS[dtype] / c.detach()).sqrt().clamp(max=most)
+        within = torch.minimum(length, limit)
+    else:
+        within = length.clamp(max=min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5 if c else most))
+    return (within / length).detach(), within
+
+
+def _time(length: Tensor, c: Tensor | float) -> Tensor:
+    return (c * length * length + 1).sqrt()
