@@ -81,20 +81,23 @@ def excess(z: Features, prototypes: Prototypes) -> Float[Tensor, "batch classes"
 
 def _law_of_cosines(z: Tensor, prototypes: Tensor) -> tuple[Tensor, Tensor]:
     """Distances ``a`` of the features' points from the origin, and ``4 exp(-a) sinh^2(d / 2)``."""
-    length, towards = numerics.root(numerics.square(z)), numerics.unit(z)
-    rho = 2 * numerics.root(numerics.square(prototypes)).atanh().T
-    direction = numerics.unit(prototypes)
-    a = 2 * length
-    gap = (towards.unsqueeze(-2) - direction).square().sum(
-        -1
-    ) / 2  # 1 - cos, exact for small angles
+    tiny = torch.finfo(z.dtype).tiny
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    size = torch.linalg.vector_norm(prototypes, dim=-1, keepdim=True)
+    direction, rho = prototypes / size.clamp_min(tiny), 2 * size.atanh().T
+    a, towards = 2 * length, z / length.clamp_min(tiny)
+    # 1 - cos, exact for small angles
+    gap = (towards.unsqueeze(-2) - direction).square().sum(-1) / 2
     # at the origin the angle has no derivative, but sinh(a) times its cosine has one
-    across = torch.where(length > 0, -(-2 * a).expm1() * gap, -4 * linear(z, direction))
-    return a, (-rho).exp() * (rho - a).expm1().square() + rho.sinh() * across
+    across = torch.where(length > 0, (-2 * a).expm1() * gap, 4 * linear(z, direction))
+    near = (-rho).exp() * (rho - a).expm1().square()
+    return a, torch.addcmul(near, rho.sinh(), across, value=-1)
 
 
 def _far(a: Tensor, q: Tensor) -> Tensor:
-    return 2 * ((numerics.root(q) + (q + 4 * (-a).exp()).sqrt()) / 2).log()
+    # at q = 0 the root has no derivative, but that of q is 0
+    positive = q.clamp_min(torch.finfo(q.dtype).tiny)
+    return 2 * ((positive.sqrt() + (q + 4 * (-a).exp()).sqrt()) / 2).log()
 
 
 def clip(z: Features, length: float) -> Features:
