@@ -107,7 +107,7 @@ TANH = Profile(
         ]
     ),
 )
-ARC = Profile(
+LENGTH_OVER_SINH = Profile(
     lambda s: asinh(s) / (s * (s * s + 1).sqrt()),
     lambda t, value: (1 - t * value) / (t + 1),
     _derivatives([(-4) ** k * math.factorial(k) ** 2 / math.factorial(2 * k + 1) for k in TERMS]),
@@ -198,6 +198,8 @@ r"""The length ``2 asinh(sqrt(c q)) / sqrt(c)``, where ``c q`` is the squared si
 Its derivative at 0 is finite, so that the gradient of ``dist(x, x)`` is 0.
 """
 
-asinhc, atanhc, sinhc, tanhc, arc = (curve(p) for p in (ASINH, ATANH, SINH, TANH, ARC))
-radial_asinh, radial_atanh = radial(ASINH), radial(ATANH)
-radial_sinh, radial_tanh = radial(SINH), radial(TANH)
+asinhc, atanhc, sinhc, tanhc = (curve(profile) for profile in (ASINH, ATANH, SINH, TANH))
+length_over_sinh = curve(LENGTH_OVER_SINH)
+radial_asinh, radial_atanh, radial_sinh, radial_tanh = (
+    radial(profile) for profile in (ASINH, ATANH, SINH, TANH)
+)

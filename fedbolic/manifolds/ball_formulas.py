@@ -47,15 +47,15 @@ class _Project(_Read):
         return by_x, along / (-2 * c) if isinstance(c, Tensor) else None
 
 
-read = fused(_Read)
+ball_read = fused(_Read)
 """Points clamped to the ball, and the gaps ``1 - c |x|^2``.
 
 Takes points, the curvature and the dtype whose rounding sets the margin of the boundary. The factor
 of points outside is a constant in derivatives.
 """
 
-project = fused(_Project)
-"""The points of :data:`read`, whose factor is no constant in derivatives."""
+ball_project = fused(_Project)
+"""The points of :data:`ball_read`, whose factor is no constant in derivatives."""
 
 
 class _Square(Formula):
@@ -74,5 +74,5 @@ class _Square(Formula):
         return by_x, shrunk / gap_x, -by_x, shrunk / gap_y
 
 
-gap = fused(_Square)
+ball_gap = fused(_Square)
 """The squared sinh of half the distance in radii over ``c``: ``|x - y|^2`` over both gaps."""

@@ -90,7 +90,7 @@ def fused(formula: type[Formula]) -> Callable[..., Any]:
 
 
 def is_exact(c: Tensor | float) -> bool:
-    """Whether a derivative must be right where a closed form cancels.
+    """True if a derivative must be right where its closed form cancels.
 
     The error of such a form does not show in gradients with respect to points. It shows in the
     derivative with respect to the curvature, and in second derivatives.
@@ -127,10 +127,10 @@ def _directional(
     """Derivatives in a direction, as the transpose of the gradient, which is linear."""
     moved = [i for i, t in enumerate(tangents) if t is not None]
 
-    def pull(*grad_outputs: Tensor) -> tuple[Tensor, ...]:
+    def transposed(*grad_outputs: Tensor) -> tuple[Tensor, ...]:
         made = _gradients(formula, inputs, parts, grad_outputs)
         return tuple(torch.zeros_like(inputs[i]) if made[i] is None else made[i] for i in moved)
 
     zeros = [torch.zeros_like(part) for part in parts]
-    _, push = torch.func.vjp(pull, *zeros[: formula.outputs])
+    _, push = torch.func.vjp(transposed, *zeros[: formula.outputs])
     return (*push(tuple(tangents[i] for i in moved)), *zeros[formula.outputs :])

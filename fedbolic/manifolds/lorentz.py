@@ -10,7 +10,13 @@ from typing_extensions import override
 
 from fedbolic.manifolds import lorentz_formulas as formulas
 from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.analytic import arc, asinhc, gap_length, radial_asinh, radial_sinh
+from fedbolic.manifolds.analytic import (
+    asinhc,
+    gap_length,
+    length_over_sinh,
+    radial_asinh,
+    radial_sinh,
+)
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -68,19 +74,19 @@ class Lorentz(Manifold):
         return self._draw_in(x[..., 1:], dtype)
 
     def _draw_in(self, s: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-        return formulas.read(s, per_point(self.c, s), dtype or s.dtype)
+        return formulas.hyperboloid_read(s, per_point(self.c, s), dtype or s.dtype)
 
     def _point(self, s: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """The point with the space coordinates ``s``, whose squares may overflow."""
-        return formulas.point(s, per_point(self.c, s), dtype or s.dtype)
+        return formulas.hyperboloid_point_of(s, per_point(self.c, s), dtype or s.dtype)
 
     def _tangent(self, s: Tensor, time: Tensor, u: Tensor) -> Tensor:
         """The tangent with the space coordinates ``u`` at the point that ``_read`` gave."""
-        return formulas.tangent(s, time, u, per_point(self.c, s))
+        return formulas.tangent_at(s, time, u, per_point(self.c, s))
 
     def _gap(self, x: Tensor, time_x: Tensor, y: Tensor, time_y: Tensor) -> Tensor:
         """``sinh^2`` of half the distance in radii, divided by ``c``: the formula of the class."""
-        return formulas.gap(x, time_x, y, time_y, per_point(self.c, x))
+        return formulas.hyperboloid_gap(x, time_x, y, time_y, per_point(self.c, x))
 
     def _split(self, s: Tensor, time: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """A Euclidean vector and a number whose squares sum to the squared norm of the tangent."""
@@ -148,7 +154,7 @@ class Lorentz(Manifold):
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
         (s, time), u = self._read(x), u[..., 1:]
         c = per_point(self.c, s)
-        cosh1, ratio = formulas.shoot(formulas.tangent_square(s, time, u, c), c)
+        cosh1, ratio = formulas.cosh_and_sinhc(formulas.tangent_square(s, time, u, c), c)
         return self._point(torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u))
 
     @override
@@ -162,7 +168,7 @@ class Lorentz(Manifold):
         (x, time_x), (y, time_y) = self._read(x), self._read(y)
         q = self._gap(x, time_x, y, time_y)
         c = per_point(self.c, q)
-        ratio = arc(q, c)  # length over the sinh of the length
+        ratio = length_over_sinh(q, c)  # length over the sinh of the length
         return self._tangent(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x))
 
     @override
@@ -175,7 +181,7 @@ class Lorentz(Manifold):
     def transp(self, x: PointTensor, y: PointTensor, v: PointTensor) -> PointTensor:
         (x, time_x), (y, time_y), v = self._read(x), self._read(y), v[..., 1:]
         c, q = per_point(self.c, x), self._gap(x, time_x, y, time_y)
-        push = formulas.product(x, time_x, y, time_y, v, c) / (2 * q + 2 / c)
+        push = formulas.minkowski_product(x, time_x, y, time_y, v, c) / (2 * q + 2 / c)
         return self._tangent(y, time_y, torch.addcmul(v, push, x + y))
 
     @override
@@ -229,7 +235,7 @@ class Lorentz(Manifold):
         c = per_point(self.c, x)
         length = root(formulas.tangent_square(p, time_p, a, c))
         a = a / torch.where(length > 0, length, 1.0)
-        toward = formulas.product(p, time_p, x, time_x, a, c)
+        toward = formulas.minkowski_product(p, time_p, x, time_x, a, c)
         largest = HYPERBOLOID_RADIUS[x.dtype] ** 0.5
         sinh = toward * (largest / (c**0.5 * toward.abs()).clamp(min=largest))
         return (sinh * asinhc(sinh * sinh, c)).squeeze(-1)

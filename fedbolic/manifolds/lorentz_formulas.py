@@ -41,7 +41,7 @@ class _Read(Formula):
         return by_s, slope * dot(s, s) / 2 if isinstance(c, Tensor) else None
 
 
-read = fused(_Read)
+hyperboloid_read = fused(_Read)
 """Clamped space coordinates, and the time coordinate in radii.
 
 Takes space coordinates, the curvature and the dtype whose range bounds them. The factor of points
@@ -57,11 +57,11 @@ class _Point(Formula):
         largest = (torch.finfo(s.dtype).max / s.shape[-1]) ** 0.5
         # a first factor, for vectors whose squared norm overflows
         longest = torch.linalg.vector_norm(s, float("inf"), dim=-1, keepdim=True)
-        shrink = largest / longest.clamp(min=largest)
-        s = s * shrink.detach()
+        first_factor = largest / longest.clamp(min=largest)
+        s = s * first_factor.detach()
         factor, length = _clamp(s, c, dtype)
         s, time = s * factor, _time(length, c)
-        return torch.cat((time / c**0.5, s), -1), factor * shrink
+        return torch.cat((time / c**0.5, s), -1), factor * first_factor
 
     @override
     @staticmethod
@@ -73,8 +73,8 @@ class _Point(Formula):
         return by_s, -0.5 * slope / (c * c) if isinstance(c, Tensor) else None
 
 
-point = fused(_Point)
-"""Points with the given space coordinates, as those of :data:`read` of any length."""
+hyperboloid_point_of = fused(_Point)
+"""Points with the given space coordinates, as those of :data:`hyperboloid_read` of any length."""
 
 
 class _Gap(Formula):
@@ -103,7 +103,7 @@ class _Gap(Formula):
         return by_x, None, by_y, None, by_c
 
 
-gap = fused(_Gap)
+hyperboloid_gap = fused(_Gap)
 r"""The squared sinh of half the distance in radii, divided by ``c``.
 
 .. math:: q = \frac 1 4 \Bigl| \sqrt{\tfrac b a} x - \sqrt{\tfrac a b} y \Bigr|^2 + \frac c 4 l^2,
@@ -172,7 +172,7 @@ class _Shoot(Formula):
         return by_q, torch.addcmul(q * along, by_ratio, SINH.by_curvature(q, c, ratio))
 
 
-shoot = fused(_Shoot)
+cosh_and_sinhc = fused(_Shoot)
 """``cosh(l) - 1`` and ``sinh(l) / l`` of the length ``l = sqrt(c q)`` in radii, clamped."""
 
 
@@ -197,7 +197,7 @@ class _Tangent(Formula):
         return by_s, None, by_u, by_c
 
 
-tangent = fused(_Tangent)
+tangent_at = fused(_Tangent)
 """The tangent with the space coordinates ``u`` at a point."""
 
 
@@ -223,7 +223,7 @@ class _Product(Formula):
         return by_x, None, by_y, None, g * toward, by_c
 
 
-product = fused(_Product)
+minkowski_product = fused(_Product)
 r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the point ``x``.
 
 .. math:: \Bigl(y - \frac b a x\Bigr) \cdot v, \quad

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedbolic.manifolds.analytic import gap_length
-from fedbolic.manifolds.lorentz_formulas import gap
+from fedbolic.manifolds.lorentz_formulas import hyperboloid_gap
 from fedbolic.manifolds.manifold import Manifold, Mode
 from fedbolic.manifolds.numerics import square
 
@@ -143,5 +143,5 @@ def centroid(
     w = normalized_weights(s, weights)
     mean = (w * s).sum(-2, keepdim=True)
     mean_time = (c * square(mean) + 1).sqrt()
-    spread = 2 * c * (w * gap(s, time, mean, mean_time, c)).sum(-2, keepdim=True)
+    spread = 2 * c * (w * hyperboloid_gap(s, time, mean, mean_time, c)).sum(-2, keepdim=True)
     return mean / (2 * spread + (spread / mean_time).square() + 1).sqrt()

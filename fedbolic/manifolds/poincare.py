@@ -9,7 +9,14 @@ from typing_extensions import override
 
 from fedbolic.manifolds import ball_formulas as formulas
 from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.analytic import arc, asinhc, atanhc, gap_length, radial_atanh, radial_tanh
+from fedbolic.manifolds.analytic import (
+    asinhc,
+    atanhc,
+    gap_length,
+    length_over_sinh,
+    radial_atanh,
+    radial_tanh,
+)
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -55,7 +62,7 @@ class Poincare(Manifold):
 
     def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """``x`` clamped to the ball, and the gap ``1 - c |x|^2``."""
-        return formulas.read(x, per_point(self.c, x), dtype or x.dtype)
+        return formulas.ball_read(x, per_point(self.c, x), dtype or x.dtype)
 
     @override
     def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
@@ -73,7 +80,7 @@ class Poincare(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
-        q = formulas.gap(*self._read(x), *self._read(y))
+        q = formulas.ball_gap(*self._read(x), *self._read(y))
         return gap_length(q, per_point(self.c, q)).squeeze(-1)
 
     @override
@@ -142,8 +149,8 @@ class Poincare(Manifold):
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
         (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
-        s, q, c = y - x, formulas.gap(x, gap_x, y, gap_y), per_point(self.c, x)
-        ratio = arc(q, c) * gap_x  # length over the sinh of the length
+        s, q, c = y - x, formulas.ball_gap(x, gap_x, y, gap_y), per_point(self.c, x)
+        ratio = length_over_sinh(q, c) * gap_x  # length over the sinh of the length
         return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)
 
     @override
@@ -172,7 +179,7 @@ class Poincare(Manifold):
     @override
     @to_point
     def projx(self, x: PointTensor) -> PointTensor:
-        return formulas.project(x, per_point(self.c, x), x.dtype)
+        return formulas.ball_project(x, per_point(self.c, x), x.dtype)
 
     @override
     @in_float32

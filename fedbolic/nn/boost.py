@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fedbolic.manifolds.numerics import dot
 
-Points = tuple[Float[Tensor, "*#batch n"], Float[Tensor, "*#batch 1"]]
+TimedPoints = tuple[Float[Tensor, "*#batch n"], Float[Tensor, "*#batch 1"]]
 """Space coordinates and time coordinates."""
 
 
-def from_origin(c: Tensor | float, x: Points, mean: Points) -> Float[Tensor, "*batch n"]:
+def from_origin(c: Tensor | float, x: TimedPoints, mean: TimedPoints) -> Float[Tensor, "*batch n"]:
     r"""Space coordinates of points moved as the origin is moved to ``mean``.
 
     .. math:: s + \Bigl(C + \frac{c \, m \cdot s}{1 + C_m}\Bigr) m
@@ -23,7 +23,7 @@ def from_origin(c: Tensor | float, x: Points, mean: Points) -> Float[Tensor, "*b
     return torch.addcmul(s, time + dot(s, c * m) / (time_m + 1), m)
 
 
-def to_origin(c: Tensor | float, x: Points, mean: Points) -> Float[Tensor, "*batch n"]:
+def to_origin(c: Tensor | float, x: TimedPoints, mean: TimedPoints) -> Float[Tensor, "*batch n"]:
     r"""Space coordinates of points moved as ``mean`` is moved to the origin.
 
     .. math:: g + c \Bigl(\frac{m \cdot g}{1 + C_m} - \frac{g \cdot (s + m)}{C + C_m}\Bigr) m,

@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, pairwise
-from fedbolic.manifolds.lorentz_formulas import read
+from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
 from fedbolic.manifolds.numerics import bounded
-from fedbolic.nn.boost import Points, from_origin, to_origin
+from fedbolic.nn.boost import TimedPoints, from_origin, to_origin
 from fedbolic.nn.coordinates import on_hyperboloid, space_part, with_space_part
 from fedbolic.nn.space import HyperbolicModule, wide
 from fedbolic.nn.tangent import exp_factors, length_of
@@ -223,15 +223,15 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
         return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
 
 
-def _read(space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]) -> Points:
+def _read(space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]) -> TimedPoints:
     """Space coordinates and time coordinates in radii of points, with bounded gradients."""
     c, x = bounded(space.c), bounded(x)
     if isinstance(space, Lorentz):
-        return read(x[..., 1:], c, x.dtype)
+        return hyperboloid_read(x[..., 1:], c, x.dtype)
     time, s = on_hyperboloid(space, x)
     return s, time
 
 
-def _timed(space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]) -> Points:
+def _timed(space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]) -> TimedPoints:
     """Space coordinates, clamped to the range of the hyperboloid, with their time coordinates."""
-    return read(s, space.c, s.dtype)
+    return hyperboloid_read(s, space.c, s.dtype)
