@@ -89,16 +89,15 @@ class _Gap(Formula):
         nearer = torch.where(a < b, x, y)
         across = torch.addcmul(torch.minimum(a, b) / root * gap, turn, nearer, value=-1)
         q = torch.addcmul(dot(across, across), turn, lean) / 4
-        return q, gap, root, lean, turn
+        return q, across, root, lean
 
     @override
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        (x, a, y, b, c), (_, gap, root, lean, turn), (g,) = inputs, parts, grad_outputs
-        half = g / 2
-        straight, bend = half * gap, half * turn * root
-        by_x = torch.addcmul(straight, x, bend / a, value=-1)
-        by_y = bend / b * y - straight
+        (x, a, y, b, c), (q, across, root, lean), (g,) = inputs, parts, grad_outputs
+        half, double, step = g / 2, 2 * q, lean * root
+        by_x = half * _with_radial(root / a * across, double + step / a, x, a, c)
+        by_y = half * _with_radial(root / -b * across, double - step / b, y, b, c)
         by_c = lean * lean * g / -4 if isinstance(c, Tensor) else None
         return by_x, None, by_y, None, by_c
 
@@ -110,6 +109,7 @@ r"""The squared sinh of half the distance in radii, divided by ``c``.
     \quad l = \frac{(x - y) \cdot (x + y)}{(a + b) \sqrt{a b}}
 
 .. math:: \frac{\partial q}{\partial x} = \frac 1 2 \Bigl(\frac b a x - y\Bigr), \quad
+    x \cdot \frac{\partial q}{\partial x} = q + \frac l 2 \sqrt{\frac b a}, \quad
     \frac{\partial q}{\partial c} = -\frac{l^2} 4
 """
 
@@ -128,8 +128,8 @@ class _Square(Formula):
     @override
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        c, (_, across, slant), (g,) = inputs[3], parts, grad_outputs
-        by_u = 2 * g * across
+        (s, time, _, c), (_, across, slant), (g,) = inputs, parts, grad_outputs
+        by_u = 2 * g * _with_radial(across, slant, s, time, c)
         by_c = -g * slant * slant if isinstance(c, Tensor) else None
         return by_u * (slant * -c), None, by_u, by_c
 
@@ -189,10 +189,11 @@ class _Tangent(Formula):
     @override
     @staticmethod
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        (_, time, u, c), (_, normal, along), (g,) = inputs, parts, grad_outputs
+        (s, time, u, c), (_, normal, along), (g,) = inputs, parts, grad_outputs
         first = c**0.5 * g[..., :1]
         by_u = torch.addcmul(g[..., 1:], first, normal)
-        by_s = first / time * torch.addcmul(u, c * along, normal, value=-1)
+        across = torch.addcmul(u, c * along, normal, value=-1)
+        by_s = first / time * _with_radial(across, along / time, s, time, c)
         by_c = first * along / (2 * c * time * time) if isinstance(c, Tensor) else None
         return by_s, None, by_u, by_c
 
@@ -230,6 +231,19 @@ r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the poi
     \frac{\partial}{\partial y} = v - \frac{c \, x \cdot v}{a b} y, \quad
     \frac{\partial}{\partial x} = \frac b a \Bigl(\frac{c \, x \cdot v}{a^2} x - v\Bigr)
 """
+
+
+def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | float) -> Tensor:
+    r"""A covector at the point ``x`` whose product with ``x`` is known to be ``radial``.
+
+    The component along ``x`` of a small covector is a difference of terms :math:`a^2` times as
+    large, and the metric weights its error by :math:`a`. The result
+
+    .. math:: v + \frac{c}{a^2} (\rho - x \cdot v) \, x
+
+    is ``v`` but for rounding, and the error of its component is smaller by :math:`a^2`.
+    """
+    return torch.addcmul(v, c * a.pow(-2) * (radial - dot(x, v)), x)
 
 
 def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

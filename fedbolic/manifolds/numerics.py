@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.manifolds.fused import Formula, fused
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -76,9 +79,22 @@ def root(q: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, q, 1.0).sqrt(), 0.0)
 
 
-def square(x: Tensor) -> Tensor:
-    """``|x|^2`` over the last axis, which is kept; at most the largest float."""
-    return (x * x).sum(-1, keepdim=True).clamp(max=torch.finfo(x.dtype).max)
+class _Square(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        (x,) = inputs
+        return ((x * x).sum(-1, keepdim=True).clamp(max=torch.finfo(x.dtype).max),)
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x,), (q,), (g,) = inputs, parts, grad_outputs
+        return (x * (2 * g * (q < torch.finfo(q.dtype).max)),)
+
+
+square = fused(_Square)
+"""``|x|^2`` over the last axis, which is kept; at most the largest float."""
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:

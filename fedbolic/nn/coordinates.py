@@ -18,44 +18,6 @@ from fedbolic.manifolds.numerics import (
 from fedbolic.nn.space import wide
 
 
-class Squared(torch.autograd.Function):
-    """``numerics.square`` with a backward pass that reads the data once instead of three times."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        """Squared norms."""
-        return square(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Save the vectors and their squared norms."""
-        ctx.save_for_backward(*inputs, output)
-        ctx.save_for_forward(*inputs, output)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        """The gradient, 0 where the squared norm is clamped to the largest float."""
-        (x, q), (gradient,) = ctx.saved_tensors, grad_outputs
-        return x * (gradient * _moving(q))
-
-    @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Any) -> Tensor:
-        """The directional derivative."""
-        (x, q), (along,) = ctx.saved_tensors, grad_inputs
-        return dot(x, along) * _moving(q)
-
-
-def _moving(q: Tensor) -> Tensor:
-    return 2 * (q < torch.finfo(q.dtype).max).to(q.dtype)
-
-
-def squared(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
-    """``|x|^2`` over the last axis, which is kept; at most the largest float."""
-    return square(x) if torch.compiler.is_compiling() else Squared.apply(x)
-
-
 class HyperboloidPoint(torch.autograd.Function):
     """``hyperboloid_point`` in two passes over the data, with one pass for the derivative."""
 
@@ -125,7 +87,7 @@ def clamp_norm(space: Lorentz, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*
     """
     limit = HYPERBOLOID_RADIUS[s.dtype]
     with torch.no_grad():
-        share = (limit / (space.c * squared(s)).clamp(min=limit)).sqrt()
+        share = (limit / (space.c * square(s)).clamp(min=limit)).sqrt()
     return s * share
 
 
@@ -138,7 +100,7 @@ def on_hyperboloid(
     a constant in derivatives.
     """
     s = wide(x)
-    q = squared(s)
+    q = square(s)
     limit = 1 - BALL_MARGIN * torch.finfo(x.dtype).eps
     with torch.no_grad():
         share = shrink_factor(space.c * (q * SMALL) / limit)
@@ -148,7 +110,7 @@ def on_hyperboloid(
 
 def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
     """Points of the ball whose images on the hyperboloid have the space coordinates ``s``."""
-    t = space.c * squared(s)
+    t = space.c * square(s)
     inner = 1 + (1 + t).sqrt()
     limit = 1 - BALL_MARGIN * torch.finfo(s.dtype).eps
     with torch.no_grad():  # 1, except where rounding would leave the ball

@@ -52,6 +52,22 @@ def test_g4_the_gradient_of_distance_has_length_1(kind, separation):
     )
 
 
+@pytest.mark.parametrize(("radius", "bound"), [(5.0, 1e-4), (9.0, 2e-3)])
+def test_the_gradient_of_distance_between_near_points_has_length_1_far_from_the_origin(
+    radius, bound
+):
+    space = Lorentz(1.0)
+    u = normal(0, 64, 4, dtype=torch.float32)
+    x = space.expmap0(lifted(Lorentz, u / u.norm(dim=-1, keepdim=True) * radius))
+    w = space.transp0(x, lifted(Lorentz, normal(1, 64, 4, dtype=torch.float32)))
+    y = space.expmap(x, w / space.norm(x, w).unsqueeze(-1) / 100)
+    x.requires_grad_()
+    (g,) = torch.autograd.grad(space.dist(x, y).sum(), x)
+    torch.testing.assert_close(
+        space.norm(x, space.egrad2rgrad(x, g)), torch.ones(64), rtol=0, atol=bound
+    )
+
+
 def slope(kind, c, x, y):
     """d dist / dc by a finite difference in 60 digits, one-sided from the right at c = 0."""
     c = mpf(c) or mpf(10) ** -30
