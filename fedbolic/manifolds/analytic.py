@@ -47,16 +47,15 @@ class Profile:
         near = polynomial(self.series, torch.where(small, t, 0.0))
         return torch.where(small, near, (self.steepness(far, value) - value) / (2 * far))
 
-    def by_square(self, q: Tensor, c: Tensor | float, value: Tensor) -> Tensor:
-        """The derivative with respect to ``q`` at ``t = c q``."""
+    def gradients(
+        self, q: Tensor, c: Tensor | float, value: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The derivatives with respect to ``q`` and ``c`` at ``t = c q``; ``None`` for a number."""
         if is_exact(c):
-            return c * self.slope(c * q, value)
+            slope = self.slope(c * q, value)
+            return c * slope, q * slope if isinstance(c, Tensor) else None
         q = q.clamp_min(torch.finfo(q.dtype).tiny)
-        return (self.steepness(c * q, value) - value) / (2 * q)
-
-    def by_curvature(self, q: Tensor, c: Tensor, value: Tensor) -> Tensor:
-        """The derivative with respect to ``c`` at ``t = c q``."""
-        return q * self.slope(c * q, value)
+        return (self.steepness(c * q, value) - value) / (2 * q), None
 
 
 def _derivatives(coefficients: list[float]) -> tuple[float, ...]:
@@ -128,8 +127,8 @@ def curve(profile: Profile) -> Callable[..., Tensor]:
         @staticmethod
         def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
             (q, c), (value,), (g,) = inputs, parts, grad_outputs
-            by_c = g * profile.by_curvature(q, c, value) if isinstance(c, Tensor) else None
-            return g * profile.by_square(q, c, value), by_c
+            by_q, by_c = profile.gradients(q, c, value)
+            return g * by_q, None if by_c is None else g * by_c
 
     return fused(Curve)
 
@@ -154,10 +153,9 @@ def radial(profile: Profile) -> Callable[..., Tensor]:
         def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
             (v, c), (_, value, q), (g,) = inputs, parts, grad_outputs
             along = dot(g, v)
-            by_v = torch.addcmul(value * g, v, 2 * along * profile.by_square(q, c, value))
-            if not isinstance(c, Tensor):
-                return by_v, None
-            return by_v, along * profile.by_curvature(q, c, value)
+            by_q, by_c = profile.gradients(q, c, value)
+            by_v = torch.addcmul(value * g, v, 2 * along * by_q)
+            return by_v, None if by_c is None else along * by_c
 
     return fused(Radial)
 
@@ -189,7 +187,7 @@ class _GapLength(Formula):
         by_q = g / (r * cosh)
         if not isinstance(c, Tensor):
             return by_q, None
-        return by_q, 2 * g * r * ASINH.by_curvature(q, c, *value)
+        return by_q, 2 * g * r * q * ASINH.slope(c * q, *value)
 
 
 gap_length = fused(_GapLength)

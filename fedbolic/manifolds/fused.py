@@ -129,8 +129,9 @@ def _directional(
 
     def transposed(*grad_outputs: Tensor) -> tuple[Tensor, ...]:
         made = _gradients(formula, inputs, parts, grad_outputs)
-        return tuple(torch.zeros_like(inputs[i]) if made[i] is None else made[i] for i in moved)
+        given = ((made[i], inputs[i]) for i in moved)
+        return tuple(torch.zeros_like(x) if g is None else g for g, x in given)
 
     zeros = [torch.zeros_like(part) for part in parts]
-    _, push = torch.func.vjp(transposed, *zeros[: formula.outputs])
+    push = torch.func.vjp(transposed, *zeros[: formula.outputs])[1]
     return (*push(tuple(tangents[i] for i in moved)), *zeros[formula.outputs :])

@@ -166,10 +166,11 @@ class _Shoot(Formula):
     def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
         (q, c), (_, ratio), (by_cosh, by_ratio) = inputs, parts, grad_outputs
         along = ratio * (by_cosh / 2) * (c * q < LONGEST_STEP[q.dtype])
-        by_q = torch.addcmul(c * along, by_ratio, SINH.by_square(q, c, ratio))
-        if not isinstance(c, Tensor):
+        ratio_by_q, ratio_by_c = SINH.gradients(q, c, ratio)
+        by_q = torch.addcmul(c * along, by_ratio, ratio_by_q)
+        if ratio_by_c is None:
             return by_q, None
-        return by_q, torch.addcmul(q * along, by_ratio, SINH.by_curvature(q, c, ratio))
+        return by_q, torch.addcmul(q * along, by_ratio, ratio_by_c)
 
 
 cosh_and_sinhc = fused(_Shoot)
