@@ -82,8 +82,12 @@ def fused(formula: type[Formula]) -> Callable[..., Any]:
             return _directional(formula, *_known(ctx), grad_inputs)
 
     def function(*inputs: Any) -> Any:
-        kind = Traced if torch.compiler.is_compiling() else Eager
-        made = kind.apply(*inputs)
+        if not torch.compiler.is_compiling():
+            made = Eager.apply(*inputs)
+        elif torch.is_grad_enabled() and any(_requires_grad(x) for x in inputs):
+            made = Traced.apply(*inputs)
+        else:  # a compiler would pass a context to the variadic ``forward``
+            made = formula.parts(*inputs)
         return made[0] if formula.outputs == 1 else made[: formula.outputs]
 
     return function
@@ -96,6 +100,10 @@ def is_exact(c: Tensor | float) -> bool:
     derivative with respect to the curvature, and in second derivatives.
     """
     return isinstance(c, Tensor) or torch.is_grad_enabled()
+
+
+def _requires_grad(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad
 
 
 def _known(ctx: Any) -> tuple[tuple, tuple]:

@@ -53,9 +53,6 @@ The product of two time coordinates is then finite.
 LONGEST_STEP = {torch.float32: 44.0**2, torch.float64: 346.0**2}
 """Largest ``c |u|^2`` of a step on the hyperboloid; the cosh and sinh of its root are finite."""
 
-BALL_STEP = 64.0**2
-"""Largest squared argument of tanh in the ball; tanh rounds to 1 from 19 on in float64."""
-
 TOLERANCE = 8
 """Tolerance of a time coordinate for a point to lie on the hyperboloid, in units of ``eps``."""
 
