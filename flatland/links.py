@@ -12,7 +12,8 @@ from fedbolic import check
 from fedbolic.data import Graph
 from fedbolic.data.link_split import non_edges, num_non_edges
 from fedbolic.manifolds import Lorentz
-from fedbolic.manifolds.numerics import asinhc, square
+from fedbolic.manifolds.analytic import asinhc
+from fedbolic.manifolds.numerics import square
 from fedbolic.types import Meta
 from flatland.model import (
     GCN,
@@ -94,7 +95,7 @@ class LinkNetwork(GraphNetwork):
             # |x - y|^2 in the Minkowski form is 4 sinh^2(d / 2) at c = 1: exact for near points
             gap = square(x[..., 2:] - y[..., 2:]) - (x[..., 1:2] - y[..., 1:2]).square()
             t = gap.clamp(min=0) / 4
-            squared = 4 * t * asinhc(t).square() / x[..., :1]
+            squared = 4 * t * asinhc(t, 1.0).square() / x[..., :1]
         else:
             squared = square(x - y)
         return ((self.radius - squared) / self.temperature).squeeze(-1)

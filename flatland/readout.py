@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Lorentz
-from fedbolic.manifolds.numerics import asinhc, root, square
+from fedbolic.manifolds.analytic import asinhc
+from fedbolic.manifolds.numerics import root, square
 from fedbolic.types import Meta
 from flatland.blocks import GraphBlock
 from flatland.model import Flat, GraphNetwork, LorentzGCN, LorentzNetwork, lifted
@@ -135,7 +136,7 @@ def centroid_of_graphs(
 
 def _logarithm(s: Tensor, space: Lorentz) -> Tensor:
     """Tangent at the origin of the point with space coordinates ``s``, without the time 0."""
-    return asinhc(space.c * square(s)) * s
+    return asinhc(square(s), space.c) * s
 
 
 def _exponential(v: Tensor, space: Lorentz) -> Tensor:

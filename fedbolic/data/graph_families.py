@@ -12,6 +12,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.files import search_path
 from fedbolic.data.graph import Graph, simple_edges
+from fedbolic.data.graph_sets import joined_tu_graphs
 from fedbolic.rng import Rng
 
 TU_SITE = "https://www.chrsmrrs.com/graphkerneldatasets"
@@ -57,11 +58,9 @@ class TUFamily(GraphFamily):
 
     @override
     def read(self, rng: Rng, root: Path | None) -> Graph:
-        from torch_geometric.io import read_tu_data  # imported here because PyG is slow to import
-
         folder = self._folder(root)
         try:
-            data, slices, _ = read_tu_data(str(folder), self.name)
+            data, slices = joined_tu_graphs(folder, self.name)
         except Exception as error:  # PyG raises many kinds for a damaged file
             raise ValueError(f"{folder} is damaged ({error!r}): unpack it again") from error
         if not isinstance(data.y, Tensor) or data.y.is_floating_point():

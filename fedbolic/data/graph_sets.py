@@ -179,6 +179,19 @@ def from_data(data: "Data") -> Graph:
     return labelled_graph({name: getattr(data, name, None) for name in GRAPH_TENSORS})
 
 
+def joined_tu_graphs(folder: Path, name: str) -> tuple["Data", dict[str, Tensor]]:
+    """All graphs of a TU data set in one object, and where the tensors of each begin.
+
+    Args:
+        folder: Folder of the text files.
+        name: Name of the data set.
+    """
+    from torch_geometric.io import read_tu_data  # imported here because PyG is slow to import
+
+    data, slices, _ = read_tu_data(str(folder), name)
+    return data, slices
+
+
 def labelled_graph(found: Mapping[str, object]) -> Graph:
     """Convert tensors under PyG's names to an undirected graph without self loops.
 
