@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedbolic.data import (
+    IID,
     BalancedTree,
     Digits,
     Dirichlet,
+    FederatedLinks,
+    GraphClassification,
     Graphs,
     Partitioned,
     PartitionedHierarchy,
@@ -24,9 +27,11 @@ from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.methods import (
     Apfl,
     Apple,
+    ClosedFormHead,
     Ditto,
     FedAvg,
     FedDyn,
+    FedMRUR,
     FedMTL,
     FedNova,
     FedProto,
@@ -39,7 +44,7 @@ from fedbolic.methods import (
 )
 from fedbolic.nn.backbone import ConvNet
 from fedbolic.nn.resnet import ResNet
-from flatland import FedPub, FlatLand, LorentzGCN
+from flatland import FedPub, FlatLand, GraphReadout, LinkNetwork, LorentzGCN
 from flatland.fedpub import MaskedGCN
 from hyperfed import CrossEntropy, HyperFed
 
@@ -55,9 +60,17 @@ BATCH_NORMS: Sharing = {
 TRAINED: dict[str, Any] = {"backbone": ConvNet(), "rounds": 20, "local": LocalTraining(5, 32)}
 """Settings that most methods share."""
 
+HEADED: dict[str, Any] = {"rounds": 20, "local": LocalTraining(5, 32)}
+"""Settings of the methods with a head in closed form."""
+
 QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
     "apfl": (Apfl(**TRAINED, lr=0.1, mixing=0.5), DIGITS),
     "apple": (Apple(**TRAINED, lr=0.5, relations_lr=0.01, mu=0.001), DIGITS),
+    "closed_form_head": (ClosedFormHead(FedAvg(**HEADED, lr=0.1), when="start"), DIGITS),
+    "closed_form_head/end": (
+        ClosedFormHead(FedDyn(**HEADED, lr=0.1), when="end", layer="body.1"),
+        DIGITS,
+    ),
     "ditto": (Ditto(**TRAINED, lr=0.1, personal_proximal=1.0), DIGITS),
     "fedavg": (FedAvg(**TRAINED, lr=0.1), DIGITS),
     "fedbabu": (
@@ -75,6 +88,7 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
         DIGITS,
     ),
     "feddyn": (FedDyn(**TRAINED, lr=0.1), DIGITS),
+    "fedmrur": (FedMRUR(**TRAINED, lr=0.1, mu=0.1), DIGITS),
     "fedmtl": (FedMTL(**TRAINED, lr=0.1, coupling=0.1), DIGITS),
     "fednova": (FedNova(**TRAINED, lr=0.1, momentum=0.5), DIGITS),
     "fedopt": (FedAvg(**TRAINED, lr=0.1, server_optimizer=ServerAdam(lr=0.01)), DIGITS),
@@ -85,6 +99,18 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
     "fedrep": (FedRep(**TRAINED, lr=0.3, head_share=0.5), DIGITS),
     "fedrod": (FedRoD(**TRAINED, lr=0.1), DIGITS),
     "flatland": (FlatLand(rounds=20, proximal=0.01, network=LorentzGCN(widths=(16, 16))), NODES),
+    "flatland/graphs": (
+        FlatLand(
+            GraphReadout(LorentzGCN(widths=(16, 16)), pooling="centroid"),
+            rounds=20,
+            proximal=0.01,
+        ),
+        GraphClassification(partition=IID(4)),
+    ),
+    "flatland/links": (
+        FlatLand(LinkNetwork(LorentzGCN(widths=(16,)), dim=8), rounds=20, proximal=0.01),
+        FederatedLinks(partition=IID(3)),
+    ),
     "hierarchies": (
         HierarchyEmbedding(dim=2, rounds=20, lr=0.1, local=LocalTraining(4, 16)),
         TREE,

@@ -136,7 +136,7 @@ class FlatLand(GraphMethod):
         known = {**trained, **fixed}
         if CURVATURE in known and not client_state:
             estimator = None if CURVATURE in message["parameters"] else self.curvature
-            warn_of_start(graph, float(_public(CURVATURE, known[CURVATURE])), client, estimator)
+            warn_of_start(graph, _public(CURVATURE, known[CURVATURE]), client, estimator)
         shared = {"global_parameters": message["parameters"], "means": means}
         own = {**context["own"], "fixed": fixed}
         return {**local, "parameters": trained}, {"shared": shared, "own": own}

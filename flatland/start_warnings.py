@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from torch import Tensor
+
 from fedbolic.data import Client, Graph
 from fedbolic.log import logger
 from fedbolic.types import Meta
@@ -14,15 +16,17 @@ FAR_RADII = 3.0
 There a distance grows like the logarithm of the features, and gradients fall with their length.
 """
 
-_GIVEN: set[tuple[Literal["clamped", "far"], Estimator | None, Meta]] = set()
-"""Warnings that this process has given."""
+_GIVEN: set[tuple[Literal["clamped", "far"] | int, Estimator | None, Meta]] = set()
+"""Warnings that this process has given, and the numbers of the clients that it has looked at."""
 
 
-def warn_of_start(graph: Graph, c: float, client: Client, estimator: Estimator | None) -> None:
+def warn_of_start(
+    graph: Graph, c: Tensor | float, client: Client, estimator: Estimator | None
+) -> None:
     """Warn if the estimate of the curvature was clamped, or if features lie far from the origin.
 
     Each of the two warnings is given once in a process for an estimator and a federation, about the
-    first client concerned.
+    first client concerned. A client is looked at once, as that waits for the device.
 
     Args:
         graph: Graph of the client.
@@ -30,6 +34,9 @@ def warn_of_start(graph: Graph, c: float, client: Client, estimator: Estimator |
         client: The client; its number and its federation are used.
         estimator: Estimator of the curvature; ``None`` if the server sent the curvature.
     """
+    if not _is_first(client.id, estimator, client.meta):
+        return
+    _GIVEN.add((client.id, estimator, client.meta))
     if estimator is not None and _is_first("clamped", estimator, client.meta):
         estimate, used = estimator.unbounded(graph), estimator.c(graph)
         if estimate != used:
@@ -40,7 +47,7 @@ def warn_of_start(graph: Graph, c: float, client: Client, estimator: Estimator |
                 *(client.id, type(estimator).__name__, estimate, used),
             )
     if _is_first("far", estimator, client.meta):
-        radii = c**0.5 * graph_block((graph,)).norms
+        radii = float(c) ** 0.5 * graph_block((graph,)).norms
         share = float((radii > FAR_RADII).double().mean())
         if share:
             _GIVEN.add(("far", estimator, client.meta))
@@ -52,5 +59,7 @@ def warn_of_start(graph: Graph, c: float, client: Client, estimator: Estimator |
             )
 
 
-def _is_first(kind: Literal["clamped", "far"], estimator: Estimator | None, meta: Meta) -> bool:
+def _is_first(
+    kind: Literal["clamped", "far"] | int, estimator: Estimator | None, meta: Meta
+) -> bool:
     return (kind, estimator, meta) not in _GIVEN
