@@ -133,7 +133,8 @@ class Nodes(Remote):
             except NodeError as error:
                 failures[client.id] = error
         if isinstance(method.aggregator, Additive):  # or the first would set the form for all
-            odd = unusual({i: update.payload for i, (update, _) in found.items()})
+            payloads = {i: update.payload for i, (update, _) in found.items()}
+            odd = unusual(payloads, method.aggregator)
             failures |= {i: NodeError("its payload has another form than most") for i in odd}
         for client in clients:
             if client.id in failures:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbolic import tree
+from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.evaluation.metrics import EXTRA_METRICS
 from fedbolic.federated.update import Update
 from fedbolic.types import Tree
@@ -196,15 +197,23 @@ def rarely_fine_tuned(scores: Mapping[int, Mapping[str, float]]) -> list[int]:
     return [i for i, named in scores.items() if rare & named.keys()]
 
 
-def unusual(payloads: Mapping[int, Tree]) -> list[int]:
+def unusual(payloads: Mapping[int, Tree], aggregator: Aggregator) -> list[int]:
     """Ids of clients whose payload has another form than most: only equal forms can be summed.
 
     Args:
         payloads: Payloads by client id; the first of equally frequent forms counts.
+        aggregator: Aggregator that gives the form of a payload; one without a form is unusual.
     """
-    forms = {i: tuple(sorted(tree.signature(x).items())) for i, x in payloads.items()}
-    usual = _most_common(forms.values())
-    return [i for i, form in forms.items() if form != usual]
+    forms = {i: _form(payload, aggregator) for i, payload in payloads.items()}
+    usual = _most_common(form for form in forms.values() if form is not None)
+    return [i for i, form in forms.items() if form is None or form != usual]
+
+
+def _form(payload: Tree, aggregator: Aggregator) -> object:
+    try:
+        return tuple(sorted(tree.signature(aggregator.form(payload)).items()))
+    except Exception:  # a node may send anything
+        return None
 
 
 def _most_common(values: Iterable[object]) -> object:

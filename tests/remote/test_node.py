@@ -8,6 +8,7 @@ import pytest
 import torch
 from typing_extensions import override
 
+from fedbolic.data import BalancedTree, PartitionedHierarchy, Subtrees
 from fedbolic.federated import (
     Clip,
     Cohort,
@@ -21,6 +22,7 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
+from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.methods.spherefed import SphereFed
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import handshake, merge_handshakes
@@ -53,6 +55,16 @@ def assert_as_sequential(method, data, folder, *, cohort=Cohort(), **settings):
     assert [row[:3] for row in new] == [row[:3] for row in rows]
     assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=1e-12)
     return plain, far, nodes
+
+
+@pytest.mark.parametrize("kept", ["personal", "reset"])
+def test_parts_of_a_table_may_differ_in_length(kept, tmp_path):
+    """Two of the three clients know equally many nodes, which does not make the third unusual."""
+    method = HierarchyEmbedding(dim=2, rounds=2, optimizer_state=kept)
+    data = PartitionedHierarchy(BalancedTree(2, 5), Subtrees(3)).load(RNG)
+    known = [len(client.train.all()["x"].unique()) for client in data.clients]
+    assert sorted(map(known.count, known)) == [1, 2, 2]
+    assert_as_sequential(method, data.to("cpu", torch.float64), tmp_path)
 
 
 @pytest.mark.parametrize("name", QUICK)
