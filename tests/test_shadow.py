@@ -87,7 +87,7 @@ OFTEN = ("fedavg", "flatland", "scaffold")
 
 
 ROUNDED = {"flatland/links"}
-"""Configurations whose float32 results differ in the last bit, which is rounding."""
+"""Configurations whose float32 losses and scores differ by one unit in the last place."""
 
 
 def measured(method, data, device="cpu", engine=ENGINES["sequential"]):
