@@ -6,19 +6,20 @@
 import argparse
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from fedbolic import experiment
+from fedbolic.comparison import paired_differences
 from fedbolic.configuration import build
 from fedbolic.published import PUBLISHED, read_published
 from fedbolic.record import Row
 from fedbolic.report import TableRow, find
 from fedbolic.rng import Rng
 from flatland.partition import PartitionReport, partition_report
-from flatland.protocol import LOCAL, Chosen, choose, paired, tuned
+from flatland.protocol import LOCAL, Chosen, choose, tuned
 
 COLUMN = "P-FL client mean %"
 """Column of the published numbers."""
@@ -132,22 +133,18 @@ def table(path: Path, reference: str, score: str = "accuracy") -> None:
     }
     runs = {row.name: ended(row) for row in rows}
     local = {name: scores(of, score) for name, of in runs.items()}
+    gaps = _differences(local, reference)
     print("| | local model % | weighted % | worst client % | server's model % | "
           f"minus {reference} [95 %] | published % | rising | seeds |")  # fmt: skip
     print("|" + " --- |" * 9)
     for row in rows:
-        own, base = local[row.name], local.get(reference, {})
+        own = local[row.name]
         sent = [c for of in runs[row.name].values() if (c := choose(of, of="", score=score))]
-        both = [seed for seed in own if seed in base]
-        gap = ""
-        if both and row.name != reference:
-            gaps = paired(*([100 * of[seed].mean for seed in both] for of in (own, base)))
-            gap = f"{gaps.mean:+.2f} [{gaps.low:+.2f}, {gaps.high:+.2f}]"
         cells = [
             *(_spread([getattr(c, name) for c in own.values()])
               for name in ("mean", "weighted", "worst")),
             _spread([c.mean for c in sent]),
-            gap,
+            gaps.get(row.name, ""),
             known.get(row.name, ""),
             f"{sum(c.rising for c in own.values())} of {len(own)}",
             str(len(own)),
@@ -158,6 +155,19 @@ def table(path: Path, reference: str, score: str = "accuracy") -> None:
     unfinished = sum(len(row.folders) - len(runs[row.name]) for row in rows)
     if unfinished:
         print(f"\n{unfinished} runs that have not come to their end are left out.")
+
+
+def _differences(local: Mapping[str, Mapping[int, Chosen]], reference: str) -> dict[str, str]:
+    if reference not in local:
+        return {}
+    means = {
+        row: {seed: 100 * chosen.mean for seed, chosen in of.items()} for row, of in local.items()
+    }
+    return {
+        gap.row: f"{gap.mean:+.2f}"
+        + (" [{:+.2f}, {:+.2f}]".format(*gap.interval) if gap.interval else "")
+        for gap in paired_differences(means, reference)
+    }
 
 
 def choose_tries(path: Path) -> None:

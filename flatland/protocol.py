@@ -5,11 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from fedbolic import check
 from fedbolic.record import Row
-from fedbolic.rng import Rng
 
 LOCAL = "local/"
 """Prefix of the scores of locally trained models, before aggregation."""
@@ -114,53 +110,3 @@ def _over_clients(
         worst=min(found.values()),
         rising=rising,
     )
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Mean difference over splits, with a confidence interval.
-
-    Args:
-        mean: Mean of the differences.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-    """
-
-    mean: float
-    low: float
-    high: float
-
-
-def paired(
-    ours: Sequence[float], theirs: Sequence[float], *, level: float = 0.95, rng: Rng | None = None
-) -> Difference:
-    """Paired difference between two methods on the same splits.
-
-    The interval is the percentile bootstrap over splits. It is too narrow for few splits, and has
-    width 0 for a single split.
-
-    Args:
-        ours: Scores of the first method, one per split.
-        theirs: Scores of the second method on the same splits.
-        level: Confidence level of the interval, in (0, 1).
-        rng: Random stream of the bootstrap; ``None`` for a fixed one.
-
-    Raises:
-        ValueError: If there is no split, or the numbers of splits differ.
-
-    References:
-        Efron and Tibshirani (1993), Sec. 13.3.
-
-    Example:
-        >>> paired([2.0, 3.0], [1.0, 2.0])
-        Difference(mean=1.0, low=1.0, high=1.0)
-    """
-    check.rate(below_one=True, level=level)
-    if len(ours) != len(theirs) or not len(ours):
-        raise ValueError(
-            f"differences need the same splits, at least one, got {len(ours)} and {len(theirs)}"
-        )
-    gaps = np.subtract(ours, theirs)
-    draws = (rng or Rng()).at("bootstrap").numpy().integers(len(gaps), size=(10_000, len(gaps)))
-    low, high = np.quantile(gaps[draws].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
-    return Difference(float(gaps.mean()), float(low), float(high))

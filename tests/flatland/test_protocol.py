@@ -3,7 +3,7 @@
 import pytest
 
 from fedbolic.record import Row
-from flatland.protocol import choose, paired, tuned
+from flatland.protocol import choose, tuned
 
 
 def measured(validation, test, sizes, prefix="local/"):
@@ -69,18 +69,3 @@ def test_scores_after_tuning_are_those_of_the_last_round():
     found = tuned(rows)
     assert (found.round, found.mean, found.worst) == (2, 0.625, 0.5)
     assert found.weighted == pytest.approx((10 * 0.5 + 30 * 0.75) / 40)
-
-
-def test_an_interval_holds_the_mean_and_narrows_with_agreement():
-    wide, narrow = paired([3.0, 1.0, 5.0], [1.0, 1.0, 1.0]), paired([3.0, 2.9, 3.1], [1.0] * 3)
-    assert wide.mean == pytest.approx(2.0)
-    assert wide.low <= wide.mean <= wide.high
-    assert (wide.low, wide.high) == (0.0, 4.0)  # each extreme is 1 of 27 draws
-    assert narrow.high - narrow.low < 0.25
-
-
-def test_splits_that_do_not_pair_are_refused():
-    with pytest.raises(ValueError, match="same splits"):
-        paired([1.0], [1.0, 2.0])
-    with pytest.raises(ValueError, match="same splits"):
-        paired([], [])
