@@ -25,6 +25,7 @@ from fedbolic.configuration import (
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.help import options_in_full
+from fedbolic.packaged_configs import config_names, description
 from fedbolic.progress import ProgressBar, terminal
 from fedbolic.remote import loopback
 from fedbolic.report import compose, keep, report
@@ -167,11 +168,20 @@ def _report(
     return 0
 
 
+def _configs(_: dict[str, Any]) -> int:
+    """List the package's configurations, each with its description."""
+    names = config_names()
+    width = max(map(len, names), default=0)
+    sys.stdout.writelines(f"{name:{width}}  {description(name)}\n" for name in names)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "run": _run,
     "resume": _resume,
     "sweep": _sweep,
     "flower": _flower,
+    "configs": _configs,
     "report": lambda settings: _report(settings["runs"], reference=settings["reference"]),
 }
 
@@ -205,6 +215,7 @@ def command_line() -> ArgumentParser:
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
     commands.add_subcommand("resume", command, help=_first_line(resume))
+    commands.add_subcommand("configs", new_parser(), help="List the package's configurations.")
     command = new_parser()
     command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
     command.add_argument(
