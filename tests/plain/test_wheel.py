@@ -32,8 +32,8 @@ def installed(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
-    words = ["--quiet", "--no-deps", "--no-index", "--python", folder / "bin" / "python"]
-    subprocess.run([sys.executable, "-m", "pip", *words, "install", built[0]], check=True)
+    install = ["--python", folder / "bin" / "python", "install", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", *install, built[0]], check=True)
     dependencies = [path for path in sys.path if path.endswith("site-packages")]
     # a nested .pth, such as that of an editable installation, is not read
     (packages / "dependencies.pth").write_text("\n".join(dependencies))
