@@ -19,6 +19,7 @@ FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 demo: install
 	$(BIN)/fedbolic sweep --config configs/demo.yaml --jobs 2 --overwrite
 	$(BIN)/fedbolic sweep --config configs/demo_hierarchies.yaml --jobs 2 --overwrite
+	@$(BIN)/fedbolic report runs/demo runs/demo_hierarchies --html runs/demo.html
 
 test: install
 	$(BIN)/ruff check
@@ -59,4 +60,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv build dist runs/demo runs/demo_hierarchies
+	rm -rf .venv build dist runs/demo.html runs/demo runs/demo_hierarchies
