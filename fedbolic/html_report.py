@@ -45,7 +45,7 @@ img { max-width: 100%; height: auto } .wide { overflow-x: auto }
 pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .85rem }
 """
 
-CURVATURE = "train/curvature"
+CLIENT_CURVATURE = "train/curvature"
 """Metric of the methods whose clients have curvatures of their own."""
 
 
@@ -132,8 +132,8 @@ def page(paths: Sequence[Path], *, reference: str | None = None) -> str:
         ),
     ]
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
         f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         + "\n".join(filter(None, body))
         + "\n</body>\n</html>\n"
@@ -253,7 +253,7 @@ def _clients_by(part: _Part, metric: str) -> str:
 
 def _curvatures(part: _Part) -> str:
     about = "Last curvature of every client and seed, minus the sectional curvature, sorted."
-    return _panel(curvatures_panel(part.measured, CURVATURE) if installed() else None, about)
+    return _panel(curvatures_panel(part.measured, CLIENT_CURVATURE) if installed() else None, about)
 
 
 def _seconds(part: _Part) -> str:
@@ -324,7 +324,7 @@ def _panel(svg: bytes | None, about: str) -> str:
 
 def _image(content: bytes, kind: str, about: str) -> str:
     encoded = base64.b64encode(content).decode()
-    return f'<img alt="{_text(about)}" src="data:image/{kind};base64,{encoded}">'
+    return f'<img alt="{_text(about)}" src="data:image/{kind};base64,{encoded}"/>'
 
 
 def _note(text: str) -> str:

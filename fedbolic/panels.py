@@ -48,7 +48,7 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
             continue
         final = spread([100 * value for value in curve[max(curve)]])
         for axes in (whole, enlarged):
-            _line(axes, curve, last, color=f"C{place}", label=f"{name}: {final}")
+            _line(axes, curve, last, color=f"C{place}", label=f"{_label(name)}: {final}")
     enlarged.set_xlim((last + 1) // 2, last + (last == 1))
     enlarged.set_ylim(*_heights(curves.values(), last))
     for axes, title in ((whole, "all rounds"), (enlarged, "enlarged")):
@@ -106,7 +106,7 @@ def megabytes_panel(measured: Measured, metric: str) -> bytes | None:
             x = [statistics.fmean(one[r] for one in sent) for r in rounds]
             y = [100 * statistics.fmean(scores[r]) for r in rounds]
             marker = "o" if len(x) == 1 else "."
-            axes.plot(x, y, color=f"C{place}", label=name, marker=marker, markersize=4)
+            axes.plot(x, y, color=f"C{place}", label=_label(name), marker=marker, markersize=4)
     if not axes.lines:
         return None
     axes.set(xscale="log", xlabel="megabytes up and down, all clients", ylabel="%")
@@ -136,7 +136,7 @@ def clients_panel(scores: Mapping[str, Sequence[float]]) -> bytes | None:
     for place, (axes, (name, values)) in enumerate(zip(grid, given.items(), strict=False)):
         axes.stairs([100 * value for value in values], fill=True, color=f"C{place}", alpha=0.7)
         axes.axhline(100 * statistics.median(values), color="black", linewidth=0.8)
-        axes.set_title(name, fontsize="small")
+        axes.set_title(_label(name), fontsize="small")
         axes.set(xlim=(0, len(values)), ylim=(0, 100), xticks=[])
         axes.grid(alpha=0.3, axis="y")
     for axes in grid[::columns]:
@@ -160,7 +160,9 @@ def curvatures_panel(measured: Measured, metric: str) -> bytes | None:
         values = sorted(value for rows in runs for value in client_values(rows, metric).values())
         if values:
             shares = [(i + 0.5) / len(values) for i in range(len(values))]
-            axes.plot(shares, values, color=f"C{place}", label=name, marker=".", linewidth=0.8)
+            axes.plot(
+                shares, values, color=f"C{place}", label=_label(name), marker=".", linewidth=0.8
+            )
     if not axes.lines:
         return None
     axes.set(xlabel="share of the clients", ylabel=metric, xlim=(0, 1))
@@ -189,7 +191,7 @@ def seconds_panel(
         return None
     canvas = new_canvas(8.0, 1.2 + 0.3 * len(spent))
     axes = canvas.subplots()
-    names, left = list(spent), [0.0] * len(spent)
+    names, left = [_label(name) for name in spent], [0.0] * len(spent)
     parts = next(run for runs in spent.values() for run in runs)
     for part in parts:
         means = [statistics.fmean(run[part] for run in runs) for runs in spent.values()]
@@ -200,6 +202,11 @@ def seconds_panel(
     axes.grid(alpha=0.3, axis="x")
     canvas.legend(loc="outside right upper", fontsize="small", frameon=False)
     return _svg(canvas)
+
+
+def _label(name: str) -> str:
+    """A name as it is: matplotlib would set what stands between two dollars as a formula."""
+    return name.replace("$", r"\$")
 
 
 def _svg(canvas: "Figure") -> bytes:

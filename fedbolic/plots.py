@@ -5,8 +5,9 @@ They need matplotlib (the extra ``plots``); without it, nothing is drawn.
 
 import importlib.util
 import math
+import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,17 @@ def plot_ranks(ranks: Mapping[str, float], critical: float, file: Path) -> None:
     axes.set_yticks([])
     axes.spines[["left", "right", "top"]].set_visible(False)
     _save(canvas, file)
+
+
+def image_links(files: Iterable[Path], folder: Path) -> str:
+    """Markdown that shows the images that exist, each in a paragraph; empty without any.
+
+    Args:
+        files: Image files, wherever they are.
+        folder: Folder of the page.
+    """
+    shown = [os.path.relpath(file, folder) for file in files if file.exists()]
+    return "".join(f"\n![{Path(name).stem}](<{Path(name).as_posix()}>)\n" for name in shown)
 
 
 def draw_figures(runs: Mapping[str, RunFolder]) -> None:

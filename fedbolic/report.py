@@ -12,7 +12,7 @@ from fedbolic.comparison import (
     mean_ranks,
     paired_differences,
 )
-from fedbolic.plots import draw_figures, plot, plot_ranks
+from fedbolic.plots import draw_figures, image_links, plot, plot_ranks
 from fedbolic.published import PUBLISHED, PublishedNumber, read_published
 from fedbolic.record import Row, RunFolder
 
@@ -204,22 +204,26 @@ def compare_rows(scores: PairedScores, reference: str, column: str) -> str:
 
 
 def keep(composed: Report) -> None:
-    """Save a report and draw its plots and the figures of its runs.
+    """Save a report with its plots and the figures of its runs.
 
     Raises:
         OSError: If a folder cannot be written.
     """
+    folder = composed.folder
+    images = [path / "accuracy.png" for path in composed.groups]
     try:
-        for folder, rows in composed.groups.items():
-            measured = {row.name: [run.rows() for run in row.folders] for row in rows}
-            plot(measured, folder / "accuracy.png")
+        for file, rows in zip(images, composed.groups.values(), strict=True):
+            plot({row.name: [run.rows() for run in row.folders] for row in rows}, file)
         for file, (ranks, critical) in composed.ranks.items():
-            plot_ranks(ranks, critical, composed.folder / file)
-        (composed.folder / "report.md").write_text(composed.text)
+            plot_ranks(ranks, critical, folder / file)
+            images.append(folder / file)
+        (folder / "report.md").write_text(composed.text)
+        rows = [row for group in composed.groups.values() for row in group]
+        draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
+        drawings = [f.with_suffix(".png") for row in rows for f in row.folders[0].figures()]
+        (folder / "report.md").write_text(composed.text + image_links(images + drawings, folder))
     except OSError as error:
-        raise OSError(f"the report cannot be saved in {composed.folder}: {error}") from error
-    rows = [row for group in composed.groups.values() for row in group]
-    draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
+        raise OSError(f"the report cannot be saved in {folder}: {error}") from error
 
 
 def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow]]:

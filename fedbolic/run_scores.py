@@ -21,16 +21,6 @@ OF_THE_RUN = ("seed", "name", "runs")
 """Settings in which the runs of a table differ by necessity."""
 
 
-def curve(rows: Iterable[Row], name: str) -> dict[int, float]:
-    """A measurement of the whole federation by round.
-
-    Example:
-        >>> curve([Row(1, None, "a", 0.5), Row(1, 0, "a", 0.1), Row(2, None, "b", 0.9)], "a")
-        {1: 0.5}
-    """
-    return {row.round: row.value for row in rows if row.client is None and row.name == name}
-
-
 def mean_curve(runs: Sequence[Iterable[Row]], name: str) -> dict[int, list[float]]:
     """Values of all seeds by round, for the rounds that every seed has.
 
@@ -38,7 +28,10 @@ def mean_curve(runs: Sequence[Iterable[Row]], name: str) -> dict[int, list[float
         runs: Measurements, one sequence of rows for each seed, at least one.
         name: Name of the measurement.
     """
-    curves = [curve(rows, name) for rows in runs]
+    curves = [
+        {row.round: row.value for row in rows if row.client is None and row.name == name}
+        for rows in runs
+    ]
     rounds = sorted(set.intersection(*(set(one) for one in curves)))
     return {r: [one[r] for one in curves] for r in rounds}
 
