@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import yaml
 from jsonargparse import (
-    ActionConfigFile,
+    ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
     ArgumentError,
     ArgumentParser,
     Namespace,

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from fedbolic import __version__
+from fedbolic.checksums import DamagedError
 from fedbolic.panels import (
     clients_panel,
     curvatures_panel,
@@ -49,6 +50,15 @@ CLIENT_CURVATURE = "train/curvature"
 """Metric of the methods whose clients have curvatures of their own."""
 
 
+SCORES = {
+    "holdout/accuracy": "Accuracy of the server's model on the server's test set",
+    AT_CLIENTS: "Accuracy at the clients on their own test examples, after fine-tuning if used",
+    "holdout/map": "Mean average precision of the ancestors of every node",
+    "test/own/map": "Mean average precision at the clients over their own pairs",
+}
+"""Scores between 0 and 1 that are plotted where a run has them, with their descriptions."""
+
+
 @dataclass(frozen=True)
 class _Part:
     """The rows of one table with all that their runs recorded.
@@ -84,15 +94,16 @@ def write_page(paths: Sequence[Path], file: Path, *, reference: str | None = Non
 
     Raises:
         FileNotFoundError: If a folder contains no run.
-        ValueError: If a file of a run is damaged, or no path has the row ``reference``.
+        ValueError: If a file of a run is damaged, or a path lacks the row ``reference``.
         OSError: If the page cannot be written.
     """
     text = page(paths, reference=reference)
+    draft = file.with_name(f"{file.name}.draft")
     try:
-        draft = file.with_name(f"{file.name}.draft")
         draft.write_text(text, encoding="utf-8")
         draft.replace(file)  # atomic, so that an existing page is always complete
     except OSError as error:
+        draft.unlink(missing_ok=True)
         raise OSError(f"the page cannot be written to {file}: {error}") from error
 
 
@@ -147,8 +158,18 @@ def _read(title: str, folder: Path, rows: Sequence[TableRow]) -> _Part:
         rows,
         {row.name: [with_personal(run.rows()) for run in row.folders] for row in rows},
         {row.name: [run.times() for run in row.folders] for row in rows},
-        {row.name: yaml.safe_load(row.folders[0].config.read_text()) or {} for row in rows},
+        {row.name: _config(row.folders[0].config) for row in rows},
     )
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DamagedError(file, f"is damaged: {error}") from error
+    if not isinstance(config, dict):
+        raise DamagedError(file, "is damaged: it holds no settings")
+    return config
 
 
 def _part(part: _Part, anchor: str) -> str:
@@ -193,15 +214,6 @@ def _results(part: _Part) -> str:
     file = part.folder / PUBLISHED
     lines, sources = table_cells(part.rows, read_published(file) if file.exists() else ())
     return _table(lines) + _note(f"{sources} {legend_of(' '.join(lines[0]))}".strip())
-
-
-SCORES = {
-    "holdout/accuracy": "Accuracy of the server's model on the server's test set",
-    AT_CLIENTS: "Accuracy at the clients on their own test examples, after fine-tuning if used",
-    "holdout/map": "Mean average precision of the ancestors of every node",
-    "test/own/map": "Mean average precision at the clients over their own pairs",
-}
-"""Scores between 0 and 1 that are plotted where a run has them, with their descriptions."""
 
 
 def _curves(part: _Part) -> str:

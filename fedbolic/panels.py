@@ -48,7 +48,7 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
             continue
         final = spread([100 * value for value in curve[max(curve)]])
         for axes in (whole, enlarged):
-            _line(axes, curve, last, color=f"C{place}", label=f"{_label(name)}: {final}")
+            _line(axes, curve, last, (f"C{place}", f"{_label(name)}: {final}"))
     enlarged.set_xlim((last + 1) // 2, last + (last == 1))
     enlarged.set_ylim(*_heights(curves.values(), last))
     for axes, title in ((whole, "all rounds"), (enlarged, "enlarged")):
@@ -61,15 +61,18 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
     return _svg(canvas)
 
 
-def _line(axes: "Axes", curve: Mapping[int, Sequence[float]], last: int, **look: str) -> None:
-    rounds = list(curve)
+def _line(
+    axes: "Axes", curve: Mapping[int, Sequence[float]], last: int, look: tuple[str, str]
+) -> None:
+    """Draw one row's mean and range in a colour and under a label."""
+    rounds, (color, label) = list(curve), look
     means = [100 * statistics.fmean(curve[r]) for r in rounds]
     if len(rounds) == 1 and last > 1:  # a method of one round is a baseline for all rounds
-        axes.axhline(means[0], linestyle="--", color=look["color"], label=look["label"])
+        axes.axhline(means[0], linestyle="--", color=color, label=label)
         return
-    axes.plot(rounds, means, marker="o" if last == 1 else "", **look)
+    axes.plot(rounds, means, marker="o" if last == 1 else "", color=color, label=label)
     low, high = ([100 * f(curve[r]) for r in rounds] for f in (min, max))
-    axes.fill_between(rounds, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _heights(curves: Iterable[Mapping[int, Sequence[float]]], last: int) -> tuple[float, float]:
@@ -213,7 +216,7 @@ def _svg(canvas: "Figure") -> bytes:
     """An image with its text as text, and equal for equal numbers."""
     import matplotlib
 
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "fedbolic"}
-    with matplotlib.rc_context(settings), io.BytesIO() as file:
+    text_as_text = matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedbolic"})
+    with text_as_text, io.BytesIO() as file:
         canvas.savefig(file, format="svg", metadata={"Date": None})
         return file.getvalue()

@@ -104,7 +104,7 @@ def seconds_by_part(rows: Iterable[Row], times: Iterable[ExchangeTime]) -> dict[
         times: Seconds of its exchanges.
     """
     scored = {row.round for row in rows if row.name.endswith(("/accuracy", "/map"))}
-    spent = dict.fromkeys((FIRST, EVALUATED, OTHERS), 0.0)
+    spent: dict[str, float] = {FIRST: 0.0, EVALUATED: 0.0, OTHERS: 0.0}
     for time in times:
         # exchanges are numbered from 0; 0 says that the round with this number has ended
         round = time.round if time.exchange == 0 else time.round + 1
