@@ -226,7 +226,6 @@ def command_line() -> ArgumentParser:
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
     commands.add_subcommand("resume", command, help=_first_line(resume))
-    commands.add_subcommand("configs", new_parser(), help="List the package's configurations.")
     command = new_parser()
     command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
     command.add_argument(
@@ -236,6 +235,7 @@ def command_line() -> ArgumentParser:
         "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
     )
     commands.add_subcommand("report", command, help=_first_line(report))
+    commands.add_subcommand("configs", new_parser(), help="List the package's configurations.")
     return parser
 
 

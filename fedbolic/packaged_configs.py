@@ -70,8 +70,8 @@ def find_config(given: str) -> str:
         return str(config_folder() / f"{name}.yaml")
     near = difflib.get_close_matches(name, names, n=3)
     near = near or [known for known in names if known.startswith(f"{name}/")]
-    hint = f", the nearest are {', '.join(near)}" if near else ""
+    hint = f" (the nearest are {', '.join(near)})" if near else ""
     raise FileNotFoundError(
-        f"there is no file {given} and no configuration of that name in the package{hint}: "
+        f"{given} does not exist, and no configuration of the package has that name{hint}: "
         "`fedbolic configs` lists all"
     )
