@@ -1,6 +1,7 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
+# make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
 # make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,12 +13,13 @@ TYPED := --ignore=tests/plain \
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test fuzz check gpu install clean
+.PHONY: demo test fuzz check wheel gpu install clean
 .DELETE_ON_ERROR:
 
 demo: install
 	$(BIN)/fedbolic sweep --config configs/demo.yaml --jobs 2 --overwrite
 	$(BIN)/fedbolic sweep --config configs/demo_hierarchies.yaml --jobs 2 --overwrite
+	@$(BIN)/fedbolic report runs/demo runs/demo_hierarchies --html runs/demo.html
 
 test: install
 	$(BIN)/ruff check
@@ -35,6 +37,14 @@ check: install
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
+# the wheel is built from the sdist, so a file that the sdist lacks is missed here
+wheel: install
+	rm -rf build/front_end dist
+	$(PYTHON) -m venv build/front_end
+	build/front_end/bin/pip install --quiet build
+	build/front_end/bin/python -m build --outdir dist .
+	$(BIN)/python -m pytest --wheel dist tests/plain/test_wheel.py
+
 gpu:
 	@mkdir -p runs
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m benchmarks.gpu --out runs/gpu.json
@@ -50,4 +60,4 @@ install: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv runs/demo runs/demo_hierarchies
+	rm -rf .venv build dist runs/demo.html runs/demo runs/demo_hierarchies

@@ -25,6 +25,8 @@ from fedbolic.configuration import (
 from fedbolic.experiment import resume, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.help import options_in_full
+from fedbolic.html_report import write_page
+from fedbolic.packaged_configs import config_names, description
 from fedbolic.progress import ProgressBar, terminal
 from fedbolic.remote import loopback
 from fedbolic.report import compose, keep, report
@@ -167,12 +169,31 @@ def _report(
     return 0
 
 
+def _report_or_page(settings: dict[str, Any]) -> int:
+    paths, reference, file = (settings[name] for name in ("runs", "reference", "html"))
+    if file is None:
+        return _report(paths, reference=reference)
+    with setting_up():
+        write_page(paths, file, reference=reference)
+    sys.stdout.write(f"open {file} in a browser\n")
+    return 0
+
+
+def _configs(_: dict[str, Any]) -> int:
+    """List the package's configurations, each with its description."""
+    names = config_names()
+    width = max(map(len, names), default=0)
+    sys.stdout.writelines(f"{name:{width}}  {description(name)}\n" for name in names)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "run": _run,
     "resume": _resume,
     "sweep": _sweep,
     "flower": _flower,
-    "report": lambda settings: _report(settings["runs"], reference=settings["reference"]),
+    "configs": _configs,
+    "report": _report_or_page,
 }
 
 
@@ -210,7 +231,11 @@ def command_line() -> ArgumentParser:
     command.add_argument(
         "--reference", type=str, help="Row to which all others are compared, seed by seed."
     )
+    command.add_argument(
+        "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
+    )
     commands.add_subcommand("report", command, help=_first_line(report))
+    commands.add_subcommand("configs", new_parser(), help="List the package's configurations.")
     return parser
 
 

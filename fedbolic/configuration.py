@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 import yaml
 from jsonargparse import (
+    ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
     ArgumentError,
     ArgumentParser,
     Namespace,
@@ -22,7 +23,8 @@ from jsonargparse import (
     set_parsing_settings,
 )
 
-from fedbolic.imports import STANDARD
+from fedbolic.imports import STANDARD, namesake
+from fedbolic.packaged_configs import find_config
 from fedbolic.renamed import renamed
 from fedbolic.yaml_text import refuse_unclear
 
@@ -47,7 +49,7 @@ def setting_up() -> Iterator[None]:
     try:
         yield
     except (ArgumentError, ValueError, TypeError, OSError) as error:
-        hint = renamed(text := one_line(error))
+        hint = renamed(text := one_line(error)) or namesake(text)
         raise SetupError(f"{text} ({hint})" if hint else text) from error
 
 
@@ -71,6 +73,13 @@ def new_parser(**settings: Any) -> ArgumentParser:
     return ArgumentParser(exit_on_error=False, parser_mode=MODE, **settings)
 
 
+class _ConfigFile(ActionConfigFile):
+    """Option for a YAML file, or the name of a configuration of the package."""
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: Any = None) -> None:
+        super().__call__(parser, cfg, find_config(str(values)), option_string)
+
+
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
     """A parser with the parameters of ``function`` as options, and ``--config`` for a YAML file.
 
@@ -79,7 +88,8 @@ def parser_of(function: Callable, **settings: Any) -> ArgumentParser:
         **settings: Keyword arguments of the parser.
     """
     parser = new_parser(**settings)
-    parser.add_argument("--config", action="config", help="YAML file with any of the options.")
+    about = "YAML file with any of the options, or a name that `fedbolic configs` lists."
+    parser.add_argument("--config", action=_ConfigFile, help=about)
     parser.add_function_arguments(function, as_positional=False, skip=set(INVISIBLE))
     # Otherwise a class that replaces a default would inherit the default's settings of equal name.
     parser.set_defaults(dict.fromkeys(_replaceable(function)))

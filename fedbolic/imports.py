@@ -1,10 +1,16 @@
 """Safe import of classes named in configurations, which may be untrusted."""
 
 import importlib
+import importlib.util
+import re
 import sys
+from pathlib import Path
 
 STANDARD = sorted(sys.stdlib_module_names)
 """Modules of the standard library, which contain no class that a configuration may name."""
+
+SYSTEMS = ("flatland", "hyperfed", "fedhull", "flynn")
+"""Top-level packages of this project; other projects use some of these names, too."""
 
 
 def load_class(path: str, kind: type) -> type:
@@ -37,3 +43,29 @@ def _check(path: str) -> None:
         raise ValueError(f"{parts[0]} is a module of Python itself, which cannot be used here")
     if "__main__" in parts:
         raise ValueError("importing it would run a program")
+
+
+def namesake(text: str) -> str:
+    """Hint that another project's package hides one of ours named in an error; empty if none does.
+
+    Args:
+        text: Message of an error.
+
+    Example:
+        >>> namesake("module 'flatland' has no attribute 'FlatLand'")  # ours is the one found
+        ''
+    """
+    for name in SYSTEMS:
+        if not re.search(rf"(?<![\w./]){name}(?![\w/])", text):
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            continue  # Python's own message says so
+        # not by its folder: packages of one name share a folder and overwrite each other's files
+        if spec.origin is None or f"from {name}.method import" not in Path(spec.origin).read_text():
+            (place, *_) = spec.submodule_search_locations or [str(spec.origin)]
+            return (
+                f"another package called {name} hides that of fedbolic: Python finds {place}; "
+                "use an environment without it"
+            )
+    return ""

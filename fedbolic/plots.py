@@ -5,6 +5,7 @@ They need matplotlib (the extra ``plots``); without it, nothing is drawn.
 
 import importlib.util
 import math
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedbolic.comparison import indistinct_groups
 from fedbolic.figure import DiscFigure
 from fedbolic.log import logger
 from fedbolic.record import Row, RunFolder
+from fedbolic.run_scores import mean_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,15 +37,15 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
         measured: Measurements of runs by name, one sequence of rows per seed.
         file: PNG file to write.
     """
-    if not _installed():
+    if not installed():
         return
-    canvas = _canvas(11.0, 4.5)
+    canvas = new_canvas(11.0, 4.5)
     panels = {"holdout/accuracy": "the server's test set", "test/accuracy": "at the clients"}
     for axes, (name, title) in zip(canvas.subplots(1, 2), panels.items(), strict=True):
         for place, (label, runs) in enumerate(measured.items()):
-            curves = [_curve(rows, name) for rows in runs]
-            rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            values = [[100 * curve[r] for curve in curves] for r in rounds]
+            curve = mean_curve(runs, name)
+            rounds = list(curve)
+            values = [[100 * value for value in curve[r]] for r in rounds]
             means = [statistics.fmean(v) for v in values]
             look = {"color": f"C{place}", "label": label}  # one colour in both panels
             if len(rounds) == 1:  # a method of one round is a baseline for all rounds
@@ -70,12 +72,12 @@ def plot_ranks(ranks: Mapping[str, float], critical: float, file: Path) -> None:
         critical: Critical difference of mean ranks.
         file: PNG file to write.
     """
-    if not _installed():
+    if not installed():
         return
     names = sorted(ranks, key=lambda name: ranks[name])
     places = [ranks[name] for name in names]
     groups = indistinct_groups(places, critical)
-    canvas = _canvas(8.0, 1.0 + 0.3 * len(names) + 0.15 * len(groups))
+    canvas = new_canvas(8.0, 1.0 + 0.3 * len(names) + 0.15 * len(groups))
     axes = canvas.subplots()
     top = len(groups) + 1.0
     for level, (first, last) in enumerate(groups, 1):
@@ -91,8 +93,15 @@ def plot_ranks(ranks: Mapping[str, float], critical: float, file: Path) -> None:
     _save(canvas, file)
 
 
-def _curve(rows: Iterable[Row], name: str) -> dict[int, float]:
-    return {row.round: row.value for row in rows if row.client is None and row.name == name}
+def image_links(files: Iterable[Path], folder: Path) -> str:
+    """Markdown that shows the images that exist, each in a paragraph; empty without any.
+
+    Args:
+        files: Image files, wherever they are.
+        folder: Folder of the page.
+    """
+    shown = [os.path.relpath(file, folder) for file in files if file.exists()]
+    return "".join(f"\n![{Path(name).stem}](<{Path(name).as_posix()}>)\n" for name in shown)
 
 
 def draw_figures(runs: Mapping[str, RunFolder]) -> None:
@@ -103,22 +112,14 @@ def draw_figures(runs: Mapping[str, RunFolder]) -> None:
     Args:
         runs: Folders of runs by title.
     """
-    if not _installed():
+    if not installed():
         return
-    without_umap: list[Path] = []
     for title, folder in runs.items():
         for file in folder.figures():
             try:
                 draw_figure(file, title=title)
-            except ModuleNotFoundError:
-                without_umap.append(file)
             except Exception as error:  # the other figures are still drawn
                 logger.warning("%s cannot be drawn: %r", file, error)
-    if without_umap:
-        logger.warning(
-            "embeddings such as %s are not drawn: install umap-learn, the extra umap",
-            without_umap[0],
-        )
 
 
 def draw_figure(file: Path, *, title: str) -> None:
@@ -129,12 +130,11 @@ def draw_figure(file: Path, *, title: str) -> None:
         title: Prefix of the figure's own title.
 
     Raises:
-        ModuleNotFoundError: If the figure needs a projection and umap-learn is not installed.
         ValueError: If the file does not hold a figure of a known kind.
     """
     drawn, saved = file.with_suffix(".png"), figure.read_figure(file)
     columns = math.ceil(len(saved.labels.unique()) / 26)  # of the legend
-    canvas = _canvas(7.0 + columns, 7.0)
+    canvas = new_canvas(7.0 + columns, 7.0)
     axes = canvas.subplots()
     axes.set_axis_off()
     axes.set_aspect("equal")
@@ -142,8 +142,9 @@ def draw_figure(file: Path, *, title: str) -> None:
         axes.set_title(f"{title}: {file.stem} in the Poincaré disc")
         _fill_disc(axes, saved)
     elif not drawn.exists():
-        axes.set_title(f"{title}: UMAP of {saved.of}")
-        _scatter(axes, umap(saved.points), saved.labels)
+        found = importlib.util.find_spec("umap") is not None
+        axes.set_title(f"{title}: {'UMAP' if found else 'PCA'} of {saved.of}")
+        _scatter(axes, (umap if found else pca)(saved.points), saved.labels)
     else:
         return
     if columns:
@@ -164,6 +165,29 @@ def umap(points: Tensor) -> Tensor:
     """
     projection = importlib.import_module("umap").UMAP(random_state=0, n_jobs=1)
     return torch.from_numpy(projection.fit_transform(points.numpy()))
+
+
+def pca(points: Tensor) -> Tensor:
+    """Project points to the plane of their two directions of largest variance.
+
+    The drawing of an embedding where umap-learn is not installed: linear, so distances within the
+    plane are true, but what lies outside it is lost.
+
+    References:
+        Pearson (1901), On lines and planes of closest fit to systems of points in space.
+
+    Example:
+        >>> pca(torch.tensor([[3.0, 0.0, 1.0], [-3.0, 0.0, 1.0]]))
+        tensor([[ 3.,  0.],
+                [-3.,  0.]])
+    """
+    centred = points.double() - points.double().mean(dim=0)
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    # either sign is right: the one with a positive largest coordinate is the same everywhere
+    largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
+    plane = centred @ (directions * largest.sign())[:2].T
+    missing = 2 - plane.shape[1]  # of fewer than two points or dimensions
+    return torch.nn.functional.pad(plane, (0, max(missing, 0))).to(points.dtype)
 
 
 def _fill_disc(axes: "Axes", disc: DiscFigure) -> None:
@@ -200,11 +224,18 @@ def _colour(k: int) -> tuple[float, float, float, float]:
     return matplotlib.colormaps[COLOURS](k % 10)
 
 
-def _installed() -> bool:
+def installed() -> bool:
+    """True if matplotlib, the extra ``plots``, is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def _canvas(width: float, height: float) -> "Figure":
+def new_canvas(width: float, height: float) -> "Figure":
+    """An empty matplotlib figure that needs no display.
+
+    Args:
+        width: Inches.
+        height: Inches.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

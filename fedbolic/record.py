@@ -38,6 +38,14 @@ class Row(NamedTuple):
     value: float
 
 
+class ExchangeTime(NamedTuple):
+    """Seconds until a checkpoint; ``exchange`` is 0 if ``round`` ended there."""
+
+    round: int
+    exchange: int
+    seconds: float
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of one run: ``config.yaml, metrics.csv, times.csv, state.pt, environment.json``.
@@ -273,13 +281,9 @@ class RunFolder:
         """
         file = self.path / "metrics.csv"
         try:
-            whole, end, _ = file.read_bytes().rpartition(b"\n")
-            lines = io.StringIO((whole + end).decode(), newline="")
-            if lines.readline() != HEADERS["metrics.csv"]:
-                raise ValueError("its first line is not the header of metrics")
             rows = [
                 Row(int(round), int(client) if client else None, name, float(value))
-                for round, client, name, value in csv.reader(lines)
+                for round, client, name, value in self._lines("metrics.csv")
             ]
         except (ValueError, csv.Error) as error:
             raise DamagedError(file, f"is damaged: {error}") from error
@@ -290,6 +294,28 @@ class RunFolder:
                     "configuration again"
                 )
         return rows
+
+    def times(self) -> list[ExchangeTime]:
+        """Seconds of all exchanges in order; an incomplete last line is left out.
+
+        Raises:
+            DamagedError: If the file is damaged.
+        """
+        try:
+            return [
+                ExchangeTime(int(round), int(exchange), float(seconds))
+                for round, exchange, seconds in self._lines("times.csv")
+            ]
+        except (ValueError, csv.Error) as error:
+            raise DamagedError(self.path / "times.csv", f"is damaged: {error}") from error
+
+    def _lines(self, name: str) -> Iterator[list[str]]:
+        """The complete lines of an append-only file after its header."""
+        whole, end, _ = (self.path / name).read_bytes().rpartition(b"\n")
+        lines = io.StringIO((whole + end).decode(), newline="")
+        if lines.readline() != HEADERS[name]:
+            raise ValueError(f"its first line is not the header of {name}")
+        yield from csv.reader(lines)
 
 
 def refuse_existing(path: Path) -> None:

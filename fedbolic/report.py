@@ -12,7 +12,7 @@ from fedbolic.comparison import (
     mean_ranks,
     paired_differences,
 )
-from fedbolic.plots import draw_figures, plot, plot_ranks
+from fedbolic.plots import draw_figures, image_links, plot, plot_ranks
 from fedbolic.published import PUBLISHED, PublishedNumber, read_published
 from fedbolic.record import Row, RunFolder
 
@@ -68,12 +68,14 @@ class Report:
         text: Tables in Markdown, with their legend.
         groups: Rows of each table, by the folder of its plot.
         ranks: Mean ranks of rows and their critical difference, by the name of the plot.
+        comparison: The part of the text that compares rows; empty without a reference.
     """
 
     folder: Path
     text: str
     groups: dict[Path, list[TableRow]]
     ranks: dict[str, tuple[dict[str, float], float]] = field(default_factory=dict)
+    comparison: str = ""
 
 
 def report(paths: Sequence[Path], *, reference: str | None = None) -> str:
@@ -117,13 +119,19 @@ def compose(paths: Sequence[Path], *, reference: str | None = None) -> Report:
         + table(group, read_published(folder / PUBLISHED) if (folder / PUBLISHED).exists() else ())
         for folder, group in groups.items()
     )
+    text += "\n\n" + textwrap.fill(legend_of(text), width=100) + "\n"
+    compared, ranks = ("", {}) if reference is None else _compared(groups, reference)
+    return Report(paths[0], text + compared, groups, ranks, compared)
+
+
+def legend_of(text: str) -> str:
+    """Meanings of the columns that a table names.
+
+    Args:
+        text: A table, or the names of its columns.
+    """
     meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
-    text += "\n\n" + textwrap.fill(f"{SPREAD} {' '.join(meanings)}", width=100) + "\n"
-    ranks = {}
-    if reference is not None:
-        compared, ranks = _compared(groups, reference)
-        text += compared
-    return Report(paths[0], text, groups, ranks)
+    return f"{SPREAD} {' '.join(meanings)}"
 
 
 def _compared(
@@ -196,22 +204,26 @@ def compare_rows(scores: PairedScores, reference: str, column: str) -> str:
 
 
 def keep(composed: Report) -> None:
-    """Save a report and draw its plots and the figures of its runs.
+    """Save a report with its plots and the figures of its runs.
 
     Raises:
         OSError: If a folder cannot be written.
     """
+    folder = composed.folder
+    images = [path / "accuracy.png" for path in composed.groups]
     try:
-        for folder, rows in composed.groups.items():
-            measured = {row.name: [run.rows() for run in row.folders] for row in rows}
-            plot(measured, folder / "accuracy.png")
+        for file, rows in zip(images, composed.groups.values(), strict=True):
+            plot({row.name: [run.rows() for run in row.folders] for row in rows}, file)
         for file, (ranks, critical) in composed.ranks.items():
-            plot_ranks(ranks, critical, composed.folder / file)
-        (composed.folder / "report.md").write_text(composed.text)
+            plot_ranks(ranks, critical, folder / file)
+            images.append(folder / file)
+        (folder / "report.md").write_text(composed.text)
+        rows = [row for group in composed.groups.values() for row in group]
+        draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
+        drawings = [f.with_suffix(".png") for row in rows for f in row.folders[0].figures()]
+        (folder / "report.md").write_text(composed.text + image_links(images + drawings, folder))
     except OSError as error:
-        raise OSError(f"the report cannot be saved in {composed.folder}: {error}") from error
-    rows = [row for group in composed.groups.values() for row in group]
-    draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
+        raise OSError(f"the report cannot be saved in {folder}: {error}") from error
 
 
 def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow]]:
@@ -327,6 +339,19 @@ def table(rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()) -> st
         known: Published numbers. Those of the table's rows are shown in columns next to the
             measured ones, with their sources below the table.
     """
+    lines, sources = table_cells(rows, known)
+    return _markdown(lines) + (f"\n\n{sources}" if sources else "")
+
+
+def table_cells(
+    rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()
+) -> tuple[list[list[str]], str]:
+    """Cells of :func:`table`, whose first line is the header, and a sentence with the sources.
+
+    Args:
+        rows: As for :func:`table`.
+        known: Likewise.
+    """
     known = [number for number in known if number.row in {row.name for row in rows}]
     summaries = {row.name: [summary(folder.rows()) for folder in row.folders] for row in rows}
     columns = [c for c in COLUMNS if any(c in s for found in summaries.values() for s in found)]
@@ -337,8 +362,7 @@ def table(rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()) -> st
     for column in reversed(columns):
         _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
     sources = sorted({number.source for number in known})
-    text = _markdown(lines)
-    return text + (f"\n\nPublished: {'; '.join(sources)}." if sources else "")
+    return lines, f"Published: {'; '.join(sources)}." if sources else ""
 
 
 def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> None:

@@ -21,6 +21,7 @@ REAL = ("real data", True)
 
 
 def pytest_addoption(parser):
+    parser.addoption("--wheel", type=Path, help="folder of a built wheel to test")
     parser.addoption("--data-root", type=Path, default=os.environ.get("FEDBOLIC_DATA"))
     for marker, option in OPTIONS.items():
         parser.addoption(option, action="store_true", help=f"run the tests marked {marker}")
@@ -51,6 +52,8 @@ def pytest_collection_modifyitems(config, items):
         for marker, option in OPTIONS.items():
             if item.get_closest_marker(marker) and not config.getoption(option):
                 item.add_marker(pytest.mark.skip(reason=f"needs {option}"))
+        if item.get_closest_marker("wheel") and not config.getoption("--wheel"):
+            item.add_marker(pytest.mark.skip(reason="needs --wheel FOLDER"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("data"):

@@ -18,10 +18,11 @@ LAYERS = (
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states", "fedbolic.pair_keys"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
-    ("fedbolic.comparison",),
+    ("fedbolic.comparison", "fedbolic.run_scores"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
-    ("fedbolic.federated", "fedbolic.report", "fedbolic.torch_optim"),
+    ("fedbolic.federated", "fedbolic.report", "fedbolic.panels", "fedbolic.torch_optim"),
     ("fedbolic.methods", "fedbolic.hierarchies", "flatland", "hyperfed", "fedhull", "flynn"),
+    ("fedbolic.html_report",),
     (COMMANDS,),
     ("fedbolic.remote",),
     ("fedbolic.commands", "benchmarks"),
@@ -30,7 +31,7 @@ LAYERS = (
 )
 COMMAND_FILES = (
     *("experiment", "configuration", "imports", "progress", "sweep"),
-    *("jobs", "help", "reproducible", "yaml_text"),
+    *("jobs", "help", "reproducible", "yaml_text", "packaged_configs"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedbolic.figure import DiscFigure, EmbeddingFigure
-from fedbolic.plots import draw_figure, draw_figures, plot, plot_ranks
+from fedbolic.plots import draw_figure, draw_figures, pca, plot, plot_ranks
 from fedbolic.record import Row, RunFolder
 
 figures = pytest.importorskip("matplotlib.figure")
@@ -135,7 +135,8 @@ class FirstTwo:
 @pytest.fixture
 def projection(monkeypatch):
     monkeypatch.setattr(FirstTwo, "calls", 0)
-    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=FirstTwo))
+    stand_in = SimpleNamespace(UMAP=FirstTwo, __spec__=object())
+    monkeypatch.setitem(sys.modules, "umap", stand_in)
     return FirstTwo
 
 
@@ -161,13 +162,31 @@ def test_a_projection_that_is_there_is_kept_until_the_points_change(folder, proj
     assert projection.calls == 2
 
 
-def test_without_umap_the_extra_is_named_once_and_discs_are_drawn(folder, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "umap", None)
-    folder.save_figures({"a": EMBEDDING, "b": EMBEDDING, "c": disc()})
-    draw_figures({"t": folder, "u": folder})
-    (record,) = caplog.records
-    assert "the extra umap" in record.getMessage()
-    assert [file.name for file in folder.path.rglob("*.png*")] == ["c.png"]
+def test_without_umap_principal_components_are_drawn_and_named(folder, drawn, monkeypatch, caplog):
+    monkeypatch.delitem(sys.modules, "umap", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "umap" else name)
+    folder.save_figures({"a": EMBEDDING, "b": disc()})
+    draw_figures({"t": folder})
+    assert not caplog.records
+    assert {file.name for file in folder.path.rglob("*.png*")} == {"a.png", "b.png"}
+    assert drawn[0].axes[0].get_title() == "t: PCA of tangents"
+
+
+def test_principal_components_are_those_of_scikit_learn():
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    points = torch.randn(30, 6, generator=torch.Generator().manual_seed(0)).double()
+    points *= torch.tensor([5.0, 3.0, 1.0, 0.5, 0.2, 0.1])
+    expected = decomposition.PCA(2, svd_solver="full").fit_transform(points.numpy())
+    found = pca(points)
+    signs = (found * torch.from_numpy(expected)).sum(dim=0).sign()
+    torch.testing.assert_close(found * signs, torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (4, 1), (0, 3)])
+def test_few_points_and_one_dimension_are_projected_to_a_plane(shape):
+    found = pca(torch.ones(shape))
+    assert found.shape == (shape[0], 2)
+    assert found.isfinite().all()
 
 
 def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_are_drawn(folder, caplog):

@@ -1,5 +1,6 @@
 """Tables of hand-written runs, with means computed by hand."""
 
+import re
 import sys
 
 import pytest
@@ -248,7 +249,9 @@ def test_every_setting_of_a_sweep_has_its_own_table_plot_and_published_numbers(w
     assert text.count("Last round;") == 1
     assert (runs / "s" / "One" / "accuracy.png").exists()
     assert (runs / "s" / "Two" / "accuracy.png").exists()
-    assert (runs / "s" / "report.md").read_text() == text
+    saved = (runs / "s" / "report.md").read_text()
+    assert saved.startswith(text)
+    assert re.findall(r"<(.*)>", saved) == ["One/accuracy.png", "Two/accuracy.png"]
 
 
 def test_published_numbers_stand_beside_ours_with_their_source(write):
@@ -280,7 +283,7 @@ def test_the_table_and_the_plot_are_written_to_the_first_folder(write):
     write("a/seed0")
     runs = write("b/seed0")
     text = report([runs / "a", runs / "b"])
-    assert (runs / "a" / "report.md").read_text() == text
+    assert (runs / "a" / "report.md").read_text() == text + "\n![accuracy](<accuracy.png>)\n"
     assert (runs / "a" / "accuracy.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert not (runs / "b" / "report.md").exists()
 
@@ -297,7 +300,7 @@ def test_without_matplotlib_the_table_is_made_and_no_plot(write, monkeypatch):
     runs = write("a/seed0")
     save_figure(runs / "a" / "seed0")
     assert "| a " in report([runs])
-    assert (runs / "report.md").exists()
+    assert "![" not in (runs / "report.md").read_text()
     assert not (runs / "accuracy.png").exists()
     assert not (runs / "a" / "seed0" / "figures" / "here.png").exists()
 
@@ -310,6 +313,8 @@ def test_a_report_draws_the_figures_of_every_run_beside_their_arrays(write):
     for run in ("a/seed0", "a/seed1"):
         save_figure(runs / run)
     report([runs])
+    shown = re.findall(r"<(.*)>", (runs / "report.md").read_text())
+    assert shown == ["accuracy.png", "a/seed0/figures/here.png"]  # of one seed
     drawn = {str(file.relative_to(runs)) for file in runs.rglob("*.png")}
     assert drawn == {"accuracy.png", *(f"a/seed{k}/figures/here.png" for k in (0, 1))}
 

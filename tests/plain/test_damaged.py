@@ -72,7 +72,7 @@ def stopped(tmp_path_factory):
 
 @pytest.fixture
 def folder(stopped, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "_installed", lambda: False)  # plotting takes long
+    monkeypatch.setattr(plots, "installed", lambda: False)  # plotting takes long
     return shutil.copytree(stopped, tmp_path / "runs" / "a" / "seed0")
 
 

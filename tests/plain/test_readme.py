@@ -10,7 +10,7 @@ from fedbolic.commands import command_line
 from fedbolic.configuration import parse
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md")
 
 
 def blocks(text, *languages):
@@ -66,6 +66,51 @@ def test_a_command_parses(words, monkeypatch):
     if words in (["--help"], ["--version"]):
         pytest.skip("prints and exits")
     parse(command_line(), words)
+
+
+def anchors(text):
+    """Anchors of the headings of a page, as code hosts derive them."""
+    heads = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def links(text):
+    """Targets of the links of a page into the repository, each with its line's number."""
+    found = re.finditer(r"\]\(([^)\s]+)\)", text)
+    return [
+        (text.count("\n", 0, match.start()) + 1, match[1])
+        for match in found
+        if "://" not in match[1]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "link"),
+    [
+        pytest.param(page, link, id=f"{page}:{line}:{link}")
+        for page, text in [*pages(), ("CHANGELOG.md", (ROOT / "CHANGELOG.md").read_text())]
+        for line, link in links(text)
+    ],
+)
+def test_a_link_leads_somewhere(page, link):
+    path, _, anchor = link.partition("#")
+    target = (ROOT / page).parent / path if path else ROOT / page
+    assert target.exists()
+    assert not anchor or anchor in anchors(target.read_text())
+
+
+def test_the_front_page_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 95
+
+
+@pytest.mark.parametrize("name", re.findall(r"--config ([\w/]+)`", (ROOT / PAGES[0]).read_text()))
+def test_a_claim_names_a_configuration_that_there_is(name):
+    assert (ROOT / "configs" / f"{name}.yaml").is_file()
+
+
+def test_a_wrong_link_would_be_found():
+    assert links("[a](b.md#c) and ![d](e.png), [f](https://g.org)") == [(1, "b.md#c"), (1, "e.png")]
+    assert anchors("# A title\n## What *is* it: 2\n") == {"a-title", "what-is-it-2"}
 
 
 def test_the_blocks_of_a_page_are_found():

@@ -1,0 +1,84 @@
+"""Metadata of the release: one version, extras, package data, and the files around it."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedbolic import __version__
+from fedbolic.packaged_configs import FOLDERS
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, HATCH = PYPROJECT["project"], PYPROJECT["tool"]["hatch"]
+WHEEL = HATCH["build"]["targets"]["wheel"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+SWEEPS = [f for f in (ROOT / "configs").rglob("*.yaml") if "\nrows:" in f.read_text()]
+
+
+def test_the_version_is_written_once_and_cited():
+    assert "version" not in PROJECT
+    assert "version" in PROJECT["dynamic"]
+    assert f'__version__ = "{__version__}"' in (ROOT / HATCH["version"]["path"]).read_text()
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == __version__
+    assert cited["license"] == PROJECT["license"]
+    assert [one["name"] for one in cited["authors"]] == [one["name"] for one in PROJECT["authors"]]
+    assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_all_is_every_extra_but_the_tools_of_development():
+    extras = PROJECT["optional-dependencies"]
+    (all_extras,) = extras["all"]
+    named = re.fullmatch(r"fedbolic\[([\w,]+)\]", all_extras)[1].split(",")
+    assert sorted(named) == sorted(set(extras) - {"all", "dev"})
+
+
+def test_no_tool_of_development_is_a_dependency():
+    needed = {re.match(r"[\w-]+", text)[0] for text in PROJECT["dependencies"]}
+    tools = {re.match(r"[\w-]+", text)[0] for text in PROJECT["optional-dependencies"]["dev"]}
+    assert needed & tools == set()
+
+
+def test_configurations_are_package_data_where_they_are_looked_for():
+    inside, beside = FOLDERS
+    assert ROOT / WHEEL["sources"]["configs"] == inside
+    assert beside == ROOT / "configs"
+    assert set(WHEEL["sources"]) <= set(WHEEL["only-include"])
+
+
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_what_a_sweep_refers_to_is_packaged_next_to_it(file):
+    sweep = yaml.safe_load(file.read_text())
+    for path in (sweep["base"], *sweep.get("published", ())):
+        target = (file.parent / path).resolve().relative_to(ROOT)
+        assert (ROOT / target).is_file()
+        (source,) = [s for s in WHEEL["sources"] if target.is_relative_to(s)]
+        packaged = ROOT / WHEEL["sources"][source] / target.relative_to(source)
+        folder = ROOT / WHEEL["sources"]["configs"] / file.parent.relative_to(ROOT / "configs")
+        # the same path leads from the sweep to the file in the wheel
+        assert (folder / path).resolve() == packaged
+
+
+def test_images_are_left_out():
+    images = {file.suffix for file in ROOT.glob("*/*.png")}
+    assert images == {".png"}
+    assert "*.png" in HATCH["build"]["exclude"]
+
+
+def test_the_workflow_runs_targets_of_the_makefile_on_every_version():
+    (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    targets = [step["run"].removeprefix("make ") for step in job["steps"] if "run" in step]
+    assert {"test", "check", "wheel"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", MAKEFILE, re.M)
+
+
+def test_the_hooks_are_the_linters_of_the_makefile():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    for hook in repository["hooks"]:
+        command = hook["entry"].replace(" --force-exclude", "").replace(".venv/bin", "$(BIN)")
+        assert f"\t{command}\n" in MAKEFILE
