@@ -187,7 +187,7 @@ def _prepare(
     settings: dict[str, Any], path: Path, callbacks: Sequence[object], nodes: Remote | None
 ) -> _Job:
     fabric = _fabric(settings, path, callbacks)
-    data = load(settings, nodes)
+    data = load_data(settings, nodes)
     engine = settings["engine"] if nodes is None else nodes
     trainer = Trainer(engine, settings["cohort"], settings["channels"], settings["evaluation"])
     data = data.to(fabric.device, DTYPES[settings["precision"]])
@@ -248,7 +248,7 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
+def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
     """Load the data given in settings of :func:`run`.
 
     Args:

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedbolic.configuration import SetupError, build, one_line, setting_up
 from fedbolic.data import Client
-from fedbolic.experiment import DTYPES, arithmetic, load, place, resume, run
+from fedbolic.experiment import DTYPES, arithmetic, load_data, place, resume, run
 from fedbolic.progress import ProgressBar
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.flower import FlowerTransport, from_records, to_records
@@ -92,7 +92,7 @@ def _settings(context: Context) -> dict[str, Any]:
 
 def _client(settings: dict[str, Any], context: Context) -> Client:
     """This node's client: the only one in the node's own data, or its share of common data."""
-    clients, client_id = load(settings).clients, int(context.node_config["partition-id"])
+    clients, client_id = load_data(settings).clients, int(context.node_config["partition-id"])
     # the node's own data do not contain this number, and the server is not trusted with it
     number = int(context.node_config.get("clients", context.run_config["clients"]))
     if len(clients) > 1 and client_id not in range(len(clients)):
