@@ -23,6 +23,7 @@ from fedbolic.configuration import (
     setting_up,
 )
 from fedbolic.experiment import resume, run
+from fedbolic.export import export
 from fedbolic.federated import RunStoppedError
 from fedbolic.help import options_in_full
 from fedbolic.progress import ProgressBar, terminal
@@ -167,11 +168,18 @@ def _report(
     return 0
 
 
+def _export(settings: dict[str, Any]) -> int:
+    files = export(settings["run"], settings["to"], client=settings["client"])
+    sys.stdout.write("".join(f"{file}\n" for file in files))
+    return 0
+
+
 COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "run": _run,
     "resume": _resume,
     "sweep": _sweep,
     "flower": _flower,
+    "export": _export,
     "report": lambda settings: _report(settings["runs"], reference=settings["reference"]),
 }
 
@@ -211,6 +219,13 @@ def command_line() -> ArgumentParser:
         "--reference", type=str, help="Row to which all others are compared, seed by seed."
     )
     commands.add_subcommand("report", command, help=_first_line(report))
+    command = new_parser()
+    command.add_argument("run", type=Path, help="Folder of the run.")
+    command.add_argument(
+        "--to", type=Path, required=True, help="New file: .safetensors, .onnx or .pt2."
+    )
+    command.add_argument("--client", type=int, help="Client whose personal model is saved.")
+    commands.add_subcommand("export", command, help=_first_line(export))
     return parser
 
 

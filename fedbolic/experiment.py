@@ -104,7 +104,8 @@ def run(
             job = _prepare(settings, path, callbacks, nodes)
             config = describe(run, settings)
             state = job.trainer.begin(job.method, job.data, job.stream)
-            made = {**job.environment(), "config": _digest(config.encode())}
+            facts = {"data": _facts(job.data), "config": _digest(config.encode())}
+            made = {**job.environment(), **facts}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
             held.enter_context(folder.alone())
             state = dataclasses.replace(state, client_states=folder.client_states())
@@ -280,6 +281,11 @@ def refuse_unclear_name(name: str | None, runs: Path) -> None:
     parts = Path(name or "run").parts
     if not parts or ".." in parts or Path(parts[0]).is_absolute():
         raise SetupError(f"name must stay inside {runs} and be a folder name, got {name!r}")
+
+
+def _facts(data: FederatedData) -> dict[str, Any]:
+    """Facts about the data that a trained model needs outside the federation."""
+    return {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
 
 
 def _digest(config: bytes) -> str:

@@ -30,7 +30,7 @@ LAYERS = (
 )
 COMMAND_FILES = (
     *("experiment", "configuration", "imports", "progress", "sweep"),
-    *("jobs", "help", "reproducible", "yaml_text"),
+    *("jobs", "help", "reproducible", "yaml_text", "trained", "export"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (
