@@ -15,6 +15,7 @@ COMMANDS = "the command layer"
 
 LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
+    ("fedbolic.imports",),
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states", "fedbolic.pair_keys"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
@@ -29,7 +30,7 @@ LAYERS = (
     ("tests",),
 )
 COMMAND_FILES = (
-    *("experiment", "configuration", "imports", "progress", "sweep"),
+    *("experiment", "configuration", "progress", "sweep"),
     *("jobs", "help", "reproducible", "yaml_text", "trained", "export"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
