@@ -54,7 +54,7 @@ def run(
     loggers: tuple[str, ...] = (),
     seed: int = 0,
     name: str | None = None,
-    runs: Path = Path("runs"),
+    runs: str | Path = Path("runs"),
     overwrite: bool = False,
     callbacks: Sequence[object] = (),
     nodes: Remote | None = None,
@@ -93,6 +93,7 @@ def run(
         SetupError: If the run cannot start; nothing has been written then.
         RunStoppedError: If training cannot continue; the last valid state is saved.
     """
+    runs = Path(runs)
     settings = {k: v for k, v in locals().items() if k not in INVISIBLE}
     path = runs / (name or "run") / f"seed{seed}"
     with contextlib.ExitStack() as held:
@@ -115,7 +116,9 @@ def run(
     return path
 
 
-def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None) -> bool:
+def resume(
+    path: str | Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None
+) -> bool:
     """Resume a stopped run, with results bit for bit equal to those of an uninterrupted run.
 
     Args:
@@ -130,6 +133,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
         SetupError: If there is no run, or this machine or configuration would change its results.
         RunStoppedError: If training cannot continue; the last valid state is saved.
     """
+    path = Path(path)
     with contextlib.ExitStack() as held:
         with setting_up():
             folder = RunFolder.open(path)
