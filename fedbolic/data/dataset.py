@@ -20,6 +20,8 @@ class OfficialParts:
         y_test: Labels of ``x_test``.
         num_classes: Number of classes; labels are ``0 .. num_classes - 1``.
         class_names: Name of every class, by label; empty if the classes have no names.
+        owners: Number of the client that owns each training example, from 0 without gaps; ``None``
+            if the data set names no clients.
 
     Raises:
         ValueError: If the numbers of labels and examples differ in a part, the examples of the two
@@ -34,6 +36,7 @@ class OfficialParts:
     y_test: Int64[Tensor, " _"]
     num_classes: int
     class_names: tuple[str, ...] = ()
+    owners: Int64[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
         if len(self.class_names) not in (0, self.num_classes):

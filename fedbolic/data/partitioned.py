@@ -74,7 +74,8 @@ class Partitioned(Source):
         parts = self.dataset.read(self.root, download=self.download)
         train = self._examples(parts.x_train, parts.y_train, keep=self.num_train, name="num_train")
         test = self._examples(parts.x_test, parts.y_test, keep=self.num_test, name="num_test")
-        shares = self.partition.split(train.tensors["y"], rng.at("partition"))
+        owners = None if parts.owners is None else parts.owners[: self.num_train]
+        shares = self.partition.assign(train.tensors["y"], owners, rng.at("partition"))
         meta = Meta(
             num_classes=parts.num_classes,
             input_shape=tuple(train.tensors["x"].shape[1:]),
