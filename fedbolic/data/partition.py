@@ -213,7 +213,7 @@ class ByColumn(Partition):
     Clients are numbered in ascending order of their names.
 
     Args:
-        min_size: Minimum number of examples per client, at least 1.
+        least: Minimum number of examples per client, at least 1.
 
     Raises:
         ValueError: If a client has fewer examples, or the data set names no clients.
@@ -224,10 +224,10 @@ class ByColumn(Partition):
         [tensor([1]), tensor([0, 2])]
     """
 
-    min_size: int = 1
+    least: int = 1
 
     def __post_init__(self) -> None:
-        at_least(1, min_size=self.min_size)
+        at_least(1, least=self.least)
 
     @override
     def split(self, labels: Int[Tensor, " n"], rng: Rng) -> list[Tensor]:
@@ -243,10 +243,10 @@ class ByColumn(Partition):
         if owners is None:
             return self.split(labels, rng)
         sizes = owners.bincount()
-        if small := (sizes < self.min_size).nonzero().flatten().tolist():
+        if small := (sizes < self.least).nonzero().flatten().tolist():
             raise ValueError(
                 f"clients {small[:10]} have {sizes[small[:10]].tolist()} training examples, below "
-                f"min_size={self.min_size}: leave these clients out of the data, or lower min_size"
+                f"least={self.least}: leave these clients out of the data, or lower least"
             )
         return list(owners.argsort(stable=True).split(sizes.tolist()))
 

@@ -140,8 +140,8 @@ def test_numbered_clients_are_in_the_order_of_numbers():
 def test_a_partition_by_column_needs_clients_of_the_least_size():
     with pytest.raises(ValueError, match="set client to the name of the column"):
         Partitioned(InMemory(X, Y), ByColumn()).load(Rng(0))
-    with pytest.raises(ValueError, match=r"clients \[2\] have \[3\] .* min_size"):
-        Partitioned(InMemory(X, Y, client=OWNERS), ByColumn(min_size=5)).load(Rng(0))
+    with pytest.raises(ValueError, match=r"clients \[2\] have \[3\] .* least"):
+        Partitioned(InMemory(X, Y, client=OWNERS), ByColumn(least=5)).load(Rng(0))
 
 
 def test_other_partitions_ignore_the_clients():
