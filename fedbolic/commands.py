@@ -101,7 +101,7 @@ def _saying_how_to_go_on(command: str, words: Sequence[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _naming_the_run(settings: dict[str, Any], bar: ProgressBar | None = None) -> Iterator[None]:
     """Name the command that resumes the run in the message of an interrupt."""
-    path = settings["runs"] / (settings["name"] or "run") / f"seed{settings['seed']}"
+    path = Path(settings["runs"]) / (settings["name"] or "run") / f"seed{settings['seed']}"
     mine = not (path.exists() and settings["overwrite"])
     try:
         yield

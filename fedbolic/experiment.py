@@ -27,8 +27,8 @@ from fedbolic.federated import (
     TrainerState,
 )
 from fedbolic.federated.engines.engine import Remote
-from fedbolic.imports import load_class
 from fedbolic.log import logger
+from fedbolic.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.methods import FedAvg
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.reproducible import arithmetic_of, reproducible
@@ -51,7 +51,7 @@ def run(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true",
     threads: int = 1,
-    loggers: tuple[str, ...] = (),
+    loggers: tuple[str | LoggerSettings, ...] = (),
     seed: int = 0,
     name: str | None = None,
     runs: str | Path = Path("runs"),
@@ -72,9 +72,9 @@ def run(
         precision: Precision in Lightning's terms; 64-true is double precision throughout.
         threads: Number of CPU threads per operation, at least 1. More than one rarely speeds up
             small models.
-        loggers: Import paths of subclasses of Lightning's Logger, such as
-            lightning.fabric.loggers.TensorBoardLogger. Each is created with the run's folder as its
-            first argument.
+        loggers: Loggers of Lightning: wandb, mlflow, comet, tensorboard, csv, or import paths of
+            subclasses of Lightning's Logger, which are created with the run's folder as their first
+            argument. For keyword arguments, give a table of logger and arguments.
         seed: Seed of all random numbers, any integer. Runs with equal settings and seed give
             identical results.
         name: Name of the run, which is saved in RUNS/NAME/seedSEED. Defaults to the stem of the
@@ -102,7 +102,7 @@ def run(
             if not overwrite:
                 refuse_existing(path)
             held.enter_context(reproducible(place(settings)))
-            job = _prepare(settings, path, callbacks, nodes)
+            job = _prepare(settings, callbacks, nodes)
             config = describe(run, settings)
             state = job.trainer.begin(job.method, job.data, job.stream)
             facts = {"data": _facts(job.data), "config": _digest(config.encode())}
@@ -110,7 +110,7 @@ def run(
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
             held.enter_context(folder.alone())
             state = dataclasses.replace(state, client_states=folder.client_states())
-        job = _settle(job, folder, state)
+        job = _settle(_with_loggers(job, folder, callbacks), folder, state)
         state = _train(job, folder, state)
         _save_figures(job, folder, state)
     return path
@@ -142,7 +142,7 @@ def resume(
             _refuse_edited(folder, made)
             settings = build(run, ["--config", str(folder.config)])
             held.enter_context(reproducible(place(settings)))
-            job = _prepare(settings, path, callbacks, nodes)
+            job = _prepare(settings, callbacks, nodes)
             _refuse_other_arithmetic(made, job.environment())
             state = job.trainer.begin(job.method, job.data, job.stream)
             checkpoint = folder.load()
@@ -151,7 +151,7 @@ def resume(
                 state = TrainerState.restore(checkpoint)
         unfinished = state.round < job.method.rounds
         if unfinished:
-            job = _settle(job, folder, state)
+            job = _settle(_with_loggers(job, folder, callbacks), folder, state)
             state = _train(job, folder, state)
         if unfinished or not folder.figures():  # the run may have been killed before it saved them
             _save_figures(job, folder, state)
@@ -188,10 +188,9 @@ class _Job:
         return environment(engine=type(engine).__name__, **same, **deployment)
 
 
-def _prepare(
-    settings: dict[str, Any], path: Path, callbacks: Sequence[object], nodes: Remote | None
-) -> _Job:
-    fabric = _fabric(settings, path, callbacks)
+def _prepare(settings: dict[str, Any], callbacks: Sequence[object], nodes: Remote | None) -> _Job:
+    check_loggers(settings["loggers"])
+    fabric = _fabric(settings, callbacks)
     data = load_data(settings, nodes)
     engine = settings["engine"] if nodes is None else nodes
     trainer = Trainer(engine, settings["cohort"], settings["channels"], settings["evaluation"])
@@ -199,7 +198,15 @@ def _prepare(
     return _Job(settings["method"], data, trainer, fabric, settings)
 
 
-def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object]) -> "Fabric":
+def _with_loggers(job: _Job, folder: RunFolder, callbacks: Sequence[object]) -> _Job:
+    """The job with its loggers, which may write to the run's folder as soon as they are created."""
+    made = make_loggers(job.settings["loggers"], folder.path)
+    return dataclasses.replace(job, fabric=_fabric(job.settings, callbacks, made))
+
+
+def _fabric(
+    settings: dict[str, Any], callbacks: Sequence[object], loggers: Sequence[Any] = ()
+) -> "Fabric":
     # imported here because it takes half of this file's import time and worker processes do not
     # need it
     from lightning.fabric import Fabric
@@ -208,7 +215,7 @@ def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object])
         accelerator=settings["device"],
         devices=1,
         precision=settings["precision"],
-        loggers=[_logger(name, folder) for name in settings["loggers"]],
+        loggers=list(loggers),
         callbacks=list(callbacks),
     )
 
@@ -317,15 +324,6 @@ def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> Non
             f"the run started with another arithmetic, so its results would differ: {changed} "
             "(before, now)"
         )
-
-
-def _logger(import_path: str, folder: Path) -> Any:
-    from lightning.fabric.loggers.logger import Logger
-
-    try:
-        return load_class(import_path, Logger)(folder)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise SetupError(f"logger {import_path!r} cannot be created: {one_line(error)}") from error
 
 
 def _settle(job: _Job, folder: RunFolder, state: TrainerState) -> _Job:

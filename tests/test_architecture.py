@@ -31,7 +31,7 @@ LAYERS = (
 )
 COMMAND_FILES = (
     *("experiment", "configuration", "progress", "sweep"),
-    *("jobs", "help", "reproducible", "yaml_text", "trained", "export"),
+    *("jobs", "help", "reproducible", "yaml_text", "trained", "export", "loggers"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (

@@ -41,7 +41,7 @@ def run_server(grid: Grid, context: Context) -> None:
             settings = build(run, ["--config", str(app["config"])])
             limits = {"timeout": float(app["timeout"]), "least": int(app["least"])}
             nodes = Nodes(FlowerTransport(grid), int(app["clients"]), **limits)
-        path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
+        path = Path(settings["runs"]) / settings["name"] / f"seed{settings['seed']}"
         bar = ProgressBar(settings["name"])
         if app["resume"] or (path.exists() and not app["overwrite"]):
             resume(Path(str(app["resume"] or path)), callbacks=[bar], nodes=nodes)

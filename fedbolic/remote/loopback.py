@@ -98,7 +98,11 @@ def flower(
         SetupError: If the settings are invalid or the federation cannot be started.
         RunStoppedError: If training cannot continue; the last good state is saved.
     """
-    settings = {**settings, "runs": settings["runs"].absolute(), "name": settings["name"] or "run"}
+    settings = {
+        **settings,
+        "runs": Path(settings["runs"]).absolute(),
+        "name": settings["name"] or "run",
+    }
     path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
     with setting_up():
         if not overwrite:
