@@ -23,6 +23,7 @@ LAYERS = (
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
     ("fedbolic.federated", "fedbolic.report", "fedbolic.torch_optim"),
     ("fedbolic.methods", "fedbolic.hierarchies", "flatland", "hyperfed", "fedhull", "flynn"),
+    ("fedbolic.testing",),
     (COMMANDS,),
     ("fedbolic.remote",),
     ("fedbolic.commands", "benchmarks"),

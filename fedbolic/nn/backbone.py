@@ -21,11 +21,11 @@ class Backbone(ABC):
         """Width of the features.
 
         Raises:
-            TypeError: If the width depends on the inputs, so that only :meth:`width` knows it.
+            TypeError: If the width depends on the inputs, so that only :meth:`width_for` knows it.
         """
-        raise TypeError(f"{type(self).__name__} has no num_features: define it, or width(meta)")
+        raise TypeError(f"{type(self).__name__} has no num_features: define it, or width_for(meta)")
 
-    def width(self, meta: Meta) -> int:
+    def width_for(self, meta: Meta) -> int:
         """Width of the features for inputs of ``meta.input_shape``; ``num_features`` by default."""
         del meta
         return self.num_features

@@ -24,7 +24,7 @@ class MeasuredBackbone(Backbone):
     """
 
     @override
-    def width(self, meta: Meta) -> int:
+    def width_for(self, meta: Meta) -> int:
         return _measured_width(self, meta)
 
 
@@ -75,7 +75,7 @@ class OwnNetwork(MeasuredBackbone):
 
     Example:
         >>> network = OwnNetwork("torch.nn.LazyLinear", {"out_features": 7})
-        >>> network.width(Meta(num_classes=3, input_shape=(5,), num_clients=1))
+        >>> network.width_for(Meta(num_classes=3, input_shape=(5,), num_clients=1))
         7
     """
 

@@ -58,7 +58,7 @@ def test_the_width_is_that_of_the_features(kind):
     for width in (3, 5):
         network = OwnNetwork(kind, {"width": width})
         (features,) = {m(torch.zeros(2, 1, 8, 8)).shape for m in [network.build(IMAGES)]}
-        assert network.width(IMAGES) == features[1] == width
+        assert network.width_for(IMAGES) == features[1] == width
 
 
 def test_a_class_and_its_path_are_one_network():
@@ -72,7 +72,7 @@ def test_a_class_and_its_path_are_one_network():
 
 def test_the_width_draws_no_random_number():
     before = torch.get_rng_state()
-    OwnNetwork(Small, {"width": 9}).width(IMAGES)
+    OwnNetwork(Small, {"width": 9}).width_for(IMAGES)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -166,7 +166,7 @@ def timm_of(calls):
 def test_a_network_of_timm_has_no_head_and_the_channels_of_the_data(monkeypatch):
     calls = []
     monkeypatch.setitem(sys.modules, "timm", timm_of(calls))
-    assert Timm("resnet18", {"drop_rate": 0.1}).width(IMAGES) == 4
+    assert Timm("resnet18", {"drop_rate": 0.1}).width_for(IMAGES) == 4
     expected = {"pretrained": False, "num_classes": 0, "in_chans": 1, "drop_rate": 0.1}
     assert calls[0] == ("resnet18", expected)
 
@@ -174,7 +174,7 @@ def test_a_network_of_timm_has_no_head_and_the_channels_of_the_data(monkeypatch)
 def test_timm_is_named_where_it_is_missing_and_addresses_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ValueError, match=r"fedbolic\[timm\]"):
-        Timm("resnet34").width(IMAGES)
+        Timm("resnet34").width_for(IMAGES)
     with pytest.raises(ValueError, match="hf-hub"):
         Timm("hf-hub:somebody/network")
     with pytest.raises(ValueError, match="pretrained"):
