@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -49,15 +50,13 @@ def export(run: Path, to: Path, *, client: int | None = None) -> tuple[Path, Pat
 
 
 def _safetensors(model: TrainedModel, file: Path) -> None:
-    from safetensors.torch import save_file  # in the extra `export`
-
+    save_file = import_module("safetensors.torch").save_file  # in the extra `export`
     values = {name: value.contiguous() for name, value in values_of(model).items()}
     save_file(values, file, metadata={"fedbolic": json.dumps(model.card)})
 
 
 def _onnx(model: TrainedModel, file: Path) -> None:
-    import onnxscript  # noqa: F401  # in the extra `export`; torch's own error is a long one
-
+    import_module("onnxscript")  # in the extra `export`; torch's own error is a long one
     torch.onnx.export(_graph(model), (), str(file), external_data=False)
 
 

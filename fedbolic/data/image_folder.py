@@ -92,7 +92,8 @@ class ImageFolder(Dataset):
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise ValueError(f"{file} is damaged or not an image: {error}") from error
         if self.size is not None:
-            image = image.resize(self.size[::-1], Image.Resampling.BILINEAR)
+            height, width = self.size
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.array(image, dtype=np.uint8)
         return torch.from_numpy(pixels[None] if self.grey else pixels.transpose(2, 0, 1).copy())
 

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -91,14 +92,15 @@ def _read_columns(path: Path) -> Columns:
 
 def _read_parquet(path: Path) -> Columns:
     try:
-        from pyarrow import ArrowException, parquet  # in the extra `parquet`
+        parquet = import_module("pyarrow.parquet")  # in the extra `parquet`
+        damaged = import_module("pyarrow").ArrowException
     except ImportError as error:
         raise ValueError(
             f"{path} needs pyarrow: pip install 'fedbolic[parquet]', or save it as .csv"
         ) from error
     try:
         table = parquet.read_table(path)
-    except ArrowException as error:
+    except damaged as error:
         raise ValueError(f"{path} is damaged or not a Parquet file: {error}") from error
     return {
         name: np.array(["" if v is None else str(v) for v in table[name].to_pylist()], dtype=str)

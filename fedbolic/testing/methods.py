@@ -7,12 +7,13 @@ import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fedbolic.data import Examples, FederatedData
-from fedbolic.federated import Additive, Batched, Method, Sequential
+from fedbolic.federated import Additive, Batched, Method, Sequential, Update
 from fedbolic.record import RunFolder
 from fedbolic.testing.compare import assert_same, flat, saved_and_loaded, storages
 from fedbolic.testing.recording import MethodRun
@@ -52,8 +53,8 @@ def holds_a_row(numbers: Tensor, rows: Tensor) -> bool:
 
 def method_is_a_frozen_record(run: MethodRun) -> None:
     """A method is a frozen dataclass that can be copied and pickled."""
-    method = run.method
-    assert type(method).__dataclass_params__.frozen
+    method, kind = run.method, cast(Any, type(run.method))
+    assert kind.__dataclass_params__.frozen
     assert method == copy.deepcopy(method) == pickle.loads(pickle.dumps(method))
 
 
@@ -116,7 +117,7 @@ def evaluation_is_pure_and_its_scores_are_finite(run: MethodRun) -> None:
     """Scores are finite, equal twice, and accuracies lie in [0, 1]."""
     method, data = run.method, run.data
     for x in run.exchanges:
-        for client in (*x.clients, data.holdout):
+        for client in (*x.clients, *([data.holdout] if data.holdout else [])):
             client_state = x.kept.get(client.id, {})
             message = method.broadcast(x.next, client.id)
             before = copy.deepcopy((message, client_state))
@@ -153,6 +154,7 @@ def order_of_clients_does_not_matter(run: MethodRun) -> None:
         backwards = x.clients[::-1]
         results = Sequential().run(x.phase, x.messages, backwards, x.client_states, x.rng)
         for client, update, client_state in results:
+            assert isinstance(update, Update), update.error
             assert_same(update.payload, x.updates[client.id].payload)
             assert_same(client_state, x.kept[client.id])
 
@@ -182,6 +184,7 @@ def results_hold_the_storage_of_one_client(run: MethodRun) -> None:
     for x in run.exchanges:
         results = list(Batched().run(x.phase, x.messages, x.clients, x.client_states, x.rng))
         for _, update, client_state in results:
+            assert isinstance(update, Update), update.error
             for leaf in (*flat(update.payload).values(), *flat(client_state).values()):
                 if isinstance(leaf, torch.Tensor):
                     assert leaf.untyped_storage().nbytes() == leaf.nbytes
