@@ -103,11 +103,12 @@ def save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
     file.write(struct.pack("<H", len(comment)) + comment)
 
 
-def load_sealed(path: Path) -> dict[str, Any]:
+def load_sealed(path: Path, *, device: str | None = None) -> dict[str, Any]:
     """Load a file written by :func:`save_sealed` after verifying its checksum.
 
     Args:
         path: The file.
+        device: Device to load tensors to; ``None`` for the one on which they were saved.
 
     Raises:
         DamagedError: If the checksum is missing or wrong, or the file holds more than tensors and
@@ -128,7 +129,7 @@ def load_sealed(path: Path) -> dict[str, Any]:
     if (size, comment) != (struct.pack("<H", length), SEAL + digest.hexdigest().encode()):
         raise DamagedError(path)
     try:
-        return torch.load(path, weights_only=True)
+        return torch.load(path, weights_only=True, map_location=device)
     except pickle.UnpicklingError as error:
         raise DamagedError(path, f"holds objects that no checkpoint contains: {error}") from error
 

@@ -68,14 +68,28 @@ class ClientStateLog(Mapping[int, Tree]):
         Raises:
             DamagedError: If the file is shorter than at the commit, or was altered.
         """
+        store = cls.read(folder, commit)
+        if commit["size"]:
+            os.truncate(store.file, commit["size"])
+        store.tidy()
+        return store
+
+    @classmethod
+    def read(cls, folder: Path, commit: Mapping[str, int]) -> "ClientStateLog":
+        """Read the store at a commit, without changes to any file.
+
+        Args:
+            folder: Folder of the file.
+            commit: Value of :attr:`commit` in the checkpoint.
+
+        Raises:
+            DamagedError: If the file is shorter than at the commit, or was altered.
+        """
         store = cls(folder, commit["generation"])
         if commit["size"]:
             store._read_heads(commit["size"])
         if store.checksum != commit["checksum"]:
             raise DamagedError(store.file)
-        if commit["size"]:
-            os.truncate(store.file, commit["size"])
-        store.tidy()
         return store
 
     @property

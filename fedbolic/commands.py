@@ -23,6 +23,7 @@ from fedbolic.configuration import (
     setting_up,
 )
 from fedbolic.experiment import resume, run
+from fedbolic.export import export
 from fedbolic.federated import RunStoppedError
 from fedbolic.help import options_in_full
 from fedbolic.html_report import write_page
@@ -102,7 +103,7 @@ def _saying_how_to_go_on(command: str, words: Sequence[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _naming_the_run(settings: dict[str, Any], bar: ProgressBar | None = None) -> Iterator[None]:
     """Name the command that resumes the run in the message of an interrupt."""
-    path = settings["runs"] / (settings["name"] or "run") / f"seed{settings['seed']}"
+    path = Path(settings["runs"]) / (settings["name"] or "run") / f"seed{settings['seed']}"
     mine = not (path.exists() and settings["overwrite"])
     try:
         yield
@@ -184,6 +185,11 @@ def _configs(_: dict[str, Any]) -> int:
     names = config_names()
     width = max(map(len, names), default=0)
     sys.stdout.writelines(f"{name:{width}}  {description(name)}\n" for name in names)
+
+
+def _export(settings: dict[str, Any]) -> int:
+    files = export(settings["run"], settings["to"], client=settings["client"])
+    sys.stdout.write("".join(f"{file}\n" for file in files))
     return 0
 
 
@@ -193,6 +199,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "sweep": _sweep,
     "flower": _flower,
     "configs": _configs,
+    "export": _export,
     "report": _report_or_page,
 }
 
@@ -236,6 +243,13 @@ def command_line() -> ArgumentParser:
     )
     commands.add_subcommand("report", command, help=_first_line(report))
     commands.add_subcommand("configs", new_parser(), help="List the package's configurations.")
+    command = new_parser()
+    command.add_argument("run", type=Path, help="Folder of the run.")
+    command.add_argument(
+        "--to", type=Path, required=True, help="New file: .safetensors, .onnx or .pt2."
+    )
+    command.add_argument("--client", type=int, help="Client whose personal model is saved.")
+    commands.add_subcommand("export", command, help=_first_line(export))
     return parser
 
 

@@ -262,7 +262,7 @@ def plain(value: Any) -> Any:
     """Convert an object to dicts, lists, strings and numbers for a configuration.
 
     Args:
-        value: A dataclass, a path or a value of a basic type, or dicts and lists of these.
+        value: A dataclass, a class, a path or a value of a basic type, or dicts and lists of these.
 
     Raises:
         SetupError: If a value is of any other type.
@@ -283,6 +283,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise SetupError(

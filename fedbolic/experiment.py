@@ -27,8 +27,8 @@ from fedbolic.federated import (
     TrainerState,
 )
 from fedbolic.federated.engines.engine import Remote
-from fedbolic.imports import load_class
 from fedbolic.log import logger
+from fedbolic.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.methods import FedAvg
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.reproducible import arithmetic_of, reproducible
@@ -51,10 +51,10 @@ def run(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true",
     threads: int = 1,
-    loggers: tuple[str, ...] = (),
+    loggers: tuple[str | LoggerSettings, ...] = (),
     seed: int = 0,
     name: str | None = None,
-    runs: Path = Path("runs"),
+    runs: str | Path = "runs",
     overwrite: bool = False,
     callbacks: Sequence[object] = (),
     nodes: Remote | None = None,
@@ -72,9 +72,9 @@ def run(
         precision: Precision in Lightning's terms; 64-true is double precision throughout.
         threads: Number of CPU threads per operation, at least 1. More than one rarely speeds up
             small models.
-        loggers: Import paths of subclasses of Lightning's Logger, such as
-            lightning.fabric.loggers.TensorBoardLogger. Each is created with the run's folder as its
-            first argument.
+        loggers: Loggers of Lightning: wandb, mlflow, comet, tensorboard, csv, or import paths of
+            subclasses of Lightning's Logger, which are created with the run's folder as their first
+            argument. For keyword arguments, give a table of logger and arguments.
         seed: Seed of all random numbers, any integer. Runs with equal settings and seed give
             identical results.
         name: Name of the run, which is saved in RUNS/NAME/seedSEED. Defaults to the stem of the
@@ -93,6 +93,7 @@ def run(
         SetupError: If the run cannot start; nothing has been written then.
         RunStoppedError: If training cannot continue; the last valid state is saved.
     """
+    runs = Path(runs)
     settings = {k: v for k, v in locals().items() if k not in INVISIBLE}
     path = runs / (name or "run") / f"seed{seed}"
     with contextlib.ExitStack() as held:
@@ -101,20 +102,23 @@ def run(
             if not overwrite:
                 refuse_existing(path)
             held.enter_context(reproducible(place(settings)))
-            job = _prepare(settings, path, callbacks, nodes)
+            job = _prepare(settings, callbacks, nodes)
             config = describe(run, settings)
             state = job.trainer.begin(job.method, job.data, job.stream)
-            made = {**job.environment(), "config": _digest(config.encode())}
+            facts = {"data": _facts(job.data), "config": _digest(config.encode())}
+            made = {**job.environment(), **facts}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
             held.enter_context(folder.alone())
             state = dataclasses.replace(state, client_states=folder.client_states())
-        job = _settle(job, folder, state)
+        job = _settle(_with_loggers(job, folder, callbacks), folder, state)
         state = _train(job, folder, state)
         _save_figures(job, folder, state)
     return path
 
 
-def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None) -> bool:
+def resume(
+    path: str | Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None
+) -> bool:
     """Resume a stopped run, with results bit for bit equal to those of an uninterrupted run.
 
     Args:
@@ -129,6 +133,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
         SetupError: If there is no run, or this machine or configuration would change its results.
         RunStoppedError: If training cannot continue; the last valid state is saved.
     """
+    path = Path(path)
     with contextlib.ExitStack() as held:
         with setting_up():
             folder = RunFolder.open(path)
@@ -137,7 +142,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
             _refuse_edited(folder, made)
             settings = build(run, ["--config", str(folder.config)])
             held.enter_context(reproducible(place(settings)))
-            job = _prepare(settings, path, callbacks, nodes)
+            job = _prepare(settings, callbacks, nodes)
             _refuse_other_arithmetic(made, job.environment())
             state = job.trainer.begin(job.method, job.data, job.stream)
             checkpoint = folder.load()
@@ -146,7 +151,7 @@ def resume(path: Path, *, callbacks: Sequence[object] = (), nodes: Remote | None
                 state = TrainerState.restore(checkpoint)
         unfinished = state.round < job.method.rounds
         if unfinished:
-            job = _settle(job, folder, state)
+            job = _settle(_with_loggers(job, folder, callbacks), folder, state)
             state = _train(job, folder, state)
         if unfinished or not folder.figures():  # the run may have been killed before it saved them
             _save_figures(job, folder, state)
@@ -183,18 +188,25 @@ class _Job:
         return environment(engine=type(engine).__name__, **same, **deployment)
 
 
-def _prepare(
-    settings: dict[str, Any], path: Path, callbacks: Sequence[object], nodes: Remote | None
-) -> _Job:
-    fabric = _fabric(settings, path, callbacks)
-    data = load(settings, nodes)
+def _prepare(settings: dict[str, Any], callbacks: Sequence[object], nodes: Remote | None) -> _Job:
+    check_loggers(settings["loggers"])
+    fabric = _fabric(settings, callbacks)
+    data = load_data(settings, nodes)
     engine = settings["engine"] if nodes is None else nodes
     trainer = Trainer(engine, settings["cohort"], settings["channels"], settings["evaluation"])
     data = data.to(fabric.device, DTYPES[settings["precision"]])
     return _Job(settings["method"], data, trainer, fabric, settings)
 
 
-def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object]) -> "Fabric":
+def _with_loggers(job: _Job, folder: RunFolder, callbacks: Sequence[object]) -> _Job:
+    """The job with its loggers, which may write to the run's folder as soon as they are created."""
+    made = make_loggers(job.settings["loggers"], folder.path)
+    return dataclasses.replace(job, fabric=_fabric(job.settings, callbacks, made))
+
+
+def _fabric(
+    settings: dict[str, Any], callbacks: Sequence[object], loggers: Sequence[Any] = ()
+) -> "Fabric":
     # imported here because it takes half of this file's import time and worker processes do not
     # need it
     from lightning.fabric import Fabric
@@ -203,7 +215,7 @@ def _fabric(settings: dict[str, Any], folder: Path, callbacks: Sequence[object])
         accelerator=settings["device"],
         devices=1,
         precision=settings["precision"],
-        loggers=[_logger(name, folder) for name in settings["loggers"]],
+        loggers=list(loggers),
         callbacks=list(callbacks),
     )
 
@@ -248,7 +260,7 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def load(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
+def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
     """Load the data given in settings of :func:`run`.
 
     Args:
@@ -282,6 +294,11 @@ def refuse_unclear_name(name: str | None, runs: Path) -> None:
         raise SetupError(f"name must stay inside {runs} and be a folder name, got {name!r}")
 
 
+def _facts(data: FederatedData) -> dict[str, Any]:
+    """Facts about the data that a trained model needs outside the federation."""
+    return {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
+
+
 def _digest(config: bytes) -> str:
     """Digest of a configuration, by which a later edit is detected."""
     return hashlib.sha256(config).hexdigest()
@@ -307,15 +324,6 @@ def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> Non
             f"the run started with another arithmetic, so its results would differ: {changed} "
             "(before, now)"
         )
-
-
-def _logger(import_path: str, folder: Path) -> Any:
-    from lightning.fabric.loggers.logger import Logger
-
-    try:
-        return load_class(import_path, Logger)(folder)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise SetupError(f"logger {import_path!r} cannot be created: {one_line(error)}") from error
 
 
 def _settle(job: _Job, folder: RunFolder, state: TrainerState) -> _Job:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -245,6 +246,20 @@ class RunFolder:
         store = ClientStateLog.open(self.path, checkpoint["client_states"])
         return {**checkpoint, "client_states": ClientStates(store)}
 
+    def read_checkpoint(self) -> dict[str, Any]:
+        """The last checkpoint with its tensors on the CPU; changes no file, so a run may go on.
+
+        Raises:
+            FileNotFoundError: If the run has saved no checkpoint yet.
+            DamagedError: If a file was altered or truncated.
+        """
+        file = self.path / "state.pt"
+        if not file.exists():
+            raise FileNotFoundError(f"{self.path} has no checkpoint yet: its first round goes on")
+        checkpoint = load_sealed(file, device="cpu")
+        store = ClientStateLog.read(self.path, checkpoint["client_states"])
+        return {**checkpoint, "client_states": ClientStates(store)}
+
     def save_figures(self, figures: Mapping[str, Figure]) -> None:
         """Save figures as ``figures/NAME.npz``; the folder appears only when it is complete.
 
@@ -339,7 +354,18 @@ def environment(**settings: Any) -> dict[str, Any]:
         "machine": platform.machine(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
         "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "commit": _commit(),
     }
+
+
+def _commit() -> str | None:
+    """Commit of this code; ``None`` if it is not run from a checkout, or there is no git."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def _read_table(file: Path) -> dict[str, Any]:

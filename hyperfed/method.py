@@ -115,7 +115,7 @@ class HyperFed(ClassifierMethod):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         parameters, buffers = self.model(meta).init(rng.at("model").number())
-        points = prototypes(meta.num_classes, self.backbone.num_features, self.slope)
+        points = prototypes(meta.num_classes, self.backbone.width_for(meta), self.slope)
         _warn_of_margin(self.objective, points)
         points = points.to(next(iter(parameters.values())).dtype)
         if self.prototypes == "trained":

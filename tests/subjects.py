@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ import torch
 from fedbolic import experiment
 from fedbolic.configuration import build
 from fedbolic.data import Client, Examples, FederatedData
-from fedbolic.federated import AggregatedUpdate, LocalTraining, Sequential
-from fedbolic.federated.method import Method
+from fedbolic.federated import LocalTraining
 from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.testing import MethodRun
 from tests.federated.simple_method import NormNet
 
 ROOT = Path(__file__).parents[1] / "configs"
@@ -72,53 +70,12 @@ def subject(name):
     return method, small(given["data"].load(Rng(0)))
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedExchange:
-    """Inputs and outputs of one exchange in which all clients take part."""
-
-    phase: Method
-    server_state: Tree
-    clients: tuple[Client, ...]
-    messages: dict[int, Tree]
-    client_states: dict[int, Tree]
-    rng: Rng
-    updates: dict
-    kept: dict[int, Tree]
-    total: AggregatedUpdate
-    next: Tree
-
-
 @functools.cache
+def recorded(name):
+    """The run of a method that its laws are tested on."""
+    return MethodRun(*subject(name), seed=RNG.seed)
+
+
 def exchanges(name):
     """Exchanges of a short run, from a loop written without the trainer."""
-    method, data = subject(name)
-    server_state = method.admit(method.init(data.meta, RNG.at("init")), data.sizes)
-    client_states, answered = {}, ()
-    log, round, exchange = [], 0, 0
-    while round < method.rounds:
-        phase = method.phase(server_state)
-        same = phase.cohort == "same" and exchange
-        clients = tuple(c for c in data.clients if not same or c.id in answered)
-        messages = {c.id: phase.broadcast(server_state, c.id) for c in clients}
-        stream = RNG.at("round", round + 1, "exchange", exchange)
-        results = Sequential().run(phase, messages, clients, client_states, stream)
-        updates, kept = {}, {}
-        for client, update, client_state in results:
-            assert not hasattr(update, "error"), update.error
-            updates[client.id], kept[client.id] = update, client_state
-        total = phase.aggregator.aggregate(updates.items())
-        new = phase.server_update(server_state, total)
-        before = {c.id: client_states.get(c.id, {}) for c in clients}
-        log.append(
-            RecordedExchange(
-                phase, server_state, clients, messages, before, stream, updates, kept, total, new
-            )
-        )
-        server_state, client_states, answered = new, {**client_states, **kept}, total.clients
-        round, exchange = (round + 1, 0) if phase.evaluates else (round, exchange + 1)
-    return log
-
-
-def work(x, client):
-    stream = x.rng.at("client", client.id)
-    return x.phase.local_update(x.messages[client.id], client, x.client_states[client.id], stream)
+    return recorded(name).exchanges

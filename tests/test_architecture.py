@@ -15,6 +15,7 @@ COMMANDS = "the command layer"
 
 LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
+    ("fedbolic.imports",),
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states", "fedbolic.pair_keys"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
@@ -23,6 +24,7 @@ LAYERS = (
     ("fedbolic.federated", "fedbolic.report", "fedbolic.panels", "fedbolic.torch_optim"),
     ("fedbolic.methods", "fedbolic.hierarchies", "flatland", "hyperfed", "fedhull", "flynn"),
     ("fedbolic.html_report",),
+    ("fedbolic.testing",),
     (COMMANDS,),
     ("fedbolic.remote",),
     ("fedbolic.commands", "benchmarks"),
@@ -30,8 +32,8 @@ LAYERS = (
     ("tests",),
 )
 COMMAND_FILES = (
-    *("experiment", "configuration", "imports", "progress", "sweep"),
-    *("jobs", "help", "reproducible", "yaml_text", "packaged_configs"),
+    *("experiment", "configuration", "progress", "sweep"),
+    *("jobs", "help", "reproducible", "yaml_text", "packaged_configs", "trained", "export", "loggers"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (

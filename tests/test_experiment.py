@@ -74,6 +74,14 @@ def test_double_precision_is_single_precision_up_to_rounding(tmp_path):
         torch.testing.assert_close(single[name].double(), double[name], rtol=1e-4, atol=1e-5)
 
 
+def test_folders_may_be_strings(tmp_path):
+    path = run(METHOD, DATA, runs=str(tmp_path / "of strings"), name="a")
+    assert path == tmp_path / "of strings" / "a" / "seed0"
+    assert resume(str(path)) is False
+    again = run(METHOD, DATA, runs=tmp_path, name="b")
+    assert (again / "metrics.csv").read_bytes() == (path / "metrics.csv").read_bytes()
+
+
 def test_threads_are_those_that_were_asked_for(tmp_path):
     seen = []
 

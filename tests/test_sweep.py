@@ -1,5 +1,8 @@
 """Sweeps: rows times seeds, each run as if it were alone."""
 
+import hashlib
+import json
+
 import pytest
 import torch
 
@@ -125,6 +128,36 @@ def test_a_run_of_another_configuration_is_refused_and_kept(base, tmp_path):
         sweep(base, changed, runs=tmp_path / "runs")
     assert str(folder / "slow" / "seed0") in str(caught.value)
     assert files(folder, "*.*") == before
+
+
+def without(folder, line):
+    """Remove a line from the configuration of a run, as if an earlier version had written it."""
+    file, made = folder / "config.yaml", folder / "environment.json"
+    before = file.read_text()
+    assert before.count(line) == 1
+    file.write_text(before.replace(line, ""))
+    environment = json.loads(made.read_text())
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    made.write_text(json.dumps(environment | {"config": digest}))
+
+
+def test_an_option_that_a_later_version_added_is_no_difference_at_its_default(base, tmp_path):
+    arguments = {"runs": tmp_path / "runs", "name": "s"}
+    folder, _ = sweep(base, ROWS, **arguments)
+    without(folder / "plain" / "seed0", "  every: 1\n")
+    before = files(folder, "*.*")
+    assert sweep(base, ROWS, **arguments) == (folder, [])
+    assert files(folder, "*.*") == before
+    with pytest.raises(SetupError, match=r"plain.seed0 holds .* another configuration.*every: 2"):
+        sweep(base, {"plain": {"evaluation.every": 2}}, **arguments)
+
+
+def test_an_option_that_there_is_no_more_is_a_difference(base, tmp_path):
+    folder, _ = sweep(base, ROWS, runs=tmp_path / "runs")
+    file = folder / "plain" / "seed0" / "config.yaml"
+    file.write_text(file.read_text().replace("  every: 1\n", "  every: 1\n  often: 3\n"))
+    with pytest.raises(SetupError, match=r"another configuration.*often: 3"):
+        sweep(base, ROWS, runs=tmp_path / "runs")
 
 
 def test_overwrite_begins_again(base, tmp_path):

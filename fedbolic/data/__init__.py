@@ -1,6 +1,7 @@
 """Clients, their data, and the partitioning of data sets among them."""
 
-from fedbolic.data.arrays import Arrays
+from fedbolic.data.adaptors import from_huggingface, from_partitioner, in_one
+from fedbolic.data.arrays import Arrays, InMemory
 from fedbolic.data.arxiv import Arxiv
 from fedbolic.data.cifar import CIFAR10, CIFAR100
 from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta, Split
@@ -28,13 +29,15 @@ from fedbolic.data.hierarchy_partition import (
 from fedbolic.data.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
 from fedbolic.data.hierarchy_split import HierarchySplit
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
+from fedbolic.data.image_folder import ImageFolder
 from fedbolic.data.link_split import LabelledPairs, LinkSplit, split_links
 from fedbolic.data.metis import GraphPartition, Metis
-from fedbolic.data.partition import IID, Dirichlet, Partition, Shards
+from fedbolic.data.partition import IID, ByColumn, Dirichlet, Partition, Shards
 from fedbolic.data.partitioned import Partitioned
 from fedbolic.data.partitioned_hierarchy import PartitionedHierarchy
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.data.source import Source
+from fedbolic.data.table_file import TableFile
 from fedbolic.data.tables import Rows, Synthetic, Table
 from fedbolic.data.trees import balanced_tree, random_tree, taxonomy
 from fedbolic.data.whole_graphs import WholeGraphs, pick_graphs, unite_graphs
@@ -50,6 +53,7 @@ __all__ = [
     "Arxiv",
     "BalancedTree",
     "BlockModel",
+    "ByColumn",
     "ClassRuns",
     "Client",
     "ClientSlices",
@@ -79,6 +83,8 @@ __all__ = [
     "HierarchyPartition",
     "HierarchySet",
     "HierarchySplit",
+    "ImageFolder",
+    "InMemory",
     "LabelledPairs",
     "LinkExamples",
     "LinkSplit",
@@ -104,9 +110,13 @@ __all__ = [
     "Synthetic",
     "TUFamily",
     "Table",
+    "TableFile",
     "TreesAndRings",
     "WholeGraphs",
     "balanced_tree",
+    "from_huggingface",
+    "from_partitioner",
+    "in_one",
     "pick_graphs",
     "random_tree",
     "read_hierarchy",

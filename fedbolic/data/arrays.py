@@ -1,91 +1,150 @@
-"""Data sets stored as named arrays in one ``.npz`` file."""
+"""Data sets given as arrays, in one ``.npz`` file or in memory."""
 
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.files import find_given
+from fedbolic.data.labelled import (
+    check_gaps,
+    codes_of,
+    inputs_from_array,
+    labels_from_array,
+    parts_from_whole,
+)
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
 class Arrays(Dataset):
-    """A .npz file with ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
+    """A .npz file with two arrays, inputs and labels, or with training and test parts of them.
 
     Images have shape (N, H, W), (N, C, H, W) or (N, H, W, C) with C equal to 1 or 3, and are bytes
     or floats in [0, 1]. An array of shape (N, D) holds rows of features and is read as float32.
-    Labels are integers from 0. The length of an optional array ``class_names`` gives the number of
-    classes; without it, the largest label does.
+    Labels are integers from 0 without gaps. The length of an optional array ``class_names`` gives
+    the number of classes; without it, the largest label does.
+
+    A file with ``x_train``, ``y_train``, ``x_test`` and ``y_test`` has an official test part. Of
+    two other arrays, every fourth example of each class is used for testing.
 
     Args:
         path: The file. A relative path is looked up in ``root`` if that is given, otherwise in the
             folders of ``FEDBOLIC_DATA`` and then in the working directory.
+        x: Name of the array of inputs; by default the array that is not that of labels.
+        y: Name of the array of labels; by default the only array with one axis.
+        client: Name of an array with the client of every example (numbers or strings), for the
+            partition ``ByColumn``; ``None`` if there is none. For files of two arrays.
     """
 
     path: Path
+    x: str | None = None
+    y: str | None = None
+    client: str | None = None
 
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         path = find_given(self.path, root, kind=".npz file")
-        try:
-            # opened here because np.load does not close a damaged file
-            with path.open("rb") as raw, np.load(raw) as file:
-                arrays = {name: file[name] for name in (*NAMES, "class_names") if name in file}
-        except (zipfile.BadZipFile, EOFError, ValueError, AttributeError, TypeError) as error:
+        arrays = _read_arrays(path)
+        names = tuple(map(str, arrays.pop("class_names", ())))
+        if self.x is None and self.y is None and set(NAMES) & set(arrays):
+            return _official(path, arrays, names)
+        x, y = self._pair(path, arrays)
+        owners = None if self.client is None else codes_of(arrays[self.client])[1]
+        return parts_from_whole(
+            str(path),
+            inputs_from_array(arrays[x], f"{x} of {path}"),
+            labels_from_array(arrays[y], f"{y} of {path}"),
+            class_names=names,
+            owners=owners,
+        )
+
+    def _pair(self, path: Path, arrays: dict[str, np.ndarray]) -> tuple[str, str]:
+        """Names of the arrays of inputs and labels."""
+        if missing := [n for n in (self.x, self.y, self.client) if n and n not in arrays]:
+            found = ", ".join(sorted(arrays))
+            raise ValueError(f"{path} lacks {', '.join(missing)}: it has {found}")
+        if self.x and self.y:
+            return self.x, self.y
+        left = [n for n in arrays if n not in (self.x, self.y, self.client)]
+        y = self.y or next((n for n in left if arrays[n].ndim == 1), None)
+        x = self.x or next((n for n in left if n != y), None)
+        if x is None or y is None or len({*left, x, y}) > 2:
             raise ValueError(
-                f"{path} is damaged or not an .npz of plain arrays: {error}"
-            ) from error
-        missing = [name for name in NAMES if name not in arrays]
-        if missing:
-            raise ValueError(f"{path} lacks {', '.join(missing)}: it needs {', '.join(NAMES)}")
-        y_train, y_test = (_labels(arrays, name, path=path) for name in ("y_train", "y_test"))
-        num_classes = (
-            len(arrays["class_names"])
-            if "class_names" in arrays
-            else max((int(y.max()) for y in (y_train, y_test) if len(y)), default=0) + 1
-        )
-        x_train, x_test = (_inputs(arrays, name, path=path) for name in ("x_train", "x_test"))
-        return OfficialParts(str(path), x_train, y_train, x_test, y_test, num_classes)
+                f"{path} holds {', '.join(sorted(arrays)) or 'no array'}: it needs "
+                f"{', '.join(NAMES)}, or two arrays, inputs and labels with one axis; name "
+                "them by x and y if there are more"
+            )
+        return x, y
 
 
-def _labels(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tensor:
-    labels = arrays[name]
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} of {path} must be one axis of integers, got {labels.dtype} of shape "
-            f"{labels.shape}"
-        )
-    return torch.from_numpy(labels.astype(np.int64))
+@dataclass(frozen=True, eq=False)
+class InMemory(Dataset):
+    """Arrays or tensors in memory, in the formats of :class:`Arrays`.
+
+    Every fourth example of each class is used for testing, unless ``test`` is given. A run of
+    ``fedbolic run`` needs a file instead, since its configuration holds no arrays.
+
+    Args:
+        x: Inputs.
+        y: Labels, integers from 0 without gaps.
+        test: Inputs and labels of the server's test set; ``None`` to split them off.
+        class_names: Name of every class, by label; empty if the classes have no names.
+        client: Client of every example (numbers or strings), for the partition ``ByColumn``;
+            ``None`` if there is none.
+
+    Example:
+        >>> from fedbolic.data import IID, Partitioned
+        >>> from fedbolic.rng import Rng
+        >>> data = Partitioned(InMemory(torch.rand(80, 5), torch.arange(80) % 2), IID(3))
+        >>> len(data.load(Rng(0)).clients)
+        3
+    """
+
+    x: ArrayLike | Tensor
+    y: ArrayLike | Tensor
+    test: tuple[ArrayLike | Tensor, ArrayLike | Tensor] | None = None
+    class_names: tuple[str, ...] = ()
+    client: ArrayLike | Tensor | None = None
+
+    @override
+    def read(self, root: Path | None, *, download: bool) -> OfficialParts:
+        x = inputs_from_array(_array(self.x), "x")
+        y = labels_from_array(_array(self.y), "y")
+        owners = None if self.client is None else codes_of(_array(self.client))[1]
+        if self.test is None:
+            return parts_from_whole("data", x, y, class_names=self.class_names, owners=owners)
+        x_test = inputs_from_array(_array(self.test[0]), "test x")
+        y_test = labels_from_array(_array(self.test[1]), "test y")
+        num = len(self.class_names) or check_gaps("y", torch.cat([y, y_test]))
+        return OfficialParts("data", x, y, x_test, y_test, num, self.class_names, owners)
 
 
-def _inputs(arrays: Mapping[str, np.ndarray], name: str, *, path: Path) -> Tensor:
-    """Rows of features as float32, or images with channels first as uint8 or float32."""
-    x = arrays[name]
-    said = f"{name} of {path} is {x.dtype} of shape {x.shape}"
-    if x.dtype.kind not in "iuf" or (x.ndim != 2 and x.dtype.kind != "f" and x.dtype != np.uint8):
-        raise ValueError(f"{said}: images must be uint8 or floats in [0, 1], features numbers")
-    if x.ndim == 2:
-        return torch.from_numpy(x.astype(np.float32))
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim != 4 or (x.shape[1] in (1, 3)) == (x.shape[-1] in (1, 3)):
-        raise ValueError(
-            f"{said}: save (N, H, W), (N, C, H, W) or (N, H, W, C), where either axis 1 or the "
-            "last is 1 or 3 channels"
-        )
-    elif x.shape[-1] in (1, 3):
-        x = x.transpose(0, 3, 1, 2)
-    if x.dtype.kind == "f":
-        # negated so that NaN is refused too
-        if x.size and not (x.min() >= 0 and x.max() <= 1):
-            raise ValueError(f"{said} and spans {x.min()} .. {x.max()}: scale it to [0, 1]")
-        x = x.astype(np.float32)
-    return torch.from_numpy(x.copy(order="C"))
+def _array(values: ArrayLike | Tensor) -> np.ndarray:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        # opened here because np.load does not close a damaged file
+        with path.open("rb") as raw, np.load(raw) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, EOFError, ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is damaged or not an .npz of plain arrays: {error}") from error
+
+
+def _official(path: Path, arrays: dict[str, np.ndarray], names: tuple[str, ...]) -> OfficialParts:
+    """Parts of a file that has training and test parts."""
+    if missing := [name for name in NAMES if name not in arrays]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: it needs {', '.join(NAMES)}")
+    y_train, y_test = (labels_from_array(arrays[n], f"{n} of {path}") for n in NAMES[1::2])
+    x_train, x_test = (inputs_from_array(arrays[n], f"{n} of {path}") for n in NAMES[::2])
+    num = len(names) or check_gaps(str(path), torch.cat([y_train, y_test]))
+    return OfficialParts(str(path), x_train, y_train, x_test, y_test, num, names)

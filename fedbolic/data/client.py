@@ -1,5 +1,6 @@
 """Clients of a federation and their data."""
 
+import dataclasses
 import functools
 import itertools
 from abc import ABC, abstractmethod
@@ -248,6 +249,7 @@ class FederatedData:
         holdout: The server's own test set, as a client whose other splits are empty; or ``None``.
         reported_sizes: :attr:`sizes` reported by clients on other machines; ``None`` if all data
             are in this process.
+        class_names: Name of every class, by label; empty if the classes have no names.
 
     Raises:
         ValueError: If the ids are not 0, 1, ... in order.
@@ -257,6 +259,7 @@ class FederatedData:
     meta: Meta
     holdout: Client | None = None
     reported_sizes: tuple[int, ...] | None = None
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.clients, ClientSlices):
@@ -282,4 +285,4 @@ class FederatedData:
             clients = self.clients.to(device, dtype)
         else:
             clients = tuple(client.to(device, dtype) for client in self.clients)
-        return FederatedData(clients, self.meta, holdout, self.reported_sizes)
+        return dataclasses.replace(self, clients=clients, holdout=holdout)

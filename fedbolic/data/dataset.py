@@ -19,10 +19,14 @@ class OfficialParts:
         x_test: Test examples in the format of ``x_train``.
         y_test: Labels of ``x_test``.
         num_classes: Number of classes; labels are ``0 .. num_classes - 1``.
+        class_names: Name of every class, by label; empty if the classes have no names.
+        owners: Number of the client that owns each training example, from 0 without gaps; ``None``
+            if the data set names no clients.
 
     Raises:
         ValueError: If the numbers of labels and examples differ in a part, the examples of the two
-            parts differ in shape, or a label lies outside ``0 .. num_classes - 1``.
+            parts differ in shape, a label lies outside ``0 .. num_classes - 1``, or the number of
+            class names is not that of classes.
     """
 
     name: str
@@ -31,8 +35,15 @@ class OfficialParts:
     x_test: UInt8[Tensor, "m ..."] | Float[Tensor, "m ..."]
     y_test: Int64[Tensor, " _"]
     num_classes: int
+    class_names: tuple[str, ...] = ()
+    owners: Int64[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
+        if len(self.class_names) not in (0, self.num_classes):
+            raise ValueError(
+                f"{self.name}: there are {len(self.class_names)} class names for "
+                f"{self.num_classes} classes"
+            )
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             raise ValueError(
                 f"{self.name}: training examples have shape {tuple(self.x_train.shape[1:])}, test "

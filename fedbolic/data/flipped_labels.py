@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.client import Client, Examples, FederatedData
@@ -55,6 +56,14 @@ class FlippedLabels(Source):
         chosen = set(self.clients)
         clients = (_flipped(each) if each.id in chosen else each for each in data.clients)
         return dataclasses.replace(data, clients=tuple(clients))
+
+    @override
+    def raw_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return self.source.raw_shape(shape)
+
+    @override
+    def preprocess(self, x: Tensor) -> Tensor:
+        return self.source.preprocess(x)
 
 
 def _flipped(client: Client) -> Client:

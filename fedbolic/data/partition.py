@@ -19,11 +19,8 @@ _MAX_DRAWS = 1000
 class Partition(ABC):
     """Assignment of every example to exactly one client.
 
-    The same labels and stream give the same split. Every partition has ``num_clients``.
+    The same labels and stream give the same split.
     """
-
-    # an annotation, not a property: a dataclass would take the property for the field's default
-    num_clients: int
 
     @abstractmethod
     def split(self, labels: Int[Tensor, " n"], rng: Rng) -> list[Tensor]:
@@ -39,6 +36,22 @@ class Partition(ABC):
         Raises:
             ValueError: If there are too few examples, or no valid split is found.
         """
+
+    def assign(
+        self, labels: Int[Tensor, " n"], owners: Int[Tensor, " n"] | None, rng: Rng
+    ) -> list[Tensor]:
+        """:meth:`split` for a data set that may name the client of every example.
+
+        By default these names are ignored.
+
+        Args:
+            labels: Label of every example.
+            owners: Number of the client that owns each example; ``None`` if the data set names no
+                clients.
+            rng: Random stream of the split.
+        """
+        del owners
+        return self.split(labels, rng)
 
 
 @dataclass(frozen=True)
@@ -191,6 +204,51 @@ class Dirichlet(Partition):
             cuts[-1] = size  # the sum of the shares may round to a little less than one
             row[takers] = np.diff(cuts, prepend=0)
         return counts
+
+
+@dataclass(frozen=True)
+class ByColumn(Partition):
+    """The clients that the data set names, such as those of the client column of a table.
+
+    Clients are numbered in ascending order of their names.
+
+    Args:
+        least: Minimum number of examples per client, at least 1.
+
+    Raises:
+        ValueError: If a client has fewer examples, or the data set names no clients.
+
+    Example:
+        >>> owners = torch.tensor([1, 0, 1])
+        >>> ByColumn().assign(torch.zeros(3, dtype=torch.long), owners, Rng(0))
+        [tensor([1]), tensor([0, 2])]
+    """
+
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        at_least(1, least=self.least)
+
+    @override
+    def split(self, labels: Int[Tensor, " n"], rng: Rng) -> list[Tensor]:
+        raise ValueError(
+            "ByColumn needs data that name the client of every example: set client to the name of "
+            "the column or array that does, or choose another partition"
+        )
+
+    @override
+    def assign(
+        self, labels: Int[Tensor, " n"], owners: Int[Tensor, " n"] | None, rng: Rng
+    ) -> list[Tensor]:
+        if owners is None:
+            return self.split(labels, rng)
+        sizes = owners.bincount()
+        if small := (sizes < self.least).nonzero().flatten().tolist():
+            raise ValueError(
+                f"clients {small[:10]} have {sizes[small[:10]].tolist()} training examples, below "
+                f"least={self.least}: leave these clients out of the data, or lower least"
+            )
+        return list(owners.argsort(stable=True).split(sizes.tolist()))
 
 
 def _shuffled(index: Int[Tensor, " n"], rng: Rng) -> Int[Tensor, " n"]:

@@ -74,20 +74,23 @@ class Partitioned(Source):
         parts = self.dataset.read(self.root, download=self.download)
         train = self._examples(parts.x_train, parts.y_train, keep=self.num_train, name="num_train")
         test = self._examples(parts.x_test, parts.y_test, keep=self.num_test, name="num_test")
-        shares = self.partition.split(train.tensors["y"], rng.at("partition"))
+        owners = None if parts.owners is None else parts.owners[: self.num_train]
+        shares = self.partition.assign(train.tensors["y"], owners, rng.at("partition"))
         meta = Meta(
             num_classes=parts.num_classes,
             input_shape=tuple(train.tensors["x"].shape[1:]),
             num_clients=len(shares),
         )
+        names = parts.class_names
         parts = (
             self._hold_out(client_id, share, rng=rng) for client_id, share in enumerate(shares)
         )
         clients = ClientSlices.dealt(train, parts, meta)
         if not len(test):
-            return FederatedData(clients, meta)
+            return FederatedData(clients, meta, class_names=names)
         empty = Examples(test.at(torch.arange(0)))
-        return FederatedData(clients, meta, Client(HOLDOUT, empty, empty, test, meta))
+        holdout = Client(HOLDOUT, empty, empty, test, meta)
+        return FederatedData(clients, meta, holdout, class_names=names)
 
     def _examples(self, x: Tensor, y: Tensor, *, keep: int | None, name: str) -> Examples:
         """The first ``keep`` examples of an official part, converted for a model."""
@@ -96,11 +99,17 @@ class Partitioned(Source):
                 f"{name} is {keep}, but there are {len(y)} examples: ask for {len(y)} or fewer"
             )
         x, y = x[:keep], y[:keep]
-        if x.ndim > 2:
-            return Examples({"x": pixels(x, pool=self.pool), "y": y})
-        if self.pool > 1:
+        if x.ndim == 2 and self.pool > 1:
             raise ValueError(f"pool is {self.pool}, but the examples are not images: use pool=1")
-        return Examples({"x": x.float(), "y": y})
+        return Examples({"x": self.preprocess(x), "y": y})
+
+    @override
+    def raw_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[:1] + tuple(size * self.pool for size in shape[1:])
+
+    @override
+    def preprocess(self, x: Tensor) -> Tensor:
+        return pixels(x, pool=self.pool) if x.ndim > 2 else x.float()
 
     def _hold_out(
         self, client_id: int, share: Int64[Tensor, " n"], *, rng: Rng

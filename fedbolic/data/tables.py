@@ -10,13 +10,14 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.files import RemoteFile, gunzip, locate
+from fedbolic.data.labelled import every_fourth
 
 Two: TypeAlias = Literal["largest", "mean"] | None
 
@@ -134,7 +135,7 @@ class Table(Dataset):
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         table = self.read_all(root, download=download)
-        test = _fourths(table.y)
+        test = every_fourth(table.y)
         x, y, num = table.x.float(), table.y, int(table.y.max()) + 1
         return OfficialParts(f"table {self.openml}", x[~test], y[~test], x[test], y[test], num)
 
@@ -192,14 +193,6 @@ def _codes(target: list[str], two: Two) -> Int64[Tensor, " n"]:
     if two == "largest":
         codes = codes != np.bincount(codes, minlength=len(classes)).argmax()
     return torch.from_numpy(codes.astype(np.int64))
-
-
-def _fourths(y: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Mask of every fourth example of each class."""
-    found = torch.zeros(len(y), dtype=torch.bool)
-    for label in y.unique():
-        found[(y == label).nonzero().flatten()[3::4]] = True
-    return found
 
 
 @dataclass(frozen=True)

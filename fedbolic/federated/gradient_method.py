@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fedbolic import tree
 from fedbolic.data.client import Client, Split
-from fedbolic.federated.evaluation.score import score
+from fedbolic.federated.evaluation.score import Predictor, score
 from fedbolic.federated.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import Update, host_or_scalar
@@ -146,6 +146,13 @@ class GradientMethod(Method):
     ) -> dict[str, float]:
         held = self.scored(message, client, client_state)
         return {} if held is None else score(self, *held, client)
+
+    @override
+    def predictor(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> tuple[Predictor, Tree, Tree] | None:
+        held = self.scored(message, client, client_state)
+        return None if held is None else (self, *held)
 
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Features of every example, one row each; by default the output of the part ``body``."""

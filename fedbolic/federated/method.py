@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.evaluation.score import Predictor
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
@@ -93,6 +94,23 @@ class Method(ABC):
         ``<split>/examples`` is the weight of the scores of that split in a mean over clients. A
         method without a global model returns no scores for the server's test set.
         """
+
+    def predictor(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> tuple[Predictor, Tree, Tree] | None:
+        """Function from inputs to logits that a client is scored with, and its trained values.
+
+        Args:
+            message: Result of :meth:`broadcast` for this client.
+            client: The client with its data, or the server's test set.
+            client_state: State that the client kept; empty for the server's test set.
+
+        Returns:
+            The method that predicts, with ``local`` and ``context`` as the arguments of its
+            ``predict``; ``None`` if there is no such model, which is the default.
+        """
+        del message, client, client_state
+        return None
 
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         """Figures of the trained model, by names that are valid in file names; by default empty.

@@ -82,18 +82,19 @@ class Trainer:
     channels: tuple[Channel, ...] = ()
     evaluation: Evaluation = Evaluation()
 
-    def begin(self, method: Method, data: FederatedData, rng: Rng) -> TrainerState:
+    def begin(self, method: Method, data: FederatedData, rng: Rng | int) -> TrainerState:
         """Initial state of a run.
 
         Args:
             method: Method to train.
             data: Federated data, on the device and in the dtype to work in.
-            rng: Random stream of the run.
+            rng: Random stream of the run, or its seed.
 
         Raises:
             ValueError: If a channel does not fit the first aggregator, the method does not fit the
                 data or a deployment, or the engine or the evaluation does not fit the clients.
         """
+        rng = _stream(rng)
         self.engine.check(data.clients)
         self.evaluation.check(method, data.meta)
         if isinstance(self.engine, Remote):
@@ -127,14 +128,19 @@ class Trainer:
         return dataclasses.replace(self, engine=engine), seconds
 
     def run(
-        self, method: Method, data: FederatedData, rng: Rng, state: TrainerState | None = None
+        self,
+        method: Method,
+        data: FederatedData,
+        rng: Rng | int,
+        state: TrainerState | None = None,
     ) -> Generator[tuple[TrainerState, list[Row]], None, None]:
         """Yield the state after each remaining exchange, with the metrics of that exchange.
 
         Args:
             method: Method to train.
             data: Federated data, on the device and in the dtype to work in.
-            rng: Random stream of the run; every exchange, client and purpose has its own substream.
+            rng: Random stream of the run, or its seed; every exchange, client and purpose has its
+                own substream.
             state: State to continue from; ``None`` to start a new run.
 
         Raises:
@@ -144,6 +150,7 @@ class Trainer:
             ValueError: If a channel does not fit the aggregator of an exchange, or the engine does
                 not fit the clients.
         """
+        rng = _stream(rng)
         if state is None:
             state = self.begin(method, data, rng)
         if state.round >= method.rounds:
@@ -221,6 +228,10 @@ class Trainer:
         if phase.cohort == "same" and state.exchange > 0:
             return state.answered
         return tuple(ids) if phase.cohort == "all" else self.cohort.sample(ids, stream.at("cohort"))
+
+
+def _stream(rng: Rng | int) -> Rng:
+    return Rng(rng) if isinstance(rng, int) else rng
 
 
 def _states_of(cohort: Sequence[Client], states: Mapping[int, Tree]) -> dict[int, Tree]:

@@ -81,7 +81,7 @@ class FedProto(SeparateModels):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         return {
-            "prototypes": torch.zeros(meta.num_classes, self.backbone.num_features),
+            "prototypes": torch.zeros(meta.num_classes, self.backbone.width_for(meta)),
             "known": torch.zeros(meta.num_classes, dtype=torch.int64),
             "seed": rng.at("model").number(),
         }

@@ -17,9 +17,18 @@ class Backbone(ABC):
     """Configuration of the network from inputs to features, the part that every method shares."""
 
     @property
-    @abstractmethod
     def num_features(self) -> int:
-        """Width of the features."""
+        """Width of the features.
+
+        Raises:
+            TypeError: If the width depends on the inputs, so that only :meth:`width_for` knows it.
+        """
+        raise TypeError(f"{type(self).__name__} has no num_features: define it, or width_for(meta)")
+
+    def width_for(self, meta: Meta) -> int:
+        """Width of the features for inputs of ``meta.input_shape``; ``num_features`` by default."""
+        del meta
+        return self.num_features
 
     @abstractmethod
     def build(self, meta: Meta) -> nn.Module:

@@ -80,7 +80,7 @@ def classifier(
         head: Builds the head from the number of features and the number of classes.
     """
     return Model(
-        lambda: Classifier(backbone.build(meta), head(backbone.num_features, meta.num_classes))
+        lambda: Classifier(backbone.build(meta), head(backbone.width_for(meta), meta.num_classes))
     )
 
 

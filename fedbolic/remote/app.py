@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedbolic.configuration import SetupError, build, one_line, setting_up
 from fedbolic.data import Client
-from fedbolic.experiment import DTYPES, arithmetic, load, place, resume, run
+from fedbolic.experiment import DTYPES, arithmetic, load_data, place, resume, run
 from fedbolic.progress import ProgressBar
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.flower import FlowerTransport, from_records, to_records
@@ -41,7 +41,7 @@ def run_server(grid: Grid, context: Context) -> None:
             settings = build(run, ["--config", str(app["config"])])
             limits = {"timeout": float(app["timeout"]), "least": int(app["least"])}
             nodes = Nodes(FlowerTransport(grid), int(app["clients"]), **limits)
-        path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
+        path = Path(settings["runs"]) / settings["name"] / f"seed{settings['seed']}"
         bar = ProgressBar(settings["name"])
         if app["resume"] or (path.exists() and not app["overwrite"]):
             resume(Path(str(app["resume"] or path)), callbacks=[bar], nodes=nodes)
@@ -92,7 +92,7 @@ def _settings(context: Context) -> dict[str, Any]:
 
 def _client(settings: dict[str, Any], context: Context) -> Client:
     """This node's client: the only one in the node's own data, or its share of common data."""
-    clients, client_id = load(settings).clients, int(context.node_config["partition-id"])
+    clients, client_id = load_data(settings).clients, int(context.node_config["partition-id"])
     # the node's own data do not contain this number, and the server is not trusted with it
     number = int(context.node_config.get("clients", context.run_config["clients"]))
     if len(clients) > 1 and client_id not in range(len(clients)):

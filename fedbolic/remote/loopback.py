@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbolic import check
 from fedbolic.configuration import SetupError, build, describe, setting_up
-from fedbolic.experiment import load, run
+from fedbolic.experiment import load_data, run
 from fedbolic.federated import RunStoppedError
 from fedbolic.record import RunFolder, refuse_existing
 from fedbolic.remote.processes import Federation
@@ -98,7 +98,11 @@ def flower(
         SetupError: If the settings are invalid or the federation cannot be started.
         RunStoppedError: If training cannot continue; the last good state is saved.
     """
-    settings = {**settings, "runs": settings["runs"].absolute(), "name": settings["name"] or "run"}
+    settings = {
+        **settings,
+        "runs": Path(settings["runs"]).absolute(),
+        "name": settings["name"] or "run",
+    }
     path = settings["runs"] / settings["name"] / f"seed{settings['seed']}"
     with setting_up():
         if not overwrite:
@@ -162,7 +166,7 @@ def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, An
         settings["method"].check_deployed()
     return {
         "config": describe(run, settings),
-        "clients": deployment.clients or len(load(settings).clients),
+        "clients": deployment.clients or len(load_data(settings).clients),
         "timeout": deployment.timeout,
         "least": deployment.least,
         "overwrite": False,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbolic import tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.evaluation.metrics import EXTRA_METRICS
+from fedbolic.federated.evaluation.metrics import EXTRA_METRICS, is_sum
 from fedbolic.federated.update import Update
 from fedbolic.types import Tree
 
@@ -31,7 +31,7 @@ _MOST_AXES = 8
 LARGEST_COUNT = 1e30
 """Maximum absolute value of a number that is summed over clients."""
 
-MOST_NAMES = 256
+MOST_NAMES = 4096
 """Maximum number of metrics or scores in a reply."""
 
 NAME = re.compile(r"\w[\w.-]{0,63}(/\w[\w.-]{0,63}){0,3}", re.ASCII)
@@ -167,7 +167,7 @@ def read_numbers(reply: Tree, part: str, *, kind: ReplyKind) -> dict[str, float]
     for name, value in numbers.items():
         if not NAME.fullmatch(name) or not _is_own(name.partition("/")[0], kind):
             raise NodeError(f"one of its {part} has a name that clients may not use: {name!r:.80}")
-        if not _is_possible(name.rpartition("/")[2], value):
+        if not (0 <= value <= MOST_EXAMPLES if is_sum(name) else _is_possible(name, value)):
             raise NodeError(f"one of its {part} is out of range: {name} is {value}")
     return numbers
 
@@ -178,7 +178,8 @@ def _is_own(first: str, kind: ReplyKind) -> bool:
     return first not in RESERVED and (first in SCORED) == (kind == "scores")
 
 
-def _is_possible(kind: str, value: float) -> bool:
+def _is_possible(name: str, value: float) -> bool:
+    kind = name.rpartition("/")[2]
     if kind == "examples":
         return 0 <= value <= MOST_EXAMPLES and value == int(value)
     return 0 <= value <= 1 if kind in ("accuracy", *EXTRA_METRICS) else abs(value) <= LARGEST_COUNT

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-import pytest
 import torch
 
 from fedbolic import tree
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Batched
-from tests.federated.simple_method import RNG, SMALL, assert_near, train
+from fedbolic.testing import check_engine
+from tests.federated.simple_method import RNG, SMALL
 
 TOLERANCE = 1e-10
 UNEQUAL = (9, 1, 12, 3, 1, 20)
@@ -56,11 +56,4 @@ def assert_engines_agree(method, data, *, fast=None, tolerance=TOLERANCE, **sett
         tolerance: Largest allowed difference of a number.
         **settings: Settings of both trainers.
     """
-    (*_, plain), rows = train(method, data, RNG, **settings)
-    (*_, other), new = train(method, data, RNG, engine=fast or Batched(), **settings)
-    assert_near(other.server_state, plain.server_state, tolerance)
-    assert other.client_states.keys() == plain.client_states.keys()
-    for i, client_state in plain.client_states.items():
-        assert_near(other.client_states[i], client_state, tolerance)
-    assert [row[:3] for row in new] == [row[:3] for row in rows]
-    assert [row.value for row in new] == pytest.approx([row.value for row in rows], abs=tolerance)
+    check_engine(fast or Batched(), method, data, tolerance=tolerance, seed=RNG.seed, **settings)

@@ -1,6 +1,5 @@
 """Small federations, reference networks and reference loops for testing the federated core."""
 
-import io
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -26,8 +25,11 @@ from fedbolic.federated import (
 from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.rng import Rng
+from fedbolic.testing import assert_near, assert_same, flat, saved_and_loaded
 from fedbolic.types import Meta, Tree
 from tests.federated.faults import spoil
+
+__all__ = ["assert_near", "assert_same", "flat", "saved_and_loaded"]
 
 RNG = Rng(3)
 
@@ -146,46 +148,6 @@ def train(method, data, rng=RNG, state=None, **settings):
         positions.append(now)
         rows += new
     return positions, rows
-
-
-def saved_and_loaded(value):
-    file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-def flat(tree, path=""):
-    """Leaves by path, computed without the code under test."""
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {k: v for name in tree for k, v in flat(tree[name], f"{path}/{name}").items()}
-
-
-def assert_same(x, y):
-    """Assert bitwise equality: names, types, dtypes, shapes and values."""
-    x, y = flat(x), flat(y)
-    assert x.keys() == y.keys()
-    for path in x:
-        assert type(x[path]) is type(y[path]), path
-        if isinstance(x[path], torch.Tensor):
-            assert x[path].dtype == y[path].dtype, path
-            assert torch.equal(x[path], y[path]), path
-        else:
-            assert x[path] == y[path], path
-
-
-def assert_near(x, y, atol):
-    """Assert equal names, texts, shapes and dtypes, and values within ``atol``."""
-    x, y = flat(x), flat(y)
-    assert x.keys() == y.keys()
-    for path in x:
-        if isinstance(x[path], str):
-            assert x[path] == y[path], path
-            continue
-        torch.testing.assert_close(
-            x[path], y[path], rtol=0, atol=atol, msg=lambda text, path=path: f"{path}: {text}"
-        )
 
 
 @dataclass(frozen=True)

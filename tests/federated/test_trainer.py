@@ -13,6 +13,7 @@ from fedbolic.federated import (
     FineTune,
     ServerAdam,
     ServerSGD,
+    Trainer,
     TrainerState,
 )
 from fedbolic.rng import Rng
@@ -25,6 +26,7 @@ from tests.federated.simple_method import (
     assert_near,
     assert_same,
     federation,
+    flat,
     point,
     rows_of,
     saved_and_loaded,
@@ -188,3 +190,11 @@ def test_a_run_resumed_from_any_position_ends_the_same_to_the_last_bit(name):
         assert (last.round, last.exchange, last.answered) == (positions[-1].round, 0, ())
         assert new == rows[len(rows) - len(new) :]
     assert len(positions) > 2
+
+
+def test_a_seed_may_stand_for_the_stream():
+    data = federation()
+    ends = [list(Trainer().run(SMALL, data, rng=rng)) for rng in (4, Rng(4), Rng(5))]
+    first, second, other = (rounds[-1][0].server_state for rounds in ends)
+    assert_same(first, second)
+    assert not all(torch.equal(flat(first)[n], value) for n, value in flat(other).items())

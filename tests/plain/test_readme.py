@@ -10,7 +10,7 @@ from fedbolic.commands import command_line
 from fedbolic.configuration import parse
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md", "fedbolic/YOURS.md")
 
 
 def blocks(text, *languages):

@@ -9,7 +9,14 @@ from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.engines.engine import Engine, Failure, torch_stream
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.metrics import Metric, check_metrics, measuring
+from fedbolic.federated.evaluation.metrics import (
+    EXTRA_METRICS,
+    Metric,
+    check_metrics,
+    is_sum,
+    measuring,
+    pooled_scores,
+)
 from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
@@ -18,6 +25,9 @@ from fedbolic.log import logger
 from fedbolic.record import Row
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
+
+CLIENT_MEANS = frozenset(name for name in EXTRA_METRICS if not name.startswith("top_"))
+"""Scores whose mean over clients is not that of the pooled examples, and is named as such."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +102,14 @@ class Evaluation:
             run; ``None`` for all clients.
         per_client: Record every client's scores in addition to those of the federation. The results
             table needs them for its mean and its worst client.
-        metrics: Additional scores of every client's classifier: ``macro_f1``, and ``auroc`` and
+        metrics: Additional scores of every client's classifier by torchmetrics: ``macro_f1``,
+            ``calibration_error`` (15 bins), ``top_2``, ``top_3`` and ``top_5``; ``auroc`` and
             ``average_precision`` of class 1 or, for more classes, the mean of one class versus the
-            rest. Each is computed from all examples of a client, and the federation's value is the
-            mean over clients weighted by their examples, not the score of pooled examples. A client
-            whose examples have one class has no ``auroc`` and no ``average_precision``.
+            rest. The federation's ``macro_f1``, ``calibration_error`` and top-k accuracies are
+            those of the pooled examples, from sums over clients. The unweighted mean over clients
+            is recorded under a name that ends in ``_client_mean``; ``auroc`` and
+            ``average_precision``, which no sums of fixed size determine, have that mean alone. A
+            client whose examples have one class has neither of these two.
 
     Raises:
         ValueError: If ``every`` or ``clients`` is below 1, or a metric is unknown.
@@ -208,7 +221,8 @@ class Evaluation:
             stream = rng.at("holdout")
             with torch_stream(holdout, stream):
                 found = method.evaluate(message, holdout, {}, stream)
-            rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in found.items()]
+            kept = {name: value for name, value in found.items() if not is_sum(name)}
+            rows += [Row(round, None, _rename(name, "holdout"), v) for name, v in kept.items()]
         return rows
 
     def _fine_tuned(
@@ -291,7 +305,10 @@ def client_rows(
     *,
     reserved: Collection[str] = (),
 ) -> list[Row]:
-    """Rows of every client's scores, and of their means weighted by number of examples.
+    """Rows of every client's scores, and of the scores of the federation.
+
+    These are means weighted by number of examples, which equal the scores of the pooled examples
+    for accuracy and loss; other scores follow from sums or are named as means over clients.
 
     Args:
         round: Number of the round that has ended, from 1.
@@ -302,13 +319,20 @@ def client_rows(
         Row(round, client_id, name, value)
         for client_id, named in scores.items()
         for name, value in named.items()
+        if not is_sum(name)
     ]
-    names = sorted({name for named in scores.values() for name in named if name not in reserved})
+    pooled = pooled_scores(scores.values())
+    names = sorted({row.name for row in rows} - set(reserved))
     for name in names:
-        split = name.rpartition("/")[0]
+        split, _, metric = name.rpartition("/")
         present = [named for named in scores.values() if name in named]
+        if metric in CLIENT_MEANS:
+            mean = sum(named[name] for named in present) / len(present)
+            rows.append(Row(round, None, f"{name}_client_mean", mean))
+            rows += [Row(round, None, name, pooled[name])] if name in pooled else []
+            continue
         weights = [named.get(f"{split}/examples", 1.0) for named in present]
-        if sum(weights) and not name.endswith("/examples"):
+        if sum(weights) and metric != "examples":
             mean = sum(w * named[name] for w, named in zip(weights, present, strict=True))
             rows.append(Row(round, None, name, mean / sum(weights)))
     return rows

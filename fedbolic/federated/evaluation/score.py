@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbolic.data.client import Client, Split
-from fedbolic.federated.evaluation.metrics import extra_scores, macro_f1, measured
+from fedbolic.federated.evaluation.metrics import extra_scores, label_scores, measured
 from fedbolic.nn.model import Model
 from fedbolic.types import Meta, Params, Tree
 
@@ -88,7 +88,8 @@ def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str
             right = predicted == examples["y"]
             scores[f"{name}/accuracy"] = float(right.double().mean())
             if "macro_f1" in measured():
-                scores[f"{name}/macro_f1"] = macro_f1(predicted, examples["y"])
+                found = label_scores(predicted, examples["y"], num_classes=client.meta.num_classes)
+                scores |= {f"{name}/{metric}": value for metric, value in found.items()}
             scores[f"{name}/examples"] = float(len(split))
     return scores
 

@@ -10,6 +10,7 @@ from fedbolic import check
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
 from fedbolic.federated.capabilities import OneTimeSecrets, Ordered
+from fedbolic.federated.evaluation.score import Predictor
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
 from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
@@ -187,6 +188,12 @@ class SecureSum(OneTimeSecrets):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         return self.method.evaluate(message, client, client_state.get("inner", {}), rng)
+
+    @override
+    def predictor(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> tuple[Predictor, Tree, Tree] | None:
+        return self.method.predictor(message, client, client_state.get("inner", {}))
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:

@@ -1,4 +1,3 @@
-import copy
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedbolic.federated import Gather, Mean, Median, Sum, Update
 from fedbolic.federated.aggregators import median
+from fedbolic.testing import AGGREGATOR_LAWS
 from tests.federated.simple_method import assert_near, assert_same
 
 AGGREGATORS = [Mean(), Sum(), Median(), Gather()]
@@ -206,28 +206,17 @@ def test_the_order_of_updates_does_not_matter_up_to_rounding(aggregator, w, seed
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("law", AGGREGATOR_LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
-def test_arguments_are_untouched(aggregator, count, dtype):
-    pairs = updates([2.0] * count, 0, dtype)
-    before = copy.deepcopy([update.payload for _, update in pairs])
-    first = aggregator.aggregate(pairs)
-    second = aggregator.aggregate(pairs)
-    for (_, update), old in zip(pairs, before, strict=True):
-        assert_same(update.payload, old)
-    assert_same(first.payload, second.payload)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
+def test_an_aggregator_keeps_the_law(aggregator, law, count, dtype):
+    law(aggregator, updates([1.0, 2.0, 3.0][:count], 0, dtype))
 
 
 @pytest.mark.parametrize("aggregator", [Mean(), Sum(), Median()])
 def test_one_update_is_its_own_total(aggregator):
     ((_, update),) = pairs = updates([1.0], 0, torch.float32)
     assert_same(aggregator.aggregate(pairs).payload, update.payload)
-
-
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_updates_may_be_a_stream_that_is_read_once(aggregator):
-    pairs = updates([1.0, 2.0, 3.0], 0)
-    assert_same(aggregator.aggregate(iter(pairs)).payload, aggregator.aggregate(pairs).payload)
 
 
 @pytest.mark.parametrize("aggregator", [Mean(), Sum()])

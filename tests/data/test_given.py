@@ -1,0 +1,389 @@
+"""Data of users: arrays, tables, folders of images, and data sets of other packages."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedbolic import experiment
+from fedbolic.configuration import build, describe
+from fedbolic.data import (
+    IID,
+    Arrays,
+    ByColumn,
+    ImageFolder,
+    InMemory,
+    Partitioned,
+    TableFile,
+    from_huggingface,
+    from_partitioner,
+    in_one,
+)
+from fedbolic.rng import Rng
+
+X, Y = np.linspace(-1, 1, 60).reshape(20, 3), np.arange(20) % 2
+OWNERS = np.array(["north", "south", "north", "west"] * 5)
+
+
+def read(dataset, root=None):
+    return dataset.read(root, download=False)
+
+
+def assert_split(parts, x=X, y=Y):
+    """Every fourth example of each class tests, counted by hand."""
+    seen, test = {}, []
+    for label in y:
+        seen[label] = seen.get(label, 0) + 1
+        test.append(seen[label] % 4 == 0)
+    test = np.array(test)
+    for found, expected in (
+        (parts.x_train, x[~test]),
+        (parts.x_test, x[test]),
+        (parts.y_train, y[~test]),
+        (parts.y_test, y[test]),
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+
+
+def write_csv(path, rows, head=("a", "b", "c", "kind", "site")):
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([head, *rows])
+    return path
+
+
+def table_rows():
+    return [
+        [*x, ("cat", "dog")[y], owner] for x, y, owner in zip(X.tolist(), Y, OWNERS, strict=True)
+    ]
+
+
+# --- arrays ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor, lambda values: values.tolist()])
+def test_arrays_tensors_and_lists_are_split(convert):
+    assert_split(read(InMemory(convert(X), convert(Y))))
+
+
+def test_a_test_set_that_is_given_is_kept():
+    parts = read(InMemory(X, Y, test=(X[:3], Y[:3]), class_names=("no", "yes", "unseen")))
+    assert (len(parts.x_train), len(parts.x_test), parts.num_classes) == (20, 3, 3)
+    assert parts.class_names == ("no", "yes", "unseen")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"x": X, "y": Y}, {"label": Y, "data": X}, {"a": X, "b": Y, "class_names": ["n", "p"]}],
+)
+def test_two_arrays_of_any_name_are_read_from_a_file(names, tmp_path):
+    np.savez(tmp_path / "f.npz", **names)
+    assert_split(read(Arrays(tmp_path / "f.npz")))
+
+
+def test_arrays_may_be_named_if_there_are_more(tmp_path):
+    np.savez(tmp_path / "f.npz", x=X, y=Y, z=Y[::-1], w=X)
+    assert_split(read(Arrays(tmp_path / "f.npz", x="w", y="y")))
+    with pytest.raises(ValueError, match="name them by x and y"):
+        read(Arrays(tmp_path / "f.npz"))
+    with pytest.raises(ValueError, match=r"lacks v: it has w, x, y, z"):
+        read(Arrays(tmp_path / "f.npz", x="v", y="y"))
+
+
+def test_no_pickle_of_a_user_is_opened(tmp_path):
+    np.savez(tmp_path / "f.npz", x=X, y=np.array([{}] * 20, dtype=object))
+    with pytest.raises(ValueError, match=r"not an \.npz of plain arrays"):
+        read(Arrays(tmp_path / "f.npz"))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.where(X > 0.9, np.nan, X), Y, r"NaN|nan in row .*column's mean.*leave out"),
+        (X, Y * 3, r"no example has label 1, 2: renumber them by y = np.unique"),
+        (X, np.array(["a", "b"] * 10), r"names, y = np.unique\(y, return_inverse=True\)"),
+        (X, Y.astype(float), r"y\.astype\(int\)"),
+        (X, np.eye(2)[Y], r"one-hot, use y.argmax\(1\)"),
+        (X, Y[:, None], r"use y\[:, 0\]"),
+        (X, np.full(20, np.nan), "leave these examples out"),
+        (X, Y[:7], "20 examples but 7 labels"),
+        (X.reshape(20, 3, 1).astype(int), Y, r"uint8 or floats in \[0, 1\]"),
+    ],
+)
+def test_bad_data_are_refused_with_a_remedy(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        read(InMemory(x, y))
+
+
+# --- clients that the data name ----------------------------------------------------------------
+
+
+def test_clients_are_those_of_the_array():
+    data = Partitioned(InMemory(X, Y, client=OWNERS), ByColumn(), test_rate=0.0).load(Rng(0))
+    parts, kept = read(InMemory(X, Y)), []
+    for name in sorted(set(OWNERS)):
+        rows = {tuple(row) for row in X[name == OWNERS].astype(np.float32).tolist()}
+        kept.append(sum(tuple(row) in rows for row in parts.x_train.tolist()))
+    assert [client.size for client in data.clients] == kept
+    for client, name in zip(data.clients, sorted(set(OWNERS)), strict=True):
+        rows = X[name == OWNERS].astype(np.float32).tolist()
+        assert all(row in rows for row in client.train.all()["x"].tolist())
+
+
+def test_numbered_clients_are_in_the_order_of_numbers():
+    owners = np.array([10, 9] * 10)
+    (first, _) = Partitioned(InMemory(X, Y, client=owners), ByColumn()).load(Rng(0)).clients
+    assert set(first.train.all()["y"].tolist()) == {1}  # label 1 is owned by client 9
+
+
+def test_a_partition_by_column_needs_clients_of_the_least_size():
+    with pytest.raises(ValueError, match="set client to the name of the column"):
+        Partitioned(InMemory(X, Y), ByColumn()).load(Rng(0))
+    with pytest.raises(ValueError, match=r"clients \[2\] have \[3\] .* least"):
+        Partitioned(InMemory(X, Y, client=OWNERS), ByColumn(least=5)).load(Rng(0))
+
+
+def test_other_partitions_ignore_the_clients():
+    named = Partitioned(InMemory(X, Y, client=OWNERS), IID(3)).load(Rng(0))
+    plain = Partitioned(InMemory(X, Y), IID(3)).load(Rng(0))
+    assert named.sizes == plain.sizes
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv"])
+def test_a_table_is_read_with_its_target_and_clients(name, tmp_path):
+    path = write_csv(tmp_path / name, table_rows())
+    dataset = TableFile(path, target="kind", client="site")
+    parts = read(dataset)
+    assert_split(parts)
+    assert parts.class_names == ("cat", "dog")
+    data = Partitioned(dataset, ByColumn()).load(Rng(0))
+    assert len(data.clients) == 3
+    assert data.class_names == ("cat", "dog")
+
+
+def test_columns_may_be_left_out(tmp_path):
+    path = write_csv(tmp_path / "t.csv", table_rows())
+    assert_split(read(TableFile(path, target="kind", drop=("site", "b"))), x=X[:, [0, 2]])
+
+
+def test_numbered_targets_with_gaps_are_classes_in_order(tmp_path):
+    rows = [[i, (10, 9)[i % 2]] for i in range(8)]
+    parts = read(TableFile(write_csv(tmp_path / "t.csv", rows, ("a", "k")), target="k"))
+    assert parts.class_names == ("9", "10")
+    assert parts.y_train.tolist() == [1, 0] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        ((3, 0, "red"), {}, r"'a' .* holds 'red' in row 4.*one column of 0 and 1.*drop=\[a\]"),
+        ((3, 0, ""), {}, "'a' .* is empty in row 4"),
+        ((3, 0, "nan"), {}, "'a' .* holds nan in row 3"),
+        ((3, 3, ""), {}, "'kind' .* is empty in row 4"),
+        ((3, 4, " "), {"client": "site"}, "'site' .* is empty in row 4"),
+        (None, {"target": "class"}, "no column class: it has a, b, c, kind, site"),
+        (None, {"drop": ("d",)}, "no column d"),
+        (None, {"drop": ("a", "b", "c", "site")}, "no column of features"),
+    ],
+)
+def test_a_bad_table_is_refused_with_a_remedy(change, settings, message, tmp_path):
+    rows = table_rows()
+    if change:
+        row, column, value = change
+        rows[row][column] = value
+    path = write_csv(tmp_path / "t.csv", rows)
+    with pytest.raises(ValueError, match=message) as caught:
+        read(TableFile(path, **{"target": "kind", "drop": ("site",) * ("client" not in settings)}
+                       | settings))  # fmt: skip
+    assert "t.csv" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "is empty"),
+        (b"a,k\n1,2,3\n", "row 1 of .* has 3 values for 2 columns"),
+        (b"a,a,k\n1,2,3\n", "columns of the same name"),
+        (b"\xff\xfea,k\n", "not a table of text"),
+    ],
+)
+def test_a_damaged_table_is_refused(text, message, tmp_path):
+    (tmp_path / "t.csv").write_bytes(text)
+    with pytest.raises(ValueError, match=message):
+        read(TableFile(tmp_path / "t.csv", target="k"))
+
+
+def test_the_extension_says_what_a_table_is(tmp_path):
+    (tmp_path / "t.pkl").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"must end in \.csv, \.tsv or \.parquet"):
+        read(TableFile(Path("t.pkl"), target="k"), root=tmp_path)
+
+
+def test_a_parquet_file_is_the_same_table(tmp_path):
+    path = tmp_path / "t.parquet"
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        path.write_bytes(b"")
+        with pytest.raises(ValueError, match=r"fedbolic\[parquet\].*\.csv"):
+            read(TableFile(path, target="kind"))
+        return
+    columns = dict(zip("abc", X.T, strict=True)) | {"kind": [("cat", "dog")[y] for y in Y]}
+    parquet.write_table(pyarrow.table(columns), path)
+    assert_split(read(TableFile(path, target="kind")))
+
+
+def test_a_configuration_names_a_table_and_its_clients(tmp_path):
+    path = write_csv(tmp_path / "t.csv", table_rows())
+    text = f"""
+    data:
+      class_path: fedbolic.data.Partitioned
+      init_args:
+        dataset:
+          class_path: fedbolic.data.TableFile
+          init_args: {{path: {path}, target: kind, client: site}}
+        partition: fedbolic.data.ByColumn
+    """
+    (tmp_path / "run.yaml").write_text(text)
+    given = build(experiment.run, ["--config", str(tmp_path / "run.yaml")])
+    assert given["data"] == Partitioned(TableFile(path, "kind", "site"), ByColumn())
+    (tmp_path / "again.yaml").write_text(describe(experiment.run, given))
+    assert (
+        build(experiment.run, ["--config", str(tmp_path / "again.yaml")])["data"] == given["data"]
+    )
+
+
+# --- images ------------------------------------------------------------------------------------
+
+
+def draw(folder, classes=("bee", "ant"), num=4, size=(6, 5)):
+    """Random images in folders of classes; the arrays by class, in the order of files."""
+    image = pytest.importorskip("PIL.Image")
+    generator, made = np.random.default_rng(0), {}
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        made[name] = generator.integers(0, 256, (num, *size, 3), dtype=np.uint8)
+        for i, pixels in enumerate(made[name]):
+            image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return made
+
+
+def test_a_folder_of_images_has_a_class_per_folder(tmp_path):
+    made = draw(tmp_path / "pets")
+    (tmp_path / "pets" / "bee" / "notes.txt").write_text("no image")
+    parts = read(ImageFolder(Path("pets")), root=tmp_path)
+    assert parts.class_names == ("ant", "bee")
+    assert parts.y_train.tolist() == [0] * 3 + [1] * 3
+    assert parts.x_train.dtype == torch.uint8
+    expected = np.concatenate([made["ant"][:3], made["bee"][:3]]).transpose(0, 3, 1, 2)
+    assert np.array_equal(parts.x_train.numpy(), expected)
+    assert np.array_equal(parts.x_test[1].numpy(), made["bee"][3].transpose(2, 0, 1))
+
+
+def test_folders_of_training_and_test_images_are_kept(tmp_path):
+    draw(tmp_path / "train", num=3)
+    draw(tmp_path / "test", num=2)
+    parts = read(ImageFolder(tmp_path))
+    assert (len(parts.x_train), len(parts.x_test)) == (6, 4)
+    draw(tmp_path / "test", ("wasp",))
+    with pytest.raises(ValueError, match="wasp"):
+        read(ImageFolder(tmp_path))
+
+
+def test_images_are_resized_and_made_grey_if_asked(tmp_path):
+    draw(tmp_path, size=(6, 5))
+    draw(tmp_path, ("cat",), size=(9, 4))
+    with pytest.raises(ValueError, match=r"differ in size.*6 x 5.*9 x 4.*set size"):
+        read(ImageFolder(tmp_path))
+    parts = read(ImageFolder(tmp_path, size=(8, 7), grey=True))
+    assert parts.x_train.shape[1:] == (1, 8, 7)
+
+
+def test_what_is_no_image_is_refused(tmp_path):
+    draw(tmp_path)
+    (tmp_path / "ant" / "x.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"x\.png is damaged or not an image"):
+        read(ImageFolder(tmp_path))
+    (tmp_path / "empty" / "class").mkdir(parents=True)
+    with pytest.raises(ValueError, match="has no images: it needs a folder"):
+        read(ImageFolder(tmp_path / "empty"))
+    with pytest.raises(FileNotFoundError, match="nowhere is not in"):
+        read(ImageFolder(Path("nowhere")), root=tmp_path)
+
+
+# --- other packages ----------------------------------------------------------------------------
+
+
+class Table(dict):
+    """The public interface of a data set that is used: columns, their names and features."""
+
+    features: dict = {}  # noqa: RUF012
+
+    @property
+    def column_names(self):
+        return list(self)
+
+
+class Names:
+    """A feature with names of classes."""
+
+    names = ("zero", "one")
+
+
+class Partitioner:
+    """The public interface of a partitioner."""
+
+    def __init__(self, parts):
+        self.parts, self.num_partitions = parts, len(parts)
+
+    def load_partition(self, i):
+        return self.parts[i]
+
+
+def test_a_data_set_of_hugging_face_becomes_arrays():
+    table = Table(image=list(np.ones((8, 4, 4), np.uint8)), label=list(Y[:8]), who=list("abca" * 2))
+    table.features = {"label": Names()}
+    parts = read(from_huggingface(table, inputs="image", target="label", client="who"))
+    assert parts.x_train.shape == (6, 1, 4, 4)
+    assert parts.class_names == ("zero", "one")
+    assert parts.owners.max() == 2
+    with pytest.raises(ValueError, match="no column text: there are image, label, who"):
+        from_huggingface(table, inputs="text", target="label")
+
+
+def test_columns_of_numbers_and_names_become_features_and_classes():
+    table = Table(a=list(X[:, 0]), b=list(X[:, 1]), kind=[("cat", "dog")[y] for y in Y])
+    parts = read(from_huggingface(table, inputs=("a", "b"), target="kind"))
+    assert_split(parts, x=X[:, :2])
+    assert parts.class_names == ("cat", "dog")
+
+
+def test_inputs_of_different_shapes_are_refused():
+    table = Table(x=[[1.0], [1.0, 2.0]], y=[0, 1])
+    with pytest.raises(ValueError, match="differ in shape"):
+        from_huggingface(table, inputs="x", target="y")
+
+
+def test_partitions_of_flower_are_the_clients():
+    tables = [Table(x=list(X[i::3]), y=list(Y[i::3])) for i in range(3)]
+    whole = in_one(from_partitioner(Partitioner(tables), inputs="x", target="y"))
+    data = Partitioned(whole, ByColumn(), test_rate=0.0).load(Rng(0))
+    for i, client in enumerate(data.clients):
+        rows = X[i::3].astype(np.float32).tolist()
+        assert all(row in rows for row in client.train.all()["x"].tolist())
+
+
+def test_the_packages_themselves_agree():
+    datasets = pytest.importorskip("datasets")
+    partitioners = pytest.importorskip("flwr_datasets.partitioner")
+    whole = datasets.Dataset.from_dict({"x": X.tolist(), "y": Y.tolist()})
+    assert_split(read(from_huggingface(whole, inputs="x", target="y")))
+    partitioner = partitioners.IidPartitioner(num_partitions=4)
+    partitioner.dataset = whole
+    parts = from_partitioner(partitioner, inputs="x", target="y")
+    assert [len(part.y) for part in parts] == [5, 5, 5, 5]
