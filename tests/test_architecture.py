@@ -33,7 +33,8 @@ LAYERS = (
 )
 COMMAND_FILES = (
     *("experiment", "configuration", "progress", "sweep"),
-    *("jobs", "help", "reproducible", "yaml_text", "packaged_configs", "trained", "export", "loggers"),
+    *("jobs", "help", "reproducible", "yaml_text", "packaged_configs"),
+    *("trained", "export", "loggers"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (
