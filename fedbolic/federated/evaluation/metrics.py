@@ -1,8 +1,8 @@
 """Scores beyond accuracy and loss that an evaluation may ask for by name, by torchmetrics.
 
 Some scores of the federation are those of the pooled examples: every client gives sums, and the
-score is a function of the sums over clients. MetricSums travel next to a client's scores, under names
-that contain ``sums/``, and are not recorded.
+score is a function of the sums over clients. The sums travel next to a client's scores, under
+names that contain ``sums/``, and are not recorded.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ SUM_NAME = re.compile(r"sums/(macro_f1|calibration_error)/([a-z]+)\.(\d{1,6})", 
 """Name of a sum: the metric, the kind of the sum, and the class or bin."""
 
 MetricSums = dict[str, dict[int, float]]
-"""MetricSums of one metric by kind, then by class or bin."""
+"""Values of the sums of one metric by kind, then by class or bin."""
 
 _MEASURED: ContextVar[tuple[Metric, ...]] = ContextVar("measured", default=())
 
@@ -218,7 +218,7 @@ def _ranked(name: str, scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]
 
 
 def _named(metric: str, sums: MetricSums) -> dict[str, float]:
-    """MetricSums by name, without those that are 0."""
+    """The sums by name, without those that are 0."""
     return {
         f"sums/{metric}/{kind}.{i}": value
         for kind, values in sums.items()
