@@ -16,7 +16,7 @@ from fedbolic.imports import load_class
 
 PYTORCH = "lightning.pytorch.loggers"
 
-SHORT = {
+LOGGERS = {
     "wandb": f"{PYTORCH}.WandbLogger",
     "mlflow": f"{PYTORCH}.MLFlowLogger",
     "comet": f"{PYTORCH}.CometLogger",
@@ -33,7 +33,7 @@ PACKAGES = {
 }
 """Packages of which a logger of Lightning needs one, by its class."""
 
-PROJECT = "fedbolic"
+LOGGER_PROJECT = "fedbolic"
 """Default project or experiment in which runs are grouped."""
 
 
@@ -137,7 +137,7 @@ def _kind(name: str) -> type:
     from lightning.fabric.loggers.logger import Logger
 
     try:
-        return load_class(SHORT.get(name, name), Logger)
+        return load_class(LOGGERS.get(name, name), Logger)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise SetupError(f"logger {name!r} cannot be created: {one_line(error)}") from error
 
@@ -152,13 +152,13 @@ def _arguments(
     """Arguments of a logger: the given ones, and those that place it in the folder of the run."""
     title = f"{folder.parent.name}/{folder.name}"
     defaults: dict[str, dict[str, Any]] = {
-        "WandbLogger": {"project": PROJECT, "name": title, "save_dir": str(folder)},
+        "WandbLogger": {"project": LOGGER_PROJECT, "name": title, "save_dir": str(folder)},
         "MLFlowLogger": {
-            "experiment_name": PROJECT,
+            "experiment_name": LOGGER_PROJECT,
             "run_name": title,
             "save_dir": str(folder / "mlruns"),
         },
-        "CometLogger": {"project": PROJECT, "name": title, "offline_directory": str(folder)},
+        "CometLogger": {"project": LOGGER_PROJECT, "name": title, "offline_directory": str(folder)},
     }
     if _is_lightnings(kind) and kind.__name__ in defaults:
         return (), {**defaults[kind.__name__], **arguments}

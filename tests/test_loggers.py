@@ -14,7 +14,7 @@ from fedbolic.configuration import SetupError, build, describe
 from fedbolic.data import IID, Partitioned
 from fedbolic.experiment import resume, run
 from fedbolic.federated import LocalTraining, RunStoppedError
-from fedbolic.loggers import PACKAGES, SHORT, LoggerSettings
+from fedbolic.loggers import LOGGERS, PACKAGES, LoggerSettings
 from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP
 
@@ -58,7 +58,7 @@ def recorded(monkeypatch):
     """Stand-ins for the loggers of Lightning with the signatures of the real ones."""
     monkeypatch.setattr(Recorder, "made", [])
     module = importlib.import_module("lightning.pytorch.loggers")
-    for path in SHORT.values():
+    for path in LOGGERS.values():
         name = path.rpartition(".")[2]
         real = getattr(module, name)
         fake = type(name, (Recorder,), {"__module__": real.__module__})
@@ -72,7 +72,7 @@ def recorded(monkeypatch):
     return Recorder.made
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", LOGGERS)
 def test_a_logger_gets_the_folder_the_numbers_and_the_hyperparameters(name, recorded, tmp_path):
     path = run(METHOD, DATA, runs=tmp_path, name="mine", loggers=(name,))
     (logger,) = recorded
@@ -118,7 +118,7 @@ def test_the_tensorboard_logger_writes_events(tmp_path):
     assert list(path.rglob("events.out.tfevents.*"))
 
 
-@pytest.mark.parametrize("name", [n for n in SHORT if n != "csv"])
+@pytest.mark.parametrize("name", [n for n in LOGGERS if n != "csv"])
 def test_a_package_that_is_missing_is_named_before_anything_is_written(name, tmp_path, monkeypatch):
     monkeypatch.setattr("fedbolic.loggers.find_spec", lambda package: None)
     with pytest.raises(SetupError, match=r"needs \w+: pip install"):

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +86,7 @@ class OwnNetwork(MeasuredBackbone):
     def __post_init__(self) -> None:
         kind, name = self._kind(), self.module
         _refuse_objects(self.arguments)
-        if isinstance(name, type) and name.__module__ != "__main__":
+        if isinstance(name, type) and _has_path(name):
             # one form of the same network, so that a configuration is read back equal
             object.__setattr__(self, "module", f"{name.__module__}.{name.__qualname__}")
         try:
@@ -106,6 +107,13 @@ class OwnNetwork(MeasuredBackbone):
             return load_class(self.module, nn.Module)
         except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise ValueError(f"module {self.module!r} cannot be used: {error}") from error
+
+
+def _has_path(kind: type) -> bool:
+    """True if another process could import the class by its path."""
+    module = sys.modules.get(kind.__module__)
+    known = module is not None and getattr(module, kind.__qualname__, None) is kind
+    return known and kind.__module__ != "__main__"
 
 
 def _refuse_objects(value: Any) -> None:

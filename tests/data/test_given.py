@@ -178,7 +178,7 @@ def test_numbered_targets_with_gaps_are_classes_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "settings", "message"),
+    ("replaced", "settings", "message"),
     [
         ((3, 0, "red"), {}, r"'a' .* holds 'red' in row 4.*one column of 0 and 1.*drop=\[a\]"),
         ((3, 0, ""), {}, "'a' .* is empty in row 4"),
@@ -190,10 +190,10 @@ def test_numbered_targets_with_gaps_are_classes_in_order(tmp_path):
         (None, {"drop": ("a", "b", "c", "site")}, "no column of features"),
     ],
 )
-def test_a_bad_table_is_refused_with_a_remedy(change, settings, message, tmp_path):
+def test_a_bad_table_is_refused_with_a_remedy(replaced, settings, message, tmp_path):
     rows = table_rows()
-    if change:
-        row, column, value = change
+    if replaced:
+        row, column, value = replaced
         rows[row][column] = value
     path = write_csv(tmp_path / "t.csv", rows)
     with pytest.raises(ValueError, match=message) as caught:

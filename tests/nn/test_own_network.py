@@ -70,6 +70,15 @@ def test_a_class_and_its_path_are_one_network():
     assert hash(OwnNetwork(Small, {"width": 3})) == hash(replace(OwnNetwork(Small, {"width": 3})))
 
 
+def test_a_class_without_a_path_is_used_itself():
+    class Local(Small):
+        """A class that no other process can import."""
+
+    network = OwnNetwork(Local, {"width": 3})
+    assert network.module is Local
+    assert type(network.build(IMAGES)) is Local
+
+
 def test_the_width_draws_no_random_number():
     before = torch.get_rng_state()
     OwnNetwork(Small, {"width": 9}).width_for(IMAGES)

@@ -1,8 +1,8 @@
 """Scores beyond accuracy and loss that an evaluation may ask for by name, by torchmetrics.
 
 Some scores of the federation are those of the pooled examples: every client gives sums, and the
-score is a function of the sums over clients. Sums travel next to a client's scores, under names
-that contain ``sums/``, and are not recorded.
+score is a function of the sums over clients. The sums travel next to a client's scores, under
+names that contain ``sums/``, and are not recorded.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ NUM_BINS = 15
 SUM_NAME = re.compile(r"sums/(macro_f1|calibration_error)/([a-z]+)\.(\d{1,6})", re.ASCII)
 """Name of a sum: the metric, the kind of the sum, and the class or bin."""
 
-Sums = dict[str, dict[int, float]]
-"""Sums of one metric by kind, then by class or bin."""
+MetricSums = dict[str, dict[int, float]]
+"""Values of the sums of one metric by kind, then by class or bin."""
 
 _MEASURED: ContextVar[tuple[Metric, ...]] = ContextVar("measured", default=())
 
@@ -124,7 +124,7 @@ def label_scores(
     return {"macro_f1": _macro_f1(sums), **_named("macro_f1", sums)}
 
 
-def _macro_f1(sums: Sums) -> float:
+def _macro_f1(sums: MetricSums) -> float:
     values = []
     for k in sums["tp"]:
         tp, fp, fn = (sums[kind].get(k, 0.0) for kind in ("tp", "fp", "fn"))
@@ -164,7 +164,7 @@ def _calibration(
     return {"calibration_error": float(error), **_named("calibration_error", sums)}
 
 
-def _calibration_error(sums: Sums) -> float:
+def _calibration_error(sums: MetricSums) -> float:
     bins = sums["count"]
     gaps = (abs(sums["conf"].get(b, 0.0) - sums["right"].get(b, 0.0)) for b in bins)
     num = sum(bins.values())
@@ -217,8 +217,8 @@ def _ranked(name: str, scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]
     return float(score(ranks, positive.long()))
 
 
-def _named(metric: str, sums: Sums) -> dict[str, float]:
-    """Sums by name, without those that are 0."""
+def _named(metric: str, sums: MetricSums) -> dict[str, float]:
+    """The sums by name, without those that are 0."""
     return {
         f"sums/{metric}/{kind}.{i}": value
         for kind, values in sums.items()
@@ -255,7 +255,7 @@ def pooled_scores(scores: Iterable[Mapping[str, float]]) -> dict[str, float]:
         >>> pooled_scores(two)
         {'test/macro_f1': 0.75}
     """
-    totals: dict[tuple[str, str], Sums] = {}
+    totals: dict[tuple[str, str], MetricSums] = {}
     for named in scores:
         for name, value in named.items():
             split, _, rest = name.partition("/")
