@@ -37,19 +37,19 @@ class ClientAffinity(ABC):
 
 @dataclass(frozen=True)
 class UpdateCosines(ClientAffinity):
-    r"""Cosine similarity of updates plus 1, as in GCFL.
+    r"""Cosine similarity of updates, 0 where it is negative, as in GCFL.
 
-    .. math:: \alpha_{ij} = 1 + \frac{\langle \Delta_i, \Delta_j \rangle}
-        {\| \Delta_i \| \| \Delta_j \|}
+    .. math:: \alpha_{ij} = \max \Bigl( 0, \frac{\langle \Delta_i, \Delta_j \rangle}
+        {\| \Delta_i \| \| \Delta_j \|} \Bigr)
 
-    The paper has no 1, but the minimum cut needs weights of at least 0.
+    The paper keeps negative cosines, with which a minimum cut is not defined.
 
     References:
         Xie et al. (2021), Sec. 5.1, arXiv:2106.13423.
 
     Example:
         >>> UpdateCosines().matrix(torch.eye(2), torch.zeros(2, 0)).tolist()
-        [[2.0, 1.0], [1.0, 2.0]]
+        [[1.0, 0.0], [0.0, 1.0]]
     """
 
     @property
@@ -62,7 +62,7 @@ class UpdateCosines(ClientAffinity):
         self, updates: Float[Tensor, "clients numbers"], norms: Float[Tensor, "clients rounds"]
     ) -> Float[Tensor, "clients clients"]:
         directions = normalize(updates, dim=1)
-        return (1 + directions @ directions.T).clamp(min=0)  # -1 minus a rounding error
+        return (directions @ directions.T).clamp(min=0)
 
 
 @dataclass(frozen=True)

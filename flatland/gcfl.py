@@ -48,7 +48,7 @@ class Gcfl(GraphAveraging):
 
     Departs from the paper: bounds are in units of the largest update of the first round, because
     the norm of an update grows with the step size and with the network; ``units="absolute"`` is the
-    paper's. Cosines are shifted by 1 (:class:`~flatland.affinities.UpdateCosines`). A gradient's
+    paper's. Negative cosines count as 0 (:class:`~flatland.affinities.UpdateCosines`). A gradient's
     norm is that of a client's last step in the round, over all shared parameters, as in the
     authors' code, where the shared ones are the convolutions.
 
@@ -192,9 +192,7 @@ class Gcfl(GraphAveraging):
                 if self._is_divided(own, shares, unit):
                     parts = self._parts(members, own, norms)
             if len(parts) > 1:
-                logger.info(
-                    "round %d: cluster %s is split into %s and %s", current, members, *parts
-                )
+                logger.info("round %d: a cluster is split into %s and %s", current, *parts)
                 norms = {i: values for i, values in norms.items() if int(i) not in members}
             for part in parts:
                 moved = self._moved(cluster["parameters"], part, server_state, total)

@@ -98,7 +98,7 @@ class Transcription:
             return [members]
         if not window:
             rows = np.array([changes[i] / np.linalg.norm(changes[i]) for i in members])
-            return cut_of(1 + rows @ rows.T, members)
+            return cut_of(np.maximum(rows @ rows.T, 0), members)
         if any(len(self.norms[i]) < window for i in members):
             return [members]
         rows = np.array([self.norms[i][-window:] for i in members])
