@@ -45,7 +45,7 @@ class UpdateCosines(ClientAffinity):
     The paper keeps negative cosines, with which a minimum cut is not defined.
 
     References:
-        Xie et al. (2021), Sec. 5.1, arXiv:2106.13423.
+        Xie et al. (2021), arXiv:2106.13423.
 
     Example:
         >>> UpdateCosines().matrix(torch.eye(2), torch.zeros(2, 0)).tolist()
@@ -83,7 +83,7 @@ class GradientNorms(ClientAffinity):
         ValueError: If ``window`` is below 2.
 
     References:
-        Xie et al. (2021), Sec. 5.2, arXiv:2106.13423.
+        Xie et al. (2021), arXiv:2106.13423.
 
     Example:
         >>> norms = torch.tensor([[1.0, 1.0, 2.0], [1.0, 2.0, 2.0], [5.0, 5.0, 5.0]])

@@ -62,7 +62,7 @@ class FedSagePlus(GraphAveraging):
         ValueError: If a value is outside its range.
 
     References:
-        Zhang et al. (2021), Secs. 3.2 and 3.3 and Algorithm 1, arXiv:2106.13430.
+        Zhang et al. (2021), Sec. 4.3 and Algorithm 1 of the supplement, arXiv:2106.13430.
 
     Example:
         >>> FedSagePlus(generator=NeighbourGenerator(rounds=3)).num_stages

@@ -73,7 +73,7 @@ class Gcfl(GraphAveraging):
         ValueError: If a value is outside its range.
 
     References:
-        Xie et al. (2021), Secs. 5.1 and 5.2, arXiv:2106.13423, and its authors' code.
+        Xie et al. (2021), arXiv:2106.13423, and its authors' code.
 
     Example:
         >>> from flatland.affinities import GradientNorms
@@ -212,9 +212,9 @@ class Gcfl(GraphAveraging):
 
     def _shares(self, server_state: Tree, clients: Sequence[int]) -> Tensor:
         """Weights of some clients in their mean, with the sum 1."""
-        sizes = server_state["sizes"][list(clients)].double()
-        weights = sizes if self.weights == "size" else torch.ones_like(sizes)
-        return weights / weights.sum()
+        sizes = server_state["sizes"].tolist()
+        weights = [sizes[i] if self.weights == "size" else 1 for i in clients]
+        return torch.tensor(weights, dtype=torch.float64) / sum(weights)
 
     def _is_divided(self, updates: Tensor, shares: Tensor, unit: float) -> bool:
         """True if a cluster has more than two clients and meets both bounds."""

@@ -76,7 +76,7 @@ def feature_loss(
         impaired: Graph with its hidden neighbours.
 
     References:
-        Zhang et al. (2021), Eq. (3), arXiv:2106.13430.
+        Zhang et al. (2021), arXiv:2106.13430.
     """
     n, most, _ = generated.shape
     rows = [  # one p at a time: all of them at once need P times the memory
@@ -109,7 +109,7 @@ def nearest_loss(generated: Float[Tensor, "n most features"], graph: Graph) -> F
         graph: Graph of this client.
 
     References:
-        Zhang et al. (2021), Eq. (5), arXiv:2106.13430.
+        Zhang et al. (2021), Sec. 4.3, arXiv:2106.13430.
     """
     vectors, features = generated.flatten(0, 1), _dense(graph.features)
     with torch.no_grad():

@@ -68,7 +68,7 @@ class GeneratorTraining(NeighbourExchange):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        own = {n: server_state[n] for n in ("parameters", "buffers", "seed", "stage")}
+        own = {n: server_state[n] for n in ("seed", "stage")}
         return {**own, "gradients": server_state["gradients"].get(str(client_id), {})}
 
     @override
@@ -160,7 +160,7 @@ class CrossGradients(NeighbourExchange):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        own = {n: server_state[n] for n in ("parameters", "buffers", "seed", "stage")}
+        own = {n: server_state[n] for n in ("seed", "stage")}
         return {**own, "generators": server_state["generators"]}
 
     @override

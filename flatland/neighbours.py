@@ -52,7 +52,7 @@ class NeighbourGenerator:
         ValueError: If a value is outside its range.
 
     References:
-        Zhang et al. (2021), Secs. 3.2 and 3.3, arXiv:2106.13430.
+        Zhang et al. (2021), arXiv:2106.13430.
 
     Example:
         >>> parameters, _ = NeighbourGenerator(4, most=2).model(Meta(3, (5,), 1)).init(0)

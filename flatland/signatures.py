@@ -41,7 +41,8 @@ class ExpandedGCN(GraphNetwork):
         widths: Output width of each convolution, at least one.
         dropout: Dropout probability after each convolution, in [0, 1).
         activation: Activation after each convolution.
-        bits: Number of bits of a signature, 1 to 16; there are ``2 ** bits`` buckets.
+        bits: Number of bits of a signature, at least 1 and at most 16; there are ``2 ** bits``
+            buckets.
     """
 
     widths: tuple[int, ...] = (128, 128)
