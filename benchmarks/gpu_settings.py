@@ -44,7 +44,22 @@ from fedbolic.methods import (
 )
 from fedbolic.nn.backbone import ConvNet
 from fedbolic.nn.resnet import ResNet
-from flatland import FedPub, FlatLand, GraphReadout, LinkNetwork, LorentzGCN
+from flatland import (
+    GCN,
+    Constant,
+    ExpandedGCN,
+    FedGnn,
+    FedPub,
+    FedSagePlus,
+    FlatLand,
+    Gcfl,
+    GradientNorms,
+    GraphReadout,
+    KeyNodeGCN,
+    LinkNetwork,
+    LorentzGCN,
+    NeighbourGenerator,
+)
 from flatland.fedpub import MaskedGCN
 from hyperfed import CrossEntropy, HyperFed
 
@@ -88,6 +103,16 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
         DIGITS,
     ),
     "feddyn": (FedDyn(**TRAINED, lr=0.1), DIGITS),
+    "fedgnn": (FedGnn(ExpandedGCN((16, 16), bits=4), rounds=20, pseudo=4), NODES),
+    "fedhgcn": (
+        FlatLand(
+            KeyNodeGCN((16, 16)),
+            rounds=20,
+            sharing={"curvature.*": "fixed", "*": "shared"},
+            curvature=Constant(),
+        ),
+        NODES,
+    ),
     "fedmrur": (FedMRUR(**TRAINED, lr=0.1, mu=0.1), DIGITS),
     "fedmtl": (FedMTL(**TRAINED, lr=0.1, coupling=0.1), DIGITS),
     "fednova": (FedNova(**TRAINED, lr=0.1, momentum=0.5), DIGITS),
@@ -98,6 +123,14 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
     "fedpub": (FedPub(rounds=20, network=MaskedGCN(widths=(16, 16))), NODES),
     "fedrep": (FedRep(**TRAINED, lr=0.3, head_share=0.5), DIGITS),
     "fedrod": (FedRoD(**TRAINED, lr=0.1), DIGITS),
+    "fedsage_plus": (
+        FedSagePlus(
+            GCN((16, 16)),
+            rounds=20,
+            generator=NeighbourGenerator(8, most=3, rounds=2, epochs=20, lr=0.02, num_codes=8),
+        ),
+        NODES,
+    ),
     "flatland": (FlatLand(rounds=20, proximal=0.01, network=LorentzGCN(widths=(16, 16))), NODES),
     "flatland/graphs": (
         FlatLand(
@@ -110,6 +143,11 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
     "flatland/links": (
         FlatLand(LinkNetwork(LorentzGCN(widths=(16,)), dim=8), rounds=20, proximal=0.01),
         FederatedLinks(partition=IID(3)),
+    ),
+    "gcfl": (Gcfl(GCN((16, 16)), rounds=20, warmup=1), NODES),
+    "gcfl_plus": (
+        Gcfl(GCN((16, 16)), rounds=20, warmup=1, affinity=GradientNorms(2)),
+        NODES,
     ),
     "hierarchies": (
         HierarchyEmbedding(dim=2, rounds=20, lr=0.1, local=LocalTraining(4, 16)),

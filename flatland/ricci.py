@@ -139,7 +139,7 @@ class Constant(Estimator):
     """The same curvature for every client.
 
     Args:
-        value: Minus the sectional curvature, strictly inside :data:`BOUNDS`.
+        value: Minus the sectional curvature, strictly inside :data:`BOUNDS`, (0.01, 100).
 
     Raises:
         ValueError: If ``value`` is outside these bounds.
