@@ -14,6 +14,7 @@ from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.manifolds.mean import frechet_mean, midpoint
 from fedbolic.manifolds.poincare import Poincare
+from fedbolic.manifolds.stereographic import Stereographic
 from fedbolic.manifolds.wrapped_normal import WrappedNormal
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Lorentz",
     "Manifold",
     "Poincare",
+    "Stereographic",
     "WrappedNormal",
     "change_curvature",
     "entailment_loss",
