@@ -7,6 +7,7 @@ from torch import Tensor
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.manifold import Manifold, PointTensor, Scalars
 from fedbolic.manifolds.numerics import per_point, to_point, unit
+from fedbolic.manifolds.product import Product
 from fedbolic.manifolds.stereographic import Stereographic
 
 _NEAR = 1e-6
@@ -85,6 +86,9 @@ def frechet_mean(
         >>> torch.equal(frechet_mean(Lorentz(), x), x[0])
         True
     """
+    if isinstance(space, Product):
+        parts = space.each(lambda f, x: frechet_mean(f, x, weights, steps=steps), points)
+        return space.join(parts)
     w, around = pairwise.normalized_weights(points, weights), pairwise.per_set(space)
     with torch.set_grad_enabled(torch.is_grad_enabled() and steps <= _DIFFERENTIATED):
         mean = space.centroid(points, weights)
