@@ -9,6 +9,12 @@ from fedbolic.nn.attention import LorentzAttention
 from fedbolic.nn.burn_in import BurnInSchedule
 from fedbolic.nn.change_curvature import ChangeCurvature
 from fedbolic.nn.classify import LorentzMLR, PoincareMLR
+from fedbolic.nn.contrastive import (
+    CosineContrast,
+    DistanceContrast,
+    EntailmentContrast,
+    LogitScale,
+)
 from fedbolic.nn.decoder import FermiDirac
 from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.embedding import HyperbolicEmbedding
@@ -30,12 +36,16 @@ __all__ = [
     "BusemannHead",
     "CentroidPool",
     "ChangeCurvature",
+    "CosineContrast",
+    "DistanceContrast",
     "Dropout",
+    "EntailmentContrast",
     "FermiDirac",
     "HyperbolicBatchNorm",
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",
     "HyperbolicResidual",
+    "LogitScale",
     "LorentzAttention",
     "LorentzFC",
     "LorentzLinear",
