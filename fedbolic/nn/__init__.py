@@ -5,6 +5,7 @@ are Euclidean, so any PyTorch optimiser works.
 """
 
 from fedbolic.nn.activation import SpaceActivation, TangentActivation
+from fedbolic.nn.adapters import HypLoRALinear, LoRALinear, add_adapters
 from fedbolic.nn.attention import LorentzAttention
 from fedbolic.nn.burn_in import BurnInSchedule
 from fedbolic.nn.change_curvature import ChangeCurvature
@@ -41,10 +42,12 @@ __all__ = [
     "Dropout",
     "EntailmentContrast",
     "FermiDirac",
+    "HypLoRALinear",
     "HyperbolicBatchNorm",
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",
     "HyperbolicResidual",
+    "LoRALinear",
     "LogitScale",
     "LorentzAttention",
     "LorentzFC",
@@ -62,6 +65,7 @@ __all__ = [
     "TangentDropout",
     "TangentLinear",
     "ToManifold",
+    "add_adapters",
     "contains_pair",
     "pair_keys",
     "rank_and_map",
