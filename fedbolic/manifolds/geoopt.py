@@ -169,7 +169,7 @@ class Bridge(geoopt.Manifold):
         points = self.space.expmap0(unit * (mean + std * torch.randn_like(origin)))
         return geoopt.ManifoldTensor(points, manifold=self)  # pyright: ignore[reportCallIssue]
 
-    random = random_normal  # pyright: ignore[reportAssignmentType]  # the name in geoopt
+    random = random_normal  # the same in geoopt
 
     def weighted_midpoint(
         self,

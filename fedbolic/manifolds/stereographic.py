@@ -261,16 +261,15 @@ class Stereographic(Manifold):
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
         x, gap = space._read(points)
         c, factor = per_point(space.c, x), 2 / gap
-        sphere, k = signed.round_part(c)
-        if sphere is True:
-            return self.within(_round_centroid(x, factor, weights, k).squeeze(-2))
-        open_c = torch.where(sphere, 0.0, c) if isinstance(c, Tensor) else c
-        scale = torch.where(sphere, 2.0, factor) if isinstance(sphere, Tensor) else factor
-        mean = pairwise.centroid(scale * x, scale - 1, weights, open_c)
-        mean = mean / (1 + (1 + open_c * square(mean)).sqrt())
-        if isinstance(sphere, Tensor):
-            mean = torch.where(sphere, _round_centroid(x, factor, weights, k), mean)
-        return self.within(mean.squeeze(-2))
+        if not isinstance(c, Tensor):
+            made = _round_centroid if c < 0 else _open_centroid
+            return self.within(made(x, factor, weights, c).squeeze(-2))
+        sphere = c < 0
+        mean = _open_centroid(
+            x, torch.where(sphere, 2.0, factor), weights, torch.where(sphere, 0.0, c)
+        )
+        on_sphere = _round_centroid(x, factor, weights, torch.where(sphere, c, -1.0))
+        return self.within(torch.where(sphere, on_sphere, mean).squeeze(-2))
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:
@@ -295,12 +294,18 @@ def _beside_axis(x: Tensor, p: Tensor, a: Tensor, k: Tensor | float) -> Tensor:
     return square(across - share * axis) + (along - share * axis_along).square()
 
 
-def _round_centroid(x: Tensor, factor: Tensor, weights: Tensor | None, k: Tensor | float) -> Tensor:
+def _open_centroid(x: Tensor, factor: Tensor, weights: Tensor | None, c: Tensor | float) -> Tensor:
+    """The centroid for a curvature ``c`` of 0 or more."""
+    mean = pairwise.centroid(factor * x, factor - 1, weights, c)
+    return mean / (1 + (1 + c * square(mean)).sqrt())
+
+
+def _round_centroid(x: Tensor, factor: Tensor, weights: Tensor | None, c: Tensor | float) -> Tensor:
     """The point of the sphere on the ray through the weighted mean in the surrounding space."""
     w = pairwise.normalized_weights(x, weights)
     across = (w * factor * x).sum(-2, keepdim=True)
     along = (w * (factor - 1)).sum(-2, keepdim=True)
-    width = k * square(across)
+    width = -c * square(across)
     size = root(along.square() + width)
     # the other half of the sphere: 1 + along / size would cancel
     ahead = along > 0

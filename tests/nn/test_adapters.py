@@ -141,7 +141,7 @@ def test_what_cannot_be_adapted_is_refused():
     network = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(ValueError, match=r"'1' matches no linear layer.*the layers are 0"):
         add_adapters(network, ["1"])
-    with pytest.raises(ValueError, match="matches no linear layer.*are none"):
+    with pytest.raises(ValueError, match=r"matches no linear layer.*are none"):
         add_adapters(nn.Sequential(nn.MultiheadAttention(4, 2)), ["*out_proj"])
     with pytest.raises(ValueError, match="rank must be at least 1"):
         add_adapters(network, ["0"], rank=0)
