@@ -150,3 +150,8 @@ def test_laws_of_gyrovectors(space):
     close(gyro.mobius_coadd(space, x, y), gyro.mobius_coadd(space, y, x))
     double = gyro.mobius_scalar_mul(space, torch.full((20,), 2.0).double(), x)
     close(double, space.mobius_add(x, x))
+
+
+def test_the_example_of_the_page_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(compile(code, PAGE.name, "exec"), {"__name__": "page"})

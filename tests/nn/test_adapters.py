@@ -101,7 +101,7 @@ def test_an_adapter_changes_nothing_at_first_and_trains_itself_alone(wrapper):
 
 
 @pytest.mark.parametrize("wrapper", KINDS)
-def test_derivatives_vmap_and_compile(wrapper):
+def test_derivatives_vmap_and_long_features(wrapper):
     layer, x = trained(wrapper), normal(0, 3, 5)
     values = {name: p.detach() for name, p in layer.named_parameters()}
 
