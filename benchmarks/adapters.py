@@ -6,6 +6,7 @@ code. Every row has the same step sizes to choose from, by the loss on validatio
 """
 
 import argparse
+import statistics
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +47,8 @@ FIRST, LAST = 32, 126
 
 STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2)
 SPLITS = ("train", "validation", "test")
-COLUMNS = ("test loss", "kB up", "numbers sent")
+FLAT = "LoRA and head"
+"""Name of the flat twin."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class TextRow:
 ROWS = {
     "FedAvg, all weights": TextRow("lora", {"*adapter.*": "fixed", "*": "shared"}),
     "FedAvg, head alone": TextRow("lora", {"head.*": "shared", "*": "fixed"}),
-    "LoRA and head": TextRow("lora", {"*adapter.*": "shared", "head.*": "shared", "*": "fixed"}),
+    FLAT: TextRow("lora", {"*adapter.*": "shared", "head.*": "shared", "*": "fixed"}),
     "HypLoRA and head": TextRow(
         "hyplora", {"*adapter.*": "shared", "head.*": "shared", "*": "fixed"}
     ),
@@ -322,11 +324,28 @@ def main() -> None:
             tries = [results.known[name, str(lr), str(seed)] for lr in STEP_SIZES]
             best = min(tries, key=lambda figures: figures["validation loss"])
             chosen.setdefault(name, []).append(best)
-    print(f"\n| | {' | '.join(COLUMNS)} |\n{'|-' * (1 + len(COLUMNS))}|")
+    print_table(chosen)
+
+
+def print_table(chosen: dict[str, list[Figures]]) -> None:
+    """Print one line for each row, and its paired differences from LoRA.
+
+    Args:
+        chosen: Figures of every seed, by row, with the step size that validation chose.
+    """
+    columns = ("test loss", "less LoRA (standard error)", "kB up", "numbers sent", "CPU s")
+    print(f"\n| | {' | '.join(columns)} |\n{'|-' * (1 + len(columns))}|")
+    flat = chosen.get(FLAT, [])
     for name, found in chosen.items():
         loss = told([figures["test loss"] for figures in found])
-        kilobytes, numbers = (found[0][column] for column in COLUMNS[1:])
-        print(f"| {name} | {loss} | {kilobytes:,.0f} | {numbers:,.0f} |")
+        gaps = [a["test loss"] - b["test loss"] for a, b in zip(found, flat, strict=False)]
+        paired = ""
+        if len(gaps) > 1 and name != FLAT:
+            error = statistics.stdev(gaps) / len(gaps) ** 0.5
+            paired = f"{statistics.fmean(gaps):+.3f} ({error:.3f})"
+        cpu = statistics.fmean(figures["seconds"] for figures in found)
+        kilobytes, numbers = found[0]["kB up"], found[0]["numbers sent"]
+        print(f"| {name} | {loss} | {paired} | {kilobytes:,.0f} | {numbers:,.0f} | {cpu:.0f} |")
 
 
 if __name__ == "__main__":
