@@ -1,4 +1,4 @@
-"""Hyperbolic manifolds as frozen records: the hyperboloid, the Poincaré ball and flat space."""
+"""Manifolds as frozen records: hyperboloid, ball, sphere, flat space, and products of them."""
 
 from fedbolic.manifolds.cones import entailment_loss, exterior_angle, half_aperture
 from fedbolic.manifolds.convert import (
@@ -14,6 +14,8 @@ from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.manifolds.mean import frechet_mean, midpoint
 from fedbolic.manifolds.poincare import Poincare
+from fedbolic.manifolds.product import Product
+from fedbolic.manifolds.stereographic import Stereographic
 from fedbolic.manifolds.wrapped_normal import WrappedNormal
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "Lorentz",
     "Manifold",
     "Poincare",
+    "Product",
+    "Stereographic",
     "WrappedNormal",
     "change_curvature",
     "entailment_loss",

@@ -7,6 +7,8 @@ from torch import Tensor
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.manifold import Manifold, PointTensor, Scalars
 from fedbolic.manifolds.numerics import per_point, to_point, unit
+from fedbolic.manifolds.product import Product
+from fedbolic.manifolds.stereographic import Stereographic
 
 _NEAR = 1e-6
 """Squared distance in radii below which ``k coth(k)`` is taken as 1; the error is a third of it."""
@@ -17,6 +19,9 @@ _DIFFERENTIATED = 2
 The derivative of a step with respect to its start is 0 at the mean, so that one step has the
 gradient of the mean, by implicit differentiation, and two have its second derivatives.
 """
+
+_LEAST_BEND = 0.1
+"""Least ``k cot(k)`` of points on a sphere, of 1.43 radii: the Hessian stays positive."""
 
 
 @to_point
@@ -58,6 +63,9 @@ def frechet_mean(
     :math:`\sum_i w_i (\kappa_i \coth \kappa_i \, (1 - v_i v_i^T) + v_i v_i^T)`, where :math:`v_i`
     are the unit tangents towards the points and :math:`\kappa_i` the distances in radii.
 
+    On a sphere, the cotangent replaces the hyperbolic one. There the mean is unique for points
+    within a quarter of a great circle of one point, and exact if all are within 1.43 radii of it.
+
     Args:
         space: Space of the points.
         points: One or more points.
@@ -78,6 +86,9 @@ def frechet_mean(
         >>> torch.equal(frechet_mean(Lorentz(), x), x[0])
         True
     """
+    if isinstance(space, Product):
+        parts = space.each(lambda f, x: frechet_mean(f, x, weights, steps=steps), points)
+        return space.join(parts)
     w, around = pairwise.normalized_weights(points, weights), pairwise.per_set(space)
     with torch.set_grad_enabled(torch.is_grad_enabled() and steps <= _DIFFERENTIATED):
         mean = space.centroid(points, weights)
@@ -100,6 +111,11 @@ def _newton(space: Manifold, around: Manifold, points: Tensor, w: Tensor, mean: 
     there = t > _NEAR
     radii = torch.where(there, t, 1.0).sqrt()
     stretch = torch.where(there, radii / radii.tanh() - 1, 0.0)
+    if isinstance(space, Stereographic):  # the only space that may be a sphere
+        there = t < -_NEAR
+        radii = torch.where(there, -t, 1.0).sqrt()
+        bent = (radii / radii.tan()).clamp_min(_LEAST_BEND) - 1
+        stretch = torch.where(there, bent, stretch)
     across = (w * stretch).sum(-2, keepdim=True) * eye - (w * stretch * toward).mT @ toward
     step = torch.linalg.solve(eye + across, (w * away * toward).sum(-2))
     metric = space.norm(origin.squeeze(-2), eye[-1]).unsqueeze(-1)

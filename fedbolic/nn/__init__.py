@@ -5,10 +5,17 @@ are Euclidean, so any PyTorch optimiser works.
 """
 
 from fedbolic.nn.activation import SpaceActivation, TangentActivation
+from fedbolic.nn.adapters import HypLoRALinear, LoRALinear, add_adapters
 from fedbolic.nn.attention import LorentzAttention
 from fedbolic.nn.burn_in import BurnInSchedule
 from fedbolic.nn.change_curvature import ChangeCurvature
 from fedbolic.nn.classify import LorentzMLR, PoincareMLR
+from fedbolic.nn.contrastive import (
+    CosineContrast,
+    DistanceContrast,
+    EntailmentContrast,
+    LogitScale,
+)
 from fedbolic.nn.decoder import FermiDirac
 from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.embedding import HyperbolicEmbedding
@@ -30,12 +37,18 @@ __all__ = [
     "BusemannHead",
     "CentroidPool",
     "ChangeCurvature",
+    "CosineContrast",
+    "DistanceContrast",
     "Dropout",
+    "EntailmentContrast",
     "FermiDirac",
+    "HypLoRALinear",
     "HyperbolicBatchNorm",
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",
     "HyperbolicResidual",
+    "LoRALinear",
+    "LogitScale",
     "LorentzAttention",
     "LorentzFC",
     "LorentzLinear",
@@ -52,6 +65,7 @@ __all__ = [
     "TangentDropout",
     "TangentLinear",
     "ToManifold",
+    "add_adapters",
     "contains_pair",
     "pair_keys",
     "rank_and_map",

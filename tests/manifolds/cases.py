@@ -7,6 +7,7 @@ from fedbolic.manifolds import (
     Euclidean,
     Lorentz,
     Poincare,
+    Stereographic,
     change_curvature,
     frechet_mean,
     midpoint,
@@ -16,7 +17,16 @@ from fedbolic.manifolds import (
     to_poincare,
 )
 
-KINDS = (Lorentz, Poincare, Euclidean)
+
+def spherical(c):
+    """The sphere of the sectional curvature ``c``."""
+    return Stereographic(-c)
+
+
+CONFORMAL = (Poincare, Stereographic, spherical)
+"""Kinds whose metric at the origin is four times the Euclidean one."""
+
+KINDS = (Lorentz, Euclidean, *CONFORMAL)
 CURVED = (Lorentz, Poincare)
 
 # arguments of each operation: x y points, u v tangents at x, o a tangent at the origin, a an
@@ -53,6 +63,8 @@ OWN = {
         "change_curvature": "x",
     },
     Euclidean: {},
+    Stereographic: {"mobius_add": "xy"},
+    spherical: {"mobius_add": "xy"},
 }
 FUNCTIONS = {
     f.__name__: f
@@ -93,17 +105,27 @@ def lifted(kind, v):
     return functional.pad(v, (1, 0)) if kind is Lorentz else v
 
 
+def halved(kind, v, c):
+    """Vectors whose exponential at the origin has about the length of ``v``.
+
+    On a sphere all lie within 0.7 radii, so that two points are less than a right angle apart.
+    """
+    if kind is spherical:
+        return v / 2 / (1 + c**0.5 * v.norm(dim=-1, keepdim=True) / 0.7)
+    return v / 2 if kind in CONFORMAL else v
+
+
 def points(kind, c, seed, *shape, dtype=torch.float64, radius=1.0):
     """Points whose distance from the origin is about ``radius`` times the root of the dimension."""
-    v = normal(seed, *shape, dtype=dtype) * (radius / 2 if kind is Poincare else radius)
-    return make(kind, c).expmap0(lifted(kind, v))
+    v = normal(seed, *shape, dtype=dtype) * radius
+    return make(kind, c).expmap0(lifted(kind, halved(kind, v, c)))
 
 
 def tangents(kind, c, seed, x, length=1.0):
     """Tangents at ``x`` of about the given length, whatever the radius of ``x``."""
     n = x.shape[-1] - (kind is Lorentz)
-    v = normal(seed, *x.shape[:-1], n, dtype=x.dtype) * (length / 2 if kind is Poincare else length)
-    return make(kind, c).transp0(x, lifted(kind, v))
+    v = normal(seed, *x.shape[:-1], n, dtype=x.dtype) * length
+    return make(kind, c).transp0(x, lifted(kind, halved(kind, v, c)))
 
 
 def arguments(kind, name, c=1.0, *, seed=0, batch=(3,), dim=3, dtype=torch.float64):

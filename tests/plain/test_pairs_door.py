@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fedbolic.nn import MarginLoss, RankingLoss, pair_keys
+from fedbolic.manifolds import Lorentz
+from fedbolic.nn import CosineContrast, DistanceContrast, MarginLoss, RankingLoss, pair_keys
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,12 @@ def test_pairs_are_two_columns_of_integers(pairs, message):
 def test_distances_and_masks_of_other_shapes_are_refused(loss, negatives, mask, message):
     with pytest.raises(ValueError, match=message):
         loss(torch.zeros(3), negatives, mask=mask)
+
+
+@pytest.mark.parametrize(("x", "y"), [((2, 3), (3, 3)), ((2, 3), (2, 4)), ((3,), (3,))])
+def test_sides_of_pairs_of_other_shapes_are_refused(x, y):
+    x, y = torch.zeros(x), torch.zeros(y)
+    with pytest.raises(ValueError, match="both sides must have the same shape"):
+        CosineContrast()(x, y)
+    with pytest.raises(ValueError, match="both sides must have the same shape"):
+        DistanceContrast()(Lorentz(), x, y)

@@ -58,6 +58,7 @@ def planetoid(folder):
 def test_the_page_has_the_examples_that_are_tested_here():
     words = ["load_digits()\nx = torch.tensor(digits.images", "Planetoid(", "lightning.Trainer("]
     words += ["RiemannianAdam", "Curvature(1.0", "torch.compile", "HGCN(HGCNConv("]
+    words += ["EntailmentContrast(", "Adapted("]
     assert {example(word) for word in words} == set(EXAMPLES)
 
 
@@ -91,7 +92,12 @@ def test_a_lightning_module_trains():
 
 
 @pytest.mark.parametrize(
-    "word", ["RiemannianAdam", "Curvature(1.0", "torch.compile", "HGCN(HGCNConv("]
+    "word",
+    [
+        *("RiemannianAdam", "Curvature(1.0", "torch.compile", "HGCN(HGCNConv("),
+        *("EntailmentContrast(", "Adapted("),
+    ],
 )
-def test_a_short_example_runs(word):
+def test_a_short_example_runs(word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     run(example(word))
