@@ -236,7 +236,7 @@ def single_step(
     parameters = {n: x.detach().requires_grad_() for n, x in local["parameters"].items()}
     losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
     clamped = state["clamped"] + buffers.pop(COUNTS, 0)
-    total = torch.where(batch["mask"], losses, 0.0).sum()
+    total = losses.masked_fill(~batch["mask"], 0.0).sum()
     values = list(parameters.values())
     gradients = torch.autograd.grad(total / batch["mask"].sum(), values, materialize_grads=True)
     with torch.no_grad():
