@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-BLOCK = 2**22
+LARGEST_BLOCK = 2**22
 """Entries of the largest float64 block that a weighted sum holds, 32 MiB."""
 
 
@@ -46,7 +46,7 @@ def weighted_sum_of(weights: Sequence[float]) -> Callable[[Tensor], Tensor]:
     def weighted_sum(leaf: Tensor) -> Tensor:
         num_clients, *shape = leaf.shape
         rows = leaf.reshape(num_clients, leaf[0].numel())
-        blocks = rows.split(max(1, BLOCK // num_clients), dim=1)
+        blocks = rows.split(max(1, LARGEST_BLOCK // num_clients), dim=1)
         sums = [(block * factors(leaf.device)).sum(dim=0) for block in blocks]
         return (sums[0] if len(sums) == 1 else torch.cat(sums)).view(shape)
 
