@@ -58,6 +58,10 @@ class Batched(Engine):
     are run again one by one. Clients are scored together, too, unless the method overrides
     ``evaluate``.
 
+    A round ends on the stacked tensors, too, unless the method overrides ``finish`` of
+    :class:`~fedbolic.federated.classifier_method.ClassifierMethod`: the host waits once for all
+    losses and checks, and :class:`~fedbolic.federated.Mean` sums all payloads at once.
+
     Clients are run one by one, with one log message, if the method is not a
     :class:`~fedbolic.federated.gradient_method.GradientMethod`, overrides ``local_update`` or
     ``batches``, cannot be vectorised, or draws from torch's global random stream, which only
