@@ -227,10 +227,10 @@ class _Examined:
 
 def _row_of(update: object, client_state: object) -> StackedRow | None:
     """Row of a stack in which an engine left exactly these results, if there is one."""
-    row = update.row if isinstance(update, Update) else None
-    if row is None or row.payload is not update.payload or row.client_state is not client_state:
+    if not isinstance(update, Update) or update.row is None:
         return None
-    return row
+    row = update.row
+    return row if row.payload is update.payload and row.client_state is client_state else None
 
 
 def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, bool | None]]:
