@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic import check, tree
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.types import Params, Tree
 
@@ -116,7 +116,7 @@ class SGD(Optimizer):
     def init(self, parameters: Params) -> Tree:
         if not self.momentum:
             return {}
-        return {"momentum": {name: torch.zeros_like(x) for name, x in parameters.items()}}
+        return {"momentum": tree.zeros_like(parameters)}
 
     @override
     def step(
@@ -192,8 +192,8 @@ class Adam(Optimizer):
         devices = {x.device for x in parameters.values()}
         return {
             "step": torch.zeros((), dtype=torch.int64, device=min(devices, key=str, default=None)),
-            "mean": {name: torch.zeros_like(x) for name, x in parameters.items()},
-            "square": {name: torch.zeros_like(x) for name, x in parameters.items()},
+            "mean": tree.zeros_like(parameters),
+            "square": tree.zeros_like(parameters),
         }
 
     @override

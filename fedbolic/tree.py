@@ -170,8 +170,11 @@ def scale(x: Tree, factor: float) -> Tree:
 
 
 def zeros_like(x: Tree) -> Tree:
-    """The tree with every tensor replaced by zeros."""
-    return map_tensors(torch.zeros_like, x)
+    """The tree with every tensor replaced by zeros, by one launch on an accelerator."""
+    zeros = map_tensors(torch.empty_like, x)
+    if of_all := list(tensors(zeros).values()):
+        torch._foreach_zero_(of_all)  # pyright: ignore[reportPrivateImportUsage]
+    return zeros
 
 
 def clone(x: Tree) -> Tree:

@@ -229,7 +229,9 @@ class FedPub(GraphMethod):
             ),
             "embedding": self._embedding(local, client, context),
         }
-        metrics = {f"local/{name}": value for name, value in scores.items()}
+        metrics: dict[str, float | Tensor] = {
+            f"local/{name}": value for name, value in scores.items()
+        }
         return Update(payload, float(client.size), metrics), client_state
 
     def _embedding(self, local: Tree, client: Client, context: Tree) -> Tensor:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
 from fedbolic.federated.engines.jagged import Jagged
-from fedbolic.federated.evaluation.score import score_values
+from fedbolic.federated.evaluation.score import on_host, score_values
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.sharing import (
@@ -175,7 +175,8 @@ class GraphMethod(GradientMethod):
         if isinstance(self.network, LinkNetwork):
             graphs = context["own"]["graph"].parts
             return stacked_link_losses(self.network, logits, batch, graphs), buffers
-        rows = logits.gather(1, batch["node"].unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        # CUDA adds the gradients of an index in a fixed order, and those of gather in any order
+        rows = logits[torch.arange(num_clients, device=logits.device)[:, None], batch["node"]]
         losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")
         return losses.view_as(batch["y"]), buffers
 
@@ -195,16 +196,19 @@ class GraphMethod(GradientMethod):
         if client.id == HOLDOUT and not self._is_global(client.meta):
             return {}  # there is no global model
         local, context = self.received(message, client, client_state)
-        return self.scores(local, client, context)
+        return on_host(self.scores(local, client, context))
 
-    def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float]:
-        """Validation and test scores of ``local``, from one pass over the client's graph."""
+    def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float | Tensor]:
+        """Validation and test scores of ``local``, from one pass over the client's graph.
+
+        On an accelerator some of them stay there, as tensors without axes.
+        """
         if not len(client.validation) + len(client.test):
             return {}
         model = self.model(client.meta)
         with torch.no_grad():
             outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
-        scores = {}
+        scores: dict[str, float | Tensor] = {}
         for name in ("validation", "test"):
             split = getattr(client, name)
             if len(split):

@@ -6,8 +6,10 @@ and the curvature stay at the client.
 """
 
 import dataclasses
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -206,13 +208,19 @@ class FlatLand(GraphMethod):
         return server_state
 
     def _raw(self, graph: Graph, like: Tensor) -> Tensor:
-        """Raw value of the curvature estimated from a client's graph."""
-        c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
-        return _CURVATURE.raw_of(c).to(like)
+        """Raw value of the curvature estimated from a client's graph, computed once."""
+        known, key = _RAW.setdefault(graph, {}), (self.curvature, like.device, like.dtype)
+        if key not in known:
+            c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
+            known[key] = _CURVATURE.raw_of(c).to(like)
+        return known[key]
 
 
 _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
 """Conversion between raw values and curvatures."""
+
+_RAW: WeakKeyDictionary[Graph, dict[Hashable, Tensor]] = WeakKeyDictionary()
+"""Raw curvatures by estimator, kept for as long as the graph is referenced elsewhere."""
 
 
 def _groups(parameters: Params) -> dict[str, Params]:

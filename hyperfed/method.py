@@ -5,7 +5,6 @@ prototypes of their classes and repels them from the others (:mod:`hyperfed.loss
 a step that no client's update opposes (:mod:`fedbolic.federated.aggregators.min_norm`).
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +18,7 @@ from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate, Update, host_or_scalar
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.figure import DiscFigure, EmbeddingFigure, Figure
 from fedbolic.log import logger
 from fedbolic.manifolds import Poincare
@@ -175,12 +174,13 @@ class HyperFed(ClassifierMethod):
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         buffers = _without(local["buffers"], CLIPPED)
-        update, _ = super().finish({**local, "buffers": buffers}, client, context)
-        visits = client.size * self.local.epochs * self.local.repeats
-        metrics = {"train/clipped": host_or_scalar(local["buffers"][CLIPPED]) / max(visits, 1)}
-        return dataclasses.replace(update, metrics=metrics), {}
+        return super().outcome({**local, "buffers": buffers}, context)
+
+    @override
+    def counts(self, local: Tree) -> Params:
+        return {"train/clipped": local["buffers"][CLIPPED]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

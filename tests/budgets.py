@@ -25,7 +25,7 @@ RNG = Rng(3)
 NUM_CLIENTS, BATCH, BATCHES = 4, 4, 2
 
 
-def images(*shape):
+def images(*shape, num_clients):
     """Clients with two full batches of random images."""
     generator = torch.Generator().manual_seed(0)
 
@@ -33,10 +33,10 @@ def images(*shape):
         x = torch.randn(n, *shape, generator=generator)
         return Examples({"x": x, "y": torch.randint(10, (n,), generator=generator)})
 
-    meta = Meta(10, shape, NUM_CLIENTS)
+    meta = Meta(10, shape, num_clients)
     clients = [
         Client(i, examples(BATCH * BATCHES), examples(0), examples(4), meta)
-        for i in range(NUM_CLIENTS)
+        for i in range(num_clients)
     ]
     return FederatedData(tuple(clients), meta, None)
 
@@ -107,14 +107,17 @@ def spent(name, engine, monkeypatch):
     )
 
 
-def _federation(name):
+def _federation(name, num_clients=NUM_CLIENTS):
     shape = METHODS[name][1]
-    return subject("flatland")[1] if shape is None else images(*shape)
+    return subject("flatland")[1] if shape is None else images(*shape, num_clients=num_clients)
 
 
-def exchange_of(name, *, engine, epochs, monkeypatch):
-    """Work of the second of two exchanges, as sums by kind."""
-    (method, shape), data = METHODS[name], _federation(name)
+def exchange_of(name, *, engine, epochs, monkeypatch, num_clients=None):
+    """Work of the second of two exchanges, as sums by kind.
+
+    With ``num_clients`` the clients are as many, and the aggregation counts, too.
+    """
+    (method, shape), data = METHODS[name], _federation(name, num_clients or NUM_CLIENTS)
     method = dataclasses.replace(method, local=LocalTraining(epochs, shape and BATCH))
     server_state = method.init(data.meta, RNG)
     with shadow.device(monkeypatch) as device:
@@ -126,6 +129,8 @@ def exchange_of(name, *, engine, epochs, monkeypatch):
             results = engine.run(method, messages, there.clients, {}, RNG)
             usable = list(UpdateFilter(method, messages, (), RNG).usable(results))
             assert len(usable) == len(there.clients)
+            if num_clients:
+                method.aggregator.aggregate(iter(usable))
             assert not getattr(engine, "_refused", {})
             assert not getattr(engine, "_uncaptured", {})
     return device.work.total()

@@ -17,23 +17,23 @@ ENGINES = {
 }
 
 LAUNCHES = {
-    "fedavg mlp": ((17, 20), (53, 20), (57, 23)),
-    "fedavg mlp adam": ((19, 38), (126, 31), (130, 36)),
-    "fedavg mlp dropout": ((50, 23), (86, 22), (90, 25)),
-    "fedavg convnet": ((29, 28), (77, 29), (81, 34)),
-    "fedprox convnet": ((56, 44), (125, 39), (129, 46)),
-    "ditto convnet": ((79, 36), (161, 39), (165, 46)),
-    "scaffold convnet": ((46, 89), (94, 91), (98, 102)),
-    "spherefed convnet": ((50, 24), (81, 24), (85, 28)),
-    "hyperfed": ((257, 29), (288, 28), (293, 32)),
-    "hyperfed trained": ((430, 31), (461, 30), (466, 35)),
-    "hyperfed mixup": ((342, 32), (410, 29), (417, 34)),
-    "h-ce": ((245, 29), (288, 28), (292, 33)),
-    "resnet batch norm": ((228, 201), (485, 231), (489, 278)),
-    "resnet group norm": ((148, 141), (424, 156), (428, 188)),
-    "gcn": ((103, 89), (118, 84), (121, 93)),
-    "flatland": ((386, 224), (401, 222), (404, 234)),
-    "fedpub": ((111, 135), (126, 132), (129, 143)),
+    "fedavg mlp": ((17, 20), (52, 7), (56, 11)),
+    "fedavg mlp adam": ((19, 32), (125, 12), (129, 18)),
+    "fedavg mlp dropout": ((50, 23), (85, 9), (89, 13)),
+    "fedavg convnet": ((29, 28), (76, 10), (80, 16)),
+    "fedprox convnet": ((56, 37), (124, 13), (128, 21)),
+    "ditto convnet": ((79, 36), (160, 14), (164, 22)),
+    "scaffold convnet": ((46, 82), (93, 35), (97, 47)),
+    "spherefed convnet": ((50, 24), (80, 9), (84, 14)),
+    "hyperfed": ((178, 29), (208, 11), (213, 17)),
+    "hyperfed trained": ((276, 31), (306, 12), (311, 18)),
+    "hyperfed mixup": ((263, 31), (330, 12), (337, 18)),
+    "h-ce": ((166, 28), (208, 11), (212, 16)),
+    "resnet batch norm": ((228, 200), (484, 77), (488, 126)),
+    "resnet group norm": ((148, 140), (423, 52), (427, 86)),
+    "gcn": ((103, 79), (118, 70), (121, 79)),
+    "flatland": ((364, 182), (379, 176), (382, 188)),
+    "fedpub": ((111, 119), (126, 112), (129, 123)),
 }
 """For each engine of :data:`ENGINES`: launches of a step, and per client and round besides.
 
@@ -41,11 +41,14 @@ A step is one client's with ``Sequential``, else all clients'. A graph of ``Grap
 launches of its step.
 """
 
-WAITS = {"gcn": 2.5, "flatland": 3.5, "fedpub": 2.5}
-"""Waits per client and round of methods that score each client at the end of its training."""
+MOST_WAITS = 0.5
+"""Waits per client and round: one or two for the four clients of an exchange."""
 
-UPLOADS = {"hyperfed": 2, "hyperfed trained": 2, "hyperfed mixup": 4, "flatland": 2}
-"""Copies to the device per client and round of methods that send it draws, or a curvature."""
+UPLOADS = {"hyperfed": 2, "hyperfed trained": 2, "hyperfed mixup": 4}
+"""Copies to the device per client and round of methods that send it draws."""
+
+FURTHER = {"fedavg mlp": 0, "fedavg convnet": 0, "fedavg mlp dropout": 1, "scaffold convnet": 2}
+"""Launches of an exchange for each further client: a dropout seed, or a counter and a variate."""
 
 USUAL = {"fedavg mlp", "fedavg mlp dropout", "fedavg convnet", "scaffold convnet", "hyperfed"}
 """Methods whose budgets are checked by default, with FlatLand; the others are slow."""
@@ -67,8 +70,23 @@ def test_training_stays_within_its_budget(name, engine, monkeypatch):
     assert found.step_uploads == 0
     assert found.launches <= of_step
     assert found.round_launches <= of_round
-    assert found.waits <= WAITS.get(name, 1)
+    assert found.waits <= MOST_WAITS
     assert found.uploads <= UPLOADS.get(name, 1)
+
+
+@pytest.mark.parametrize("engine", ["batched", "graphed"])
+@pytest.mark.parametrize("name", FURTHER)
+def test_an_exchange_is_launched_for_all_clients_at_once(name, engine, monkeypatch):
+    """From the message to the weighted mean, with two more clients."""
+    few, more = (
+        exchange_of(
+            name, engine=ENGINES[engine], epochs=1, monkeypatch=monkeypatch, num_clients=num_clients
+        )
+        for num_clients in (4, 6)
+    )
+    assert more["launches"] == few["launches"] + 2 * FURTHER[name]
+    assert more["waits"] == few["waits"] == 1
+    assert more["uploads"] == few["uploads"]
 
 
 CAPTURED = [

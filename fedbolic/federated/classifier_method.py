@@ -1,9 +1,12 @@
 """Base of methods that train one classifier on all clients by gradient steps."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
@@ -14,7 +17,12 @@ from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import (
+    AggregatedUpdate,
+    StackedUpdates,
+    Update,
+    host_or_scalar,
+)
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.nn.classifier import classifier
 from fedbolic.nn.model import Model
@@ -120,15 +128,52 @@ class ClassifierMethod(GradientMethod):
         )
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
-    @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        """``(payload, client_state)`` after the last step, from tensors alone.
+
+        ``vmap`` derives the results of several clients from it. A method whose results depend on
+        the client's data overrides :meth:`finish` instead. The results may share storage with
+        ``local``.
+        """
         global_parameters = context["shared"]["global_parameters"]
         trained = {name: local["parameters"][name] for name in global_parameters}
-        payload = {
-            "delta": tree.subtract_(trained, global_parameters),
-            "buffers": local["buffers"],
-        }
-        return Update(payload, self.weight(client)), {}
+        delta = tree.subtract_(trained, global_parameters)
+        return {"delta": delta, "buffers": local["buffers"]}, {}
+
+    def counts(self, local: Tree) -> Params:
+        """Counts of visits to examples, recorded as fractions of all visits; by default empty.
+
+        Args:
+            local: ``local`` of one client, or of several with a leading axis.
+        """
+        del local
+        return {}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        visits = self._visits(client)
+        metrics = {n: host_or_scalar(x) / visits for n, x in self.counts(local).items()}
+        payload, client_state = self.outcome(local, context)
+        return Update(payload, self.weight(client), metrics), client_state
+
+    @override
+    def stacked_finish(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> StackedUpdates | None:
+        if type(self).finish is not ClassifierMethod.finish:
+            return None
+        counts = self.counts(local)
+        if counts:
+            visits = [self._visits(client) for client in clients]
+            of_all = torch.tensor(visits, device=clients[0].no_inputs.device)
+            counts = {name: x.double() / of_all for name, x in counts.items()}
+        payload, client_states = vmap(self.outcome, in_dims=(0, axes))(local, context)
+        weights = [self.weight(client) for client in clients]
+        return StackedUpdates(payload, client_states, weights, counts)
+
+    def _visits(self, client: Client) -> int:
+        """Visits to a client's examples in a round, at least 1."""
+        return max(1, client.size * self.local.epochs * self.local.repeats)
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from fedbolic.data.client import Client, Split
 from fedbolic.federated.evaluation.score import Predictor, score
 from fedbolic.federated.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update, host_or_scalar
+from fedbolic.federated.update import StackedUpdates, Update, host_or_scalar
 from fedbolic.nn.clamped import COUNTS, counting
 from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
@@ -127,6 +127,23 @@ class GradientMethod(Method):
 
         Both may share storage with ``local``, as may the result of :meth:`step`.
         """
+
+    def stacked_finish(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> StackedUpdates | None:
+        """Batched :meth:`finish`; by default ``None``, so clients are finished one by one.
+
+        The results may share storage with ``local``. A method that overrides :meth:`finish` must
+        not inherit a form of this function that disagrees with it.
+
+        Args:
+            local: Stacked ``local`` after the last step.
+            clients: The clients, in the order of the stacked values.
+            context: As in :meth:`stacked_loss`.
+            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
+        """
+        del local, clients, context, axes
+        return None
 
     @abstractmethod
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
@@ -261,18 +278,33 @@ class GradientMethod(Method):
             loss: Sum of all losses, each example counted once per visit.
             clamped: Number of clamped points, and number of all points that ball layers received.
         """
-        local = {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}  # never sent
-        update, client_state = self.finish(local, client, context)
-        if len(plan.lengths):
-            mean_loss = host_or_scalar(loss) / int(plan.lengths.sum())
-            metrics: dict[str, float | Tensor] = {
-                "train/loss": mean_loss,
-                "train/examples": client.size,
-            }
-            outside, points = (0, 0) if clamped is None else clamped.tolist()
-            metrics |= {"train/clamped_fraction": outside / points} if points else {}
-            update = dataclasses.replace(update, metrics=metrics | dict(update.metrics))
-        return update, client_state
+        update, client_state = self.finish(without_seeds(local), client, context)
+        return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
+
+
+def with_training_metrics(
+    update: Update,
+    client: Client,
+    plan: BatchPlan,
+    loss: Tensor | float,
+    *,
+    clamped: Tensor | None = None,
+) -> Update:
+    """An update with the metrics of :meth:`GradientMethod.conclude`, if there was a step."""
+    if not len(plan.lengths):
+        return update
+    metrics: dict[str, float | Tensor] = {
+        "train/loss": host_or_scalar(loss) / int(plan.lengths.sum()),
+        "train/examples": client.size,
+    }
+    outside, points = (0, 0) if clamped is None else clamped.tolist()
+    metrics |= {"train/clamped_fraction": outside / points} if points else {}
+    return dataclasses.replace(update, metrics=metrics | dict(update.metrics))
+
+
+def without_seeds(local: Tree) -> Tree:
+    """``local`` of one client or of several, with dropout seeds of 0: they are never sent."""
+    return {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}
 
 
 def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:

@@ -1,6 +1,6 @@
-"""Client updates and their aggregate."""
+"""Client updates, alone or stacked, and their aggregate."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -18,11 +18,67 @@ class Update:
         metrics: Numbers to record, such as the training loss. One that is computed on an
             accelerator may stay there, as a tensor without axes: the server reads the numbers of
             several clients at once.
+        row: Place in stacked tensors; ``None`` if there are none. It never leaves the process.
     """
 
     payload: Tree
     weight: float = 1.0
     metrics: Mapping[str, float | Tensor] = field(default_factory=dict)
+    row: "StackedRow | None" = None
+
+    @property
+    def stack(self) -> "StackedPayload | None":
+        """Stacked tensors of which the payload is a row, unless it has been replaced since."""
+        return self.row.stack if self.row and self.row.payload is self.payload else None
+
+
+@dataclass(frozen=True, eq=False)
+class StackedPayload:
+    """Payloads of several clients as one tree, whose tensors have a leading axis of clients.
+
+    Args:
+        payload: The stacked payloads.
+        clients: Ids of the clients, ascending.
+    """
+
+    payload: Tree
+    clients: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StackedRow:
+    """Place of a client's results in stacked tensors.
+
+    Args:
+        stack: Payloads of this client and of others; ``None`` if the payload is a copy.
+        index: Row of the client.
+        payload: The payload in this row; whoever replaces the payload of an update leaves the row.
+        client_state: The client state that was computed with it.
+        finite: True if all numbers of both are known to be finite.
+    """
+
+    stack: StackedPayload | None
+    index: int
+    payload: Tree
+    client_state: Tree
+    finite: bool
+
+
+@dataclass(frozen=True, eq=False)
+class StackedUpdates:
+    """Results of several clients, whose tensors have a leading axis of clients.
+
+    Args:
+        payload: The stacked payloads.
+        client_states: The stacked client states.
+        weights: Weight of every client.
+        metrics: Metrics by name, each with one number per client.
+    """
+
+    payload: Tree
+    client_states: Tree
+    weights: Sequence[float]
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

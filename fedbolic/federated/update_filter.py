@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.engines.engine import Failure, Result
 from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
+from fedbolic.federated.update import StackedPayload, StackedRow, Update
 from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -47,6 +48,7 @@ class UpdateFilter:
         self.client_states: dict[int, Tree] = {}
         self.metrics: dict[int, dict[str, float]] = {}
         self.bytes_up = 0
+        self._examined: _Examined | None = None
 
     def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
         """Yield the usable updates as they arrive, in ascending order of client id."""
@@ -55,19 +57,38 @@ class UpdateFilter:
             template = self.phase.template(self.messages[client.id])
             expected = form if template is None else tree.signature(template)
             aggregator = self.phase.aggregator
-            fault = find_update_fault(update, client_state, expected, aggregator, finite=finite)
+            row = _row_of(update, client_state)
+            known = row is not None and self._examined == _Examined(row.stack, expected)
+            fault = find_update_fault(
+                update,
+                client_state,
+                expected,
+                aggregator,
+                finite=finite or (row is not None and row.finite),
+                examined=known,
+            )
             if fault is not None or isinstance(update, Failure):
                 logger.warning("client %d is left out of this exchange: %s", client.id, fault)
                 continue
             if isinstance(self.phase.aggregator, Additive):  # the first sets the form of the sum
-                form = tree.signature(self.phase.aggregator.form(update.payload))
+                form = form or tree.signature(self.phase.aggregator.form(update.payload))
+            if row is not None and row.stack is not None and not known:
+                num_bytes = tree.num_bytes(update.payload)
+                self._examined = _Examined(row.stack, expected, num_bytes)
             for i, channel in enumerate(self.channels):
                 stream = self.rng.at("client", client.id, "channel", i)
                 update = channel.send(update, client, stream)
             self.client_states[client.id] = client_state
             self.metrics[client.id] = {n: float(value) for n, value in update.metrics.items()}
-            self.bytes_up += tree.num_bytes(update.payload)
+            self.bytes_up += self._num_bytes(update)
             yield client.id, update
+
+    def _num_bytes(self, update: Update) -> int:
+        """Bytes of a payload; those of a stack are counted once."""
+        examined = self._examined
+        if examined is not None and examined.stack is update.stack:
+            return examined.num_bytes
+        return tree.num_bytes(update.payload)
 
     def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, bool | None]]:
         """Results with metrics on the host, and whether all values are finite, ``None`` if unknown.
@@ -90,12 +111,24 @@ class UpdateFilter:
     def counts(self) -> dict[str, float]:
         """Costs: bytes of messages and of payloads, clients asked and clients left out."""
         counts = {
-            "bytes/down": sum(tree.num_bytes(message) for message in self.messages.values()),
+            "bytes/down": _sum_of_bytes(self.messages.values()),
             "bytes/up": self.bytes_up,
             "clients/asked": len(self.messages),
             "clients/failed": len(self.messages) - len(self.metrics),
         }
         return {name: float(count) for name, count in counts.items()}
+
+
+def _sum_of_bytes(messages: Iterable[Tree]) -> int:
+    """Bytes of all messages; most hold the same leaves, whose bytes are then counted once."""
+    known: dict[tuple[int, ...], int] = {}
+    total = 0
+    for message in messages:
+        key = tuple(id(leaf) for _, leaf in tree.leaves(message))
+        if key not in known:
+            known[key] = tree.num_bytes(message)
+        total += known[key]
+    return total
 
 
 def find_update_fault(
@@ -105,6 +138,7 @@ def find_update_fault(
     aggregator: Aggregator | None = None,
     *,
     finite: bool | None = None,
+    examined: bool = False,
 ) -> str | None:
     """Reason why an update cannot be used, as text; ``None`` if it can.
 
@@ -115,24 +149,26 @@ def find_update_fault(
         aggregator: Aggregator that gives the form of the payload and also examines the update;
             ``None`` for the payload's own form and no further examination.
         finite: True if all numbers are known to be finite; otherwise they are examined.
+        examined: True if results with the same names, shapes and dtypes have passed before.
     """
     try:
         if isinstance(update, Failure):
             return f"{type(update.error).__name__}: {update.error}"
         if not isinstance(update, Update):
             return f"it returned {type(update).__name__} instead of an Update"
-        return _find_fault(update, client_state, expected, aggregator, finite=finite)
+        fault = None
+        if not examined:
+            fault = _find_fault_of_form(update, client_state, expected, aggregator)
+        return fault or _find_fault_of_numbers(update, client_state, aggregator, finite=finite)
     except Exception as error:  # whatever a client returns, only that client is left out
         return f"its result cannot be examined: {type(error).__name__}"
 
 
-def _find_fault(
+def _find_fault_of_form(
     update: Update,
     client_state: Any,
     expected: Mapping[str, str] | None,
     aggregator: Aggregator | None,
-    *,
-    finite: bool | None,
 ) -> str | None:
     for name, part in (("payload", update.payload), ("client state", client_state)):
         if (fault := tree.find_tree_fault(part)) is not None:
@@ -142,6 +178,12 @@ def _find_fault(
     if expected is not None and form != expected:
         wrong = sorted(form.items() ^ expected.items())
         return f"its payload has another form than expected, at {dict(wrong[:4])}"
+    return None
+
+
+def _find_fault_of_numbers(
+    update: Update, client_state: Any, aggregator: Aggregator | None, *, finite: bool | None
+) -> str | None:
     if not (_is_number(update.weight) and math.isfinite(update.weight) and update.weight >= 0):
         return f"its weight is {update.weight!r:.80}"
     if not isinstance(update.metrics, Mapping) or not all(map(_is_metric, update.metrics.items())):
@@ -168,6 +210,29 @@ def _is_number(value: object) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class _Examined:
+    """Stack of which a row has passed the examination of its form.
+
+    Args:
+        stack: The stack.
+        expected: Form that was expected.
+        num_bytes: Bytes of the payload in each of its rows.
+    """
+
+    stack: StackedPayload | None
+    expected: Mapping[str, str] | None
+    num_bytes: int = field(default=0, compare=False)
+
+
+def _row_of(update: object, client_state: object) -> StackedRow | None:
+    """Row of a stack in which an engine left exactly these results, if there is one."""
+    if not isinstance(update, Update) or update.row is None:
+        return None
+    row = update.row
+    return row if row.payload is update.payload and row.client_state is client_state else None
+
+
 def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, bool | None]]:
     """Results whose metrics have been read, and whether all their values are finite."""
     numbers = [_numbers_of(update, client_state) for _, update, client_state in results]
@@ -186,7 +251,8 @@ def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[str | None
 
     It is empty if the result cannot be examined like that, whatever it holds.
     """
-    if not isinstance(update, Update):
+    row = _row_of(update, client_state)
+    if not isinstance(update, Update) or (row is not None and row.finite):
         return {}
     try:
         both = {"payload": update.payload, "client_state": client_state}

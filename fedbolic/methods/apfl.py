@@ -9,7 +9,6 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.update import Update
 from fedbolic.nn.model import Model
 from fedbolic.types import Params, Tree
 
@@ -110,12 +109,12 @@ class Apfl(ClassifierMethod):
         return {**local, "parameters": {**local["parameters"], MIXING: clamped}}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         own = {kind: tree.part(local[kind], LOCAL) for kind in ("parameters", "buffers")}
         common = {n: local["buffers"][n] for n in own["buffers"]}
-        update, _ = super().finish({**local, "buffers": common}, client, context)
+        payload, _ = super().outcome({**local, "buffers": common}, context)
         kept = {f"local_{kind}": values for kind, values in own.items()}
-        return update, kept | ({MIXING: local["parameters"][MIXING]} if self.adaptive else {})
+        return payload, kept | ({MIXING: local["parameters"][MIXING]} if self.adaptive else {})
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:

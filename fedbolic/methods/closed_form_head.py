@@ -24,7 +24,7 @@ from fedbolic.federated.evaluation.ridge_head import (
 )
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import CohortKind, Method
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
 from fedbolic.figure import Figure
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
@@ -270,6 +270,12 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         return self.method.finish(local, client, context)
+
+    @override
+    def stacked_finish(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> StackedUpdates | None:
+        return self.method.stacked_finish(local, clients, context, axes=axes)
 
     @override
     def template(self, message: Tree) -> Tree | None:

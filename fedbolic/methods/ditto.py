@@ -9,7 +9,6 @@ from fedbolic import check, tree
 from fedbolic.data.client import HOLDOUT, Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.update import Update
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.types import Params, Tree
@@ -80,10 +79,10 @@ class Ditto(ClassifierMethod):
         return super().step(local, {**gradients, **penalized}, context)
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, _ = super().finish(_of(COMMON, local), client, context)
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, _ = super().outcome(_of(COMMON, local), context)
         own = _of(OWN, local)
-        return update, {"own_parameters": own["parameters"], "own_buffers": own["buffers"]}
+        return payload, {"own_parameters": own["parameters"], "own_buffers": own["buffers"]}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:

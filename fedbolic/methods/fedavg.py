@@ -19,7 +19,6 @@ from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, select_kind
-from fedbolic.federated.update import Update
 from fedbolic.nn.classifier import SimplexHead, classifier
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -132,14 +131,14 @@ class FedAvg(ClassifierMethod):
         return super().step(local, gradients, context)
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         personal = {
             kind: select_kind(local[kind], self.sharing, "personal")
             for kind in ("parameters", "buffers")
         }
         buffers = select_kind(local["buffers"], self.sharing, "shared")
-        update, _ = super().finish({**local, "buffers": buffers}, client, context)
-        return update, personal if any(personal.values()) else {}
+        payload, _ = super().outcome({**local, "buffers": buffers}, context)
+        return payload, personal if any(personal.values()) else {}
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:

@@ -7,7 +7,7 @@ from typing_extensions import override
 from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
@@ -74,10 +74,10 @@ class FedDyn(ClassifierMethod):
         return super().step(local, tree.add(gradients, slope), context)
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, _ = super().finish(local, client, context)
-        moved = tree.scale(update.payload["delta"], self.alpha)
-        return update, {"linear": tree.subtract(context["own"]["linear"], moved)}
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, _ = super().outcome(local, context)
+        moved = tree.scale(payload["delta"], self.alpha)
+        return payload, {"linear": tree.subtract(context["own"]["linear"], moved)}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

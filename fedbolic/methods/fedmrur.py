@@ -10,7 +10,7 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.manifolds import Lorentz
 from fedbolic.nn.classifier import features_and_logits
 from fedbolic.nn.model import Model
@@ -92,10 +92,10 @@ class FedMRUR(ClassifierMethod):
         return self.losses(logits, batch["y"]) + self.mu * distance.square(), buffers
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, client_state = super().finish(local, client, context)
-        norm = tree.norm(update.payload["delta"]).double()
-        return Update({**update.payload, "norm": norm}, update.weight), client_state
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, client_state = super().outcome(local, context)
+        norm = tree.norm(payload["delta"]).double()
+        return {**payload, "norm": norm}, client_state
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -8,7 +8,7 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.methods.separate_models import SeparateModels
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.rng import Rng
@@ -88,10 +88,10 @@ class FedMTL(SeparateModels):
         return super().step(local, tree.add(gradients, slope), context)
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         delta = tree.subtract(local["parameters"], context["own"]["begin"])
         kept = {kind: local[kind] for kind in ("parameters", "buffers")}
-        return Update({"delta": delta}, self.weight(client)), kept
+        return {"delta": delta}, kept
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -10,7 +10,6 @@ from fedbolic.data.client import HOLDOUT, Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.sharing import Sharing, assemble, select_kind
-from fedbolic.federated.update import Update
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -89,10 +88,10 @@ class FedRep(ClassifierMethod):
         return super().loss(model, in_training, buffers, batch, context)
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         head = select_kind(local["parameters"], _SHARING, "personal")
-        update, _ = super().finish(local, client, context)
-        return update, {"parameters": head}
+        payload, _ = super().outcome(local, context)
+        return payload, {"parameters": head}
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:

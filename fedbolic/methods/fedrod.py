@@ -10,7 +10,6 @@ from fedbolic import tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.update import Update
 from fedbolic.nn.classifier import features_and_logits
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -80,9 +79,9 @@ class FedRoD(ClassifierMethod):
         return self.losses(balanced, labels) + self.losses(both, labels), buffers
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, _ = super().finish(local, client, context)
-        return update, {"personal_head": tree.part(local["parameters"], PERSONAL_HEAD)}
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, _ = super().outcome(local, context)
+        return payload, {"personal_head": tree.part(local["parameters"], PERSONAL_HEAD)}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:

@@ -9,7 +9,6 @@ from typing_extensions import override
 from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.update import Update
 from fedbolic.nn.classifier import features_and_logits
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -83,8 +82,8 @@ class Moon(ClassifierMethod):
         return self.losses(logits, batch["y"]) + self.mu * contrast, buffers
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         kept = {kind: tree.part(local[kind], "body.") for kind in ("parameters", "buffers")}
         kept = tree.clone(kept)  # the payload takes over the storage of local
-        update, _ = super().finish(local, client, context)
-        return update, {"previous_body": kept}
+        payload, _ = super().outcome(local, context)
+        return payload, {"previous_body": kept}

@@ -11,7 +11,6 @@ from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import Update
 from fedbolic.types import Params, Tree
 
 
@@ -92,11 +91,11 @@ class PFedMe(ClassifierMethod):
         return {**local, "parameters": personal, "local_model": model, "num_steps": steps}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         personal = {kind: tree.clone(local[kind]) for kind in ("parameters", "buffers")}
         model = {**local, "parameters": local["local_model"]}
-        update, _ = super().finish(model, client, context)
-        return update, {"personal": personal}
+        payload, _ = super().outcome(model, context)
+        return payload, {"personal": personal}
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:

@@ -10,7 +10,7 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -86,8 +86,8 @@ class Scaffold(ClassifierMethod):
         return {**local, "num_steps": local["num_steps"] + 1}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, _ = super().finish(local, client, context)
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, _ = super().outcome(local, context)
         own = context["own"]["variate"]
         # Without a local step there is no gradient estimate, so the variate is kept.
         num_steps, shared = local["num_steps"], context["shared"]["variate"]
@@ -96,10 +96,9 @@ class Scaffold(ClassifierMethod):
             lambda c, common, delta: torch.where(num_steps > 0, c - common + delta * factor, c),
             own,
             shared,
-            update.payload["delta"],
+            payload["delta"],
         )
-        payload = {**update.payload, "variate": tree.subtract(new, own)}
-        return Update(payload, update.weight), {"own_variate": new}
+        return {**payload, "variate": tree.subtract(new, own)}, {"own_variate": new}
 
     @override
     def template(self, message: Tree) -> Tree:

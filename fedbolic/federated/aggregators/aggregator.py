@@ -1,13 +1,14 @@
 """The interface of aggregators, and the base class of aggregators that sum."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import tree
+from fedbolic.federated.aggregators.stacks import by_stack, stacked_payload
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.types import Tree
 
@@ -51,18 +52,40 @@ class Additive(Aggregator):
     def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:
         """Aggregate from the sum, with the dtypes of ``like``, the form of one client's payload."""
 
+    def stacked_summand(self, payload: Tree, weights: Sequence[float]) -> Tree | None:
+        """Sum of the summands of several clients; by default ``None``: they are added one by one.
+
+        Args:
+            payload: Payloads with a leading axis of clients, in ascending order of id.
+            weights: Weights of the clients.
+        """
+        del payload, weights
+        return None
+
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
         total, weight, clients, like = None, 0.0, [], None
-        for client_id, update in updates:
-            summand = self.to_summand(update)
-            total = summand if total is None else tree.map(_add, total, summand)
-            weight += update.weight
-            clients.append(client_id)
-            like = self.form(update.payload) if like is None else like
+        for some in by_stack(updates):
+            ids, of_clients = zip(*some, strict=True)
+            for summand in self._summands(of_clients):
+                total = summand if total is None else tree.map(_add, total, summand)
+            weight += sum(update.weight for update in of_clients)
+            clients += ids
+            like = self.form(of_clients[0].payload) if like is None else like
         if total is None or like is None:
             raise ValueError("there is no update to aggregate")
-        return AggregatedUpdate(self.from_sum(total, weight, like), weight, tuple(clients))
+        clients = tuple(sorted(clients))
+        return AggregatedUpdate(self.from_sum(total, weight, like), weight, clients)
+
+    def _summands(self, updates: Sequence[Update]) -> Iterator[Tree]:
+        """Summands of the updates of a stack, or their sum."""
+        stacked = stacked_payload(updates)
+        if stacked is not None:
+            summand = self.stacked_summand(stacked, [update.weight for update in updates])
+            if summand is not None:
+                yield summand
+                return
+        yield from map(self.to_summand, updates)
 
 
 def _add(total: Tensor, summand: Tensor) -> Tensor:

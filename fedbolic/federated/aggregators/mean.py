@@ -1,12 +1,13 @@
 """Weighted means and exact sums."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
 
 from fedbolic import tree
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.aggregators.summand import as_double, as_summand, cast_like
+from fedbolic.federated.aggregators.summand import as_double, as_summand, cast_like, weighted_sum_of
 from fedbolic.federated.update import Update
 from fedbolic.types import Tree
 
@@ -14,6 +15,9 @@ from fedbolic.types import Tree
 @dataclass(frozen=True)
 class Mean(Additive):
     """Weighted mean of the payloads, summed in float64; integers are rounded to the nearest.
+
+    Stacked payloads are summed by operations on all clients. Their sum is that of the clients in
+    ascending order of id up to rounding in float64.
 
     Example:
         >>> import torch
@@ -26,6 +30,10 @@ class Mean(Additive):
     @override
     def to_summand(self, update: Update) -> Tree:
         return tree.map(lambda leaf: as_double(leaf).mul_(update.weight), update.payload)
+
+    @override
+    def stacked_summand(self, payload: Tree, weights: Sequence[float]) -> Tree | None:
+        return tree.map(weighted_sum_of(weights), payload)
 
     @override
     def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:

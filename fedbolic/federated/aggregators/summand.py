@@ -1,7 +1,13 @@
 """Conversion of payload leaves to the numbers that an aggregator adds."""
 
+import functools
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
+
+LARGEST_BLOCK = 2**22
+"""Entries of the largest float64 block that a weighted sum holds, 32 MiB."""
 
 
 def as_number(leaf: Tensor | float) -> Tensor:
@@ -24,3 +30,24 @@ def as_summand(leaf: Tensor | float) -> Tensor:
     """Copy of a leaf in the widest dtype of its kind: float64 or int64."""
     value = as_number(leaf)
     return as_double(value) if value.is_floating_point() else value.to(torch.int64, copy=True)
+
+
+def weighted_sum_of(weights: Sequence[float]) -> Callable[[Tensor], Tensor]:
+    """The function from a stacked leaf to its weighted sum over clients, in float64.
+
+    Args:
+        weights: Weight of each row of the leaves.
+    """
+
+    @functools.cache
+    def factors(device: torch.device) -> Tensor:
+        return torch.tensor(weights, dtype=torch.float64, device=device).unsqueeze(1)
+
+    def weighted_sum(leaf: Tensor) -> Tensor:
+        num_clients, *shape = leaf.shape
+        rows = leaf.reshape(num_clients, leaf[0].numel())
+        blocks = rows.split(max(1, LARGEST_BLOCK // num_clients), dim=1)
+        sums = [(block * factors(leaf.device)).sum(dim=0) for block in blocks]
+        return (sums[0] if len(sums) == 1 else torch.cat(sums)).view(shape)
+
+    return weighted_sum

@@ -1,7 +1,6 @@
 """Stacked execution of clients: one forward and one backward pass for many of them."""
 
 import contextlib
-import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -22,13 +21,14 @@ from fedbolic.federated.engines.memory_budget import (
 )
 from fedbolic.federated.engines.memory_estimate import MemoryEstimate
 from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.engines.stacked_results import results_of
 from fedbolic.federated.engines.stacked_scores import (
     Scores,
     held_together,
     is_stackable,
     stacked_scores,
 )
-from fedbolic.federated.engines.stacking import Advanced, advance, bucket_tasks, own_storage
+from fedbolic.federated.engines.stacking import Ended, advance, bucket_tasks
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import Update
@@ -57,6 +57,10 @@ class Batched(Engine):
     batches of equal length are stacked. If a client raises an error, all clients stacked with it
     are run again one by one. Clients are scored together, too, unless the method overrides
     ``evaluate``.
+
+    A round ends on the stacked tensors, too, unless the method overrides ``finish`` of
+    :class:`~fedbolic.federated.classifier_method.ClassifierMethod`: the host waits once for all
+    losses and checks, and :class:`~fedbolic.federated.Mean` sums all payloads at once.
 
     Clients are run one by one, with one log message, if the method is not a
     :class:`~fedbolic.federated.gradient_method.GradientMethod`, overrides ``local_update`` or
@@ -217,17 +221,10 @@ class Batched(Engine):
         """Updates and client states of several clients of equal form, trained as one batch."""
         with _vectorised(tasks[0].client):
             ended = self._advanced(method, tasks)
-        concluded = [
-            method.conclude(local, task.client, task.context, task.plan, loss, clamped=clamped)
-            for task, (local, loss, clamped) in zip(tasks, ended, strict=True)
-        ]
-        return [
-            (dataclasses.replace(update, payload=own_storage(update.payload)), own_storage(kept))
-            for update, kept in concluded
-        ]
+        return results_of(method, tasks, ended)
 
-    def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advanced]:
-        """Results of all local steps of some clients; a subclass may take them in another way."""
+    def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
+        """Values after all local steps of some clients; a subclass may take them otherwise."""
         return advance(method, tasks)
 
     def _refuse(self, method: Method, reason: str) -> None:

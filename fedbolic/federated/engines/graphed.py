@@ -12,7 +12,7 @@ from fedbolic.data.client import Client
 from fedbolic.federated.engines.batched import Batched
 from fedbolic.federated.engines.client_task import ClientTask
 from fedbolic.federated.engines.engine import Engine
-from fedbolic.federated.engines.stacking import Advanced, advance
+from fedbolic.federated.engines.stacking import Ended, advance
 from fedbolic.federated.engines.static_steps import StaticSteps, waves
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.log import logger
@@ -74,7 +74,7 @@ class Graphed(Batched):
             self._kept.clear()
 
     @override
-    def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advanced]:
+    def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         if repr(method) in self._uncaptured:
             return advance(method, tasks)
         try:
@@ -87,17 +87,16 @@ class Graphed(Batched):
             self._uncaptured[repr(method)] = reason
             return results
 
-    def _replayed(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advanced]:
+    def _replayed(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         """Results of ``advance``, in the order of the tasks."""
         order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
-        ended: list[Advanced] = []
+        ended: list[Ended] = []
         for wave in waves([tasks[i] for i in order], method.local.repeats, self.together):
             key = repr(method), wave.form()
             if key not in self._kept:
                 self._kept[key] = StaticSteps(method, wave, alone=self.together == 1)
             self._kept.move_to_end(key)
-            ended += self._kept[key].run(wave)
+            ended.append(self._kept[key].run(wave))
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        of_client = dict(zip(order, ended, strict=True))
-        return [of_client[i] for i in range(len(tasks))]
+        return Ended.joined(ended, order)

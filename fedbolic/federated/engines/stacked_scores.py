@@ -11,7 +11,7 @@ from fedbolic import tree
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.engines.client_task import tree_form
 from fedbolic.federated.engines.stacking import joined
-from fedbolic.federated.evaluation.score import CHUNK, score, score_values
+from fedbolic.federated.evaluation.score import CHUNK, on_host, score, score_values
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.types import Params, Tree
 
@@ -139,7 +139,7 @@ def _scores(method: GradientMethod, held: Sequence[_Held], name: str) -> list[di
     with torch.no_grad():
         logits = vmap(predicted, in_dims=(local_axes, context_axes, 0))(local, context, batch)
     rows = zip(logits, batch["y"], lengths, strict=True)
-    return [score_values(of_client[:n], labels[:n]) for of_client, labels, n in rows]
+    return [on_host(score_values(of_client[:n], labels[:n])) for of_client, labels, n in rows]
 
 
 def _padded(splits: Sequence[Split], length: int) -> Params:

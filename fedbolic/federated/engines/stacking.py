@@ -1,7 +1,7 @@
 """Local training of many clients at once: their values are stacked along a leading axis."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +16,38 @@ from fedbolic.nn.clamped import COUNTS
 from fedbolic.nn.model import Model
 from fedbolic.types import Params, Tree
 
-Advanced: TypeAlias = tuple[Tree, float, Tensor]
-"""``local`` of a client after its last step, the sum of its losses, and its clamped counts."""
+
+class Ended(NamedTuple):
+    """Values of several clients after their last steps, with a leading axis of clients.
+
+    Args:
+        local: ``local`` of the clients.
+        losses: Sum of the losses of each client's examples.
+        clamped: Counts of a :class:`~fedbolic.nn.clamped.Counter`, 0 if no layer has a ball.
+    """
+
+    local: Tree
+    losses: Tensor
+    clamped: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence["Ended"], order: Sequence[int]) -> "Ended":
+        """Join the values of all clients, and sort them.
+
+        Args:
+            parts: Values of some clients each.
+            order: For each row of ``parts`` its place in the result.
+        """
+        if len(parts) == 1 and list(order) == sorted(order):
+            return parts[0]
+        whole = tree.map(lambda *x: torch.cat(x), *[part._asdict() for part in parts])
+        if list(order) != sorted(order):
+            places = torch.tensor(order).argsort().to(parts[0].losses.device)
+            whole = at_rows(whole, places)
+        return cls(**whole)
 
 
-def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advanced]:
+def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
     """Run all local steps of several clients together.
 
     Args:
@@ -28,8 +55,7 @@ def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advance
         tasks: Tasks of equal form, one per client.
 
     Returns:
-        For each client ``local`` after its last step, the sum of its examples' losses, and the
-        counts of a :class:`~fedbolic.nn.clamped.Counter`, 0 if no layer has a ball.
+        Values of all clients after their last steps, in the order of the tasks.
     """
     # Clients with the most steps come first, so the active clients are always a leading slice:
     # a client that has taken its last step is cut off the end and never copied again.
@@ -37,20 +63,16 @@ def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advance
     tasks = [tasks[i] for i in order]
     loader = BatchLoader(tasks, method.local.repeats)
     context, dims = joined([task.context for task in tasks])
-    state = _stack([task.local for task in tasks])
     state = {
-        "local": state,
+        "local": _stack([task.local for task in tasks]),
         "loss": torch.zeros(len(tasks), device=loader.device),
         "clamped": torch.zeros(len(tasks), 2, dtype=torch.int64, device=loader.device),
     }
-    ended: list[Tree] = []
-    losses: list[Tensor] = []
-    counts: list[Tensor] = []
+    ended: list[Ended] = []
     for step, num_active in enumerate([*loader.num_active, 0]):
         if num_active < len(state["loss"]):
-            ended = _unstack(at_rows(state["local"], slice(num_active, None))) + ended
-            losses = [state["loss"][num_active:], *losses]
-            counts = [state["clamped"][num_active:], *counts]
+            last = at_rows(state, slice(num_active, None))
+            ended = [Ended(last["local"], last["loss"], last["clamped"]), *ended]
             state, context = (
                 at_rows(state, slice(num_active)),
                 at_rows(context, slice(num_active), dims),
@@ -65,20 +87,7 @@ def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> list[Advance
         elif moved:
             back = torch.cat(rows).argsort()
             state = tree.map(lambda *x, back=back: torch.cat(x)[back], *moved)
-    results = zip(ended, *host_numbers(torch.cat(losses), torch.cat(counts)), strict=True)
-    of_client = dict(zip(order, results, strict=True))
-    return [of_client[i] for i in range(len(tasks))]
-
-
-def host_numbers(losses: Tensor, counts: Tensor) -> tuple[list[float], list[Tensor]]:
-    """Losses and clamped counts of all clients on the CPU, by a single transfer.
-
-    Args:
-        losses: Sum of the losses of each client.
-        counts: Counts of each client, below 2 ** 53.
-    """
-    numbers = torch.cat((losses.unsqueeze(1).double(), counts.double()), dim=1).cpu()
-    return numbers[:, 0].tolist(), list(numbers[:, 1:].long())
+    return Ended.joined(ended, order)
 
 
 def bucket_tasks(tasks: Sequence[ClientTask]) -> list[list[ClientTask]]:
@@ -113,7 +122,7 @@ def joint_step(
     clamped = state["clamped"] + buffers.pop(COUNTS, 0)
     mask = batch["mask"]
     check_losses(losses, mask)
-    sums = torch.where(mask, losses, 0.0).sum(dim=1)
+    sums = losses.masked_fill(~mask, 0.0).sum(dim=1)  # torch.where takes a launch more each way
     means = sums / mask.sum(dim=1)
     values = list(parameters.values())
     gradients = torch.autograd.grad(means.sum(), values, materialize_grads=True)
@@ -126,13 +135,25 @@ def joint_step(
 
 
 def _stack(trees: Sequence[Tree]) -> Tree:
-    return tree.map(lambda *leaves: torch.stack(leaves), *trees)
+    """Trees along a new axis of clients; values that all clients received are sent only once."""
+
+    def stacked(*leaves: Tensor) -> Tensor:
+        first = leaves[0]
+        if all(leaf is first for leaf in leaves):
+            return first.expand(len(leaves), *first.shape).clone()
+        return torch.stack(leaves)
+
+    return tree.map(stacked, *trees)
 
 
-def _unstack(stacked: Tree) -> list[Tree]:
-    """The tree of every client, as views of the stacked tensors."""
+def unstacked(stacked: Tree, num_clients: int) -> list[Tree]:
+    """The tree of every client, as views of the stacked tensors.
+
+    Args:
+        stacked: Tree of tensors with a leading axis of clients.
+        num_clients: Length of that axis.
+    """
     rows = tree.map(lambda x: iter(x.unbind()), stacked)
-    num_clients = len(next(iter(tree.tensors(stacked).values())))
     return [tree.map(next, rows) for _ in range(num_clients)]
 
 

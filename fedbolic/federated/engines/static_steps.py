@@ -18,9 +18,8 @@ from fedbolic.federated.engines.client_task import ClientTask, tree_form
 from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.engines.replay import Replay, graph_pool
 from fedbolic.federated.engines.stacking import (
-    Advanced,
+    Ended,
     at_rows,
-    host_numbers,
     joined,
     joint_step,
 )
@@ -119,8 +118,8 @@ class StaticSteps:
         self.row_counts = row_counts(num_clients)
         self.replays: dict[Hashable, Replay] = {}
 
-    def run(self, wave: Wave) -> list[Advanced]:
-        """Load a wave, take all its steps, and return the results of ``stacking.advance``."""
+    def run(self, wave: Wave) -> Ended:
+        """Load a wave, take all its steps, and return the values after them."""
         with torch.no_grad():
             self._load(wave)
         lengths = wave.loader.lengths[wave.rows, : wave.num_steps]
@@ -134,7 +133,7 @@ class StaticSteps:
     def _load(self, wave: Wave) -> None:
         """Copy the inputs of a wave into the buffers."""
         locals_ = [task.local for task in wave.tasks]
-        tree.map(lambda to, *of: torch.stack(of, out=to), self.state["local"], *locals_)
+        tree.map(_stack_into, self.state["local"], *locals_)
         for counted in (self.state["loss"], self.state["clamped"], self.step):
             counted.zero_()
         if not wave.shares_examples:
@@ -212,16 +211,11 @@ class StaticSteps:
             targets, values = (list(tensors) for tensors in zip(*copied, strict=True))
             torch._foreach_copy_(targets, values)  # pyright: ignore[reportPrivateImportUsage]
 
-    def _results(self) -> list[Advanced]:
-        """Values after the last step, copied out of the buffers; the host waits once."""
-        ended = tree.map(
-            lambda x: iter(x.clone(memory_format=torch.contiguous_format).unbind()),
-            self.state["local"],
-        )
-        numbers = host_numbers(self.state["loss"], self.state["clamped"])
-        return [
-            (tree.map(next, ended), loss, counts) for loss, counts in zip(*numbers, strict=True)
-        ]
+    def _results(self) -> Ended:
+        """Values after the last step, copied out of the buffers."""
+        local, loss, clamped = (self.state[name] for name in ("local", "loss", "clamped"))
+        copied = tree.map(lambda x: x.clone(memory_format=torch.contiguous_format), local)
+        return Ended(copied, loss.clone(), clamped.clone())
 
 
 def single_step(
@@ -242,7 +236,7 @@ def single_step(
     parameters = {n: x.detach().requires_grad_() for n, x in local["parameters"].items()}
     losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
     clamped = state["clamped"] + buffers.pop(COUNTS, 0)
-    total = torch.where(batch["mask"], losses, 0.0).sum()
+    total = losses.masked_fill(~batch["mask"], 0.0).sum()
     values = list(parameters.values())
     gradients = torch.autograd.grad(total / batch["mask"].sum(), values, materialize_grads=True)
     with torch.no_grad():
@@ -300,6 +294,14 @@ def _parts(context: Tree) -> list[Any]:
     """Parts of all jagged leaves."""
     leaves = [leaf for _, leaf in tree.leaves(context) if isinstance(leaf, Jagged)]
     return [part for leaf in leaves for part in leaf.parts]
+
+
+def _stack_into(to: Tensor, *leaves: Tensor) -> None:
+    """Stack the values of all clients into a buffer; a value that all share is read once."""
+    if all(leaf is leaves[0] for leaf in leaves):
+        to.copy_(leaves[0])
+    else:
+        torch.stack(leaves, out=to)
 
 
 def _copy(to: Any, x: Any) -> None:

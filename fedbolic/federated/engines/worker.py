@@ -1,6 +1,7 @@
 """A worker process of an engine: its main loop, and its handle in the parent process."""
 
 import contextlib
+import dataclasses
 import functools
 import heapq
 import multiprocessing
@@ -308,9 +309,14 @@ def sent(send: Callable[[object], Sent], update: Update | Failure, client_state:
     if isinstance(update, Failure):
         update = Failure(_portable(update.error))
     try:
-        return send((update, client_state))
+        return send((_alone(update), client_state))
     except Exception as error:
         return send((Failure(_portable(error)), {}))
+
+
+def _alone(update: Update | Failure) -> Update | Failure:
+    """An update without its place in a stack, which would be sent once for every client."""
+    return dataclasses.replace(update, row=None) if isinstance(update, Update) else update
 
 
 def _write(up: SharedMemory, given: Mapping[Place, Any], value: object) -> Extent:

@@ -1,6 +1,6 @@
 """Accuracy, loss and additional scores of a classifier on a client's own data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.evaluation.metrics import extra_scores, label_scores, measured
+from fedbolic.federated.update import host_or_scalar
 from fedbolic.nn.model import Model
 from fedbolic.types import Meta, Params, Tree
 
@@ -96,8 +97,10 @@ def score_labels(labels: Callable[[Params], Tensor], client: Client) -> dict[str
 
 def score_values(
     logits: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]
-) -> dict[str, float]:
+) -> dict[str, float | Tensor]:
     """Scores of computed logits, as in :func:`score_logits`: ``accuracy``, ``loss`` and others.
+
+    On an accelerator, accuracy and loss stay there; :func:`on_host` brings them to the host.
 
     Args:
         logits: One row per example, at least one.
@@ -105,6 +108,19 @@ def score_values(
     """
     correct, loss = _sums(logits, labels)
     return _means(correct, loss, len(labels)) | extra_scores(logits, labels)
+
+
+def on_host(scores: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """Scores as numbers; the host waits once for all that are on an accelerator.
+
+    Args:
+        scores: Numbers, or tensors without axes.
+    """
+    there = [value for value in scores.values() if isinstance(value, Tensor)]
+    found = iter(torch.stack(there).tolist() if there else [])
+    return {
+        name: next(found) if isinstance(value, Tensor) else value for name, value in scores.items()
+    }
 
 
 def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]:
@@ -117,7 +133,7 @@ def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]
             kept += [(found, batch["y"])] if measured() else []
     correct, loss = (torch.stack(parts).sum() for parts in zip(*sums, strict=True))
     extra = extra_scores(*(torch.cat(parts) for parts in zip(*kept, strict=True))) if kept else {}
-    return _means(correct, loss, len(split)) | extra
+    return on_host(_means(correct, loss, len(split)) | extra)
 
 
 def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,10 +142,10 @@ def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return (values.argmax(dim=-1) == labels).sum(), loss.double()
 
 
-def _means(correct: Tensor, loss: Tensor, num_examples: int) -> dict[str, float]:
-    of_right, of_loss = torch.stack((correct.double(), loss)).tolist()  # one wait on a GPU
+def _means(correct: Tensor, loss: Tensor, num_examples: int) -> dict[str, float | Tensor]:
+    accuracy, mean_loss = torch.stack((correct, loss)) / num_examples
     return {
-        "accuracy": of_right / num_examples,
-        "loss": of_loss / num_examples,
+        "accuracy": host_or_scalar(accuracy),
+        "loss": host_or_scalar(mean_loss),
         "examples": float(num_examples),
     }

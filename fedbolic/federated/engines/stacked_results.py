@@ -1,0 +1,131 @@
+"""Updates and client states of clients that were trained together, from their stacked values."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedbolic import tree
+from fedbolic.data.client import Client
+from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.engines.client_task import ClientTask
+from fedbolic.federated.engines.stacking import Ended, joined, own_storage, unstacked
+from fedbolic.federated.gradient_method import (
+    GradientMethod,
+    with_training_metrics,
+    without_seeds,
+)
+from fedbolic.federated.update import StackedPayload, StackedRow, StackedUpdates, Update
+from fedbolic.types import Tree
+
+
+def results_of(
+    method: GradientMethod, tasks: Sequence[ClientTask], ended: Ended
+) -> list[tuple[Update, Tree]]:
+    """Update and client state of every client; the host waits once for all of them.
+
+    The number of operations does not depend on the number of clients, unless the method finishes
+    its clients one by one.
+
+    Args:
+        method: Method whose steps were taken.
+        tasks: Tasks of the clients, in ascending order of id.
+        ended: Values after the last step, in the same order.
+    """
+    clients = [task.client for task in tasks]
+    context, axes = joined([task.context for task in tasks])
+    local = without_seeds(ended.local)
+    found = method.stacked_finish(local, clients, context, axes=axes)
+    numbers = [ended.losses, *ended.clamped.unbind(dim=1)]
+    if found is None:
+        losses, outside, points = _on_host(numbers)
+        results = _one_by_one(method, tasks, local)
+    else:
+        numbers += [_sums_of_rows(found, like=ended.losses), *found.metrics.values()]
+        losses, outside, points, sums, *metrics = _on_host(numbers)
+        named = dict(zip(found.metrics, metrics, strict=True))
+        finite = sums.isfinite().tolist()
+        summed = isinstance(method.aggregator, Additive)
+        results = _rows_of(found, clients, named, finite=finite, summed=summed)
+    clamped = torch.stack((outside, points), dim=1).long()
+    return [
+        (with_training_metrics(update, task.client, task.plan, loss, clamped=counts), kept)
+        for (update, kept), task, loss, counts in zip(
+            results, tasks, losses.tolist(), clamped, strict=True
+        )
+    ]
+
+
+def _one_by_one(
+    method: GradientMethod, tasks: Sequence[ClientTask], local: Tree
+) -> list[tuple[Update, Tree]]:
+    """Results of :meth:`GradientMethod.finish`, which share no storage with each other."""
+    found = []
+    for task, own in zip(tasks, unstacked(local, len(tasks)), strict=True):
+        update, kept = method.finish(own, task.client, task.context)
+        payload = own_storage(update.payload)
+        found.append((Update(payload, update.weight, update.metrics), own_storage(kept)))
+    return found
+
+
+def _rows_of(
+    found: StackedUpdates,
+    clients: Sequence[Client],
+    metrics: dict[str, Tensor],
+    *,
+    finite: Sequence[bool],
+    summed: bool,
+) -> list[tuple[Update, Tree]]:
+    """Result of every client.
+
+    Client states, and payloads that are not summed, may be kept long after the exchange, so each
+    gets storage of its own.
+    """
+    stack = None
+    payloads = unstacked(found.payload, len(clients))
+    states = _owned(unstacked(found.client_states, len(clients)))
+    if summed:
+        stack = StackedPayload(found.payload, tuple(client.id for client in clients))
+    else:
+        payloads = _owned(payloads)
+    of_client = [dict(zip(metrics, x, strict=True)) for x in _transposed(metrics, len(clients))]
+    return [
+        (Update(payload, weight, named, StackedRow(stack, i, payload, kept, of_row)), kept)
+        for i, (payload, kept, weight, named, of_row) in enumerate(
+            zip(payloads, states, found.weights, of_client, finite, strict=True)
+        )
+    ]
+
+
+def _transposed(metrics: dict[str, Tensor], num_clients: int) -> list[list[float]]:
+    if not metrics:
+        return [[] for _ in range(num_clients)]
+    return torch.stack(list(metrics.values()), dim=1).tolist()
+
+
+def _owned(trees: Sequence[Tree]) -> list[Tree]:
+    """Copies with storage of their own, made by one operation for all of them."""
+    copies = [tree.map_tensors(torch.empty_like, x) for x in trees]
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for copy, x in zip(copies, trees, strict=True):
+        pairs += zip(tree.tensors(copy).values(), tree.tensors(x).values(), strict=True)
+    if pairs:
+        to, of = (list(tensors) for tensors in zip(*pairs, strict=True))
+        torch._foreach_copy_(to, of)  # pyright: ignore[reportPrivateImportUsage]
+    return copies
+
+
+def _on_host(columns: Sequence[Tensor]) -> list[Tensor]:
+    """Vectors in float64 on the CPU, by a single transfer."""
+    return list(torch.stack([x.double() for x in columns]).cpu())
+
+
+def _sums_of_rows(found: StackedUpdates, *, like: Tensor) -> Tensor:
+    """One number per client that is finite only if all its numbers are."""
+    sums = [torch.zeros_like(like)]
+    for part in (found.payload, found.client_states):
+        for x in tree.tensors(part).values():
+            if x.is_floating_point() or x.is_complex():
+                x = x.flatten(1).sum(dim=1) if x.ndim > 1 else x
+                sums.append(x.abs() if x.is_complex() else x)
+    return torch.stack(sums).sum(dim=0)
