@@ -1,0 +1,272 @@
+"""Several devices of this process that share the clients of an exchange."""
+
+import contextlib
+import contextvars
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.data.client import Client, ClientSlices
+from fedbolic.federated.engines.engine import Engine, Failure, Remote, Result
+from fedbolic.federated.engines.graphed import Graphed
+from fedbolic.federated.engines.worker import ById, by_id, deal
+from fedbolic.federated.engines.workers import Workers
+from fedbolic.federated.method import Method
+from fedbolic.federated.update import Update
+from fedbolic.log import logger
+from fedbolic.rng import Rng, sharing_cpu_stream
+from fedbolic.types import Tree
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Devices(Engine):
+    """Devices of one process that each run a share of the clients, with a thread for each.
+
+    All clients' data are copied to every device once and kept for all rounds of a run. In an
+    exchange the largest clients are assigned first, each to the device with the fewest examples so
+    far; messages and client states are copied to the device of their client, and updates and client
+    states back to the device of the data. Updates are not summed on their way: sums are taken
+    there, in ascending order of id, so the result does not depend on the number of devices as long
+    as that of ``inner`` for a client does not depend on the other clients.
+
+    Threads have one random stream of the CPU in common. A network that draws from it is found out
+    after its first exchange, which is then repeated one device after another, as all later ones.
+
+    Args:
+        inner: Engine that runs the clients of each device; each device has its own copy.
+        devices: Names of the devices, such as ``cuda:0``; empty for all CUDA devices.
+
+    Raises:
+        ValueError: If a name is not that of a device, or ``inner`` uses several devices itself.
+
+    Example:
+        >>> Devices(devices=("cuda:0", "cuda:1")).inner
+        Graphed(memory=None, together=None)
+    """
+
+    inner: Engine = Graphed()
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inner, Devices | Workers | Remote):
+            name = type(self.inner).__name__
+            raise ValueError(f"inner must be an engine for one device, got {name}")
+        for name in self.devices:
+            try:
+                torch.device(name)
+            except RuntimeError as error:
+                raise ValueError(f"devices must be names like cuda:0, got {name!r}") from error
+
+    def places(self) -> list[torch.device]:
+        """The devices that share the clients."""
+        found = self.devices or [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+        return [torch.device(name) for name in found]
+
+    @override
+    def check(self, clients: Sequence[Client]) -> None:
+        if not self.places():
+            raise ValueError("no CUDA device was found: name devices, such as devices=['cpu']")
+        count = torch.cuda.device_count()
+        absent = [d for d in self.places() if d.type == "cuda" and (d.index or 0) >= count]
+        if absent:
+            raise ValueError(f"{count} CUDA devices were found, without {absent[0]}")
+        self.inner.check(clients)
+
+    @override
+    @contextlib.contextmanager
+    def open(self, clients: Sequence[Client]) -> Iterator[Engine]:
+        self.check(clients)
+        with contextlib.ExitStack() as stack:
+            yield _Opened([_Share(d, self.inner, clients, stack) for d in self.places()], clients)
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        with self.open(clients) as opened:
+            yield from opened.run(method, messages, clients, client_states, rng)
+
+
+class _Share:
+    """A device with a copy of the data, a copy of the engine and a thread.
+
+    The thread lasts, since networks are built once in every thread.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        inner: Engine,
+        clients: Sequence[Client],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.device = device
+        self.clients: ById
+        if isinstance(clients, ClientSlices):
+            self.clients = clients.to(device)
+        else:
+            self.clients = {client.id: client.to(device) for client in clients}
+        self.pool = stack.enter_context(ThreadPoolExecutor(1, f"{device}"))
+        copied: Any = inner
+        own = dataclasses.replace(copied)  # its caches are not settings, and begin empty
+        held = self.clients if isinstance(self.clients, ClientSlices) else [*self.clients.values()]
+        self.engine = stack.enter_context(own.open(held))
+
+    def held(self, client: Client, *, known: bool) -> Client:
+        """A client with its data on this device."""
+        return self.clients[client.id] if known else client.to(self.device)
+
+
+@dataclass(eq=False)
+class _Opened(Engine):
+    """The devices while the data lie on them."""
+
+    shares: list[_Share]
+    clients: Sequence[Client]
+    _drawing: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.originals = by_id(self.clients)
+
+    @override
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        def work(share: _Share, own: Sequence[Client]) -> list[Result]:
+            given = self._given(share, messages, own, client_states)
+            return list(share.engine.run(method, *given, rng))
+
+        found: dict[int, tuple[Update | Failure, Tree]] = {}
+        for results in self._on_each(method, clients, work):
+            found |= {client.id: (update, state) for client, update, state in results}
+        for client in clients:
+            update, state = found.pop(client.id)
+            home = client.no_inputs.device
+            if isinstance(update, Failure):
+                yield client, update, client_states.get(client.id, {})
+            else:
+                payload = tree.to(update.payload, home)
+                yield client, dataclasses.replace(update, payload=payload), tree.to(state, home)
+
+    @override
+    def scores(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> dict[int, dict[str, float]]:
+        def work(share: _Share, own: Sequence[Client]) -> dict[int, dict[str, float]]:
+            given = self._given(share, messages, own, client_states)
+            return share.engine.scores(method, *given, rng)
+
+        found: dict[int, dict[str, float]] = {}
+        for some in self._on_each(method, clients, work):
+            found |= some
+        return {client.id: found[client.id] for client in clients}
+
+    def _given(
+        self,
+        share: _Share,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+    ) -> tuple[dict[int, Tree], list[Client], dict[int, Tree]]:
+        """Messages, clients and client states on a device; a shared tensor is copied once."""
+        copies: dict[int, Tensor] = {}
+
+        def placed(x: Tensor) -> Tensor:
+            if id(x) not in copies:
+                copies[id(x)] = x.to(share.device)
+            return copies[id(x)]
+
+        ids = [client.id for client in clients]
+        return (
+            {i: tree.map_tensors(placed, messages[i]) for i in ids},
+            [share.held(client, known=self._knows(client)) for client in clients],
+            {i: tree.to(client_states[i], share.device) for i in ids if i in client_states},
+        )
+
+    def _knows(self, client: Client) -> bool:
+        try:
+            return self.originals[client.id] is client
+        except LookupError:
+            return False
+
+    def _on_each(
+        self,
+        method: Method,
+        clients: Sequence[Client],
+        work: Callable[[_Share, Sequence[Client]], Found],
+    ) -> list[Found]:
+        """The results of every device that has clients, from threads if that is possible."""
+        dealt = zip(self.shares, deal(clients, len(self.shares)), strict=True)
+        some = [(share, own) for share, own in dealt if own]
+        if self._may_overlap(some) and repr(method) not in self._drawing:
+            before = torch.get_rng_state()
+            with sharing_cpu_stream(), warnings.catch_warnings():
+                found = self._in_threads(some, work)
+            if torch.equal(torch.get_rng_state(), before):
+                return found
+            torch.set_rng_state(before)
+            self._drawing.add(repr(method))
+            name = type(method).__name__
+            logger.info("%s draws from the CPU's stream: one device follows another", name)
+        return [
+            share.pool.submit(_inherited(share, work), share, own).result() for share, own in some
+        ]
+
+    def _may_overlap(self, some: Sequence[tuple[_Share, Sequence[Client]]]) -> bool:
+        """True if every device has its own random stream."""
+        devices = [share.device for share, _ in some]
+        return len(set(devices)) == len(devices) and all(d.type != "cpu" for d in devices)
+
+    def _in_threads(
+        self,
+        some: Sequence[tuple[_Share, Sequence[Client]]],
+        work: Callable[[_Share, Sequence[Client]], Found],
+    ) -> list[Found]:
+        begun = [share.pool.submit(_inherited(share, work), share, own) for share, own in some]
+        return [future.result() for future in begun]
+
+
+def _inherited(share: _Share, work: Callable[..., Found]) -> Callable[..., Found]:
+    """A function in a thread that keeps what the caller has set for its own thread."""
+    context, device = contextvars.copy_context(), share.device
+    grad, kind = torch.is_grad_enabled(), device.type
+    mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    caches = torch.is_autocast_cache_enabled()
+
+    def called(*given: Any) -> Found:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.set_grad_enabled(grad))
+            if kind == "cuda":
+                stack.enter_context(torch.cuda.device(device))
+            if mixed:
+                dtype = torch.get_autocast_dtype(kind)
+                options = {"dtype": dtype, "cache_enabled": caches}
+                stack.enter_context(torch.autocast(kind, **options))
+            return context.run(work, *given)
+
+    return called
