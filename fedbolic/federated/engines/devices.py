@@ -1,13 +1,12 @@
 """Several devices of this process that share the clients of an exchange."""
 
 import contextlib
-import contextvars
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from typing_extensions import override
 
 from fedbolic import tree
 from fedbolic.data.client import Client, ClientSlices
+from fedbolic.federated.engines.device_thread import Found, for_device_thread
 from fedbolic.federated.engines.engine import Engine, Failure, Remote, Result
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.worker import ById, by_id, deal
@@ -24,8 +24,6 @@ from fedbolic.federated.update import Update
 from fedbolic.log import logger
 from fedbolic.rng import Rng, sharing_cpu_stream
 from fedbolic.types import Tree
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ class Devices(Engine):
 
     def places(self) -> list[torch.device]:
         """The devices that share the clients."""
-        found = self.devices or [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-        return [torch.device(name) for name in found]
+        every = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+        return [torch.device(name) for name in self.devices or every]
 
     @override
     def check(self, clients: Sequence[Client]) -> None:
@@ -122,14 +120,9 @@ class _Share:
         else:
             self.clients = {client.id: client.to(device) for client in clients}
         self.pool = stack.enter_context(ThreadPoolExecutor(1, f"{device}"))
-        copied: Any = inner
-        own = dataclasses.replace(copied)  # its caches are not settings, and begin empty
+        own = dataclasses.replace(cast(Any, inner))  # its caches are not settings: they are empty
         held = self.clients if isinstance(self.clients, ClientSlices) else [*self.clients.values()]
         self.engine = stack.enter_context(own.open(held))
-
-    def held(self, client: Client, *, known: bool) -> Client:
-        """A client with its data on this device."""
-        return self.clients[client.id] if known else client.to(self.device)
 
 
 @dataclass(eq=False)
@@ -153,7 +146,7 @@ class _Opened(Engine):
         rng: Rng,
     ) -> Iterator[Result]:
         def work(share: _Share, own: Sequence[Client]) -> list[Result]:
-            given = self._given(share, messages, own, client_states)
+            given = _given(self._held(share, own), share.device, messages, client_states)
             return list(share.engine.run(method, *given, rng))
 
         found: dict[int, tuple[Update | Failure, Tree]] = {}
@@ -161,10 +154,10 @@ class _Opened(Engine):
             found |= {client.id: (update, state) for client, update, state in results}
         for client in clients:
             update, state = found.pop(client.id)
-            home = client.no_inputs.device
             if isinstance(update, Failure):
                 yield client, update, client_states.get(client.id, {})
             else:
+                home = client.no_inputs.device
                 payload = tree.to(update.payload, home)
                 yield client, dataclasses.replace(update, payload=payload), tree.to(state, home)
 
@@ -178,7 +171,7 @@ class _Opened(Engine):
         rng: Rng,
     ) -> dict[int, dict[str, float]]:
         def work(share: _Share, own: Sequence[Client]) -> dict[int, dict[str, float]]:
-            given = self._given(share, messages, own, client_states)
+            given = _given(self._held(share, own), share.device, messages, client_states)
             return share.engine.scores(method, *given, rng)
 
         found: dict[int, dict[str, float]] = {}
@@ -186,33 +179,16 @@ class _Opened(Engine):
             found |= some
         return {client.id: found[client.id] for client in clients}
 
-    def _given(
-        self,
-        share: _Share,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-    ) -> tuple[dict[int, Tree], list[Client], dict[int, Tree]]:
-        """Messages, clients and client states on a device; a shared tensor is copied once."""
-        copies: dict[int, Tensor] = {}
+    def _held(self, share: _Share, clients: Sequence[Client]) -> list[Client]:
+        """Clients with their data on a device."""
 
-        def placed(x: Tensor) -> Tensor:
-            if id(x) not in copies:
-                copies[id(x)] = x.to(share.device)
-            return copies[id(x)]
+        def held(client: Client) -> Client:
+            with contextlib.suppress(LookupError):
+                if self.originals[client.id] is client:
+                    return share.clients[client.id]
+            return client.to(share.device)
 
-        ids = [client.id for client in clients]
-        return (
-            {i: tree.map_tensors(placed, messages[i]) for i in ids},
-            [share.held(client, known=self._knows(client)) for client in clients],
-            {i: tree.to(client_states[i], share.device) for i in ids if i in client_states},
-        )
-
-    def _knows(self, client: Client) -> bool:
-        try:
-            return self.originals[client.id] is client
-        except LookupError:
-            return False
+        return [held(client) for client in clients]
 
     def _on_each(
         self,
@@ -223,50 +199,39 @@ class _Opened(Engine):
         """The results of every device that has clients, from threads if that is possible."""
         dealt = zip(self.shares, deal(clients, len(self.shares)), strict=True)
         some = [(share, own) for share, own in dealt if own]
-        if self._may_overlap(some) and repr(method) not in self._drawing:
+
+        def begun(share: _Share, own: Sequence[Client]) -> Future[Found]:
+            return share.pool.submit(for_device_thread(share.device, work), share, own)
+
+        devices = {share.device for share, _ in some if share.device.type != "cpu"}
+        # devices with random streams of their own, each used by one thread
+        if len(devices) == len(some) and repr(method) not in self._drawing:
             before = torch.get_rng_state()
             with sharing_cpu_stream(), warnings.catch_warnings():
-                found = self._in_threads(some, work)
+                futures = [begun(share, own) for share, own in some]
+                wait(futures)
             if torch.equal(torch.get_rng_state(), before):
-                return found
+                return [future.result() for future in futures]
             torch.set_rng_state(before)
             self._drawing.add(repr(method))
-            name = type(method).__name__
-            logger.info("%s draws from the CPU's stream: one device follows another", name)
-        return [
-            share.pool.submit(_inherited(share, work), share, own).result() for share, own in some
-        ]
-
-    def _may_overlap(self, some: Sequence[tuple[_Share, Sequence[Client]]]) -> bool:
-        """True if every device has its own random stream."""
-        devices = [share.device for share, _ in some]
-        return len(set(devices)) == len(devices) and all(d.type != "cpu" for d in devices)
-
-    def _in_threads(
-        self,
-        some: Sequence[tuple[_Share, Sequence[Client]]],
-        work: Callable[[_Share, Sequence[Client]], Found],
-    ) -> list[Found]:
-        begun = [share.pool.submit(_inherited(share, work), share, own) for share, own in some]
-        return [future.result() for future in begun]
+            text = "%s draws from the CPU's stream: one device follows another"
+            logger.info(text, type(method).__name__)
+        return [begun(share, own).result() for share, own in some]
 
 
-def _inherited(share: _Share, work: Callable[..., Found]) -> Callable[..., Found]:
-    """A function in a thread that keeps what the caller has set for its own thread."""
-    context, device = contextvars.copy_context(), share.device
-    grad, kind = torch.is_grad_enabled(), device.type
-    mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    caches = torch.is_autocast_cache_enabled()
+def _given(
+    clients: list[Client],
+    device: torch.device,
+    messages: Mapping[int, Tree],
+    client_states: Mapping[int, Tree],
+) -> tuple[dict[int, Tree], list[Client], dict[int, Tree]]:
+    """Messages, clients and client states on a device; a tensor in many messages is copied once."""
+    copies: dict[int, Tensor] = {}
 
-    def called(*given: Any) -> Found:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.set_grad_enabled(grad))
-            if kind == "cuda":
-                stack.enter_context(torch.cuda.device(device))
-            if mixed:
-                dtype = torch.get_autocast_dtype(kind)
-                options = {"dtype": dtype, "cache_enabled": caches}
-                stack.enter_context(torch.autocast(kind, **options))
-            return context.run(work, *given)
+    def placed(x: Tensor) -> Tensor:
+        return copies[id(x)] if id(x) in copies else copies.setdefault(id(x), x.to(device))
 
-    return called
+    ids = [client.id for client in clients]
+    moved = {i: tree.map_tensors(placed, messages[i]) for i in ids}
+    states = {i: tree.to(client_states[i], device) for i in ids if i in client_states}
+    return moved, clients, states
