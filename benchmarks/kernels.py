@@ -53,6 +53,22 @@ def pair_cases() -> Iterator[Compiled]:
                 )  # fmt: skip
 
 
+def hash_cases() -> Iterator[Compiled]:
+    """The sparse lift of FlyHash."""
+    from fedbolic.kernels import hash as lift
+
+    for block in (1, 4, 16):
+        sizes = {"BLOCKS": lift.TILE.rows, "EXAMPLES": lift.TILE.columns}
+        constants = {"FAN_IN": 10, "BLOCK": block} | sizes
+        yield Compiled(
+            f"FlyHash, blocks of {block}", lift.block_maximum_kernel, "x rows out",
+            constants, torch.int32, lift.TILE.warps, 96,
+        )  # fmt: skip
+
+
+ELEMENTS = {torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32"}
+
+
 def compile_all() -> list[str]:
     """Print the resources of every kernel as it is compiled; return those above their bounds."""
     from fedbolic.kernels.resources import compiled_resources
@@ -60,9 +76,8 @@ def compile_all() -> list[str]:
     above = []
     print("| kernel, for sm_90 | dtype | registers (bound) | spilled bytes | shared bytes |")
     print("|---|---|---|---|---|")
-    for case in pair_cases():
-        element = "fp32" if case.dtype == torch.float32 else "fp64"
-        options = {"element": element, "warps": case.warps}
+    for case in (*pair_cases(), *hash_cases()):
+        options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
         found = compiled_resources(case.kernel, case.pointers.split(), case.constants, **options)
         registers = f"{found.registers} ({case.most_registers})"
         text = f"{case.name} | {case.dtype} | {registers} | {found.spilled} | {found.shared}"

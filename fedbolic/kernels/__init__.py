@@ -19,8 +19,12 @@ def replace_operators(*tensors: Tensor) -> bool:
     Args:
         *tensors: Points along the last axis, in float32 or float64.
     """
-    fits = all(x.is_cuda and x.shape[-1] <= MOST_DIMENSIONS for x in tensors)
-    return fits and _is_installed()
+    return all(run_on(x) and x.shape[-1] <= MOST_DIMENSIONS for x in tensors)
+
+
+def run_on(x: Tensor) -> bool:
+    """True if the device of a tensor runs kernels, and triton is installed."""
+    return x.is_cuda and _is_installed()
 
 
 @functools.cache

@@ -43,7 +43,7 @@ def compiled_resources(
         kernel: Function decorated by ``triton.jit``, with integers besides its pointers.
         pointers: Names of its arguments that are tensors.
         constants: Values of the arguments that are known to the compiler.
-        element: Type of the tensors, ``fp32`` or ``fp64``.
+        element: Type of the tensors, such as ``fp32``, ``fp64`` or ``i32``.
         warps: Warps per program.
         architecture: Compute capability of the device times 10; 90 is the H100 and the H200.
 
