@@ -1,6 +1,7 @@
 # pyright: reportMissingImports=false, reportIndexIssue=false
 """Kernel of the sparse lift of FlyHash: the largest sum of each block of rows, in integers."""
 
+import torch
 import triton
 from jaxtyping import Int32
 from torch import Tensor
@@ -52,8 +53,9 @@ def block_maximum(
     out = columns.new_empty(n, blocks)
     programs = triton.cdiv(blocks, TILE.rows) * triton.cdiv(n, TILE.columns)
     if out.numel():
-        block_maximum_kernel[(programs,)](
-            columns.contiguous(), rows.contiguous(), out, n, dim, blocks, FAN_IN=fan_in,
-            BLOCK=block, BLOCKS=TILE.rows, EXAMPLES=TILE.columns, num_warps=TILE.warps,
-        )  # fmt: skip
+        with torch.cuda.device_of(columns):  # triton launches on the current device
+            block_maximum_kernel[(programs,)](
+                columns.contiguous(), rows.contiguous(), out, n, dim, blocks, FAN_IN=fan_in,
+                BLOCK=block, BLOCKS=TILE.rows, EXAMPLES=TILE.columns, num_warps=TILE.warps,
+            )  # fmt: skip
     return out

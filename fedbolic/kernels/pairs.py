@@ -43,10 +43,12 @@ BACKWARD = {torch.float32: Tile(16, 32), torch.float64: Tile(8, 32)}
 def _lean(x, a, y, b, i, j, n, m, d, of_row, of_column):
     """The number ``l`` of each pair, and the root of ``a b``."""
     lean = tl.zeros([i.shape[0], j.shape[0]], a.dtype)
-    for k in range(d):
-        u = tl.load(x + k * n + i, mask=of_row, other=0.0)[:, None]
-        v = tl.load(y + k * m + j, mask=of_column, other=0.0)[None, :]
+    for _ in range(d):
+        u = tl.load(x + i, mask=of_row, other=0.0)[:, None]
+        v = tl.load(y + j, mask=of_column, other=0.0)[None, :]
         lean += (u - v) * (u + v)
+        x += n
+        y += m
     root = tl.sqrt(a[:, None] * b[None, :])
     return lean / ((a[:, None] + b[None, :]) * root), root
 
@@ -72,11 +74,13 @@ def _pairs(x, a, y, b, c, i, j, n, m, d, of_row, of_column, HYPERBOLOID: tl.cons
     else:
         lean, root = q, a[:, None] * b[None, :]
         near, turn = root, q
-    for k in range(d):
-        u = tl.load(x + k * n + i, mask=of_row, other=0.0)[:, None]
-        v = tl.load(y + k * m + j, mask=of_column, other=0.0)[None, :]
+    for _ in range(d):
+        u = tl.load(x + i, mask=of_row, other=0.0)[:, None]
+        v = tl.load(y + j, mask=of_column, other=0.0)[None, :]
         across = _across(u, v, near, turn, first) if HYPERBOLOID else u - v
         q += across * across
+        x += n
+        y += m
     q = (q + turn * lean) / 4.0 if HYPERBOLOID else q / root
     return q, lean, root, near, turn, first
 
@@ -148,9 +152,12 @@ def pair_gradient_kernel(
         else:
             radial += tl.sum(-weight * q / p[:, None], 1)
             weight = 2.0 * weight / root
+        to_x, to_y = x, y
         for k in range(d):
-            u = tl.load(x + k * n + i, mask=of_row, other=0.0)[:, None]
-            v = tl.load(y + k * m + j, mask=of_column, other=0.0)[None, :]
+            u = tl.load(to_x + i, mask=of_row, other=0.0)[:, None]
+            v = tl.load(to_y + j, mask=of_column, other=0.0)[None, :]
+            to_x += n
+            to_y += m
             step = _across(u, v, near, turn, first) if HYPERBOLOID else u - v
             total = tl.sum(weight * step, 1)
             vector += tl.where(width[None, :] == k, total[:, None], 0.0)
@@ -198,10 +205,11 @@ def pair_distances(
     tile = FORWARD[x.dtype]
     tiles = triton.cdiv(call.n, tile.rows) * triton.cdiv(call.m, tile.columns)
     if out.numel():
-        pair_kernel[(tiles * call.batches,)](
-            *call.tensors, out, call.n, call.m, call.d, *call.strides,
-            HYPERBOLOID=hyperboloid, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
-        )  # fmt: skip
+        with torch.cuda.device_of(x):  # triton launches on the current device
+            pair_kernel[(tiles * call.batches,)](
+                *call.tensors, out, call.n, call.m, call.d, *call.strides,
+                HYPERBOLOID=hyperboloid, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+            )  # fmt: skip
     return out
 
 
@@ -236,11 +244,13 @@ def pair_gradients(
         x.new_zeros(splits, call.batches, n, width) for width in (d, 1, int(curved))
     )
     if grad.numel():
-        pair_gradient_kernel[(splits * down,)](
-            *call.tensors, grad, vector, radial, by_c, n, m, d, call.batches, *call.strides,
-            *grad.stride(), span, splits, HYPERBOLOID=hyperboloid, CURVED=curved, ROWS=tile.rows,
-            COLUMNS=tile.columns, WIDTH=triton.next_power_of_2(d), num_warps=tile.warps,
-        )  # fmt: skip
+        with torch.cuda.device_of(x):  # triton launches on the current device
+            pair_gradient_kernel[(splits * down,)](
+                *call.tensors, grad, vector, radial, by_c, n, m, d, call.batches, *call.strides,
+                *grad.stride(), span, splits, HYPERBOLOID=hyperboloid, CURVED=curved,
+                ROWS=tile.rows, COLUMNS=tile.columns, WIDTH=triton.next_power_of_2(d),
+                num_warps=tile.warps,
+            )  # fmt: skip
     shape = *call.lead, n
     return PairSums(
         vector.sum(0).reshape(*shape, d),
