@@ -12,7 +12,7 @@ from fedbolic.kernels.pairs import Tile
 TILE = Tile(8, 64)
 """Blocks and examples of a program."""
 
-LEAST = tl.constexpr(-(2**31))
+LOWEST_SUM = tl.constexpr(-(2**31))
 
 
 @triton.jit
@@ -25,7 +25,7 @@ def block_maximum_kernel(
     e = tl.program_id(0) // across * EXAMPLES + tl.arange(0, EXAMPLES)
     b = tl.program_id(0) % across * BLOCKS + tl.arange(0, BLOCKS)
     of_example = (e < n)[None, :]
-    largest = tl.full([BLOCKS, EXAMPLES], LEAST, tl.int32)
+    largest = tl.full([BLOCKS, EXAMPLES], LOWEST_SUM, tl.int32)
     for r in range(BLOCK):
         line = b.to(tl.int64) * BLOCK + r
         real = line < dim
@@ -33,7 +33,7 @@ def block_maximum_kernel(
         for k in range(FAN_IN):
             feature = tl.load(rows + line * FAN_IN + k, mask=real, other=0).to(tl.int64)
             total += tl.load(x + feature[:, None] * n + e[None, :], mask=of_example, other=0)
-        largest = tl.maximum(largest, tl.where(real[:, None], total, LEAST))
+        largest = tl.maximum(largest, tl.where(real[:, None], total, LOWEST_SUM))
     place = out + e.to(tl.int64)[None, :] * blocks + b[:, None]
     tl.store(place, largest, mask=of_example & (b < blocks)[:, None])
 
