@@ -2,6 +2,7 @@
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
 # make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
+# make kernels  interprets and compiles the Triton kernels; needs pip install triton (1 GB)
 # make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +14,7 @@ TYPED := --ignore=tests/plain \
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test fuzz check wheel gpu install clean
+.PHONY: demo test fuzz check wheel gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -48,6 +49,10 @@ wheel: install
 gpu:
 	@mkdir -p runs
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m benchmarks.gpu --out runs/gpu.json
+
+kernels: install
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest --kernels -m kernels tests/kernels
+	$(BIN)/python -m benchmarks.kernels
 
 install: .venv/installed
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import gpu_equality, gpu_resnet, gpu_rounds, gpu_steps
+from benchmarks import gpu_equality, gpu_geometry, gpu_resnet, gpu_rounds, gpu_steps
 from benchmarks.engine_goals import Goal, table
 from benchmarks.gpu_convolution import convolution
 from benchmarks.gpu_equality import equality
+from benchmarks.gpu_geometry import geometry
 from benchmarks.gpu_report import Report
 from benchmarks.gpu_resnet import residual
 from benchmarks.gpu_roofline import roofline
@@ -28,6 +29,7 @@ from fedbolic.reproducible import WORKSPACE, arithmetic_of
 
 PARTS: dict[str, Callable[[Report, torch.device, Size], None]] = {
     "roofline": roofline,
+    "geometry": geometry,
     "convolution": convolution,
     "equality": equality,
     "round": rounds,
@@ -51,6 +53,10 @@ AT_20 = tuple(work for work in STEP_GOALS if work != "28x28 CNN")
 TIMES = "times the plain loop"
 FEW_GOAL, RESNET_GOAL, ROUND_GOAL = 10.0, 2.5, 20.0
 """Times the plain loop at 20 clients, of a residual network, and of a whole round."""
+
+
+CDIST_SHARE, CDIST_ERROR, HASH_SECONDS = 0.6, 1e-5, 0.25
+"""Share of the bandwidth in 3 dimensions and relative error; seconds of the hash of MNIST."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,8 +102,24 @@ def goals(report: Report, size: Size) -> list[Goal]:
         Goal("exact", "rows that failed or were left out", "<=", 0, failed),
         *(goal for work in STEP_GOALS for goal in _step_goals(report, size, work)),
         Goal("ResNet-18", TIMES, ">=", RESNET_GOAL, _largest(of_resnet)),
+        *_geometry_goals(report),
         Goal("round", f"digits CNN: {TIMES}", ">=", ROUND_GOAL, _largest(of_round)),
     ]
+
+
+def _geometry_goals(report: Report) -> Iterator[Goal]:
+    """Targets of the matrix of distances in 3 dimensions, and of the hash."""
+    for kind in ("Lorentz", "Poincare"):
+        few = gpu_geometry.SETS[0]
+        name = f"{kind} cdist {few.n} x {few.m} x {few.dim}, auto"
+        share = report.figure(gpu_geometry.PART, name, "share_of_copy")
+        error = report.figure(gpu_geometry.PART, name, "relative_error")
+        yield Goal("cdist", f"{kind}: share of the copy's bandwidth", ">=", CDIST_SHARE, share)
+        yield Goal("cdist", f"{kind}: error", "<=", CDIST_ERROR, error)
+    hashed = report.figure(gpu_geometry.PART, gpu_geometry.HASH_NAME, "seconds")
+    unequal = report.figure(gpu_geometry.PART, gpu_geometry.HASH_NAME, "hashes_that_differ")
+    yield Goal("hash", "60,000 x 170,128: seconds", "<=", HASH_SECONDS, hashed)
+    yield Goal("hash", "hashes that differ from the CPU's", "<=", 0, unequal)
 
 
 def _step_goals(report: Report, size: Size, work: str) -> Iterator[Goal]:

@@ -51,6 +51,7 @@ class Size:
         matrix: Rows of the roofline's matrices.
         launches: Launches in a chain of the roofline.
         pixels: Height and width of the residual network's images.
+        most_rows: Bound on the rows and columns of the geometry's cases.
     """
 
     resnet: ResNet
@@ -66,6 +67,7 @@ class Size:
     matrix: int = 8192
     launches: int = 1000
     pixels: int = 32
+    most_rows: int = 2**20
 
 
 FULL = Size(ResNet(stem="cifar"))
@@ -83,6 +85,7 @@ SMALL = Size(
     matrix=16,
     launches=3,
     pixels=8,
+    most_rows=64,
 )
 """Sizes that take seconds on a CPU and show nothing but that every part runs."""
 

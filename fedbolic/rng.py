@@ -3,10 +3,13 @@
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+_SHARES_CPU: ContextVar[bool] = ContextVar("shares_cpu", default=False)
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,15 @@ class Rng:
             False True
         """
         cuda = [device] if device.type == "cuda" else []
+        shared = _SHARES_CPU.get()
 
         def states() -> list[torch.Tensor]:
-            return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, cuda)]
+            cpu = [] if shared else [torch.get_rng_state()]
+            return [*cpu, *map(torch.cuda.get_rng_state, cuda)]
 
-        with torch.random.fork_rng(devices=cuda):
-            torch.default_generator.manual_seed(self.number())
+        with _restored(cuda) if shared else torch.random.fork_rng(devices=cuda):
+            if not shared:
+                torch.default_generator.manual_seed(self.number())
             for each in cuda:
                 with torch.cuda.device(each):
                     torch.cuda.manual_seed(self.number())
@@ -80,3 +86,33 @@ class Rng:
     def numpy(self) -> np.random.Generator:
         """A new NumPy generator, at the beginning of the stream."""
         return np.random.default_rng(self.number())
+
+
+@contextlib.contextmanager
+def sharing_cpu_stream() -> Iterator[None]:
+    """Context manager in which ``as_torch_global`` neither seeds nor restores the CPU's stream.
+
+    Threads that each work on a device have one stream of the CPU in common.
+
+    Example:
+        >>> before = torch.get_rng_state()
+        >>> with sharing_cpu_stream(), Rng(0).as_torch_global(torch.device("cpu")):
+        ...     torch.equal(torch.get_rng_state(), before)
+        True
+    """
+    token = _SHARES_CPU.set(True)
+    try:
+        yield
+    finally:
+        _SHARES_CPU.reset(token)
+
+
+@contextlib.contextmanager
+def _restored(devices: list[torch.device]) -> Iterator[None]:
+    """Context manager that restores the streams of CUDA devices at its end."""
+    before = [torch.cuda.get_rng_state(device) for device in devices]
+    try:
+        yield
+    finally:
+        for device, state in zip(devices, before, strict=True):
+            torch.cuda.set_rng_state(state, device)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from fedbolic import check
+from fedbolic import check, kernels
 from flynn import kernel
 
 SUM_BITS = 30
@@ -18,6 +19,9 @@ SUM_BITS = 30
 
 _CHUNK = 2048
 """Examples that are hashed at once, which bounds the memory for intermediate results."""
+
+_TILE = {False: 256, True: _CHUNK}
+"""Examples whose maxima are found at once, on the CPU and on CUDA."""
 
 KEY = 2**31
 """Factor of a value in its key; minus the index, keys are unique and the first of equals leads."""
@@ -218,11 +222,10 @@ def two_phases(
     num_blocks = -(-dim // block)
     padding = num_blocks * block - dim
     padded = torch.cat([rows, rows[-1:].expand(padding, -1)])  # a repeated row changes no maximum
-    largest = int(x.abs().max()) if len(x) else 0
-    exact = torch.float32 if largest * fan_in < 2**24 else torch.float64
+    find_maxima = _by_integers if kernels.run_on(x) else _by_exact_floats(x, fan_in)
     parts = [torch.empty(0, active, dtype=torch.int32, device=x.device)]
-    for tile in x.split(256) if len(x) else ():
-        maxima = _block_maxima(tile.T.to(exact).contiguous(), padded, block)
+    for tile in x.split(_TILE[x.device.type == "cuda"]) if len(x) else ():
+        maxima = find_maxima(tile.T, padded, block)
         best = _keys(maxima).topk(min(active, num_blocks), dim=1).indices
         lines = (best[:, :, None] * block + torch.arange(block, device=x.device)).flatten(1)
         step = max(1, 2**22 // (lines.shape[1] * fan_in))
@@ -233,9 +236,25 @@ def two_phases(
     return torch.cat(parts)
 
 
+def _by_integers(columns: Tensor, rows: Tensor, block: int) -> Tensor:
+    """Largest sum of each block of rows, by example, from the kernel for CUDA."""
+    from fedbolic.kernels.hash import block_maximum
+
+    return block_maximum(columns, rows, block)
+
+
+def _by_exact_floats(x: Tensor, fan_in: int) -> Callable[[Tensor, Tensor, int], Tensor]:
+    """``_block_maxima`` in floats that hold every sum of these integers exactly."""
+    largest = int(x.abs().max()) if len(x) else 0
+    exact = torch.float32 if largest * fan_in < 2**24 else torch.float64
+    return lambda columns, rows, block: _block_maxima(columns.to(exact), rows, block)
+
+
 def _block_maxima(columns: Tensor, rows: Tensor, block: int) -> Tensor:
     """Largest sum of each block of rows, by example."""
-    step = max(1, 2**21 // (block * columns.shape[1])) * block
+    columns = columns.contiguous()
+    floats = 2**26 if columns.device.type == "cuda" else 2**21  # few launches, or a warm cache
+    step = max(1, floats // (block * columns.shape[1])) * block
     maxima = [
         embedding_bag(part, columns, mode="sum").unflatten(0, (-1, block)).amax(dim=1)
         for part in rows.split(step)

@@ -1,6 +1,7 @@
 """One torch thread, reproducible property tests, and markers that are skipped by default."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ settings.register_profile("fedbolic", **PROFILE, derandomize=True)
 settings.register_profile("fuzz", **PROFILE, derandomize=False, max_examples=300, print_blob=True)
 settings.load_profile("fedbolic")  # --hypothesis-profile is read later and takes precedence
 
-OPTIONS = {"slow": "--slow", "network": "--network", "flower": "--flower"}
+OPTIONS = {
+    "slow": "--slow",
+    "network": "--network",
+    "flower": "--flower",
+    "kernels": "--kernels",
+}
 
 
 REAL = ("real data", True)
@@ -56,6 +62,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="needs --wheel FOLDER"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("kernels") and not find_spec("triton"):
+            item.add_marker(pytest.mark.skip(reason="needs triton: pip install triton"))
         if item.get_closest_marker("data"):
             item.user_properties.append(REAL)
         if item.get_closest_marker("data") and not root:

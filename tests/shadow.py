@@ -60,13 +60,15 @@ class Shadow(Tensor):
 
     Args:
         held: The values.
-        device_label: Name of the device, which tells two shadow devices apart.
+        device_label: Name of the device, which tells two shadow devices apart; ``meta:1`` is also
+            the device that the tensor reports.
     """
 
     @staticmethod
     def __new__(cls, held, device_label):
         layout = {"strides": held.stride(), "storage_offset": held.storage_offset()}
-        options = {"dtype": held.dtype, "device": DEVICE, "layout": held.layout}
+        device = torch.device(device_label) if device_label.startswith("meta:") else DEVICE
+        options = {"dtype": held.dtype, "device": device, "layout": held.layout}
         return Tensor._make_wrapper_subclass(cls, held.size(), **options, **layout)
 
     def __init__(self, held, device_label):
@@ -126,7 +128,7 @@ class Dispatch(TorchDispatchMode):
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         there = [x for x in tensors if isinstance(x, Shadow)]
         asked = kwargs.get("device")
-        here = asked is not None and torch.device(asked) != DEVICE
+        here = asked is not None and torch.device(asked).type != DEVICE.type
         if not there and (asked is None or here):
             return function(*args, **kwargs)
         _refuse_mixture(name, args, tensors, there)
@@ -141,6 +143,8 @@ class Dispatch(TorchDispatchMode):
             return args[0] if isinstance(args[0], Tensor) else None
         known = {id(x.held): x for x in there}
         label = there[0].device_label if there else self.label
+        if asked is not None and torch.device(asked).index is not None:
+            label = str(asked)
 
         def placed(x):
             if not isinstance(x, Tensor):

@@ -17,7 +17,7 @@ LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
     ("fedbolic.imports",),
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
-    ("fedbolic.client_states", "fedbolic.pair_keys"),
+    ("fedbolic.client_states", "fedbolic.pair_keys", "fedbolic.kernels"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.comparison", "fedbolic.run_scores"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
@@ -133,6 +133,16 @@ def test_no_modules_import_each_other_in_a_circle():
 @pytest.mark.parametrize("package", FENCED)
 def test_a_foreign_package_stays_behind_three_files(package):
     assert len(users(ROOT, package)) <= 3, users(ROOT, package)
+
+
+def test_only_the_kernels_import_triton():
+    found = [m for m, file in modules(ROOT).items() if _imports(file, "triton")]
+    assert found
+    assert [m for m in found if not m.startswith("fedbolic.kernels.")] == []
+
+
+def _imports(file, package):
+    return any(name.partition(".")[0] == package for name in imports(file, ()))
 
 
 def test_the_files_are_found():

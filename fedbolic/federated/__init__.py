@@ -18,6 +18,7 @@ from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.batched import Batched
+from fedbolic.federated.engines.devices import Devices
 from fedbolic.federated.engines.engine import Engine, Failure, RunStoppedError
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.ranks import Ranks
@@ -51,6 +52,7 @@ __all__ = [
     "ClassifierMethod",
     "Clip",
     "Cohort",
+    "Devices",
     "Engine",
     "Evaluation",
     "Failure",

@@ -30,6 +30,7 @@ from fedbolic.manifolds.numerics import (
     square,
     to_point,
 )
+from fedbolic.manifolds.pairwise_kernel import kernel_distances
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +145,13 @@ class Lorentz(Manifold):
         c = pairwise.matrix_curvature(self.c, x)
         space = Lorentz(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
         return pairwise.product(space._parts(x), space._parts(y), c)
+
+    @override
+    def fused_cdist(self, x: Tensor, y: Tensor) -> Tensor:
+        c = pairwise.matrix_curvature(self.c, x)
+        space = Lorentz(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
+        known = space._read(x), space._read(y)
+        return kernel_distances(*known, c, hyperboloid=True)
 
     def _parts(self, x: Tensor) -> pairwise.GapParts:
         s, time = self._read(x)

@@ -69,7 +69,9 @@ class Manifold(ABC):
                 ``mm64`` computes this product in float64, which is accurate to float32. ``auto``
                 is ``mm`` with close pairs recomputed by ``dist``. As their number depends on the
                 data, ``auto`` inside ``vmap`` or ``compile`` is ``mm64`` in float32 and
-                ``broadcast`` in float64.
+                ``broadcast`` in float64. On a CUDA device with triton, ``auto`` is one kernel with
+                the formula of ``dist``, which keeps no differences of points in memory; ``compile``
+                and forward derivatives take the modes above.
         """
 
     @abstractmethod
@@ -156,6 +158,11 @@ class Manifold(ABC):
         The second tensor is each difference divided by the terms subtracted: it is small where
         cancellation costs digits.
         """
+
+    def fused_cdist(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """``cdist`` by a kernel for CUDA; ``None`` if the manifold has none."""
+        del x, y
+        return None
 
     @abstractmethod
     def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:

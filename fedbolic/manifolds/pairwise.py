@@ -12,6 +12,7 @@ from fedbolic.manifolds.analytic import gap_length
 from fedbolic.manifolds.lorentz_formulas import hyperboloid_gap
 from fedbolic.manifolds.manifold import Manifold, Mode
 from fedbolic.manifolds.numerics import square
+from fedbolic.manifolds.pairwise_kernel import has_kernel
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
 """Relative size of a difference below which the mode ``auto`` recomputes a pair by ``dist``.
@@ -26,6 +27,10 @@ def cdist(space: Manifold, x: Tensor, y: Tensor, mode: Mode) -> Tensor:
     if mode not in ("auto", "mm", "mm64", "broadcast"):
         raise ValueError(f"mode must be auto, mm, mm64 or broadcast, got {mode!r}")
     dtype = torch.promote_types(x.dtype, y.dtype)
+    if mode == "auto" and has_kernel(x, y):
+        distances = space.fused_cdist(x.to(dtype), y.to(dtype))
+        if distances is not None:
+            return distances
     if mode == "auto" and _is_traced(x, y, space.c):
         mode = "mm64" if dtype == torch.float32 else "broadcast"
     if mode == "broadcast":

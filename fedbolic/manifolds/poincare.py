@@ -29,6 +29,7 @@ from fedbolic.manifolds.numerics import (
     to_point,
     unit,
 )
+from fedbolic.manifolds.pairwise_kernel import kernel_distances
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +106,13 @@ class Poincare(Manifold):
         c = pairwise.matrix_curvature(self.c, x)
         space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
         return pairwise.product(space._parts(x), space._parts(y), c)
+
+    @override
+    def fused_cdist(self, x: Tensor, y: Tensor) -> Tensor:
+        c = pairwise.matrix_curvature(self.c, x)
+        space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
+        known = space._read(x), space._read(y)
+        return kernel_distances(*known, c, hyperboloid=False)
 
     def _parts(self, x: Tensor) -> pairwise.GapParts:
         x, gap = self._read(x)

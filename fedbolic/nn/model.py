@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -34,8 +35,8 @@ class Model:
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
-        self._module, replaced = self._repeatable(seed=0)
-        self._places = _places(self._module)
+        self._held = _Held(lambda: self._repeatable(seed=0))
+        replaced = self._held.replaced
         self._parts: dict[str, Model] = {}
         if replaced:
             logger.info(
@@ -43,8 +44,16 @@ class Model:
                 ", ".join(name or type(self._module).__name__ for name in replaced),
             )
 
+    @property
+    def _module(self) -> nn.Module:
+        return self._held.module
+
+    @property
+    def _places(self) -> dict[str, list["_Place"]]:
+        return self._held.places
+
     def _repeatable(self, seed: int) -> tuple[nn.Module, tuple[str, ...]]:
-        with torch.random.fork_rng(devices=[]):  # restores the caller's random stream
+        with _BUILDING, torch.random.fork_rng(devices=[]):  # restores the caller's random stream
             torch.default_generator.manual_seed(seed)
             return with_own_dropout(self._build())
 
@@ -139,6 +148,22 @@ class Model:
         for name, value in values.items():
             for place in self._places[name]:
                 place.values[place.key] = value
+
+
+_BUILDING = threading.RLock()
+"""Held while a module is built from torch's global random stream, which threads share."""
+
+
+class _Held(threading.local):
+    """The module of a thread: a call puts values into it, so threads cannot share one.
+
+    Args:
+        build: Builds the module, once in every thread that uses it.
+    """
+
+    def __init__(self, build: Callable[[], tuple[nn.Module, tuple[str, ...]]]) -> None:
+        self.module, self.replaced = build()
+        self.places = _places(self.module)
 
 
 class _Place(NamedTuple):

@@ -51,9 +51,12 @@ def test_every_part_runs(tmp_path, capsys):
     gpu.main(["--device", "cpu", "--small", "--out", str(file)])
     found = json.loads(file.read_text())
     assert {row["part"] for row in found["rows"]} == {
-        *("roofline", "convolution", "equality", "round", "ResNet-18", "steps")
+        *("roofline", "geometry", "convolution", "equality", "round", "ResNet-18", "steps")
     }
     assert [row for row in found["rows"] if "error" in row] == []
+    rows = {row["name"]: row for row in found["rows"] if row["part"] == "geometry"}
+    assert all(row["relative_error"] < 1e-3 for name, row in rows.items() if "auto" in name)
+    assert [r["hashes_that_differ"] for n, r in rows.items() if n.startswith("FlyHash")] == [0]
     verdicts = {goal["what"]: goal["verdict"] for goal in found["goals"]}
     assert verdicts["float64, difference from the CPU"] == "met"
     assert verdicts["rows that failed or were left out"] == "met"

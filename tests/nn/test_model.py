@@ -1,4 +1,6 @@
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -192,3 +194,26 @@ def test_a_part_is_the_submodule_with_its_own_names():
 )
 def test_batch_norm_mixes_examples_and_other_norms_do_not(build, mixes):
     assert Model(build).mixes_examples == mixes
+
+
+class Meeting(nn.Module):
+    """A layer whose calls in two threads wait for one another before they read its weight."""
+
+    barrier = threading.Barrier(2, timeout=60)
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        self.barrier.wait()
+        return self.weight * x
+
+
+def test_threads_call_one_model_with_their_own_values():
+    model, x = Model(Meeting), torch.ones(1)
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(
+            lambda value: model({"weight": torch.tensor([value])}, {}, x)[0], [2.0, 3.0]
+        )
+    assert [float(y) for y in found] == [2.0, 3.0]

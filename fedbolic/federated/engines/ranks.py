@@ -1,18 +1,22 @@
 """Ranks of torch.distributed that share the clients of an exchange."""
 
+import dataclasses
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import distributed
 from typing_extensions import override
 
+from fedbolic import tree
 from fedbolic.data.client import Client
 from fedbolic.federated.engines.engine import Engine, Failure, Result, RunStoppedError
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.worker import deal, pickled, results, sent, worker_requests
 from fedbolic.federated.method import Method
+from fedbolic.federated.update import Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -25,6 +29,10 @@ class Ranks(Engine):
     ``torch.distributed.init_process_group``, so their server states stay equal. Results equal those
     of :class:`~fedbolic.federated.engines.workers.Workers`, but the loss of one rank stops the run
     on all of them. The command line does not start ranks.
+
+    The data of a rank may be on its own device, such as ``cuda:1`` on rank 1. Results are exchanged
+    through the memory of the CPU, so any backend serves (with NCCL, each rank first calls
+    ``torch.cuda.set_device``), and arrive on the device of the rank that receives them.
 
     Args:
         inner: Engine that runs the clients of each rank.
@@ -57,7 +65,7 @@ class Ranks(Engine):
         task = worker_requests("updates", pickled(method), *given)[distributed.get_rank()]
         by_id = {client.id: client for client in clients}
         own = {
-            client_id: sent(pickle.dumps, update, client_state)
+            client_id: sent(pickle.dumps, *_moved(update, client_state, "cpu"))
             for client_id, update, client_state in results(self.inner, by_id, task)
         }
         gathered: list[Any] = [None] * len(shares)
@@ -68,5 +76,16 @@ class Ranks(Engine):
         found = {client_id: text for texts in gathered for client_id, text in texts.items()}
         for client in clients:
             update, client_state = pickle.loads(found.pop(client.id))
+            update, client_state = _moved(update, client_state, client.no_inputs.device)
             old = client_states.get(client.id, {})
             yield client, update, old if isinstance(update, Failure) else client_state
+
+
+def _moved(
+    update: Update | Failure, client_state: Tree, device: torch.device | str
+) -> tuple[Update | Failure, Tree]:
+    """A client's result with its tensors on ``device``: pickled tensors keep their device."""
+    if isinstance(update, Failure):
+        return update, client_state
+    payload = tree.to(update.payload, device)
+    return dataclasses.replace(update, payload=payload), tree.to(client_state, device)

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import distributed
 
+from fedbolic import tree
 from fedbolic.federated import Cohort, LocalTraining, Ranks
 from fedbolic.federated.engines.worker import SPAWN
 from fedbolic.methods import Ditto
 from fedbolic.nn.backbone import MLP
+from tests import shadow
 from tests.federated.simple_method import SMALL, Averaged, assert_same, federation, train
 
 DATA = federation((7, 4, 12, 1, 30, 5))
@@ -24,6 +26,15 @@ def last(method, **settings):
     return positions[-1].checkpoint(), [tuple(row) for row in rows]
 
 
+def on_shadow(rank):
+    """The last state and all rows of a rank whose data are on a shadow device of its own."""
+    with pytest.MonkeyPatch.context() as patch, shadow.device(patch):
+        positions, rows = train(SMALL, DATA.to(f"meta:{rank}"), engine=Ranks())
+        server_state = positions[-1].server_state
+        labels = {x.device_label for x in tree.tensors(server_state["parameters"]).values()}
+        return tree.to(server_state, "cpu"), [tuple(row) for row in rows], labels
+
+
 def take_part(rank, num, folder):
     """Run all cases as one rank and save its results."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -31,6 +42,7 @@ def take_part(rank, num, folder):
     store = f"file://{folder}/store"
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=num)
     found = {name: last(run, engine=Ranks(), **settings) for name, (run, settings) in RUNS.items()}
+    found["shadow"] = on_shadow(rank)
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 
@@ -52,6 +64,11 @@ def test_every_rank_ends_with_what_one_client_after_another_gives(tmp_path):
             ]
             assert_same(*client_states)
             assert_same(found[name][0]["server_state"], state["server_state"])
+        server_state, rows, labels = found["shadow"]
+        state, wanted = plain["fedavg"]
+        assert rows == wanted
+        assert_same(server_state, state["server_state"])
+        assert labels == {f"meta:{rank}"}
 
 
 def test_a_process_alone_is_told_what_to_do():

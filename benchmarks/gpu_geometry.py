@@ -1,0 +1,180 @@
+"""Pairwise distances, heads of hyperplanes and the hash on a device, as shares of its rates."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks import gpu_roofline, peers
+from benchmarks.gpu_meter import median_seconds
+from benchmarks.gpu_report import Report, Row
+from benchmarks.gpu_workloads import Size
+from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.manifolds.manifold import Mode
+from fedbolic.nn import LorentzMLR
+from flynn.fly_hash import connections, fly_hash
+
+PART = "geometry"
+REPEATS = 10
+CHECKED = 256
+"""Points of each set whose distances are compared with those in float64."""
+
+
+class Sets(NamedTuple):
+    """Numbers of points of two sets, their dimensions, and the modes that fit in memory."""
+
+    n: int
+    m: int
+    dim: int
+    modes: tuple[Mode, ...] = ("auto", "mm", "mm64")
+
+
+SETS = (
+    Sets(8192, 8192, 3, ("auto", "mm", "mm64", "broadcast")),
+    Sets(8192, 8192, 33),
+    Sets(8192, 8192, 129),
+    Sets(1_000_000, 1000, 17),
+)
+HEAD = (65_536, 512, 1000)
+"""Examples, dimensions and classes."""
+
+HASH = (60_000, 784, 170_128, 19, 17)
+"""Examples, features, bits, features of a bit and ones: the hash of MNIST."""
+
+HASH_NAME = f"FlyHash {HASH[0]} x {HASH[2]}"
+
+
+def geometry(report: Report, device: torch.device, size: Size) -> None:
+    """Measure ``cdist``, a head and the hash.
+
+    Args:
+        report: Receives the rows; the rates of the device are those of its part *roofline*.
+        device: Device to measure.
+        size: Sizes of the work.
+    """
+    copies = report.figure(gpu_roofline.PART, "copy", "TB_per_s")
+    products = report.figure(gpu_roofline.PART, "matrix float32", "TFLOP_per_s")
+    most = size.most_rows
+    for sets in SETS:
+        sets = sets._replace(n=min(sets.n, most), m=min(sets.m, most))
+        for kind in (Lorentz, Poincare):
+            for mode in sets.modes:
+                name = f"{kind.__name__} cdist {sets.n} x {sets.m} x {sets.dim}, {mode}"
+                report.add(
+                    PART, name, lambda k=kind, s=sets, m=mode: distances(k, s, m, device, copies)
+                )
+    if find_spec("geoopt"):
+        sets = SETS[0]._replace(n=min(SETS[0].n, most), m=min(SETS[0].m, most))
+        report.add(PART, "geoopt: the first of these", lambda: peer_distances(sets, device, copies))
+    n, dim, classes = HEAD
+    head = min(n, most), dim, min(classes, most)
+    report.add(PART, "LorentzMLR", lambda: head_rate(*head, device, products))
+    n, features, dim, fan_in, active = HASH
+    case = min(n, most), features, min(dim, 8 * most), fan_in, active
+    report.add(PART, f"FlyHash {case[0]} x {case[2]}", lambda: hash_seconds(*case, device))
+
+
+def point_sets(kind: type[Lorentz | Poincare], sets: Sets, device: torch.device) -> list[Tensor]:
+    """Two sets of points about two units of length from the origin."""
+    space = kind(1.0)
+    made = []
+    for count in (sets.n, sets.m):
+        u = torch.randn(count, sets.dim, device=device) / sets.dim**0.5
+        made.append(space.expmap0(space.lift(2 * u) if isinstance(space, Lorentz) else u))
+    return made
+
+
+def distances(
+    kind: type[Lorentz | Poincare],
+    sets: Sets,
+    mode: Mode,
+    device: torch.device,
+    copies: float | None,
+) -> Row:
+    """Bytes that must move per second in one matrix of distances, and their error.
+
+    Args:
+        kind: Manifold of the points.
+        sets: The sets.
+        mode: Mode of ``cdist``.
+        device: Device to measure.
+        copies: Terabytes per second of a copy; ``None`` if not measured.
+    """
+    x, y = point_sets(kind, sets, device)
+    space = kind(1.0)
+    with torch.no_grad():
+        found = _bandwidth(lambda: space.cdist(x, y, mode=mode), sets, device, copies)
+        some, others = x[:CHECKED], y[:CHECKED]
+        got = space.cdist(some, others, mode=mode).double()
+        true = space.cdist(some.double(), others.double(), mode="broadcast")
+        error = ((got - true).abs() / true).nan_to_num(nan=0.0).max().item()
+    x.requires_grad_()
+
+    def both() -> Tensor:
+        return torch.autograd.grad(space.cdist(x, y, mode=mode).sum(), x)[0]
+
+    seconds = median_seconds(both, device, REPEATS)
+    return {**found, "with_gradient_ms": 1e3 * seconds, "relative_error": error}
+
+
+def peer_distances(sets: Sets, device: torch.device, copies: float | None) -> Row:
+    """The distances of geoopt's hyperboloid, which has no pairwise form: by broadcasting."""
+    x, y = point_sets(Lorentz, sets, device)
+    dist = peers.geoopt("hyperboloid", 1.0, x.dtype)["dist"]
+    return _bandwidth(lambda: dist(x.unsqueeze(-2), y.unsqueeze(-3)), sets, device, copies)
+
+
+def _bandwidth(
+    case: Callable[[], Tensor], sets: Sets, device: torch.device, copies: float | None
+) -> Row:
+    seconds = median_seconds(case, device, REPEATS)
+    numbers = (sets.n + sets.m) * sets.dim + sets.n * sets.m
+    rate = 4 * numbers / seconds / 1e12
+    share = {} if copies is None else {"share_of_copy": rate / copies}
+    return {"ms": 1e3 * seconds, "GB_per_s": 1e3 * rate, **share}
+
+
+def head_rate(n: int, dim: int, classes: int, device: torch.device, products: float | None) -> Row:
+    """Operations of the matrix product per second in the logits of hyperplanes.
+
+    Args:
+        n: Number of examples.
+        dim: Dimensions of the examples.
+        classes: Number of hyperplanes.
+        device: Device to measure.
+        products: TFLOP/s of a matrix product of float32; ``None`` if not measured.
+    """
+    (x,) = point_sets(Lorentz, Sets(n, 0, dim), device)[:1]
+    head = LorentzMLR(dim, classes, device=device)
+    with torch.no_grad():
+        seconds = median_seconds(lambda: head(x), device, REPEATS)
+        got, head = head(x[:CHECKED]).double(), head.double()
+        true = head(x[:CHECKED].double())
+    rate = 2 * n * (dim + 1) * classes / seconds / 1e12
+    share = {} if products is None else {"share_of_product": rate / products}
+    error = ((got - true).abs().max() / true.abs().max()).item()
+    return {"ms": 1e3 * seconds, "TFLOP_per_s": rate, **share, "relative_error": error}
+
+
+def hash_seconds(
+    n: int, features: int, dim: int, fan_in: int, active: int, device: torch.device
+) -> Row:
+    """Seconds of the hash of random pixels, and hashes that differ from the CPU's.
+
+    Args:
+        n: Number of examples.
+        features: Features of an example.
+        dim: Bits of a hash.
+        fan_in: Features that a bit sums.
+        active: Ones of a hash.
+        device: Device to measure.
+    """
+    rows = connections(dim, features, fan_in, seed=0)
+    there = rows.to(device)
+    x = torch.randint(256, (n, features), dtype=torch.uint8, device=device)
+    seconds = median_seconds(lambda: fly_hash(x, there, active), device, 3)
+    some = x[:CHECKED]
+    same = (fly_hash(some, there, active).cpu() == fly_hash(some.cpu(), rows, active)).all(dim=1)
+    return {"seconds": seconds, "hashes_that_differ": int((~same).sum())}

@@ -1,0 +1,103 @@
+"""Resources of the kernels on an H100 or H200, compiled here without a device, and their errors.
+
+    python -m benchmarks.kernels
+
+A kernel that takes more registers than its bound, or spills one, ends the run with the exit code 1.
+Needs triton (``pip install triton``). Errors are those of triton's interpreter on the CPU.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from fedbolic import kernels
+
+
+class Compiled(NamedTuple):
+    """A kernel, its constants and the bound on its registers."""
+
+    name: str
+    kernel: Any
+    pointers: str
+    constants: dict[str, Any]
+    dtype: torch.dtype
+    warps: int
+    most_registers: int
+
+
+def pair_cases() -> Iterator[Compiled]:
+    """Pairwise distances in few and many dimensions."""
+    from fedbolic.kernels import pairs
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            model = {"HYPERBOLOID": hyperboloid}
+            place = "hyperboloid" if hyperboloid else "ball"
+            tile = pairs.FORWARD[dtype]
+            sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns}
+            yield Compiled(
+                f"{place} cdist", pairs.pair_kernel, "x a y b c out",
+                model | sizes, dtype, tile.warps, 128,
+            )  # fmt: skip
+            tile = pairs.BACKWARD[dtype]
+            sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns, "CURVED": True}
+            for width in (4, 64, kernels.MOST_DIMENSIONS):
+                yield Compiled(
+                    f"{place} cdist, gradient, d <= {width}", pairs.pair_gradient_kernel,
+                    "x a y b c g by_point by_radial by_c",
+                    model | sizes | {"WIDTH": width}, dtype, tile.warps, 168,
+                )  # fmt: skip
+
+
+def hash_cases() -> Iterator[Compiled]:
+    """The sparse lift of FlyHash."""
+    from fedbolic.kernels import hash as lift
+
+    for block in (1, 4, 16):
+        sizes = {"BLOCKS": lift.TILE.rows, "EXAMPLES": lift.TILE.columns}
+        constants = {"FAN_IN": 10, "BLOCK": block} | sizes
+        yield Compiled(
+            f"FlyHash, blocks of {block}", lift.block_maximum_kernel, "x rows out",
+            constants, torch.int32, lift.TILE.warps, 96,
+        )  # fmt: skip
+
+
+ELEMENTS = {torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32"}
+
+
+def compile_all() -> list[str]:
+    """Print the resources of every kernel as it is compiled; return those above their bounds."""
+    from fedbolic.kernels.resources import compiled_resources
+
+    above = []
+    print("| kernel, for sm_90 | dtype | registers (bound) | spilled bytes | shared bytes |")
+    print("|---|---|---|---|---|")
+    for case in (*pair_cases(), *hash_cases()):
+        options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
+        found = compiled_resources(case.kernel, case.pointers.split(), case.constants, **options)
+        registers = f"{found.registers} ({case.most_registers})"
+        text = f"{case.name} | {case.dtype} | {registers} | {found.spilled} | {found.shared}"
+        print(f"| {text.replace('torch.', '')} |", flush=True)
+        if found.registers > case.most_registers or found.spilled:
+            above.append(case.name)
+    return above
+
+
+def main() -> None:
+    """Compile every kernel, then measure errors in a process that interprets them."""
+    above = compile_all()
+    print(flush=True)
+    interpreted = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "benchmarks.kernel_errors"]
+    code = subprocess.run(command, env=interpreted, check=False).returncode
+    if above:
+        sys.exit(f"above their bounds: {', '.join(above)}")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

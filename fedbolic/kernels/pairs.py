@@ -1,0 +1,282 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
+r"""Kernels of pairwise distances, which hold the differences of two points in registers.
+
+A distance is that of the manifold's ``dist``, whose terms are differences of coordinates and do not
+cancel. For the hyperboloid, with time coordinates :math:`a, b` in radii,
+
+.. math:: q = \frac 1 4 \Bigl| \sqrt{\tfrac b a} x - \sqrt{\tfrac a b} y \Bigr|^2
+    + \frac c 4 l^2, \quad l = \frac{(x - y) \cdot (x + y)}{(a + b) \sqrt{a b}}
+
+and for the ball, with gaps :math:`a = 1 - c |x|^2`, :math:`q = |x - y|^2 / (a b)`; then
+:math:`d = 2 \operatorname{asinh}(\sqrt{c q}) / \sqrt c`. A matrix of ``n m`` distances is written
+once, and read once for each of two gradients; nothing else has its size.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton import language as tl
+
+from fedbolic.kernels.functions import asinhc, asinhc_slope, tiny
+
+PROGRAMS = 1024
+"""Programs of one launch that keep a device busy; more rows of sums than that cost memory."""
+
+
+class Tile(NamedTuple):
+    """Rows and columns of the matrix that one program holds, and its warps."""
+
+    rows: int
+    columns: int
+    warps: int = 4
+
+
+FORWARD = {torch.float32: Tile(32, 32), torch.float64: Tile(16, 32)}
+BACKWARD = {torch.float32: Tile(16, 32), torch.float64: Tile(8, 32)}
+
+
+@triton.jit
+def _lean(x, a, y, b, i, j, n, m, d, of_row, of_column):
+    """The number ``l`` of each pair, and the root of ``a b``."""
+    lean = tl.zeros([i.shape[0], j.shape[0]], a.dtype)
+    for _ in range(d):
+        u = tl.load(x + i, mask=of_row, other=0.0)[:, None]
+        v = tl.load(y + j, mask=of_column, other=0.0)[None, :]
+        lean += (u - v) * (u + v)
+        x += n
+        y += m
+    root = tl.sqrt(a[:, None] * b[None, :])
+    return lean / ((a[:, None] + b[None, :]) * root), root
+
+
+@triton.jit
+def _across(u, v, near, turn, first):
+    """A coordinate of ``sqrt(b / a) x - sqrt(a / b) y``.
+
+    Only the point nearer to the origin is multiplied, which avoids overflow.
+    """
+    return near * (u - v) - turn * tl.where(first, u, v)
+
+
+@triton.jit
+def _pairs(x, a, y, b, c, i, j, n, m, d, of_row, of_column, HYPERBOLOID: tl.constexpr):
+    """The number ``q`` of each pair, and the factors of a coordinate across."""
+    first = a[:, None] < b[None, :]
+    q = tl.zeros([i.shape[0], j.shape[0]], a.dtype)
+    if HYPERBOLOID:
+        lean, root = _lean(x, a, y, b, i, j, n, m, d, of_row, of_column)
+        near = tl.minimum(a[:, None], b[None, :]) / root
+        turn = c * lean
+    else:
+        lean, root = q, a[:, None] * b[None, :]
+        near, turn = root, q
+    for _ in range(d):
+        u = tl.load(x + i, mask=of_row, other=0.0)[:, None]
+        v = tl.load(y + j, mask=of_column, other=0.0)[None, :]
+        across = _across(u, v, near, turn, first) if HYPERBOLOID else u - v
+        q += across * across
+        x += n
+        y += m
+    q = (q + turn * lean) / 4.0 if HYPERBOLOID else q / root
+    return q, lean, root, near, turn, first
+
+
+@triton.jit
+def pair_kernel(
+    x, a, y, b, c, out, n, m, d, of_x, of_y, of_c,
+    HYPERBOLOID: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Distances of one tile of one matrix; points are stored by coordinate."""
+    across = tl.cdiv(m, COLUMNS)
+    tiles = tl.cdiv(n, ROWS) * across
+    batch, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    i = tile // across * ROWS + tl.arange(0, ROWS)
+    j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
+    of_row, of_column = i < n, j < m
+    p = tl.load(a + batch * of_x * n + i, mask=of_row, other=1.0)
+    r = tl.load(b + batch * of_y * m + j, mask=of_column, other=1.0)
+    curvature = tl.load(c + batch * of_c)
+    x += batch * of_x * n * d
+    y += batch * of_y * m * d
+    q = _pairs(x, p, y, r, curvature, i, j, n, m, d, of_row, of_column, HYPERBOLOID)[0]
+    distance = 2.0 * tl.sqrt(q) * asinhc(curvature * q)
+    place = out + batch * n * m + i.to(tl.int64)[:, None] * m + j[None, :]
+    tl.store(place, distance, mask=of_row[:, None] & of_column[None, :])
+
+
+@triton.jit
+def pair_gradient_kernel(
+    x, a, y, b, c, g, by_point, by_radial, by_c,
+    n, m, d, batches, of_x, of_y, of_c, g_batch, g_row, g_column, span, splits,
+    HYPERBOLOID: tl.constexpr, CURVED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Gradient with respect to the points ``x`` of one tile of rows, over a span of columns.
+
+    The derivative along a point is summed apart from the vector, which loses it by cancellation.
+    """
+    down = tl.cdiv(n, ROWS)
+    part, rest = tl.program_id(0) // (down * batches), tl.program_id(0) % (down * batches)
+    batch, i = (rest // down).to(tl.int64), rest % down * ROWS + tl.arange(0, ROWS)
+    of_row, width = i < n, tl.arange(0, WIDTH)
+    p = tl.load(a + batch * of_x * n + i, mask=of_row, other=1.0)
+    curvature = tl.load(c + batch * of_c)
+    x += batch * of_x * n * d
+    y += batch * of_y * m * d
+    vector = tl.zeros([ROWS, WIDTH], p.dtype)
+    radial, curved = tl.zeros([ROWS], p.dtype), tl.zeros([ROWS], p.dtype)
+    for start in range(part * span, tl.minimum(part * span + span, m), COLUMNS):
+        j = start + tl.arange(0, COLUMNS)
+        of_column = j < m
+        r = tl.load(b + batch * of_y * m + j, mask=of_column, other=1.0)
+        q, lean, root, near, turn, first = _pairs(
+            x, p, y, r, curvature, i, j, n, m, d, of_row, of_column, HYPERBOLOID
+        )
+        place = g + batch * g_batch + i.to(tl.int64)[:, None] * g_row
+        place += j.to(tl.int64)[None, :] * g_column
+        given = tl.load(place, mask=of_row[:, None] & of_column[None, :], other=0.0)
+        t = curvature * q
+        length = tl.sqrt(tl.maximum(q, tiny(q)))
+        weight = given / (length * tl.sqrt(1.0 + t))
+        if CURVED:
+            slope = 2.0 * given * length * q * asinhc_slope(t, asinhc(t))
+            curved += tl.sum(slope - weight * (lean * lean / 4.0), 1)
+        if HYPERBOLOID:
+            ratio = root / p[:, None]
+            radial += tl.sum(weight * (2.0 * q + lean * ratio), 1)
+            weight = weight * ratio
+        else:
+            radial += tl.sum(-weight * q / p[:, None], 1)
+            weight = 2.0 * weight / root
+        to_x, to_y = x, y
+        for k in range(d):
+            u = tl.load(to_x + i, mask=of_row, other=0.0)[:, None]
+            v = tl.load(to_y + j, mask=of_column, other=0.0)[None, :]
+            to_x += n
+            to_y += m
+            step = _across(u, v, near, turn, first) if HYPERBOLOID else u - v
+            total = tl.sum(weight * step, 1)
+            vector += tl.where(width[None, :] == k, total[:, None], 0.0)
+    row = (part.to(tl.int64) * batches + batch) * n + i
+    places = by_point + row[:, None] * d + width[None, :]
+    tl.store(places, vector, mask=of_row[:, None] & (width[None, :] < d))
+    tl.store(by_radial + row, radial, mask=of_row)
+    if CURVED:
+        tl.store(by_c + row, curved, mask=of_row)
+
+
+class PairSums(NamedTuple):
+    """Sums over the columns of a matrix of distances, for each of its rows.
+
+    Args:
+        vector: Gradients with respect to the points but for a factor; for the hyperboloid, twice
+            the gradient, whose component along the point has cancelled.
+        radial: For the hyperboloid, the product of the point and ``vector``; for the ball, the
+            gradient with respect to the gap.
+        curvature: Gradient with respect to the curvature; ``None`` if it is not asked for.
+    """
+
+    vector: Tensor
+    radial: Tensor
+    curvature: Tensor | None
+
+
+def pair_distances(
+    points: Sequence[Tensor], others: Sequence[Tensor], c: Tensor, *, hyperboloid: bool
+) -> Tensor:
+    """All distances between two sets of points.
+
+    Args:
+        points: Coordinates, of shape ``(..., n, d)``, within the range of the manifold, and the
+            numbers ``a`` of these points, of shape ``(..., n, 1)``. The axes before these
+            broadcast, as they do for the other arguments.
+        others: The same of ``m`` other points.
+        c: Minus the sectional curvature, of shape ``(..., 1, 1)``, of the same dtype.
+        hyperboloid: True for the hyperboloid, whose coordinates are those of space and whose
+            numbers are time coordinates in radii; False for the ball and its gaps.
+    """
+    call = _Call(points, others, c)
+    x = call.points
+    out = x.new_empty(*call.lead, call.n, call.m)
+    tile = FORWARD[x.dtype]
+    tiles = triton.cdiv(call.n, tile.rows) * triton.cdiv(call.m, tile.columns)
+    if out.numel():
+        with torch.cuda.device_of(x):  # triton launches on the current device
+            pair_kernel[(tiles * call.batches,)](
+                *call.tensors, out, call.n, call.m, call.d, *call.strides,
+                HYPERBOLOID=hyperboloid, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+            )  # fmt: skip
+    return out
+
+
+def pair_gradients(
+    grad: Tensor,
+    points: Sequence[Tensor],
+    others: Sequence[Tensor],
+    c: Tensor,
+    *,
+    hyperboloid: bool,
+    curved: bool = False,
+) -> PairSums:
+    """Sums from which the gradient with respect to ``points`` follows, in the broadcast shape.
+
+    Args:
+        grad: Gradient with respect to the distances, of shape ``(..., n, m)``, with all axes.
+        points: As in :func:`pair_distances`.
+        others: As in :func:`pair_distances`.
+        c: As in :func:`pair_distances`.
+        hyperboloid: As in :func:`pair_distances`.
+        curved: True to sum the gradient with respect to the curvature.
+    """
+    call = _Call(points, others, c)
+    x, n, m, d = call.points, call.n, call.m, call.d
+    tile = BACKWARD[x.dtype]
+    grad = grad.reshape(call.batches, n, m)
+    down, columns = triton.cdiv(n, tile.rows) * call.batches, triton.cdiv(m, tile.columns)
+    splits = max(1, min(columns, PROGRAMS // max(1, down)))
+    span = triton.cdiv(columns, splits) * tile.columns
+    splits = max(1, triton.cdiv(m, span)) if span else 1
+    vector, radial, by_c = (
+        x.new_zeros(splits, call.batches, n, width) for width in (d, 1, int(curved))
+    )
+    if grad.numel():
+        with torch.cuda.device_of(x):  # triton launches on the current device
+            pair_gradient_kernel[(splits * down,)](
+                *call.tensors, grad, vector, radial, by_c, n, m, d, call.batches, *call.strides,
+                *grad.stride(), span, splits, HYPERBOLOID=hyperboloid, CURVED=curved,
+                ROWS=tile.rows, COLUMNS=tile.columns, WIDTH=triton.next_power_of_2(d),
+                num_warps=tile.warps,
+            )  # fmt: skip
+    shape = *call.lead, n
+    return PairSums(
+        vector.sum(0).reshape(*shape, d),
+        radial.sum(0).reshape(*shape, 1),
+        by_c.sum(0).reshape(*shape, 1) if curved else None,
+    )
+
+
+class _Call:
+    """Tensors and strides of a launch; a set common to all matrices has the stride 0."""
+
+    def __init__(self, points: Sequence[Tensor], others: Sequence[Tensor], c: Tensor) -> None:
+        (x, a), (y, b) = points, others
+        self.lead = torch.broadcast_shapes(*(t.shape[:-2] for t in (x, a, y, b, c)))
+        self.batches = self.lead.numel()
+        self.n, self.m, self.d = x.shape[-2], y.shape[-2], x.shape[-1]
+        (x, a), (y, b) = self._flat(x, a), self._flat(y, b)
+        (c,) = self._flat(c)
+        self.points = x
+        self.tensors: tuple[Any, ...] = (x.mT.contiguous(), a, y.mT.contiguous(), b, c)
+        self.strides = tuple(int(len(t) > 1) for t in (x, y, c))
+
+    def _flat(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Tensors with one axis of matrices, which is 1 long if all matrices share them."""
+        shared = all(t.shape[:-2].numel() == 1 for t in tensors)
+        lead = (1,) * len(self.lead) if shared else self.lead
+        full = (t.expand(*lead, *t.shape[-2:]) for t in tensors)
+        count = math.prod(lead)
+        return tuple(t.reshape(count, *t.shape[-2:]).contiguous() for t in full)
