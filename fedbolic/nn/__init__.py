@@ -12,11 +12,12 @@ from fedbolic.nn.classify import LorentzMLR, PoincareMLR
 from fedbolic.nn.decoder import FermiDirac
 from fedbolic.nn.dropout import Dropout
 from fedbolic.nn.embedding import HyperbolicEmbedding
+from fedbolic.nn.image_convolution import LorentzConv2d, PoincareConv2d
 from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
 from fedbolic.nn.negatives import NegativeSampler
 from fedbolic.nn.normalize import HyperbolicBatchNorm, HyperbolicLayerNorm
 from fedbolic.nn.pair_loss import MarginLoss, RankingLoss
-from fedbolic.nn.pool import CentroidPool
+from fedbolic.nn.pool import CentroidPool, CentroidPool2d
 from fedbolic.nn.prototype import BusemannHead, PrototypeHead
 from fedbolic.nn.ranking import RankingScores, rank_and_map
 from fedbolic.nn.residual import HyperbolicResidual
@@ -29,6 +30,7 @@ __all__ = [
     "BurnInSchedule",
     "BusemannHead",
     "CentroidPool",
+    "CentroidPool2d",
     "ChangeCurvature",
     "Dropout",
     "FermiDirac",
@@ -37,11 +39,13 @@ __all__ = [
     "HyperbolicLayerNorm",
     "HyperbolicResidual",
     "LorentzAttention",
+    "LorentzConv2d",
     "LorentzFC",
     "LorentzLinear",
     "LorentzMLR",
     "MarginLoss",
     "NegativeSampler",
+    "PoincareConv2d",
     "PoincareLinear",
     "PoincareMLR",
     "PrototypeHead",

@@ -13,15 +13,18 @@ from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
     BusemannHead,
     CentroidPool,
+    CentroidPool2d,
     ChangeCurvature,
     HyperbolicBatchNorm,
     HyperbolicEmbedding,
     HyperbolicLayerNorm,
     HyperbolicResidual,
     LorentzAttention,
+    LorentzConv2d,
     LorentzFC,
     LorentzLinear,
     LorentzMLR,
+    PoincareConv2d,
     PoincareLinear,
     PoincareMLR,
     PrototypeHead,
@@ -135,7 +138,22 @@ def convolution(layer, *, space=Lorentz, reach=1.0, **settings):
     )  # fmt: skip
 
 
+def images(of, *, space, **settings):
+    """A convolution of two images of 3 x 4 pixels."""
+    build = partial(of, DIM, 3, 2, padding=1, **settings)
+    return Case(build, space, space, 3, shape=(2, 3, 4))
+
+
 CASES = {
+    "LorentzConv2d": images(LorentzConv2d, space=Lorentz, dilation=2),
+    "LorentzConv2d of hyperplanes": images(
+        LorentzConv2d, space=Lorentz, stride=2, layer=LorentzFC, concatenation="log_radius"
+    ),
+    "PoincareConv2d": images(PoincareConv2d, space=Poincare, stride=2),
+    "PoincareConv2d without bias": images(PoincareConv2d, space=Poincare, bias=False),
+    "LorentzFC with an activation": Case(
+        partial(LorentzFC, DIM, 3, activation=torch.tanh), Lorentz, Lorentz, 3
+    ),
     "LorentzLinear": Case(partial(LorentzLinear, DIM, 3), Lorentz, Lorentz, 3),
     "LorentzLinear without bias": Case(
         partial(LorentzLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
@@ -188,6 +206,9 @@ for kind in KINDS:
         "HyperbolicLayerNorm": Case(partial(HyperbolicLayerNorm, kind, DIM), kind, kind),
         "HyperbolicEmbedding": Case(partial(HyperbolicEmbedding, kind, DIM, DIM), None, kind),
         "CentroidPool": Case(partial(CentroidPool, kind), kind, kind),
+        "CentroidPool2d": Case(
+            partial(CentroidPool2d, kind, 3, stride=1, padding=1), kind, kind, shape=(2, 3, 4)
+        ),
         "HyperbolicResidual": Case(partial(residual, kind), kind, kind),
         "ChangeCurvature": Case(partial(change_curvature, kind), kind, kind),
     }
