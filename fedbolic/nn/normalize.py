@@ -10,10 +10,9 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, pairwise
-from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
 from fedbolic.manifolds.numerics import bounded
-from fedbolic.nn.boost import TimedPoints, from_origin, to_origin
-from fedbolic.nn.coordinates import on_hyperboloid, space_part, with_space_part
+from fedbolic.nn.boost import from_origin, timed_points, to_origin, with_time
+from fedbolic.nn.coordinates import space_part, with_space_part
 from fedbolic.nn.space import HyperbolicModule, wide
 from fedbolic.nn.tangent import exp_factors, length_of
 
@@ -107,7 +106,7 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x, self.num_features, self.running_mean)
         space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
-        s, time = _read(space, points)
+        s, time = timed_points(space, points)
         if self.training:
             if len(points) < 2:
                 raise ValueError(
@@ -115,15 +114,15 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
                     "call eval() to normalise single points"
                 )
             mean = pairwise.centroid(s, time, None, space.c)
-            s = to_origin(space.c, (s, time), _timed(space, mean))
+            s = to_origin(space.c, (s, time), with_time(space, mean))
             variance = s.square().mean(0)
             self._follow(space, mean, variance, len(points))
         else:
-            s = to_origin(space.c, (s, time), _timed(space, wide(self.running_mean)))
+            s = to_origin(space.c, (s, time), with_time(space, wide(self.running_mean)))
             variance = wide(self.running_var)
         s = s * (variance + self.eps).rsqrt()
         if self.weight is not None and self.bias is not None:
-            scaled, bias = _timed(space, s * wide(self.weight)), bounded(wide(self.bias))
+            scaled, bias = with_time(space, s * wide(self.weight)), bounded(wide(self.bias))
             factor, bias_time = exp_factors(space.c, length_of(bias))
             s = from_origin(space.c, scaled, (factor * bias, bias_time))
         y = with_space_part(space, s)
@@ -136,7 +135,7 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
         along = torch.linspace(
             1 - self.momentum, self.momentum, 2, dtype=mean.dtype, device=mean.device
         )
-        new = pairwise.centroid(*_timed(space, both), along, space.c)
+        new = pairwise.centroid(*with_time(space, both), along, space.c)
         self.running_mean.copy_(new.squeeze(0))
         kept = (1 - self.momentum) * wide(self.running_var)
         self.running_var.copy_(kept + self.momentum * n / (n - 1) * variance)
@@ -221,17 +220,3 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
     def extra_repr(self) -> str:
         affine = self.weight is not None
         return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
-
-
-def _read(space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]) -> TimedPoints:
-    """Space coordinates and time coordinates in radii of points, with bounded gradients."""
-    c, x = bounded(space.c), bounded(x)
-    if isinstance(space, Lorentz):
-        return hyperboloid_read(x[..., 1:], c, x.dtype)
-    time, s = on_hyperboloid(space, x)
-    return s, time
-
-
-def _timed(space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]) -> TimedPoints:
-    """Space coordinates, clamped to the range of the hyperboloid, with their time coordinates."""
-    return hyperboloid_read(s, space.c, s.dtype)

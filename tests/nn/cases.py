@@ -103,6 +103,12 @@ def residual(kind, curvature):
     )
 
 
+def widened(kind, curvature):
+    """A residual connection whose branch and shortcut change the width."""
+    branch, shortcut = (LINEAR[kind](DIM, 3, curvature=curvature) for _ in range(2))
+    return HyperbolicResidual(kind, branch, shortcut=shortcut, curvature=curvature)
+
+
 EDGES = torch.tensor([[0, 1, 2, 3, 3, 1], [1, 2, 0, 1, 3, 2]])
 """Edges of a graph of five nodes: one is doubled, one is a loop, and the last node has none."""
 
@@ -210,6 +216,7 @@ for kind in KINDS:
             partial(CentroidPool2d, kind, 3, stride=1, padding=1), kind, kind, shape=(2, 3, 4)
         ),
         "HyperbolicResidual": Case(partial(residual, kind), kind, kind),
+        "HyperbolicResidual with a shortcut": Case(partial(widened, kind), kind, kind, 3),
         "ChangeCurvature": Case(partial(change_curvature, kind), kind, kind),
     }
     CASES |= {f"{kind.__name__} {name}": case for name, case in BOTH.items()}
