@@ -7,6 +7,7 @@ are Euclidean, so any PyTorch optimiser works.
 from fedbolic.nn.activation import SpaceActivation, TangentActivation
 from fedbolic.nn.attention import LorentzAttention
 from fedbolic.nn.burn_in import BurnInSchedule
+from fedbolic.nn.busemann import BusemannLinear
 from fedbolic.nn.change_curvature import ChangeCurvature
 from fedbolic.nn.classify import LorentzMLR, PoincareMLR
 from fedbolic.nn.decoder import FermiDirac
@@ -15,7 +16,7 @@ from fedbolic.nn.embedding import HyperbolicEmbedding
 from fedbolic.nn.image_convolution import LorentzConv2d, PoincareConv2d
 from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
 from fedbolic.nn.negatives import NegativeSampler
-from fedbolic.nn.normalize import HyperbolicBatchNorm, HyperbolicLayerNorm
+from fedbolic.nn.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
 from fedbolic.nn.pair_loss import MarginLoss, RankingLoss
 from fedbolic.nn.pool import CentroidPool, CentroidPool2d
 from fedbolic.nn.prototype import BusemannHead, PrototypeHead
@@ -29,11 +30,13 @@ from fedbolic.pair_keys import contains_pair, pair_keys
 __all__ = [
     "BurnInSchedule",
     "BusemannHead",
+    "BusemannLinear",
     "CentroidPool",
     "CentroidPool2d",
     "ChangeCurvature",
     "Dropout",
     "FermiDirac",
+    "GyroBatchNorm",
     "HyperbolicBatchNorm",
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",

@@ -12,9 +12,11 @@ from torch import nn
 from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
     BusemannHead,
+    BusemannLinear,
     CentroidPool,
     CentroidPool2d,
     ChangeCurvature,
+    GyroBatchNorm,
     HyperbolicBatchNorm,
     HyperbolicEmbedding,
     HyperbolicLayerNorm,
@@ -199,6 +201,13 @@ for kind in KINDS:
         "ToManifold, space": Case(partial(ToManifold, kind, mode="space"), Euclidean, kind),
         "PrototypeHead": Case(partial(PrototypeHead, kind, DIM, 6), kind, None, 6),
         "BusemannHead": Case(partial(BusemannHead, kind, DIM, 6), kind, None, 6),
+        "BusemannLinear": Case(partial(BusemannLinear, kind, DIM, 3), kind, kind, 3),
+        "BusemannLinear with both biases": Case(
+            partial(BusemannLinear, kind, DIM, 3, activation=torch.tanh, gyro_bias=True),
+            kind,
+            kind,
+            3,
+        ),
         "SpaceActivation": Case(partial(SpaceActivation, kind, torch.tanh), kind, kind),
         "TangentActivation": Case(partial(TangentActivation, kind, nn.Softplus()), kind, kind),
         "TangentDropout": Case(partial(TangentDropout, kind), kind, kind),
@@ -208,6 +217,10 @@ for kind in KINDS:
         ),
         "HyperbolicBatchNorm without affine": Case(
             partial(HyperbolicBatchNorm, kind, DIM, affine=False), kind, kind
+        ),
+        "GyroBatchNorm": Case(partial(GyroBatchNorm, kind, DIM), kind, kind),
+        "GyroBatchNorm in training": Case(
+            partial(GyroBatchNorm, kind, DIM), kind, kind, training=True
         ),
         "HyperbolicLayerNorm": Case(partial(HyperbolicLayerNorm, kind, DIM), kind, kind),
         "HyperbolicEmbedding": Case(partial(HyperbolicEmbedding, kind, DIM, DIM), None, kind),
