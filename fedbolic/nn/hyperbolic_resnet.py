@@ -88,7 +88,7 @@ class HyperbolicResNet(Backbone):
         channels, _, _ = image_shape(meta, "HyperbolicResNet")
         c = Curvature(self.curvature) if self.learnable_curvature else self.curvature
         parts = _Parts(_KINDS[self.model], c, self.norm)
-        layers = OrderedDict(
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
             entry=PixelsToPoints(parts.kind, curvature=c),
             stem=nn.Sequential(*parts.convolution(channels, self.width, 3), parts.relu()),
         )

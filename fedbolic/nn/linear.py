@@ -276,11 +276,15 @@ class PoincareLinear(Hyperplanes[Poincare]):
 
     def points(self, products: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch out"]:
         """Outputs of the layer from the products of its inputs with ``rows``."""
+        return self._points(products, self.length)
+
+    def _points(self, products: Tensor, length: Tensor) -> Tensor:
         space = self.manifold
-        distances = 2 * self.length * asinh_ratio(products, space.c)
+        distances = 2 * length * asinh_ratio(products, space.c)
         return ball_point(space, sinh_ratio(distances, space.c))
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
-        products = self.sinh(self.manifold, x, self.length)
-        return self.rounded(self.points(products), x, self.weight)
+        length = self.length
+        y = self._points(self.sinh(self.manifold, x, length), length)
+        return self.rounded(y, x, self.weight)
