@@ -114,7 +114,6 @@ class ImageConvolution(HyperbolicModule, ABC, Generic[Linear]):
     Args:
         linear: The layer that is applied to concatenated windows.
         window: Geometry of the windows.
-
     """
 
     linear: Linear
@@ -154,14 +153,15 @@ class ImageConvolution(HyperbolicModule, ABC, Generic[Linear]):
         linear = self.linear
         self.check(x, self.in_features, linear.weight)
         self.window.check_image(x)
-        vectors, factor, time = self.concatenated(x.reshape(-1, *x.shape[-3:]))
+        lead = x.shape[:-3]
+        vectors, factor, time = self.concatenated(x.reshape(math.prod(lead), *x.shape[-3:]))
         rows = linear.rows()
         products = factor * wide(self.window.convolve(rounded(vectors, x.dtype), rows[:, 1:]))
         products = torch.addcmul(products, time, wide(rows[:, 0]))
         if isinstance(linear, LorentzLinear) and linear.bias is not None:
             products = products + wide(linear.bias)
         y = self.rounded(linear.points(products), x, linear.weight)
-        return y.reshape(*x.shape[:-3], *y.shape[1:])
+        return y.reshape(*lead, *y.shape[1:])
 
     @override
     def extra_repr(self) -> str:
@@ -190,7 +190,8 @@ class LorentzConv2d(ImageConvolution[LorentzLinear | LorentzFC]):
     the expected logarithm of :math:`|z_s|` is then that of a pixel.
 
     Padding consists of origins, so that a window is a point wherever it lies. An image is (height,
-    width, coordinates), time first; ``images.movedim(-3, -1)`` converts torch's layout.
+    width, coordinates), time first; ``images.movedim(-3, -1)`` converts torch's layout. On a GPU,
+    torch's setting for TF32 applies to the products as in ``nn.Conv2d``, not to time coordinates.
 
     For the direct concatenation, ``weight`` starts ``1 / kernel_size`` times as large as in the
     linear layer. With either, :math:`|y_s|^2` is on average about that of a pixel.
@@ -215,9 +216,8 @@ class LorentzConv2d(ImageConvolution[LorentzLinear | LorentzFC]):
             room for a window.
 
     References:
-        Bdeir et al. (2024), Sec. 4.2, arXiv:2303.15919, for the direct concatenation, which is that
-        of Qu and Zou (2022), arXiv:2204.01371; Shi et al. (2026), arXiv:2602.23981, for the
-        log-radius, reconstructed here from the condition that it keeps.
+        Bdeir et al. (2024), arXiv:2303.15919, for the direct concatenation; Shi et al. (2026),
+        arXiv:2602.23981, for the log-radius, whose factor is derived here from the condition above.
 
     Example:
         >>> layer = LorentzConv2d(3, 8, 3, padding=1)

@@ -53,7 +53,7 @@ def windows(image, window):
 
 
 def exact_lorentz(pixels, weight, bias, c, *, scale=1):
-    """``LorentzLinear`` of the direct concatenation of Qu and Zou, from the times of all pixels."""
+    """``LorentzLinear`` of the direct concatenation, with its time from those of all pixels."""
     c, scale, one = mpmath.mpf(c), mpmath.mpf(scale), mpmath.mpf(1)
     n = (len(weight[0]) - 1) // len(pixels)
     origin = [1 / mpmath.sqrt(c)] + [0] * n
@@ -206,6 +206,7 @@ def test_origins_around_an_image_are_its_padding_and_axes_in_front_are_free(kind
     framed[..., 1:-1, 1:-1, :] = x
     torch.testing.assert_close(layer(x), bare(framed))
     torch.testing.assert_close(layer(x)[1, 2], layer(x[1, 2]))
+    assert layer(x[:0]).shape == (0, 3, *layer(x).shape[2:])
 
 
 def test_the_ball_without_curvature_is_a_convolution_of_torch():
