@@ -10,6 +10,7 @@ and prints the time of a whole run.
 """
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ def project(data: Data) -> None:
         taken.append(steps * statistics.median(seconds(step, "cpu") for _ in range(TIMED)))
         share, hours = taken[-1] / taken[0], runs * EPOCHS * taken[-1] / 3600
         print(f"| {name} | {taken[-1]:.1f} | {share:.1f} | {hours:.1f} |", flush=True)
-    total = runs * EPOCHS * statistics.fsum(taken) / 3600
+    total = runs * EPOCHS * math.fsum(taken) / 3600
     print(f"\nAll rows, {runs} runs of {EPOCHS} epochs each: {total:.1f} hours on one core.")
 
 

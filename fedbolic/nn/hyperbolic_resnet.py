@@ -15,7 +15,7 @@ from fedbolic.nn.activation import SpaceActivation
 from fedbolic.nn.backbone import Backbone, image_shape
 from fedbolic.nn.image_convolution import LorentzConv2d, PoincareConv2d
 from fedbolic.nn.linear import LorentzLinear, PoincareLinear
-from fedbolic.nn.normalize import HyperbolicBatchNorm, HyperbolicLayerNorm
+from fedbolic.nn.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
 from fedbolic.nn.pool import CentroidPool
 from fedbolic.nn.residual import HyperbolicResidual
 from fedbolic.nn.space import HyperbolicModule
@@ -45,8 +45,9 @@ class HyperbolicResNet(Backbone):
         curvature: Minus the sectional curvature, above 0.
         learnable_curvature: Whether to learn one curvature for the whole network, from
             ``curvature`` on.
-        norm: ``batch``: batch norm of all pixels, with running statistics. ``layer``: layer norm of
-            the coordinates of each pixel; an output depends on its own input only.
+        norm: ``batch``: batch norm of all pixels, with running statistics. ``gyro``: the same with
+            one scale for all coordinates, ``GyroBatchNorm``. ``layer``: layer norm of the
+            coordinates of each pixel; an output depends on its own input only.
 
     Raises:
         ValueError: If ``blocks`` is empty, a number is out of range, or ``model`` or ``norm`` is
@@ -69,7 +70,7 @@ class HyperbolicResNet(Backbone):
     model: Literal["lorentz", "poincare"] = "lorentz"
     curvature: float = 1.0
     learnable_curvature: bool = False
-    norm: Literal["batch", "layer"] = "batch"
+    norm: Literal["batch", "gyro", "layer"] = "batch"
 
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, num_stages=len(self.blocks), width=self.width)
@@ -200,5 +201,5 @@ class _Parts:
 
 
 _KINDS: dict[str, type[Lorentz] | type[Poincare]] = {"lorentz": Lorentz, "poincare": Poincare}
-_NORMS = {"batch": HyperbolicBatchNorm, "layer": HyperbolicLayerNorm}
+_NORMS = {"batch": HyperbolicBatchNorm, "gyro": GyroBatchNorm, "layer": HyperbolicLayerNorm}
 _LINEAR = {Lorentz: LorentzLinear, Poincare: PoincareLinear}

@@ -17,7 +17,7 @@ from fedbolic.types import Meta
 
 CIFAR = Meta(10, (3, 32, 32), 1)
 every_model = pytest.mark.parametrize("model", ["lorentz", "poincare"])
-every_norm = pytest.mark.parametrize("norm", ["batch", "layer"])
+every_norm = pytest.mark.parametrize("norm", ["batch", "gyro", "layer"])
 
 
 def draw(*shape, seed=0):
@@ -33,9 +33,8 @@ def small(model, norm="batch", *, c=1.0, shape=(2, 6, 8)):
     backbone = HyperbolicResNet(5, blocks=(1, 1), width=4, model=model, norm=norm, curvature=c)
     network = backbone.build(Meta(10, shape, 1)).double()
     with torch.no_grad():
-        for i, (name, value) in enumerate(network.named_parameters()):
-            # the flat limit has no time coordinate
-            if value.ndim == 1 and not name.endswith("linear.bias"):
+        for i, value in enumerate(network.parameters()):
+            if value.ndim < 2:  # the time columns of matrices stay 0: they have no flat limit
                 value.add_(0.3 * draw(*value.shape, seed=i))
     return network
 
@@ -69,6 +68,13 @@ def flat_network(network, model, norm, x, *, training):
         if norm == "layer":
             y = layer_norm(x.movedim(1, -1), layer.weight.shape, eps=layer.eps)
             return (y * layer.weight + layer.bias).movedim(-1, 1)
+        if norm == "gyro":
+            mean, var = layer.running_mean.view(1, -1, 1, 1), layer.running_var
+            if training:
+                mean = x.mean((0, 2, 3), keepdim=True)
+                var = (x - mean).square().sum(1).mean()
+            y = (x - mean) * layer.weight / (var + layer.eps).sqrt()
+            return y + layer.bias.view(1, -1, 1, 1)
         mean, var = layer.running_mean.clone(), layer.running_var.clone()
         return batch_norm(x, mean, var, layer.weight, layer.bias, training, eps=layer.eps)
 
