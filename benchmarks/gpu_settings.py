@@ -43,6 +43,7 @@ from fedbolic.methods import (
     SphereFed,
 )
 from fedbolic.nn.backbone import ConvNet
+from fedbolic.nn.hyperbolic_resnet import HyperbolicResNet
 from fedbolic.nn.resnet import ResNet
 from flatland import (
     GCN,
@@ -88,6 +89,12 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
     ),
     "ditto": (Ditto(**TRAINED, lr=0.1, personal_proximal=1.0), DIGITS),
     "fedavg": (FedAvg(**TRAINED, lr=0.1), DIGITS),
+    "fedavg/hyperbolic": (
+        FedAvg(
+            HyperbolicResNet(16, (1, 1), 8), rounds=5, local=LocalTraining(epochs=1, batch_size=32)
+        ),
+        Partitioned(Digits(), Dirichlet(5, alpha=0.5, min_size=10)),
+    ),
     "fedbabu": (
         FedAvg(**TRAINED, lr=0.1, sharing={"head.*": "fixed", "*": "shared"}, fine_tune_fixed=True),
         DIGITS,

@@ -6,185 +6,27 @@ Other libraries are measured if they are installed in the same environment.
 """
 
 import argparse
-import importlib
+import copy
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
-from torch_geometric.nn import GCNConv
 
-from benchmarks.measure import Case, Operators, interleaved, peak_mebibytes, ratio
-from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.nn import LorentzFC, LorentzLinear, LorentzMLR, PoincareLinear, PoincareMLR
-from fedbolic.nn.graph import HGCNConv, LorentzConv
-
-BATCH, DIM, CLASSES = 1024, 128, 100
-ROUNDS, LEAST = 15, 0.02
-FLOOR = "nn.Linear"
-GROUPS = ("linear", "classifier")
-Function: TypeAlias = Callable[[Tensor], Tensor]
-Built: TypeAlias = tuple[Function, list[Tensor], Tensor]
-"""A function to time, its parameters and its input."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A layer of a library.
-
-    Args:
-        group: ``linear``, 128 to 128 dimensions and the sum of squares; ``classifier``, to 100
-            classes and the cross entropy; ``graph``, as ``linear`` along edges.
-        name: Name of the layer.
-        library: Package of the layer.
-        build: Builds the layer on a device.
-    """
-
-    group: str
-    name: str
-    library: str
-    build: Callable[[str], Built]
-
-    @property
-    def key(self) -> str:
-        """Name of the candidate in tables."""
-        return f"{self.group}: {self.library} {self.name}"
-
-
-def vectors(device: str) -> Tensor:
-    """Tangents at the origin of length about 1.1."""
-    return (torch.randn(BATCH, DIM, generator=torch.Generator().manual_seed(0)) / 10).to(device)
-
-
-def ball(device: str) -> Tensor:
-    """Points of the ball of curvature 1."""
-    return Poincare().expmap0(vectors(device) / 2)
-
-
-def lorentz(device: str) -> Tensor:
-    """The same points on the hyperboloid."""
-    return Lorentz().expmap0(Lorentz().lift(vectors(device)))
-
-
-def module(
-    kind: Callable[[int, int], nn.Module], outputs: int, points: Callable[[str], Tensor]
-) -> Callable[[str], Built]:
-    """Builder of a candidate that is an ordinary module."""
-
-    def build(device: str) -> Built:
-        layer = kind(DIM, outputs).to(device)
-        return layer, list(layer.parameters()), points(device)
-
-    return build
-
-
-def behind_column(device: str) -> Built:
-    """A linear map of points, with its outputs appended to the time coordinate of the inputs.
-
-    Every layer of the hyperboloid that leaves the matrix product to torch has at least this cost.
-    """
-    plain, x = nn.Linear(DIM + 1, DIM).to(device), lorentz(device)
-    return (lambda x: torch.cat((x[:, :1], plain(x)), -1)), list(plain.parameters()), x
-
-
-def geoopt_linear(device: str) -> Built:
-    """The Möbius linear layer of geoopt's examples, from its operations."""
-    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
-    plain = nn.Linear(DIM, DIM).to(device)
-    weight, bias = plain.weight, nn.Parameter(space.expmap0(plain.bias.detach() * 1e-3))
-
-    def function(x: Tensor) -> Tensor:
-        return space.mobius_add(space.mobius_matvec(weight, x), bias)
-
-    return function, [weight, bias], ball(device)
-
-
-def geoopt_classifier(device: str) -> Built:
-    """Signed distances by geoopt's ``dist2plane``, scaled by the lengths of the normals."""
-    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
-    normal = nn.Parameter(nn.Linear(DIM, CLASSES).to(device).weight.detach())
-    point = nn.Parameter(space.expmap0(normal.detach() * 1e-2))
-
-    def function(x: Tensor) -> Tensor:
-        return space.dist2plane(x.unsqueeze(-2), point, normal, signed=True, scaled=True)
-
-    return function, [normal, point], ball(device)
-
-
-def _hypll_ball() -> Any:
-    curved = importlib.import_module("hypll.manifolds.poincare_ball")
-    return curved.PoincareBall(curved.Curvature(1.0, constraining_strategy=lambda value: value))
-
-
-def at_origin(in_features: int, out_features: int) -> HGCNConv:
-    """The layer of HGCN with means at the origin."""
-    return HGCNConv(in_features, out_features, local=False)
-
-
-def hypll_linear(device: str) -> Built:
-    """The layer of hypll on its own tensors."""
-    space = _hypll_ball()
-    layer = importlib.import_module("hypll.nn").HLinear(DIM, DIM, space)
-    if device != "cpu":
-        layer = layer.to(device)
-    wrap = importlib.import_module("hypll.tensors").ManifoldTensor
-
-    def function(x: Tensor) -> Tensor:
-        return layer(wrap(x, manifold=space, man_dim=-1)).tensor
-
-    return function, [layer.z.tensor, layer.bias], ball(device)
-
-
-def hypll_classifier(device: str) -> Built:
-    """Signed distances to hyperplanes by hypll, whose normals are as long as its ``z``."""
-    linalg = importlib.import_module("hypll.manifolds.poincare_ball.math.linalg")
-    c = torch.tensor(1.0, device=device)
-    plain = nn.Linear(DIM, CLASSES).to(device)
-    z, r = nn.Parameter(plain.weight.detach().mT.contiguous()), plain.bias
-
-    def function(x: Tensor) -> Tensor:
-        return linalg.poincare_hyperplane_dists(x, z, r, c)
-
-    return function, [z, r], ball(device)
-
-
-def graph(
-    kind: Callable[[int, int], nn.Module], points: Callable[[str], Tensor]
-) -> Callable[[str], Built]:
-    """Builder of a graph convolution on a random graph with 8 edges per node."""
-
-    def build(device: str) -> Built:
-        layer = kind(DIM, DIM).to(device)
-        ends = torch.randint(BATCH, (2, 8 * BATCH), generator=torch.Generator().manual_seed(1))
-        edges = ends.to(device)
-        return (lambda x: layer(x, edges)), list(layer.parameters()), points(device)
-
-    return build
-
-
-CANDIDATES = (
-    Candidate("linear", "Linear", "torch", module(nn.Linear, DIM, vectors)),
-    Candidate("linear", "Linear behind a column", "torch", behind_column),
-    Candidate("linear", "LorentzLinear", "fedbolic", module(LorentzLinear, DIM, lorentz)),
-    Candidate("linear", "LorentzFC", "fedbolic", module(LorentzFC, DIM, lorentz)),
-    Candidate("linear", "PoincareLinear", "fedbolic", module(PoincareLinear, DIM, ball)),
-    Candidate("linear", "Mobius linear", "geoopt", geoopt_linear),
-    Candidate("linear", "HLinear", "hypll", hypll_linear),
-    Candidate("classifier", "Linear", "torch", module(nn.Linear, CLASSES, vectors)),
-    Candidate("classifier", "LorentzMLR", "fedbolic", module(LorentzMLR, CLASSES, lorentz)),
-    Candidate("classifier", "PoincareMLR", "fedbolic", module(PoincareMLR, CLASSES, ball)),
-    Candidate("classifier", "dist2plane", "geoopt", geoopt_classifier),
-    Candidate("classifier", "hyperplane_dists", "hypll", hypll_classifier),
-    Candidate("graph", "GCNConv", "torch_geometric", graph(GCNConv, vectors)),
-    Candidate("graph", "LorentzConv", "fedbolic", graph(LorentzConv, lorentz)),
-    Candidate("graph", "HGCNConv", "fedbolic", graph(HGCNConv, lorentz)),
-    Candidate("graph", "HGCNConv at the origin", "fedbolic", graph(at_origin, lorentz)),
+from benchmarks.layer_candidates import (
+    BATCH,
+    CANDIDATES,
+    CLASSES,
+    DIM,
+    FLOORS,
+    Built,
+    Candidate,
 )
-FLOORS = {c.group: c.key for c in reversed(CANDIDATES) if c.library.startswith("torch")}
-"""Key of the reference of each group, by whose time the others are divided."""
+from benchmarks.measure import Case, Operators, interleaved, peak_mebibytes, ratio
+
+ROUNDS, LEAST = 15, 0.02
 
 
 @dataclass(frozen=True)
@@ -216,18 +58,38 @@ G14 = (
 )
 
 
-def step(candidate: Candidate, device: str, *, compiled: bool = False) -> Case:
-    """One forward and backward pass: gradients of the parameters and of the input."""
+def built(candidate: Candidate, device: str) -> Built:
+    """The layer with the parameters of seed 0."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        function, parameters, x = candidate.build(device)
+        return candidate.build(device)
+
+
+def float32_error(candidate: Candidate, device: str) -> float | None:
+    """Largest error of the outputs against those in float64, over the largest output.
+
+    Inputs and parameters are the same stored numbers. ``None`` for a layer that is no module.
+    """
+    function, _, x = built(candidate, device)
+    if not isinstance(function, nn.Module):
+        return None
+    with torch.no_grad():
+        exact = copy.deepcopy(function).double()(x.double())
+        return ((function(x) - exact).abs().max() / exact.abs().max()).item()
+
+
+def step(candidate: Candidate, device: str, *, compiled: bool = False) -> Case:
+    """One forward and backward pass: gradients of the parameters and of the input."""
+    function, parameters, x = built(candidate, device)
     if compiled:
         function = torch.compile(function, fullgraph=True)
     leaves = [*parameters, x.detach().requires_grad_()]
     if candidate.group == "classifier":
         label = torch.arange(BATCH, device=device) % CLASSES
         return lambda: torch.autograd.grad(cross_entropy(function(leaves[-1]), label), leaves)
-    return lambda: torch.autograd.grad(function(leaves[-1]).square().sum(), leaves)
+    # the sum of squares of normalised coordinates is constant
+    power = 3 if candidate.group == "norm" else 2
+    return lambda: torch.autograd.grad(function(leaves[-1]).pow(power).sum(), leaves)
 
 
 def installed(library: str) -> bool:
@@ -261,23 +123,25 @@ def report(device: str, groups: Sequence[str] = ()) -> None:
         case()
     compiled = compiled_cases(device, groups)
     taken = interleaved(eager | compiled, device, rounds=ROUNDS, least=LEAST)
-    print("\n| layer | time | operators | bytes written | peak MiB |\n|---|---|---|---|---|")
+    print("\n| layer | time | operators | bytes written | peak MiB | error | arXiv |")
+    print("|---|---|---|---|---|---|---|")
     counted = {key: counts(case) for key, case in eager.items()}
     for candidate in CANDIDATES:
         key, floor = candidate.key, FLOORS[candidate.group]
         if key not in eager:
-            print(f"| {key} | {candidate.library} is not installed | | | |")
+            print(f"| {key} | {candidate.library} is not installed | | | | | |")
             continue
         mine, least = counted[key], counted[floor]
+        error = float32_error(candidate, device)
         print(
             f"| {key} | {ratio(taken[key], taken[floor]):.2f} | {mine.count} "
             f"({mine.count / least.count:.1f}x) | {mine.bytes / least.bytes:.1f}x "
-            f"| {peak_mebibytes(eager[key], device):.1f} |"
+            f"| {peak_mebibytes(eager[key], device):.1f} "
+            f"| {'' if error is None else f'{error:.0e}'} | {candidate.paper} |"
         )
         if f"{key}, compiled" in taken:
-            print(
-                f"| {key}, compiled | {ratio(taken[f'{key}, compiled'], taken[floor]):.2f} | | | |"
-            )
+            share = ratio(taken[f"{key}, compiled"], taken[floor])
+            print(f"| {key}, compiled | {share:.2f} | | | | | |")
     goals(taken)
 
 

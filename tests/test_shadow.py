@@ -86,7 +86,7 @@ OFTEN = ("fedavg", "flatland", "scaffold")
 """Configurations that are tried with every engine; the others with the reference engine only."""
 
 
-ROUNDED = {"flatland/links"}
+ROUNDED = {"flatland/links", "fedavg/hyperbolic"}
 """Configurations whose float32 losses and scores differ by one unit in the last place."""
 
 

@@ -8,7 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic.manifolds.numerics import dot
+from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
+from fedbolic.manifolds.numerics import bounded, dot
+from fedbolic.nn.coordinates import on_hyperboloid
 
 TimedPoints = tuple[Float[Tensor, "*#batch n"], Float[Tensor, "*#batch 1"]]
 """Space coordinates and time coordinates."""
@@ -35,3 +38,17 @@ def to_origin(c: Tensor | float, x: TimedPoints, mean: TimedPoints) -> Float[Ten
     gap = s - m
     along = dot(gap, m) / (time_m + 1) - dot(gap, s + m) / (time + time_m)
     return torch.addcmul(gap, c * along, m)
+
+
+def timed_points(space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]) -> TimedPoints:
+    """Space coordinates and time coordinates in radii of points, with bounded gradients."""
+    c, x = bounded(space.c), bounded(x)
+    if isinstance(space, Lorentz):
+        return hyperboloid_read(x[..., 1:], c, x.dtype)
+    time, s = on_hyperboloid(space, x)
+    return s, time
+
+
+def with_time(space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]) -> TimedPoints:
+    """Space coordinates, clamped to the range of the hyperboloid, with their time coordinates."""
+    return hyperboloid_read(s, space.c, s.dtype)

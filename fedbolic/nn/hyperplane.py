@@ -97,6 +97,12 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         unit = wide(self.weight) / length.unsqueeze(-1)
         return self.products(space, x, unit, torch.ones_like(length))
 
+    def coefficients(
+        self, space: Space, weight: Float[Tensor, "m n"], length: Float[Tensor, " m"]
+    ) -> Float[Tensor, "m n+1"]:
+        """Normals of the hyperplanes in the dtype of the layer, arguments as in ``products``."""
+        return rounded(normals(space, weight, length, self.bias), self.weight.dtype)
+
     def products(
         self,
         space: Space,
@@ -116,7 +122,7 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
             ValueError: If ``x`` has the wrong width or dtype.
         """
         self.check(x, self.in_features, self.weight)
-        rows = rounded(normals(space, weight, length, self.bias), self.weight.dtype)
+        rows = self.coefficients(space, weight, length)
         timed = (
             x
             if isinstance(space, Lorentz)

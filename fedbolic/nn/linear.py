@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.activation import Pointwise, SpaceActivation, named
 from fedbolic.nn.coordinates import ball_point, clamp_norm, hyperboloid_point
 from fedbolic.nn.hyperplane import Hyperplanes
 from fedbolic.nn.sinh_ratio import asinh_ratio, sinh_ratio
@@ -78,11 +79,19 @@ class LorentzLinear(HyperbolicModule[Lorentz]):
             if self.bias is not None:
                 nn.init.zeros_(self.bias)
 
+    def rows(self) -> Float[Tensor, "out ambient"]:
+        """Coefficients of time and space coordinates, one row per output."""
+        return self.weight
+
+    def points(self, products: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch out"]:
+        """Outputs of the layer from the products of its inputs with ``rows``, plus the bias."""
+        return hyperboloid_point(self.manifold, products)
+
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         self.check(x, self.in_features, self.weight)
         s = wide(functional.linear(x, self.weight, self.bias))
-        return self.rounded(hyperboloid_point(self.manifold, s), x, self.weight)
+        return self.rounded(self.points(s), x, self.weight)
 
     @override
     def extra_repr(self) -> str:
@@ -108,10 +117,15 @@ class LorentzFC(Hyperplanes[Lorentz]):
     All :math:`a_k` start as 0 and ``weight`` normal with variance ``1 / out_features``. The origin
     is then mapped to the origin, and points keep their distance from it as in ``LorentzLinear``.
 
+    An ``activation`` acts on the space coordinates before the time coordinate is computed, so that
+    it costs one pass instead of a layer. :meth:`folded` gives a layer for inference that does not
+    compute the coefficients again in every call.
+
     Args:
         in_features: Dimensions of the input space; an input has one more coordinate, time.
         out_features: Dimensions of the output space.
         curvature: Minus the sectional curvature of both spaces: a number or a ``Curvature``.
+        activation: Pointwise function or module of the space coordinates; ``None`` for none.
         bias: Whether to learn the offsets :math:`a_k`, in units of length.
         device: Device of the parameters.
         dtype: Data type of the parameters.
@@ -121,7 +135,8 @@ class LorentzFC(Hyperplanes[Lorentz]):
             have the wrong width or dtype.
 
     References:
-        van der Klis et al. (2026), arXiv:2601.21529; :math:`|z_k|` scales the ``sinh`` here.
+        van der Klis et al. (2026), arXiv:2601.21529, also for the activation and the cache;
+        :math:`|z_k|` scales the ``sinh`` here.
 
     Example:
         >>> layer = LorentzFC(3, 2)
@@ -135,6 +150,7 @@ class LorentzFC(Hyperplanes[Lorentz]):
         out_features: int,
         *,
         curvature: Curvature | float = 1.0,
+        activation: Pointwise | None = None,
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -144,16 +160,54 @@ class LorentzFC(Hyperplanes[Lorentz]):
             Lorentz, in_features, out_features,
             curvature=curvature, bias=bias, device=device, dtype=dtype,
         )  # fmt: skip
+        self.activation = activation
 
     @override
     def begin(self) -> None:
         nn.init.normal_(self.weight, std=self.weight.shape[0] ** -0.5)
 
+    def rows(self) -> Float[Tensor, "out ambient"]:
+        """Coefficients of time and space coordinates, one row per output."""
+        return self.coefficients(self.manifold, wide(self.weight), self.length)
+
+    def points(self, products: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch out"]:
+        """Outputs of the layer from the products of its inputs with ``rows``."""
+        space = self.manifold
+        s = products if self.activation is None else self.activation(products)
+        return hyperboloid_point(space, clamp_norm(space, s))
+
+    def folded(self) -> nn.Sequential:
+        """Layers for inference with the same outputs, whose coefficients are computed once.
+
+        A ``LorentzLinear`` has the products with the current hyperplanes as weights, at the current
+        curvature; a ``SpaceActivation`` follows if the layer has an activation. Later changes to
+        this layer do not reach them.
+
+        Example:
+            >>> layer = LorentzFC(3, 2, activation=torch.relu)
+            >>> x = layer.manifold.expmap0(layer.manifold.lift(torch.randn(5, 3)))
+            >>> torch.allclose(layer.folded()(x), layer(x), atol=1e-5)
+            True
+        """
+        out_features = len(self.weight)
+        c = self.c.item() if isinstance(self.c, Tensor) else self.c
+        options = {"device": self.weight.device, "dtype": self.weight.dtype}
+        linear = LorentzLinear(self.in_features, out_features, curvature=c, bias=False, **options)
+        with torch.no_grad():
+            linear.weight.copy_(self.rows())
+        parts: list[nn.Module] = [linear.requires_grad_(False)]
+        if self.activation is not None:
+            parts.append(SpaceActivation(Lorentz, self.activation, curvature=c))
+        return nn.Sequential(*parts)
+
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
-        space = self.manifold
-        s = clamp_norm(space, self.products(space, x, wide(self.weight), self.length))
-        return self.rounded(hyperboloid_point(space, s), x, self.weight)
+        products = self.products(self.manifold, x, wide(self.weight), self.length)
+        return self.rounded(self.points(products), x, self.weight)
+
+    @override
+    def describe(self, **settings: object) -> str:
+        return super().describe(**settings, **named(self.activation) if self.activation else {})
 
 
 class PoincareLinear(Hyperplanes[Poincare]):
@@ -214,11 +268,23 @@ class PoincareLinear(Hyperplanes[Poincare]):
     def begin(self) -> None:
         nn.init.normal_(self.weight, std=0.5 * self.weight.shape[0] ** -0.5)
 
+    def rows(self) -> Float[Tensor, "out ambient"]:
+        """Coefficients of time in radii and of space coordinates, one row per output."""
+        length = self.length
+        unit = wide(self.weight) / length.unsqueeze(-1)
+        return self.coefficients(self.manifold, unit, torch.ones_like(length))
+
+    def points(self, products: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch out"]:
+        """Outputs of the layer from the products of its inputs with ``rows``."""
+        return self._points(products, self.length)
+
+    def _points(self, products: Tensor, length: Tensor) -> Tensor:
+        space = self.manifold
+        distances = 2 * length * asinh_ratio(products, space.c)
+        return ball_point(space, sinh_ratio(distances, space.c))
+
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
-        space, length = self.manifold, self.length
-        y = ball_point(
-            space,
-            sinh_ratio(2 * length * asinh_ratio(self.sinh(space, x, length), space.c), space.c),
-        )
+        length = self.length
+        y = self._points(self.sinh(self.manifold, x, length), length)
         return self.rounded(y, x, self.weight)

@@ -1,5 +1,6 @@
 """Batch norm and layer norm of points."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -10,15 +11,141 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, pairwise
-from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
 from fedbolic.manifolds.numerics import bounded
-from fedbolic.nn.boost import TimedPoints, from_origin, to_origin
-from fedbolic.nn.coordinates import on_hyperboloid, space_part, with_space_part
+from fedbolic.nn.boost import from_origin, timed_points, to_origin, with_time
+from fedbolic.nn.coordinates import space_part, with_space_part
 from fedbolic.nn.space import HyperbolicModule, wide
-from fedbolic.nn.tangent import exp_factors, length_of
+from fedbolic.nn.tangent import exp_factors, length_of, log_factor
 
 
-class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
+class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
+    """Base of batch norms: points are moved from their centroid to the origin and scaled there.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        num_features: Dimensions of the space, without time.
+        scales: Shape of the variance and of the learnt scale.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        momentum: Weight of a new batch in the running statistics, in [0, 1].
+        affine: Whether to learn the scale and the tangent of the new centroid.
+        device: Device of the parameters and buffers.
+        dtype: Data type of the parameters and buffers.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``.
+    """
+
+    mixes_examples: ClassVar[bool] = True
+    """Declaration read by ``Model.mixes_examples``."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        scales: tuple[int, ...],
+        *,
+        curvature: Curvature | float,
+        eps: float,
+        momentum: float,
+        affine: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, num_features=num_features)
+        check.positive(eps=eps)
+        check.rate(momentum=momentum)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        zeros = torch.zeros(num_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(zeros.new_ones(scales)) if affine else None
+        self.bias = nn.Parameter(zeros.clone()) if affine else None
+        self.register_buffer("running_mean", zeros)
+        self.register_buffer("running_var", zeros.new_ones(scales))
+
+    @abstractmethod
+    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        """Coordinates to scale, from space coordinates on the hyperboloid."""
+
+    @abstractmethod
+    def space_coordinates(
+        self, c: Tensor | float, v: Float[Tensor, "n dim"]
+    ) -> Float[Tensor, "n dim"]:
+        """Inverse of ``coordinates``."""
+
+    @abstractmethod
+    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, "*scales"]:
+        """Variance of the coordinates of a batch, in the shape of the scales."""
+
+    def reset_running_stats(self) -> None:
+        """Reset the running mean to the origin and the running variance to 1."""
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters and the running statistics."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x, self.num_features, self.running_mean)
+        space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
+        s, time = timed_points(space, points)
+        if self.training:
+            if len(points) < 2:
+                raise ValueError(
+                    f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
+                    "call eval() to normalise single points"
+                )
+            mean = pairwise.centroid(s, time, None, space.c)
+            s = to_origin(space.c, (s, time), with_time(space, mean))
+            v = self.coordinates(space.c, s)
+            variance = self.variance(v)
+            self._follow(space, mean, variance, len(points))
+        else:
+            s = to_origin(space.c, (s, time), with_time(space, wide(self.running_mean)))
+            v = self.coordinates(space.c, s)
+            variance = wide(self.running_var)
+        v = v * (variance + self.eps).rsqrt()
+        if self.weight is not None:
+            v = v * wide(self.weight)
+        s = self.space_coordinates(space.c, v)
+        if self.bias is not None:
+            scaled, bias = with_time(space, s), bounded(wide(self.bias))
+            factor, bias_time = exp_factors(space.c, length_of(bias))
+            s = from_origin(space.c, scaled, (factor * bias, bias_time))
+        y = with_space_part(space, s)
+        return self.rounded(y.reshape(x.shape), x, self.running_mean)
+
+    @torch.no_grad()
+    def _follow(self, space: Lorentz | Poincare, mean: Tensor, variance: Tensor, n: int) -> None:
+        """Move the running statistics towards those of a batch of ``n`` points."""
+        both = torch.cat((wide(self.running_mean).unsqueeze(0), mean))
+        along = torch.linspace(
+            1 - self.momentum, self.momentum, 2, dtype=mean.dtype, device=mean.device
+        )
+        new = pairwise.centroid(*with_time(space, both), along, space.c)
+        self.running_mean.copy_(new.squeeze(0))
+        kept = (1 - self.momentum) * wide(self.running_var)
+        self.running_var.copy_(kept + self.momentum * n / (n - 1) * variance)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            num_features=self.num_features,
+            eps=self.eps,
+            momentum=self.momentum,
+            affine=self.weight is not None,
+        )
+
+
+class HyperbolicBatchNorm(PointBatchNorm):
     r"""Batch norm of points, with a learnt centroid and a learnt scale about it.
 
     With :math:`\mu` the centroid of the batch and :math:`T_{a \to b}` the translation that maps
@@ -62,11 +189,81 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
         tensor(True)
     """
 
-    mixes_examples: ClassVar[bool] = True
-    """Declaration read by ``Model.mixes_examples``."""
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            kind, num_features, (num_features,),
+            curvature=curvature, eps=eps, momentum=momentum, affine=affine,
+            device=device, dtype=dtype,
+        )  # fmt: skip
 
-    running_mean: Tensor
-    running_var: Tensor
+    @override
+    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        return s
+
+    @override
+    def space_coordinates(
+        self, c: Tensor | float, v: Float[Tensor, "n dim"]
+    ) -> Float[Tensor, "n dim"]:
+        return v
+
+    @override
+    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, " dim"]:
+        return v.square().mean(0)
+
+
+class GyroBatchNorm(PointBatchNorm):
+    r"""Batch norm of points by their Fréchet variance: distances are scaled, directions kept.
+
+    .. math:: y = T_{0 \to \beta} \, \exp_0 \Bigl( \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
+        \log_0 T_{\mu \to 0} \, x \Bigr), \quad \sigma^2 = \frac 1 N \sum_i d(x_i, \mu)^2
+
+    with the centroid :math:`\mu` of the batch and the translation :math:`T_{a \to b}` along the
+    geodesic from :math:`a` to :math:`b`. In gyrovector terms, this is :math:`\beta \oplus (r
+    \otimes (\ominus \mu \oplus x))` with the scale :math:`r`. Distances within the batch keep
+    their ratios at the centroid, where ``HyperbolicBatchNorm`` scales every coordinate by its own
+    number. Before training, the root mean square of the distances from the centroid is 1 unit of
+    length, in any number of dimensions.
+
+    Running statistics and evaluation are those of ``HyperbolicBatchNorm``; ``running_var`` and
+    ``weight`` are single numbers.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``; the same parameters give the same points.
+        num_features: Dimensions of the space, without time.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        momentum: Weight of a new batch in the running statistics, in [0, 1].
+        affine: Whether to learn the scale :math:`\gamma` (``weight``, initially 1) and the tangent
+            at the origin that maps to :math:`\beta` (``bias``, initially 0).
+        device: Device of the parameters and buffers.
+        dtype: Data type of the parameters and buffers.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs have the wrong width or dtype, or are a single point in training.
+
+    References:
+        Shi et al. (2026), arXiv:2602.23981, where it is GyroLBN; Chen et al. (2024), GyroBN, ICLR.
+        Written from their abstracts and the definition of GyroBN: the centroid is the closed-form
+        one, the variance is taken about it.
+
+    Example:
+        >>> layer = GyroBatchNorm(Lorentz, 2)
+        >>> x = Lorentz().expmap0(Lorentz().lift(3 * torch.randn(64, 2)))
+        >>> Lorentz().dist0(layer(x)).square().mean() < 1.2
+        tensor(True)
+    """
 
     def __init__(
         self,
@@ -80,75 +277,25 @@ class HyperbolicBatchNorm(HyperbolicModule[Lorentz | Poincare]):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
-        check.at_least(1, num_features=num_features)
-        check.positive(eps=eps)
-        check.rate(momentum=momentum)
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        zeros = torch.zeros(num_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(torch.ones_like(zeros)) if affine else None
-        self.bias = nn.Parameter(zeros.clone()) if affine else None
-        self.register_buffer("running_mean", zeros)
-        self.register_buffer("running_var", torch.ones_like(zeros))
-
-    def reset_running_stats(self) -> None:
-        """Reset the running mean to the origin and the running variance to 1."""
-        self.running_mean.zero_()
-        self.running_var.fill_(1)
-
-    def reset_parameters(self) -> None:
-        """Re-initialise the parameters and the running statistics."""
-        self.reset_running_stats()
-        if self.weight is not None and self.bias is not None:
-            nn.init.ones_(self.weight)
-            nn.init.zeros_(self.bias)
+        super().__init__(
+            kind, num_features, (),
+            curvature=curvature, eps=eps, momentum=momentum, affine=affine,
+            device=device, dtype=dtype,
+        )  # fmt: skip
 
     @override
-    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
-        self.check(x, self.num_features, self.running_mean)
-        space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
-        s, time = _read(space, points)
-        if self.training:
-            if len(points) < 2:
-                raise ValueError(
-                    f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
-                    "call eval() to normalise single points"
-                )
-            mean = pairwise.centroid(s, time, None, space.c)
-            s = to_origin(space.c, (s, time), _timed(space, mean))
-            variance = s.square().mean(0)
-            self._follow(space, mean, variance, len(points))
-        else:
-            s = to_origin(space.c, (s, time), _timed(space, wide(self.running_mean)))
-            variance = wide(self.running_var)
-        s = s * (variance + self.eps).rsqrt()
-        if self.weight is not None and self.bias is not None:
-            scaled, bias = _timed(space, s * wide(self.weight)), bounded(wide(self.bias))
-            factor, bias_time = exp_factors(space.c, length_of(bias))
-            s = from_origin(space.c, scaled, (factor * bias, bias_time))
-        y = with_space_part(space, s)
-        return self.rounded(y.reshape(x.shape), x, self.running_mean)
-
-    @torch.no_grad()
-    def _follow(self, space: Lorentz | Poincare, mean: Tensor, variance: Tensor, n: int) -> None:
-        """Move the running statistics towards those of a batch of ``n`` points."""
-        both = torch.cat((wide(self.running_mean).unsqueeze(0), mean))
-        along = torch.linspace(
-            1 - self.momentum, self.momentum, 2, dtype=mean.dtype, device=mean.device
-        )
-        new = pairwise.centroid(*_timed(space, both), along, space.c)
-        self.running_mean.copy_(new.squeeze(0))
-        kept = (1 - self.momentum) * wide(self.running_var)
-        self.running_var.copy_(kept + self.momentum * n / (n - 1) * variance)
+    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        return s * log_factor(c, length_of(s))
 
     @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            num_features=self.num_features,
-            eps=self.eps,
-            momentum=self.momentum,
-            affine=self.weight is not None,
-        )
+    def space_coordinates(
+        self, c: Tensor | float, v: Float[Tensor, "n dim"]
+    ) -> Float[Tensor, "n dim"]:
+        return v * exp_factors(c, length_of(v))[0]
+
+    @override
+    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, ""]:
+        return v.square().sum(-1).mean()
 
 
 class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
@@ -221,17 +368,3 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
     def extra_repr(self) -> str:
         affine = self.weight is not None
         return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)
-
-
-def _read(space: Lorentz | Poincare, x: Float[Tensor, "*batch ambient"]) -> TimedPoints:
-    """Space coordinates and time coordinates in radii of points, with bounded gradients."""
-    c, x = bounded(space.c), bounded(x)
-    if isinstance(space, Lorentz):
-        return hyperboloid_read(x[..., 1:], c, x.dtype)
-    time, s = on_hyperboloid(space, x)
-    return s, time
-
-
-def _timed(space: Lorentz | Poincare, s: Float[Tensor, "*batch n"]) -> TimedPoints:
-    """Space coordinates, clamped to the range of the hyperboloid, with their time coordinates."""
-    return hyperboloid_read(s, space.c, s.dtype)

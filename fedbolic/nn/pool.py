@@ -3,9 +3,11 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.image_convolution import Window
 from fedbolic.nn.space import HyperbolicModule, wide
 
 
@@ -127,3 +129,77 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
     @override
     def extra_repr(self) -> str:
         return self.describe(dim=self.dim)
+
+
+class CentroidPool2d(HyperbolicModule[Lorentz | Poincare]):
+    r"""Centroids of the windows of images whose pixels are points.
+
+    .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad
+        m = \sum_{i \in \mathrm{window}} x_i
+
+    on the hyperboloid. In the ball it is the corresponding point, the Einstein midpoint. Padding
+    does not count. An image is (height, width, coordinates). For one centroid of a whole image, use
+    ``nn.Flatten(-3, -2)`` and ``CentroidPool``.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        kernel_size: Height and width of a window, at least 1.
+        stride: Step between two windows, at least 1; by default ``kernel_size``.
+        padding: Rows and columns on each side that do not count, at most half of ``kernel_size``.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs are no images with room for a window.
+
+    References:
+        Law et al. (2019), PMLR 97; Bdeir et al. (2024), arXiv:2303.15919; van Spengler et al.
+        (2023), arXiv:2303.14027, for the midpoint in the ball.
+
+    Example:
+        >>> x = torch.tensor([[0.5], [-0.5], [0.2], [0.2]]).reshape(1, 4, 1).expand(2, 4, 1)
+        >>> CentroidPool2d(Poincare, 2)(x).flatten()
+        tensor([0.0000, 0.2000])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        kernel_size: int,
+        *,
+        stride: int | None = None,
+        padding: int = 0,
+        curvature: Curvature | float = 1.0,
+    ) -> None:
+        super().__init__(kind, curvature)
+        self.window = Window(
+            kernel_size, kernel_size if stride is None else stride, padding
+        ).checked()
+        if padding > kernel_size // 2:
+            raise ValueError(
+                f"padding must be at most half of kernel_size {kernel_size}, got {padding}: a "
+                "window without pixels has no centroid"
+            )
+
+    @override
+    def forward(
+        self, x: Float[Tensor, "*batch height width ambient"]
+    ) -> Float[Tensor, "*batch _ _ ambient"]:
+        self.check(x)
+        self.window.check_image(x)
+        weights = None
+        if self.window.padding:
+            shape = (1,) * (x.ndim - 3) + (*x.shape[-3:-1], 1)
+            weights = self._windows(torch.ones(shape, dtype=x.dtype, device=x.device)).squeeze(-1)
+        return self.manifold.centroid(self._windows(x), weights)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """Pixels of all windows, (..., height, width, window, coordinates)."""
+        size, stride, padding, _ = self.window
+        x = functional.pad(x, (0, 0, *(padding,) * 4))
+        return x.unfold(-3, size, stride).unfold(-3, size, stride).flatten(-2).mT
+
+    @override
+    def extra_repr(self) -> str:
+        size, stride, padding, _ = self.window
+        return self.describe(kernel_size=size, stride=stride, padding=padding)

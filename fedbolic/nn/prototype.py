@@ -3,15 +3,12 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.manifolds.numerics import root, square
-from fedbolic.nn.coordinates import from_tangent, on_hyperboloid
-from fedbolic.nn.hyperplane import lengths
-from fedbolic.nn.sinh_ratio import asinh_ratio
+from fedbolic.nn.busemann import scaled_busemann
+from fedbolic.nn.coordinates import from_tangent
 from fedbolic.nn.space import HyperbolicModule, rounded, wide
 
 
@@ -150,15 +147,7 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
         self.check(x, self.in_features, self.weight)
-        space, weight = self.manifold, wide(self.weight)
-        length = lengths(weight)
-        ideal = weight / length.unsqueeze(-1)
-        if isinstance(space, Lorentz):
-            time, s = wide(x[..., :1]) * space.c**0.5, x[..., 1:]
-        else:
-            time, s = on_hyperboloid(space, x)
-        toward = wide(functional.linear(s.to(x.dtype), rounded(ideal, self.weight.dtype)))
-        logits = -length * _busemann(time, wide(s), toward, space.c)
+        logits = scaled_busemann(self.manifold, x, self.weight)
         logits = logits if self.bias is None else logits + wide(self.bias)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
 
@@ -169,26 +158,3 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
             num_classes=self.weight.shape[0],
             bias=self.bias is not None,
         )
-
-
-def _busemann(
-    time: Float[Tensor, "*batch 1"],
-    s: Float[Tensor, "*batch n"],
-    toward: Float[Tensor, "*batch m"],
-    c: Tensor | float,
-) -> Float[Tensor, "*batch m"]:
-    """Busemann functions of hyperboloid points; never below minus the distance from the origin.
-
-    Args:
-        time: Time coordinates of the points, in radii.
-        s: Space coordinates of the points.
-        toward: Inner products of ``s`` with the directions of the ideal points.
-        c: Minus the sectional curvature.
-    """
-    q, scale = square(s), c**0.5
-    size, later = root(q), scale * q / (1 + time)  # later = (time - 1) / sqrt(c)
-    nearest = 1 / (time + scale * size)  # lower bound of t = exp(sqrt(c) B)
-    tiny = torch.finfo(s.dtype).tiny  # at the origin both are 0; the gradient is of the first
-    u = torch.maximum(later - toward, -(later + size) * nearest - tiny)  # (t - 1) / sqrt(c)
-    t = torch.maximum(time - scale * toward, nearest)
-    return asinh_ratio(u * (1 + t) / (2 * t), c)  # log t = asinh((t - 1 / t) / 2)

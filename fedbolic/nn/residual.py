@@ -6,6 +6,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.lorentz_formulas import hyperboloid_gap
+from fedbolic.nn.boost import timed_points
+from fedbolic.nn.coordinates import with_space_part
 from fedbolic.nn.space import HyperbolicModule, wide
 
 
@@ -21,13 +24,15 @@ class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
     Args:
         kind: ``Lorentz`` or ``Poincare``.
         branch: Module from points to points of the same space.
+        shortcut: Module that takes the place of :math:`x` in the centroid, for a branch that
+            changes the shape; ``None`` for :math:`x` itself.
         curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         device: Device of the parameter.
         dtype: Data type of the parameter.
 
     Raises:
         ValueError: If ``curvature`` is invalid for ``kind``; when called, if the inputs have the
-            wrong width or dtype, or ``branch`` changes their shape.
+            wrong width or dtype, or ``branch`` gives another shape than the shortcut.
 
     References:
         He et al. (2025), arXiv:2412.14695.
@@ -43,24 +48,37 @@ class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
         kind: type[Lorentz] | type[Poincare],
         branch: nn.Module,
         *,
+        shortcut: nn.Module | None = None,
         curvature: Curvature | float = 1.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(kind, curvature)
-        self.branch = branch
+        self.branch, self.shortcut = branch, shortcut
         self.log_weight = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
 
     @override
-    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*_ out"]:
         self.check(x)
         y = self.branch(x)
+        x = x if self.shortcut is None else self.shortcut(x)
         if y.shape != x.shape:
+            keeps = "keep the shape" if self.shortcut is None else "give the shortcut's shape"
             raise ValueError(
-                f"branch must keep the shape {tuple(x.shape)} of its input, got "
-                f"{tuple(y.shape)}: make its out_features equal to its in_features"
+                f"branch must {keeps} {tuple(x.shape)}, got {tuple(y.shape)}: make its "
+                "out_features equal to its in_features, or give a shortcut with the same number"
             )
-        share = wide(self.log_weight).sigmoid()
-        pair = torch.stack((wide(x), wide(y)), -2)
-        weights = torch.stack((1 - share, share)).expand(pair.shape[:-1])
-        return self.rounded(self.manifold.centroid(pair, weights), x, y, self.log_weight)
+        space, share = self.manifold, wide(self.log_weight).sigmoid()
+        s = _weighted_centroid(space, wide(x), wide(y), share)
+        return self.rounded(with_space_part(space, s), x, y, self.log_weight)
+
+
+def _weighted_centroid(space: Lorentz | Poincare, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    r"""Space coordinates of the centroid of two points with weights ``1 - share``, ``share``.
+
+    The Minkowski length of the weighted mean is
+    :math:`\sqrt{1 + 4 w (1 - w) \sinh^2(\sqrt c \, d / 2)}` in radii, a sum of positive terms.
+    """
+    (s, time), (other, other_time) = timed_points(space, x), timed_points(space, y)
+    gap = space.c * hyperboloid_gap(s, time, other, other_time, space.c)
+    return torch.lerp(s, other, share) * (4 * share * (1 - share) * gap + 1).rsqrt()

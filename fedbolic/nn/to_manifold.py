@@ -96,7 +96,8 @@ class ToManifold(HyperbolicModule[Lorentz | Poincare]):
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch ambient"]:
         _check(x)
         y = self._point(self.manifold, scale_down(bounded(x)))
-        return y if torch.is_autocast_enabled(x.device.type) else self.rounded(y, x)
+        as_is = y.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
+        return y if as_is else self.rounded(y, x)
 
     def length(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
         """Lengths of features before the clip, a score for the detection of foreign data.

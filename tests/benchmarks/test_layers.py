@@ -42,7 +42,7 @@ def test_cases_are_run_in_turn():
 @pytest.mark.parametrize("candidate", PRESENT, ids=lambda c: c.key)
 def test_a_candidate_gives_finite_gradients_of_everything(candidate):
     gradients = layers.step(candidate, "cpu")()
-    assert len(gradients) >= 2
+    assert gradients
     assert all(g.isfinite().all() and g.abs().sum() > 0 for g in gradients)
 
 
@@ -59,7 +59,7 @@ def test_what_is_not_installed_is_said(monkeypatch, capsys):
     monkeypatch.setattr(layers, "ROUNDS", 1)
     layers.report("cpu")
     printed = capsys.readouterr().out
-    assert "| linear: hypll HLinear | hypll is not installed | | | |" in printed
+    assert "| linear: hypll HLinear | hypll is not installed | | | | | |" in printed
     assert "| linear: fedbolic PoincareLinear / linear: hypll HLinear | 0.85 | not measured |" in (
         printed
     )

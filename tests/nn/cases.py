@@ -12,16 +12,21 @@ from torch import nn
 from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
     BusemannHead,
+    BusemannLinear,
     CentroidPool,
+    CentroidPool2d,
     ChangeCurvature,
+    GyroBatchNorm,
     HyperbolicBatchNorm,
     HyperbolicEmbedding,
     HyperbolicLayerNorm,
     HyperbolicResidual,
     LorentzAttention,
+    LorentzConv2d,
     LorentzFC,
     LorentzLinear,
     LorentzMLR,
+    PoincareConv2d,
     PoincareLinear,
     PoincareMLR,
     PrototypeHead,
@@ -100,6 +105,12 @@ def residual(kind, curvature):
     )
 
 
+def widened(kind, curvature):
+    """A residual connection whose branch and shortcut change the width."""
+    branch, shortcut = (LINEAR[kind](DIM, 3, curvature=curvature) for _ in range(2))
+    return HyperbolicResidual(kind, branch, shortcut=shortcut, curvature=curvature)
+
+
 EDGES = torch.tensor([[0, 1, 2, 3, 3, 1], [1, 2, 0, 1, 3, 2]])
 """Edges of a graph of five nodes: one is doubled, one is a loop, and the last node has none."""
 
@@ -135,7 +146,22 @@ def convolution(layer, *, space=Lorentz, reach=1.0, **settings):
     )  # fmt: skip
 
 
+def images(of, *, space, **settings):
+    """A convolution of two images of 3 x 4 pixels."""
+    build = partial(of, DIM, 3, 2, padding=1, **settings)
+    return Case(build, space, space, 3, shape=(2, 3, 4))
+
+
 CASES = {
+    "LorentzConv2d": images(LorentzConv2d, space=Lorentz, dilation=2),
+    "LorentzConv2d of hyperplanes": images(
+        LorentzConv2d, space=Lorentz, stride=2, layer=LorentzFC, concatenation="log_radius"
+    ),
+    "PoincareConv2d": images(PoincareConv2d, space=Poincare, stride=2),
+    "PoincareConv2d without bias": images(PoincareConv2d, space=Poincare, bias=False),
+    "LorentzFC with an activation": Case(
+        partial(LorentzFC, DIM, 3, activation=torch.tanh), Lorentz, Lorentz, 3
+    ),
     "LorentzLinear": Case(partial(LorentzLinear, DIM, 3), Lorentz, Lorentz, 3),
     "LorentzLinear without bias": Case(
         partial(LorentzLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
@@ -175,6 +201,13 @@ for kind in KINDS:
         "ToManifold, space": Case(partial(ToManifold, kind, mode="space"), Euclidean, kind),
         "PrototypeHead": Case(partial(PrototypeHead, kind, DIM, 6), kind, None, 6),
         "BusemannHead": Case(partial(BusemannHead, kind, DIM, 6), kind, None, 6),
+        "BusemannLinear": Case(partial(BusemannLinear, kind, DIM, 3), kind, kind, 3),
+        "BusemannLinear with both biases": Case(
+            partial(BusemannLinear, kind, DIM, 3, activation=torch.tanh, gyro_bias=True),
+            kind,
+            kind,
+            3,
+        ),
         "SpaceActivation": Case(partial(SpaceActivation, kind, torch.tanh), kind, kind),
         "TangentActivation": Case(partial(TangentActivation, kind, nn.Softplus()), kind, kind),
         "TangentDropout": Case(partial(TangentDropout, kind), kind, kind),
@@ -185,10 +218,18 @@ for kind in KINDS:
         "HyperbolicBatchNorm without affine": Case(
             partial(HyperbolicBatchNorm, kind, DIM, affine=False), kind, kind
         ),
+        "GyroBatchNorm": Case(partial(GyroBatchNorm, kind, DIM), kind, kind),
+        "GyroBatchNorm in training": Case(
+            partial(GyroBatchNorm, kind, DIM), kind, kind, training=True
+        ),
         "HyperbolicLayerNorm": Case(partial(HyperbolicLayerNorm, kind, DIM), kind, kind),
         "HyperbolicEmbedding": Case(partial(HyperbolicEmbedding, kind, DIM, DIM), None, kind),
         "CentroidPool": Case(partial(CentroidPool, kind), kind, kind),
+        "CentroidPool2d": Case(
+            partial(CentroidPool2d, kind, 3, stride=1, padding=1), kind, kind, shape=(2, 3, 4)
+        ),
         "HyperbolicResidual": Case(partial(residual, kind), kind, kind),
+        "HyperbolicResidual with a shortcut": Case(partial(widened, kind), kind, kind, 3),
         "ChangeCurvature": Case(partial(change_curvature, kind), kind, kind),
     }
     CASES |= {f"{kind.__name__} {name}": case for name, case in BOTH.items()}

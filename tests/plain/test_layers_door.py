@@ -8,6 +8,7 @@ from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
     BusemannHead,
     CentroidPool,
+    CentroidPool2d,
     ChangeCurvature,
     HyperbolicBatchNorm,
     HyperbolicEmbedding,
@@ -33,6 +34,7 @@ NO_PARAMETERS = (
     TangentActivation,
     TangentDropout,
     CentroidPool,
+    CentroidPool2d,
     ChangeCurvature,
     ToManifold,
 )

@@ -1,0 +1,324 @@
+"""Layers of this library and others, as ``benchmarks.layers`` times them."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import unfold
+from torch_geometric.nn import GCNConv
+
+from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.nn import (
+    BusemannHead,
+    BusemannLinear,
+    CentroidPool2d,
+    GyroBatchNorm,
+    HyperbolicBatchNorm,
+    LorentzConv2d,
+    LorentzFC,
+    LorentzLinear,
+    LorentzMLR,
+    PoincareConv2d,
+    PoincareLinear,
+    PoincareMLR,
+)
+from fedbolic.nn.graph import HGCNConv, LorentzConv
+from fedbolic.nn.image_convolution import beta_scale
+
+BATCH, DIM, CLASSES = 1024, 128, 100
+IMAGES, SIDE, CHANNELS = 16, 16, 32
+Function: TypeAlias = Callable[[Tensor], Tensor]
+Built: TypeAlias = tuple[Function, list[Tensor], Tensor]
+"""A function to time, its parameters and its input."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layer of a library.
+
+    Args:
+        group: ``linear``, 128 to 128 dimensions and the sum of squares; ``classifier``, to 100
+            classes and the cross entropy; ``graph``, as ``linear`` along edges.
+        name: Name of the layer.
+        library: Package of the layer.
+        build: Builds the layer on a device.
+    """
+
+    group: str
+    name: str
+    library: str
+    build: Callable[[str], Built]
+    paper: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name of the candidate in tables."""
+        return f"{self.group}: {self.library} {self.name}"
+
+
+def vectors(device: str) -> Tensor:
+    """Tangents at the origin of length about 1.1."""
+    return (torch.randn(BATCH, DIM, generator=torch.Generator().manual_seed(0)) / 10).to(device)
+
+
+def ball(device: str) -> Tensor:
+    """Points of the ball of curvature 1."""
+    return Poincare().expmap0(vectors(device) / 2)
+
+
+def lorentz(device: str) -> Tensor:
+    """The same points on the hyperboloid."""
+    return Lorentz().expmap0(Lorentz().lift(vectors(device)))
+
+
+def images(device: str) -> Tensor:
+    """Images with channels first, whose pixels are tangents of length about 0.6."""
+    shape = IMAGES, CHANNELS, SIDE, SIDE
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(0)) / 10).to(device)
+
+
+def ball_images(device: str) -> Tensor:
+    """The pixels as points of the ball of curvature 1, along the last axis."""
+    return Poincare().expmap0(images(device).movedim(1, -1) / 2).contiguous()
+
+
+def lorentz_images(device: str) -> Tensor:
+    """The same points on the hyperboloid."""
+    return Lorentz().expmap0(Lorentz().lift(images(device).movedim(1, -1)))
+
+
+def of_images(
+    kind: Callable[[], nn.Module], points: Callable[[str], Tensor]
+) -> Callable[[str], Built]:
+    """Builder of a candidate for images."""
+
+    def build(device: str) -> Built:
+        layer = kind().to(device)
+        return layer, list(layer.parameters()), points(device)
+
+    return build
+
+
+def geoopt_convolution(device: str) -> Built:
+    """Beta-concatenation of windows and the Möbius linear layer, from geoopt's operations."""
+    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
+    plain = nn.Linear(9 * CHANNELS, CHANNELS).to(device)
+    weight, bias = plain.weight, nn.Parameter(space.expmap0(plain.bias.detach() * 1e-3))
+
+    def function(x: Tensor) -> Tensor:
+        tangents = space.logmap0(x).movedim(-1, 1)
+        windows = unfold(tangents, 3, padding=1).mT.unflatten(1, (SIDE, SIDE))
+        z = space.expmap0(beta_scale(CHANNELS, 9) * windows)
+        return space.mobius_add(space.mobius_matvec(weight, z), bias)
+
+    return function, [weight, bias], ball_images(device)
+
+
+def hypll_convolution(device: str) -> Built:
+    """The convolution of hypll on its own tensors, channels first."""
+    space = _hypll_ball()
+    layer = importlib.import_module("hypll.nn").HConvolution2d(
+        CHANNELS, CHANNELS, 3, space, padding=1
+    )
+    if device != "cpu":
+        layer = layer.to(device)
+    wrap = importlib.import_module("hypll.tensors").ManifoldTensor
+
+    def function(x: Tensor) -> Tensor:
+        return layer(wrap(x, manifold=space, man_dim=1)).tensor
+
+    points = ball_images(device).movedim(-1, 1).contiguous()
+    return function, [layer.weights.tensor, layer.bias], points
+
+
+def folded(in_features: int, out_features: int) -> nn.Module:
+    """A layer of hyperplanes for inference; its weights train here, to be timed like the others."""
+    return LorentzFC(in_features, out_features).folded().requires_grad_()
+
+
+def module(
+    kind: Callable[[int, int], nn.Module], outputs: int, points: Callable[[str], Tensor]
+) -> Callable[[str], Built]:
+    """Builder of a candidate that is an ordinary module."""
+
+    def build(device: str) -> Built:
+        layer = kind(DIM, outputs).to(device)
+        return layer, list(layer.parameters()), points(device)
+
+    return build
+
+
+def behind_column(device: str) -> Built:
+    """A linear map of points, with its outputs appended to the time coordinate of the inputs.
+
+    Every layer of the hyperboloid that leaves the matrix product to torch has at least this cost.
+    """
+    plain, x = nn.Linear(DIM + 1, DIM).to(device), lorentz(device)
+    return (lambda x: torch.cat((x[:, :1], plain(x)), -1)), list(plain.parameters()), x
+
+
+def geoopt_linear(device: str) -> Built:
+    """The Möbius linear layer of geoopt's examples, from its operations."""
+    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
+    plain = nn.Linear(DIM, DIM).to(device)
+    weight, bias = plain.weight, nn.Parameter(space.expmap0(plain.bias.detach() * 1e-3))
+
+    def function(x: Tensor) -> Tensor:
+        return space.mobius_add(space.mobius_matvec(weight, x), bias)
+
+    return function, [weight, bias], ball(device)
+
+
+def geoopt_classifier(device: str) -> Built:
+    """Signed distances by geoopt's ``dist2plane``, scaled by the lengths of the normals."""
+    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
+    normal = nn.Parameter(nn.Linear(DIM, CLASSES).to(device).weight.detach())
+    point = nn.Parameter(space.expmap0(normal.detach() * 1e-2))
+
+    def function(x: Tensor) -> Tensor:
+        return space.dist2plane(x.unsqueeze(-2), point, normal, signed=True, scaled=True)
+
+    return function, [normal, point], ball(device)
+
+
+def _hypll_ball() -> Any:
+    curved = importlib.import_module("hypll.manifolds.poincare_ball")
+    return curved.PoincareBall(curved.Curvature(1.0, constraining_strategy=lambda value: value))
+
+
+def at_origin(in_features: int, out_features: int) -> HGCNConv:
+    """The layer of HGCN with means at the origin."""
+    return HGCNConv(in_features, out_features, local=False)
+
+
+def hypll_linear(device: str) -> Built:
+    """The layer of hypll on its own tensors."""
+    space = _hypll_ball()
+    layer = importlib.import_module("hypll.nn").HLinear(DIM, DIM, space)
+    if device != "cpu":
+        layer = layer.to(device)
+    wrap = importlib.import_module("hypll.tensors").ManifoldTensor
+
+    def function(x: Tensor) -> Tensor:
+        return layer(wrap(x, manifold=space, man_dim=-1)).tensor
+
+    return function, [layer.z.tensor, layer.bias], ball(device)
+
+
+def hypll_classifier(device: str) -> Built:
+    """Signed distances to hyperplanes by hypll, whose normals are as long as its ``z``."""
+    linalg = importlib.import_module("hypll.manifolds.poincare_ball.math.linalg")
+    c = torch.tensor(1.0, device=device)
+    plain = nn.Linear(DIM, CLASSES).to(device)
+    z, r = nn.Parameter(plain.weight.detach().mT.contiguous()), plain.bias
+
+    def function(x: Tensor) -> Tensor:
+        return linalg.poincare_hyperplane_dists(x, z, r, c)
+
+    return function, [z, r], ball(device)
+
+
+def graph(
+    kind: Callable[[int, int], nn.Module], points: Callable[[str], Tensor]
+) -> Callable[[str], Built]:
+    """Builder of a graph convolution on a random graph with 8 edges per node."""
+
+    def build(device: str) -> Built:
+        layer = kind(DIM, DIM).to(device)
+        ends = torch.randint(BATCH, (2, 8 * BATCH), generator=torch.Generator().manual_seed(1))
+        edges = ends.to(device)
+        return (lambda x: layer(x, edges)), list(layer.parameters()), points(device)
+
+    return build
+
+
+HNN2, HCNN, FGG = "2006.08210", "2303.15919", "2601.21529"
+RESNET, BUSEMANN, ILNN = "2303.14027", "2602.18858", "2602.23981"
+
+CANDIDATES = (
+    Candidate("linear", "Linear", "torch", module(nn.Linear, DIM, vectors)),
+    Candidate("linear", "Linear behind a column", "torch", behind_column),
+    Candidate(
+        "linear", "LorentzLinear", "fedbolic", module(LorentzLinear, DIM, lorentz), "2105.14686"
+    ),
+    Candidate("linear", "LorentzFC", "fedbolic", module(LorentzFC, DIM, lorentz), FGG),
+    Candidate("linear", "LorentzFC, folded", "fedbolic", module(folded, DIM, lorentz), FGG),
+    Candidate("linear", "PoincareLinear", "fedbolic", module(PoincareLinear, DIM, ball), HNN2),
+    Candidate(
+        "linear", "BusemannLinear, Lorentz", "fedbolic",
+        module(partial(BusemannLinear, Lorentz), DIM, lorentz), BUSEMANN,
+    ),
+    Candidate(
+        "linear", "BusemannLinear, ball", "fedbolic",
+        module(partial(BusemannLinear, Poincare), DIM, ball), BUSEMANN,
+    ),
+    Candidate("linear", "Mobius linear", "geoopt", geoopt_linear, "1805.09112"),
+    Candidate("linear", "HLinear", "hypll", hypll_linear, HNN2),
+    Candidate("classifier", "Linear", "torch", module(nn.Linear, CLASSES, vectors)),
+    Candidate("classifier", "LorentzMLR", "fedbolic", module(LorentzMLR, CLASSES, lorentz), HCNN),
+    Candidate("classifier", "PoincareMLR", "fedbolic", module(PoincareMLR, CLASSES, ball), HNN2),
+    Candidate(
+        "classifier", "BusemannHead, Lorentz", "fedbolic",
+        module(partial(BusemannHead, Lorentz), CLASSES, lorentz), BUSEMANN,
+    ),
+    Candidate("classifier", "dist2plane", "geoopt", geoopt_classifier, "1805.09112"),
+    Candidate("classifier", "hyperplane_dists", "hypll", hypll_classifier, HNN2),
+    Candidate("graph", "GCNConv", "torch_geometric", graph(GCNConv, vectors)),
+    Candidate("graph", "LorentzConv", "fedbolic", graph(LorentzConv, lorentz), "2105.14686"),
+    Candidate("graph", "HGCNConv", "fedbolic", graph(HGCNConv, lorentz), "1910.12933"),
+    Candidate(
+        "graph", "HGCNConv at the origin", "fedbolic", graph(at_origin, lorentz), "1910.12933"
+    ),
+    Candidate(
+        "convolution", "Conv2d", "torch",
+        of_images(lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), images),
+    ),
+    Candidate(
+        "convolution", "LorentzConv2d", "fedbolic",
+        of_images(lambda: LorentzConv2d(CHANNELS, CHANNELS, 3, padding=1), lorentz_images), HCNN,
+    ),
+    Candidate(
+        "convolution", "LorentzConv2d of LorentzFC, log-radius", "fedbolic",
+        of_images(
+            lambda: LorentzConv2d(
+                CHANNELS, CHANNELS, 3, padding=1, layer=LorentzFC, concatenation="log_radius"
+            ),
+            lorentz_images,
+        ),
+        ILNN,
+    ),
+    Candidate(
+        "convolution", "PoincareConv2d", "fedbolic",
+        of_images(lambda: PoincareConv2d(CHANNELS, CHANNELS, 3, padding=1), ball_images), RESNET,
+    ),
+    Candidate("convolution", "windows, Mobius linear", "geoopt", geoopt_convolution, "1805.09112"),
+    Candidate("convolution", "HConvolution2d", "hypll", hypll_convolution, RESNET),
+    Candidate("norm", "BatchNorm2d", "torch", of_images(lambda: nn.BatchNorm2d(CHANNELS), images)),
+    Candidate(
+        "norm", "HyperbolicBatchNorm, Lorentz", "fedbolic",
+        of_images(lambda: HyperbolicBatchNorm(Lorentz, CHANNELS), lorentz_images), HCNN,
+    ),
+    Candidate(
+        "norm", "GyroBatchNorm, Lorentz", "fedbolic",
+        of_images(lambda: GyroBatchNorm(Lorentz, CHANNELS), lorentz_images), ILNN,
+    ),
+    Candidate(
+        "norm", "GyroBatchNorm, ball", "fedbolic",
+        of_images(lambda: GyroBatchNorm(Poincare, CHANNELS), ball_images), ILNN,
+    ),
+    Candidate("pool", "AvgPool2d", "torch", of_images(lambda: nn.AvgPool2d(2), images)),
+    Candidate(
+        "pool", "CentroidPool2d, Lorentz", "fedbolic",
+        of_images(lambda: CentroidPool2d(Lorentz, 2), lorentz_images), HCNN,
+    ),
+    Candidate(
+        "pool", "CentroidPool2d, ball", "fedbolic",
+        of_images(lambda: CentroidPool2d(Poincare, 2), ball_images), RESNET,
+    ),
+)  # fmt: skip
+FLOORS = {c.group: c.key for c in reversed(CANDIDATES) if c.library.startswith("torch")}
+"""Key of the reference of each group, by whose time the others are divided."""
