@@ -283,3 +283,7 @@ class FederatedData:
         else:
             clients = tuple(client.to(device, dtype) for client in self.clients)
         return FederatedData(clients, self.meta, holdout, self.reported_sizes)
+
+    def without_clients(self) -> "FederatedData":
+        """The federation without its clients: only the test set of the server is left."""
+        return FederatedData((), self.meta, self.holdout)
