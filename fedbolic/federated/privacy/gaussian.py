@@ -2,7 +2,7 @@
 
 import math
 
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from fedbolic import check
@@ -65,7 +65,8 @@ def gaussian_epsilon(dp_delta: float, noise_multiplier: float, num_releases: int
     top = mu * (mu / 2 + max(0.0, -float(ndtri(dp_delta)))) + 1e-9
     if _delta(top, mu) >= dp_delta:  # noise so small that rounding hides the difference
         return top
-    return float(brentq(lambda epsilon: _delta(epsilon, mu) - dp_delta, 0.0, top, xtol=1e-12))
+    found = root_scalar(lambda epsilon: _delta(epsilon, mu) - dp_delta, bracket=(0.0, top))
+    return float(found.root)
 
 
 def check_delta(dp_delta: float) -> None:

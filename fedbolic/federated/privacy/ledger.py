@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 from fedbolic import check
 from fedbolic.federated.privacy.gaussian import check_delta, gaussian_epsilon
@@ -63,7 +63,7 @@ class PrivacyLedger:
     Example:
         >>> ledger = PrivacyLedger("poisson", "add/remove", 0.1, 1.0, dp_delta=1e-5, rounds=100)
         >>> round(ledger.epsilon(100), 1), round(ledger.renyi_epsilon(100), 1)
-        (7.1, 7.7)
+        (7.1, 7.9)
     """
 
     participation: Participation
@@ -192,7 +192,7 @@ def solve_noise(
         high += 1.0
     while excess(high - 1.0) <= 0:
         high -= 1.0
-    found = brentq(excess, high - 1.0, high, xtol=5e-4)
+    found = float(root_scalar(excess, bracket=(high - 1.0, high), xtol=5e-4).root)
     while excess(found) > 0:
         found += 2e-4
     return math.exp(found)

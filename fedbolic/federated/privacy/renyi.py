@@ -5,7 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from fedbolic import check
 from fedbolic.federated.privacy.gaussian import check_delta
@@ -139,7 +139,7 @@ def _points(centre: float) -> ndarray:
 def _log_mean(points: ndarray, values: ndarray) -> float:
     """Logarithm of the mean of exp(values) under the standard normal distribution."""
     density = -(points**2) / 2 - 0.5 * math.log(2 * math.pi)
-    return float(logsumexp(values + density)) + math.log(_STEP)
+    return _log_total(values + density) + math.log(_STEP)
 
 
 def _fixed_size_terms(top: int, rate: float, z: float) -> ndarray:
@@ -164,4 +164,10 @@ def _fixed_size_terms(top: int, rate: float, z: float) -> ndarray:
 def _log_sum(order: int, terms: ndarray) -> float:
     j = np.arange(order + 1)
     binomials = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
-    return float(np.logaddexp(0.0, logsumexp((binomials + terms[: order + 1])[2:])))
+    return float(np.logaddexp(0.0, _log_total((binomials + terms[: order + 1])[2:])))
+
+
+def _log_total(logs: ndarray) -> float:
+    """Logarithm of the sum of the exponentials."""
+    largest = float(logs.max())
+    return largest + math.log(float(np.exp(logs - largest).sum()))
