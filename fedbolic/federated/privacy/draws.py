@@ -71,9 +71,17 @@ class SecretStream:
             Holohan and Braghin (2021), Secure random sampling in differential privacy, Sec. 4,
             arXiv:2107.10138.
         """
-        words = np.frombuffer(self._bytes(4 * 8 * size), dtype="<u8").reshape(4, size)
-        uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        uniform = self.uniform(4 * size).numpy().reshape(4, size)
         return torch.from_numpy(ndtri(uniform).sum(axis=0) / 2)
+
+    def uniform(self, size: int) -> Float64[Tensor, " size"]:
+        """Independent draws from the uniform distribution on (0, 1), on the CPU.
+
+        Args:
+            size: Number of draws.
+        """
+        words = np.frombuffer(self._bytes(8 * size), dtype="<u8") >> np.uint64(11)
+        return torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-53)
 
     def _bytes(self, count: int) -> bytes:
         # the key has a fixed length, so no two pairs of key and path give the same text

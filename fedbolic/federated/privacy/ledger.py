@@ -125,7 +125,7 @@ class PrivacyLedger:
 
     def _poisson_epsilon(self, num_releases: int) -> float:
         bound = self.renyi_epsilon(self.rounds)
-        if self.dp_delta < SMALLEST_DELTA or bound > LARGEST_EPSILON:
+        if self.dp_delta < SMALLEST_DELTA or not 0 < bound <= LARGEST_EPSILON:
             return self.renyi_epsilon(num_releases)
         # rounding up losses costs half a step in every release
         step = 0.005 * bound / self.rounds
