@@ -35,7 +35,7 @@ COMMAND_FILES = (
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (
     *("geoopt", "torch_geometric", "lightning", "jsonargparse", "flwr", "opendp", "flint"),
-    *("cryptography", "pooch", "matplotlib", "pymetis", "numba"),
+    *("cryptography", "pooch", "matplotlib", "pymetis", "numba", "dp_accounting"),
 )
 
 
