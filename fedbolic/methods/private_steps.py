@@ -66,7 +66,7 @@ class PrivateSteps(Method):
         >>> method = PrivateSteps(FedAvg(rounds=2), steps=5)
         >>> *_, (_, rows) = Trainer().run(method, data, Rng(0))
         >>> [round(r.value, 2) for r in rows if r.name == "privacy/epsilon" and r.client == 0]
-        [2.23]
+        [2.22]
     """
 
     method: FedAvg

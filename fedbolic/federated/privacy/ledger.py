@@ -17,7 +17,7 @@ SMALLEST_DELTA = 1e-10
 """Below it, rounding in the composition of loss distributions matters, and Rényi bounds serve."""
 
 LARGEST_EPSILON = 300.0
-"""Above it, exponentials overflow and nothing is private anyway."""
+"""Above it, nothing is private anyway, and Rényi bounds serve."""
 
 _WORDS = {
     "add/remove": "of one client that takes part, or whose contribution is zero",
