@@ -121,7 +121,7 @@ def test_rounds_clients_and_runs_have_different_noise():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("settings", "words"),
     [
         ({"steps": 0}, "steps must be at least 1"),
         ({"rate": 1.5}, "rate must lie in"),
@@ -129,9 +129,9 @@ def test_rounds_clients_and_runs_have_different_noise():
         ({"dp_delta": 1.0}, "dp_delta must lie in"),
     ],
 )
-def test_a_value_out_of_range_is_refused(change, words):
+def test_a_value_out_of_range_is_refused(settings, words):
     with pytest.raises(ValueError, match=words):
-        dataclasses.replace(METHOD, **change)
+        dataclasses.replace(METHOD, **settings)
 
 
 def test_batch_norm_is_refused():

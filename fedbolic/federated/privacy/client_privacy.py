@@ -29,8 +29,8 @@ class AdaptiveClipping:
     Args:
         quantile: Fraction of the updates that shall not be clipped, gamma, in [0, 1].
         lr: Step size of the logarithm of the bound, eta, above 0.
-        count_noise: Standard deviation of the noise of the number of these updates, sigma, more
-            than half the noise multiplier; ``None`` for a twentieth of the cohort, or the noise
+        count_noise: Standard deviation of the noise of the number of these updates, sigma,
+            above half the noise multiplier; ``None`` for a twentieth of the cohort, or the noise
             multiplier if that is larger.
 
     Raises:
