@@ -17,6 +17,7 @@ from fedbolic.data import FederatedData, Partitioned, Source
 from fedbolic.federated import (
     Auto,
     Channel,
+    ClientPrivacy,
     Cohort,
     Engine,
     Evaluation,
@@ -48,6 +49,7 @@ def run(
     cohort: Cohort = Cohort(),
     channels: tuple[Channel, ...] = (),
     evaluation: Evaluation = Evaluation(),
+    privacy: ClientPrivacy | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true",
     threads: int = 1,
@@ -68,6 +70,7 @@ def run(
         cohort: Sampling of the clients that take part in a round.
         channels: Transformations of client updates on the wire, in the order of sending.
         evaluation: Frequency and kinds of evaluation.
+        privacy: Differential privacy of the clients: a budget or a size of noise; null for none.
         device: Device to compute on; auto selects a GPU if one is available.
         precision: Precision in Lightning's terms; 64-true is double precision throughout.
         threads: Number of CPU threads per operation, at least 1. More than one rarely speeds up
@@ -193,7 +196,8 @@ def _prepare(settings: dict[str, Any], callbacks: Sequence[object], nodes: Remot
     fabric = _fabric(settings, callbacks)
     data = load_data(settings, nodes)
     engine = settings["engine"] if nodes is None else nodes
-    trainer = Trainer(engine, settings["cohort"], settings["channels"], settings["evaluation"])
+    parts = (settings[name] for name in ("cohort", "channels", "evaluation", "privacy"))
+    trainer = Trainer(engine, *parts)
     data = data.to(fabric.device, DTYPES[settings["precision"]])
     return _Job(settings["method"], data, trainer, fabric, settings)
 
@@ -385,7 +389,8 @@ def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
     try:
         stream = job.stream.at("figures")
         with torch.no_grad(), stream.as_torch_global(job.fabric.device):
-            folder.save_figures(job.method.figures(state.server_state, job.data))
+            data = job.data if job.trainer.privacy is None else job.data.without_clients()
+            folder.save_figures(job.method.figures(state.server_state, data))
     except OSError as error:
         logger.warning("the figures of %s cannot be saved: %s", folder.path, one_line(error))
     except Exception:

@@ -29,6 +29,7 @@ DEFAULTS = {
     "cohort": Cohort(),
     "channels": (),
     "evaluation": Evaluation(),
+    "privacy": None,
     "device": "auto",
     "precision": "32-true",
     "threads": 1,
@@ -78,7 +79,7 @@ def test_only_a_choice_of_class_is_named(tmp_path):
     text = describe(
         run, {"method": FedAvg(), "cohort": Cohort(0.5), "runs": tmp_path, "loggers": ()}
     )
-    assert yaml.safe_load(text)["cohort"] == {"rate": 0.5}
+    assert yaml.safe_load(text)["cohort"] == {"rate": 0.5, "sampling": "fixed"}
     assert yaml.safe_load(text)["method"]["class_path"] == "fedbolic.methods.fedavg.FedAvg"
     assert yaml.safe_load(text)["runs"] == str(tmp_path)
     assert yaml.safe_load(text)["loggers"] == []

@@ -286,3 +286,7 @@ class FederatedData:
         else:
             clients = tuple(client.to(device, dtype) for client in self.clients)
         return dataclasses.replace(self, clients=clients, holdout=holdout)
+
+    def without_clients(self) -> "FederatedData":
+        """The federation without its clients: only the test set of the server is left."""
+        return dataclasses.replace(self, clients=(), reported_sizes=None)

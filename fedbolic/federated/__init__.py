@@ -28,6 +28,7 @@ from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, Ridge
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.method import Method
+from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
 from fedbolic.federated.server_optimizer import (
     ServerAdagrad,
     ServerAdam,
@@ -40,6 +41,7 @@ from fedbolic.federated.update import AggregatedUpdate, Update
 
 __all__ = [
     "ALIE",
+    "AdaptiveClipping",
     "Additive",
     "AggregatedUpdate",
     "Aggregator",
@@ -50,6 +52,7 @@ __all__ = [
     "CenteredClipping",
     "Channel",
     "ClassifierMethod",
+    "ClientPrivacy",
     "Clip",
     "Cohort",
     "Devices",

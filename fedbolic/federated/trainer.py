@@ -19,6 +19,8 @@ from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.evaluation.evaluation import Evaluation
 from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.method import Method
+from fedbolic.federated.privacy.aggregation import PrivateAggregation
+from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.record import Row
@@ -37,6 +39,8 @@ class TrainerState:
         exchange: Number of completed exchanges in the current round.
         answered: Ids of the clients that delivered an update in the latest of these exchanges.
         counters: Counts of the current round so far, such as bytes.
+        privacy: State of the run's privacy, which includes the key of its noise: whoever has it can
+            subtract the noise.
     """
 
     server_state: Tree
@@ -45,6 +49,7 @@ class TrainerState:
     exchange: int = 0
     answered: tuple[int, ...] = ()
     counters: dict[str, float] = field(default_factory=dict)
+    privacy: Tree = field(default_factory=dict)
 
     def checkpoint(self) -> dict[str, Any]:
         """The state as nested dicts and lists, ready to be saved."""
@@ -66,6 +71,7 @@ class Trainer:
         cohort: Samples the clients of an exchange that asks for a sample.
         channels: Transformations of updates on the wire, in the order of sending.
         evaluation: Times and kinds of scores.
+        privacy: Differential privacy of the clients; ``None`` for none.
 
     Example:
         >>> from fedbolic.federated import Trainer
@@ -81,6 +87,7 @@ class Trainer:
     cohort: Cohort = Cohort()
     channels: tuple[Channel, ...] = ()
     evaluation: Evaluation = Evaluation()
+    privacy: ClientPrivacy | None = None
 
     def begin(self, method: Method, data: FederatedData, rng: Rng | int) -> TrainerState:
         """Initial state of a run.
@@ -92,7 +99,8 @@ class Trainer:
 
         Raises:
             ValueError: If a channel does not fit the first aggregator, the method does not fit the
-                data or a deployment, or the engine or the evaluation does not fit the clients.
+                data or a deployment, the engine or the evaluation does not fit the clients, or more
+                would leave the clients than ``privacy`` covers.
         """
         rng = _stream(rng)
         self.engine.check(data.clients)
@@ -100,10 +108,15 @@ class Trainer:
         if isinstance(self.engine, Remote):
             method.check_deployed()
         inputs = data.clients[0].no_inputs
-        server_state = method.admit(method.init(data.meta, rng.at("init")), data.sizes)
+        sizes = data.sizes if self.privacy is None else [1] * len(data.clients)
+        server_state = method.admit(method.init(data.meta, rng.at("init")), sizes)
         server_state = tree.to(server_state, inputs.device, inputs.dtype)
-        self._check(method.phase(server_state))
-        return TrainerState(server_state)
+        phase = method.phase(server_state)
+        self._check(phase)
+        if (private := self._private(method, data)) is None:
+            return TrainerState(server_state)
+        private.form(phase, server_state)  # refuses what is not covered
+        return TrainerState(server_state, privacy=private.begin(rng))
 
     def settle(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
@@ -122,7 +135,8 @@ class Trainer:
             return self, {}
         phase = method.phase(state.server_state)
         stream = rng.at("settle")
-        cohort = [data.clients[i] for i in self._members(phase, data, state, stream)]
+        members = self._members(phase, data, state, stream) or (0,)  # a Poisson sample may be empty
+        cohort = [data.clients[i] for i in members]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         engine, seconds = self.engine.settle(phase, messages, cohort, stream)
         return dataclasses.replace(self, engine=engine), seconds
@@ -145,8 +159,8 @@ class Trainer:
 
         Raises:
             RunStoppedError: If no client of an exchange delivers a usable update, a channel does
-                not fit an update, the next server state would not be finite, or the engine cannot
-                work.
+                not fit an update, the next server state would not be finite, the engine cannot
+                work, or the budget of privacy is spent.
             ValueError: If a channel does not fit the aggregator of an exchange, or the engine does
                 not fit the clients.
         """
@@ -173,6 +187,24 @@ class Trainer:
                     f"{type(channel).__name__} needs an aggregator that sums, and "
                     f"{type(phase).__name__} uses {type(phase.aggregator).__name__}"
                 )
+        if self.privacy is None:
+            if self.cohort.sampling == "poisson":
+                raise ValueError(
+                    "a Poisson cohort may be empty, which only a run with privacy allows: set "
+                    "cohort.sampling to fixed, or privacy"
+                )
+        elif isinstance(self.engine, Remote):
+            raise ValueError("privacy is for clients in this process: nodes send more than a delta")
+        elif self.evaluation.fine_tuning or self.evaluation.ridge_head:
+            raise ValueError(
+                "privacy does not cover fine_tuning and ridge_head, for which clients send more: "
+                "set both to null"
+            )
+
+    def _private(self, method: Method, data: FederatedData) -> PrivateAggregation | None:
+        if self.privacy is None:
+            return None
+        return PrivateAggregation.of_run(self.privacy, method, self.cohort, len(data.clients))
 
     def _exchange(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
@@ -182,14 +214,25 @@ class Trainer:
         self._check(phase)
         current = state.round + 1
         stream = rng.at("round", current, "exchange", state.exchange)
-        cohort = [data.clients[i] for i in self._members(phase, data, state, stream)]
+        private = self._private(method, data)
+        if private is not None:
+            private.check_budget(current)
+        secret = stream if private is None else private.stream(state.privacy, current).rng()
+        cohort = [data.clients[i] for i in self._members(phase, data, state, secret)]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         own = _states_of(cohort, state.client_states)
-        results = self.engine.run(phase, messages, cohort, own, stream)
+        results = self.engine.run(phase, messages, cohort, own, stream) if cohort else iter(())
         channels = () if isinstance(self.engine, Remote) else self.channels
         update_filter = UpdateFilter(phase, messages, channels, stream)
+        updates = update_filter.usable(results)
         try:
-            total = _aggregate(phase, update_filter.usable(results))
+            if private is None:
+                total, privacy = _aggregate(phase, updates), state.privacy
+            else:
+                form = private.form(phase, state.server_state)
+                total, privacy = private.aggregate(
+                    updates, form, members=messages, state=state.privacy, round=current
+                )
         except ValueError as error:  # no update is usable, or a channel does not fit the payload
             raise RunStoppedError(f"round {current}: {error}") from error
         for channel in reversed(self.channels):
@@ -200,19 +243,29 @@ class Trainer:
                 f"round {current}: the server's state would hold NaN or infinite values although "
                 "every update was finite: use a smaller step size"
             )
-        counters = _add_counts(state.counters, update_filter.counts())
+        metrics, counts = update_filter.metrics, update_filter.counts()
+        if private is not None:
+            metrics = {}
+            counts = private.counts(phase.broadcast(state.server_state, 0), total.payload)
+        counters = _add_counts(state.counters, counts)
         client_states = state.client_states | update_filter.client_states
         done = TrainerState(
-            server_state, client_states, state.round, state.exchange + 1, total.clients, counters
+            server_state,
+            client_states,
+            state.round,
+            state.exchange + 1,
+            total.clients,
+            counters,
+            privacy,
         )
-        rows = self.evaluation.client_rows(current, update_filter.metrics, reserved=total.metrics)
+        rows = self.evaluation.client_rows(current, metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
         if phase.evaluates:
             rows += [Row(current, None, name, value) for name, value in counters.items()]
             done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
             rows += self.evaluation.rows(
                 method,
-                data,
+                data if private is None else data.without_clients(),
                 server_state,
                 done.client_states,
                 round=current,

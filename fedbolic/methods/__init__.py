@@ -19,6 +19,7 @@ from fedbolic.methods.fedrod import FedRoD
 from fedbolic.methods.majority import Majority
 from fedbolic.methods.moon import Moon
 from fedbolic.methods.pfedme import PFedMe
+from fedbolic.methods.private_steps import PrivateSteps
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
 
@@ -38,6 +39,7 @@ __all__ = [
     "Majority",
     "Moon",
     "PFedMe",
+    "PrivateSteps",
     "Scaffold",
     "SphereFed",
 ]

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ABSENT = ("jsonargparse", "beartype", "geoopt", "pooch", "cryptography", "flint")
+ABSENT = (
+    *("jsonargparse", "beartype", "geoopt", "pooch", "cryptography", "flint"),
+    "dp_accounting",
+)
 BLOCK = f"""
 import sys
 class Absent:

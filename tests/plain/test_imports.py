@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("lightning", "flwr", "torch_geometric", "geoopt", "jsonargparse")
-DATA = ("pooch", "sklearn", "opendp")
+DATA = ("pooch", "sklearn", "opendp", "dp_accounting")
 SECRETS = ("cryptography", "flint")
 
 

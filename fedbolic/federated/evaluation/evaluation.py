@@ -215,7 +215,8 @@ class Evaluation:
     ) -> list[Row]:
         """Scores of the clients, and on the server's test set, with what each of them receives."""
         messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
-        rows = self.client_rows(round, engine.scores(method, messages, clients, client_states, rng))
+        found = engine.scores(method, messages, clients, client_states, rng) if clients else {}
+        rows = self.client_rows(round, found)
         if holdout is not None:
             message = method.broadcast(server_state, HOLDOUT)
             stream = rng.at("holdout")

@@ -1,0 +1,133 @@
+"""Audit of client-level privacy in one run: a lower bound of epsilon from planted clients.
+
+Each of many planted clients is in the run or not, by a coin. A client that is in sends, in every
+round, an update of the largest norm along an axis of its own. From the released means alone an
+auditor guesses who was in; too many right guesses disprove an epsilon.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import binom
+
+from benchmarks.results import Figures, Results
+from fedbolic.federated import ClientPrivacy, Cohort, Update
+from fedbolic.federated.privacy.aggregation import PrivateAggregation
+from fedbolic.methods import FedAvg
+from fedbolic.rng import Rng
+
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+CLIENTS, ROUNDS, DP_DELTA = 1000, 10, 1e-5
+CONFIDENCE = 0.95
+BOUND = 0.1
+
+
+def chance(
+    num_right: int, num_guesses: int, num_planted: int, epsilon: float, delta: float
+) -> float:
+    r"""Largest probability of that many right guesses if a mechanism has this epsilon and delta.
+
+    .. math::
+        P[B \ge v] + 2 m \delta \max_{1 \le i \le v} \frac{1}{i} P[v - i \le B < v], \qquad
+        B \sim \mathrm{Bin}\left(r, \frac{e^\varepsilon}{1 + e^\varepsilon}\right)
+
+    Args:
+        num_right: Number of right guesses, v.
+        num_guesses: Number of guesses, r.
+        num_planted: Number of clients with a coin, m.
+        epsilon: Epsilon, at least 0.
+        delta: Delta, in [0, 1].
+
+    References:
+        Steinke, Nasr and Jagielski (2023), Theorem 5.2, arXiv:2305.08846.
+    """
+    share = 1 / (1 + np.exp(-epsilon))
+    tail = float(binom.sf(num_right - 1, num_guesses, share))
+    fewer = np.cumsum(binom.pmf(np.arange(num_right - 1, -1, -1), num_guesses, share))
+    worst = float(np.max(fewer / np.arange(1, num_right + 1), initial=0.0))
+    return min(1.0, tail + 2 * num_planted * delta * worst)
+
+
+def lower_bound(num_right: int, num_guesses: int, num_planted: int, delta: float) -> float:
+    """Largest epsilon, in steps of 0.01, that the guesses disprove with 95 % confidence.
+
+    Args:
+        num_right: Number of right guesses.
+        num_guesses: Number of guesses.
+        num_planted: Number of clients with a coin.
+        delta: Delta, in [0, 1].
+    """
+    found = 0.0
+    for epsilon in np.arange(0.0, 20.0, 0.01):
+        if chance(num_right, num_guesses, num_planted, float(epsilon), delta) > 1 - CONFIDENCE:
+            break
+        found = float(epsilon)
+    return found
+
+
+def scores(privacy: ClientPrivacy, present: np.ndarray) -> np.ndarray:
+    """Sum of the released means along the axis of every planted client.
+
+    Args:
+        privacy: Settings of the audited mechanism.
+        present: Whether each planted client is in the run.
+    """
+    num_clients = len(present)
+    method = FedAvg(rounds=ROUNDS)
+    run = PrivateAggregation.of_run(privacy, method, Cohort(), num_clients)
+    form = {"delta": {"x": torch.zeros(num_clients)}, "buffers": {}}
+    axes = torch.eye(num_clients)
+    state, total = run.begin(Rng(0)), torch.zeros(num_clients)
+    for round in range(1, ROUNDS + 1):
+        updates = (
+            (i, Update({"delta": {"x": 9 * axes[i]}, "buffers": {}}))
+            for i in np.flatnonzero(present).tolist()
+        )
+        members = range(num_clients)
+        mean, state = run.aggregate(updates, form, members=members, state=state, round=round)
+        total += mean.payload["delta"]["x"]
+    return total.numpy()
+
+
+def audit(privacy: ClientPrivacy, seed: int) -> Figures:
+    """Bounds of epsilon by one run of the private aggregation.
+
+    The auditor guesses for the clients with the largest and the smallest scores, a number of both
+    that is fixed in advance.
+
+    Args:
+        privacy: Settings of the audited mechanism.
+        seed: Seed of the coins.
+    """
+    present = Rng(seed).at("coins").numpy().random(CLIENTS) < 0.5
+    order = np.argsort(scores(privacy, present))
+    each = CLIENTS // 20
+    right = int(present[order[-each:]].sum() + (~present[order[:each]]).sum())
+    ledger = privacy.ledger(Cohort(), CLIENTS, ROUNDS)
+    bound = lower_bound(right, 2 * each, CLIENTS, DP_DELTA)
+    return {"ledger": ledger.epsilon(ROUNDS), "audit": bound, "right": right / (2 * each)}
+
+
+def main() -> None:
+    """Print the ledger's epsilon beside the audited lower bound, and a run without noise."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("runs/privacy_audit.csv"))
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    asked.results.parent.mkdir(parents=True, exist_ok=True)
+    results = Results(asked.results)
+    base = ClientPrivacy(dp_delta=DP_DELTA, epsilon=1.0, clip_norm=BOUND)
+    for seed in range(asked.seeds):
+        for epsilon in EPSILONS:
+            key = "audit", f"epsilon {epsilon:g}", str(seed)
+            results.add(key, audit, replace(base, epsilon=epsilon), seed)
+        silent = replace(base, epsilon=None, noise_multiplier=1e-6)
+        results.add(("audit", "almost no noise", str(seed)), audit, silent, seed)
+    results.show("audit", ("ledger", "audit", "right"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Differential privacy of whole clients, with a ledger of what has been spent."""

@@ -1,0 +1,167 @@
+"""Settings of client-level differential privacy."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fedbolic import check
+from fedbolic.federated.cohort import Cohort
+from fedbolic.federated.method import CohortKind
+from fedbolic.federated.privacy.gaussian import check_delta
+from fedbolic.federated.privacy.ledger import (
+    Neighbours,
+    Participation,
+    PrivacyLedger,
+    solve_noise,
+)
+
+
+@dataclass(frozen=True)
+class AdaptiveClipping:
+    r"""Clipping bound that follows a quantile of the norms of the clients' updates.
+
+    .. math:: b \leftarrow b \exp(-\eta (\tilde\beta - \gamma))
+
+    Beta is the noisy fraction of the updates of norm at most b. It shares the noise of a round with
+    the sum of the updates, whose noise becomes :math:`(z^{-2} - (2 \sigma)^{-2})^{-1/2}`, so that
+    both together cost what the sum alone would cost.
+
+    Args:
+        quantile: Fraction of the updates that shall not be clipped, gamma, in [0, 1].
+        lr: Step size of the logarithm of the bound, eta, above 0.
+        count_noise: Standard deviation of the noise of the number of these updates, sigma,
+            above half the noise multiplier; ``None`` for a twentieth of the cohort, or the noise
+            multiplier if that is larger.
+
+    Raises:
+        ValueError: If a value is out of range.
+
+    References:
+        Andrew et al. (2021), Algorithm 1, arXiv:1905.03871.
+    """
+
+    quantile: float = 0.5
+    lr: float = 0.2
+    count_noise: float | None = None
+
+    def __post_init__(self) -> None:
+        check.rate(quantile=self.quantile)
+        check.positive(lr=self.lr)
+        if self.count_noise is not None:
+            check.positive(count_noise=self.count_noise)
+
+
+@dataclass(frozen=True)
+class ClientPrivacy:
+    r"""Differential privacy of every client with all of its data, by Gaussian noise.
+
+    .. math::
+        \tilde\Delta = \frac{1}{m} \left( \sum_k \Delta_k \min(1, b / \|\Delta_k\|)
+            + N(0, z^2 b^2 I) \right)
+
+    m is the expected number of clients in a round, whoever answers. A client that fails counts as
+    an update of zero. Under privacy
+
+    * a method may send only ``delta``; its clients have equal weights, and sizes of clients are not
+      used. Statistics of batch norm and other parts of a payload are refused;
+    * metrics of local training, numbers of failures and scores of the clients are not recorded.
+      The model is scored on the server's own test set, which must not come from the clients;
+    * ``privacy/epsilon`` in ``metrics.csv`` is the cost of all rounds so far.
+
+    The noise of a round follows from a key in the checkpoint. A round that is repeated after an
+    interruption therefore has the same noise, but whoever has ``state.pt`` can subtract it: keep
+    that file, and publish the model alone. The noise is in floating point, whereas the ledger is
+    proven for real numbers.
+
+    Args:
+        dp_delta: Delta, in (0, 1) and below one over the number of clients.
+        epsilon: Budget of the whole run, above 0: without ``noise_multiplier``, the noise that the
+            run needs for it is found; with it, the run stops before the round that would exceed
+            the budget. ``None`` for no budget.
+        noise_multiplier: Standard deviation of the noise over the clipping bound, z, above 0.
+            ``None`` to find it from ``epsilon``.
+        clip_norm: Clipping bound of an update's Euclidean norm, b, above 0; with ``adaptive``, that
+            of the first round.
+        adaptive: Adaptive clipping; ``None`` for a constant bound.
+        placement: Party that adds the noise. The ``server`` adds it to the sum, so clients must
+            trust the server. If every one of the ``clients`` adds noise of this size to its own
+            update, they need not, but the noise of the sum is larger by the root of their number.
+        noise: Source of the noise's key: the operating system, or the ``seeded`` stream of the run,
+            which is reproducible and not private.
+
+    Raises:
+        ValueError: If a value is out of range, neither ``epsilon`` nor ``noise_multiplier`` is
+            given, or clients add noise under adaptive clipping.
+
+    References:
+        McMahan et al. (2018), Algorithm 1, arXiv:1710.06963.
+
+    Example:
+        >>> from fedbolic.data import IID, Digits, Partitioned
+        >>> from fedbolic.federated import Cohort, Trainer
+        >>> from fedbolic.methods import FedAvg
+        >>> from fedbolic.rng import Rng
+        >>> data = Partitioned(Digits(), IID(50)).load(Rng(0))
+        >>> privacy = ClientPrivacy(dp_delta=1e-3, epsilon=8.0)
+        >>> trainer = Trainer(cohort=Cohort(0.2, sampling="poisson"), privacy=privacy)
+        >>> *_, (state, rows) = trainer.run(FedAvg(rounds=2), data, Rng(0))
+        >>> [round(row.value, 1) for row in rows if row.name == "privacy/epsilon"]
+        [8.0]
+    """
+
+    dp_delta: float
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    clip_norm: float = 1.0
+    adaptive: AdaptiveClipping | None = None
+    placement: Literal["server", "clients"] = "server"
+    noise: Literal["system", "seeded"] = "system"
+
+    def __post_init__(self) -> None:
+        check_delta(self.dp_delta)
+        check.positive(clip_norm=self.clip_norm)
+        for name in ("epsilon", "noise_multiplier"):
+            if (value := getattr(self, name)) is not None:
+                check.positive(**{name: value})
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise ValueError("privacy needs epsilon, a budget, or noise_multiplier, or both")
+        if self.adaptive is not None and self.placement == "clients":
+            raise ValueError(
+                "adaptive clipping needs a count that the server makes private: use "
+                "placement='server', or no adaptive clipping"
+            )
+
+    def ledger(
+        self, cohort: Cohort, num_clients: int, rounds: int, *, kind: CohortKind = "sample"
+    ) -> PrivacyLedger:
+        """Ledger of a run, with the noise multiplier that was given or found.
+
+        Args:
+            cohort: Sampling of the clients.
+            num_clients: Number of clients of the federation.
+            rounds: Number of rounds.
+            kind: Clients for which the method asks; all of them take part if it is ``all``.
+
+        Raises:
+            ValueError: If ``dp_delta`` is too large for that many clients.
+        """
+        if self.dp_delta * num_clients >= 1:
+            raise ValueError(
+                f"dp_delta must be below one over the number of clients, {1 / num_clients:.2g}, or "
+                f"publishing one of them at random would count as private; got {self.dp_delta}"
+            )
+        sampling: tuple[Participation, Neighbours, float]
+        share = cohort.expected_size(num_clients) / num_clients
+        if self.placement == "clients":  # the server sees who takes part
+            sampling = "everyone", "replace", 1.0
+        elif kind == "all" or share == 1:
+            sampling = "everyone", "add/remove", 1.0
+        elif cohort.sampling == "poisson":
+            sampling = "poisson", "add/remove", share
+        else:
+            sampling = "fixed", "replace", share
+        noise = self.noise_multiplier
+        if noise is None:
+            epsilon = self.epsilon or math.inf
+            noise = solve_noise(*sampling, epsilon=epsilon, dp_delta=self.dp_delta, rounds=rounds)
+        return PrivacyLedger(*sampling, noise, self.dp_delta, rounds)
