@@ -6,7 +6,7 @@
 import argparse
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -157,10 +157,10 @@ def table(path: Path, reference: str, score: str = "accuracy") -> None:
         print(f"\n{unfinished} runs that have not come to their end are left out.")
 
 
-def _differences(local: Mapping[str, Mapping[int, Chosen]], reference: str) -> dict[str, str]:
+def _differences(local: Mapping[str, dict[int, Chosen]], reference: str) -> dict[str, str]:
     if reference not in local:
         return {}
-    means = {
+    means: dict[str, dict[Hashable, float]] = {
         row: {seed: 100 * chosen.mean for seed, chosen in of.items()} for row, of in local.items()
     }
     return {

@@ -185,6 +185,7 @@ def _configs(_: dict[str, Any]) -> int:
     names = config_names()
     width = max(map(len, names), default=0)
     sys.stdout.writelines(f"{name:{width}}  {description(name)}\n" for name in names)
+    return 0
 
 
 def _export(settings: dict[str, Any]) -> int:
