@@ -157,7 +157,7 @@ def table(path: Path, reference: str, score: str = "accuracy") -> None:
         print(f"\n{unfinished} runs that have not come to their end are left out.")
 
 
-def _differences(local: Mapping[str, dict[int, Chosen]], reference: str) -> dict[str, str]:
+def _differences(local: Mapping[str, dict[str, Chosen]], reference: str) -> dict[str, str]:
     if reference not in local:
         return {}
     means: dict[str, dict[Hashable, float]] = {
