@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import Parameter
 
 from fedbolic.types import Tree
@@ -171,6 +172,8 @@ def scale(x: Tree, factor: float) -> Tree:
 
 def zeros_like(x: Tree) -> Tree:
     """The tree with every tensor replaced by zeros, by one launch on an accelerator."""
+    if any(is_functorch_wrapped_tensor(leaf) for leaf in tensors(x).values()):
+        return map_tensors(torch.zeros_like, x)  # a list of tensors has no batching rule
     zeros = map_tensors(torch.empty_like, x)
     if of_all := list(tensors(zeros).values()):
         torch._foreach_zero_(of_all)  # pyright: ignore[reportPrivateImportUsage]

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 import pickle
 import tempfile
@@ -179,15 +180,32 @@ def messages_and_client_states_are_not_modified(run: MethodRun) -> None:
             assert_same(x.client_states, before[1])
 
 
-def results_hold_the_storage_of_one_client(run: MethodRun) -> None:
-    """Tensors of a result hold the storage of that client alone."""
+def results_that_are_kept_hold_the_storage_of_one_client(run: MethodRun) -> None:
+    """Client states, and payloads that are not summed, hold no other client's storage.
+
+    Payloads that are summed may be rows of one tensor, but no two of them overlap.
+    """
     for x in run.exchanges:
+        summed = isinstance(x.phase.aggregator, Additive)
+        ranges: list[tuple[int, int]] = []
         results = list(Batched().run(x.phase, x.messages, x.clients, x.client_states, x.rng))
         for _, update, client_state in results:
             assert isinstance(update, Update), update.error
-            for leaf in (*flat(update.payload).values(), *flat(client_state).values()):
-                if isinstance(leaf, torch.Tensor):
-                    assert leaf.untyped_storage().nbytes() == leaf.nbytes
+            sent = [
+                leaf for leaf in flat(update.payload).values() if isinstance(leaf, torch.Tensor)
+            ]
+            kept = [leaf for leaf in flat(client_state).values() if isinstance(leaf, torch.Tensor)]
+            for leaf in kept if summed else (*sent, *kept):
+                assert leaf.untyped_storage().nbytes() == leaf.nbytes
+            ranges += [
+                (leaf.data_ptr(), leaf.data_ptr() + leaf.nbytes) for leaf in sent if leaf.nbytes
+            ]
+        ranges.sort()
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ranges))
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in flat(tree).values() if isinstance(leaf, Tensor)]
 
 
 def no_row_of_a_payload_is_an_input(run: MethodRun) -> None:
@@ -282,7 +300,7 @@ METHOD_LAWS: tuple[Callable[[MethodRun], None], ...] = (
     order_of_clients_does_not_matter,
     client_state_stays_at_its_client,
     messages_and_client_states_are_not_modified,
-    results_hold_the_storage_of_one_client,
+    results_that_are_kept_hold_the_storage_of_one_client,
     no_row_of_a_payload_is_an_input,
     trees_hold_plain_leaves_and_survive_the_wire,
     payloads_have_the_declared_form,

@@ -237,7 +237,7 @@ def test_fixed_parameters_never_move_and_are_never_sent():
     local, context = method.start(method.broadcast(server_state, 0), data.clients[0], {})
     everything = {**local["parameters"], **context["shared"]["fixed"]}
     head = {name: everything[name] for name in ("head.weight", "head.bias")}
-    assert_near(head, {name: theta[name] for name in head}, 0)
+    assert_near(head, {name: theta[name] for name in head}, 0.0)
     # layers frozen the way torch does it
     for r in (1, 2, 3):
         local = []

@@ -117,7 +117,7 @@ def test_deltas_that_cancel_leave_the_model_where_it_is():
         (1, dataclasses.replace(update, payload={**update.payload, "delta": opposite})),
     ]
     after = method.server_update(server_state, method.aggregator.aggregate(updates))
-    assert_near(after["parameters"], server_state["parameters"], 0)
+    assert_near(after["parameters"], server_state["parameters"], 0.0)
 
 
 def test_the_server_may_scale_its_step_and_sum_in_secret():

@@ -12,12 +12,28 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 import fedbolic.nn
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.numerics import HYPERBOLOID_RADIUS
-from fedbolic.nn import Dropout, FermiDirac, MarginLoss, RankingLoss, graph
+from fedbolic.nn import (
+    CosineContrast,
+    DistanceContrast,
+    Dropout,
+    EntailmentContrast,
+    FermiDirac,
+    HypLoRALinear,
+    LogitScale,
+    LoRALinear,
+    MarginLoss,
+    RankingLoss,
+    graph,
+)
 from tests.nn.cases import CASES, DIM, points
 
 C = 0.7
 
-NO_MANIFOLD = {Dropout, FermiDirac, MarginLoss, RankingLoss}
+NO_MANIFOLD = {
+    *(Dropout, FermiDirac, MarginLoss, RankingLoss),
+    *(CosineContrast, DistanceContrast, EntailmentContrast, LogitScale),
+    *(LoRALinear, HypLoRALinear),  # from Euclidean inputs to Euclidean outputs
+}
 """Modules of numbers instead of points; each has tests of its own."""
 
 every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
