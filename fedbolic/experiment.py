@@ -56,7 +56,7 @@ def run(
     loggers: tuple[str | LoggerSettings, ...] = (),
     seed: int = 0,
     name: str | None = None,
-    runs: str | Path = Path("runs"),
+    runs: Path | str = Path("runs"),
     overwrite: bool = False,
     callbacks: Sequence[object] = (),
     nodes: Remote | None = None,

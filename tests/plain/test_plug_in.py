@@ -57,8 +57,8 @@ def planetoid(folder):
 
 def test_the_page_has_the_examples_that_are_tested_here():
     words = ["load_digits()\nx = torch.tensor(digits.images", "Planetoid(", "lightning.Trainer("]
-    words += ["RiemannianAdam", "Curvature(1.0", "torch.compile", "HGCN(HGCNConv("]
-    words += ["EntailmentContrast(", "Adapted("]
+    words += ["RiemannianAdam", "Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("]
+    words += ["EntailmentContrast(", "Adapted(", "LorentzConv2d("]
     assert {example(word) for word in words} == set(EXAMPLES)
 
 
@@ -94,8 +94,8 @@ def test_a_lightning_module_trains():
 @pytest.mark.parametrize(
     "word",
     [
-        *("RiemannianAdam", "Curvature(1.0", "torch.compile", "HGCN(HGCNConv("),
-        *("EntailmentContrast(", "Adapted("),
+        *("RiemannianAdam", "Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("),
+        *("EntailmentContrast(", "Adapted(", "LorentzConv2d("),
     ],
 )
 def test_a_short_example_runs(word, tmp_path, monkeypatch):
