@@ -20,6 +20,7 @@ from fedbolic.federated import (
     ServerAdam,
     ServerSGD,
 )
+from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.methods import Ditto, FedAvg, SphereFed
 from fedbolic.nn.backbone import MLP, ConvNet
 from fedbolic.nn.resnet import ResNet
@@ -88,6 +89,7 @@ settings = st.fixed_dictionaries(
             st.none() | st.builds(FineTune, counts, st.none() | positive),
             st.none() | st.builds(RidgeHead, positive),
         ),
+        "privacy": st.none() | st.builds(ClientPrivacy, st.floats(1e-9, 0.1), positive),
         "precision": st.sampled_from(["32-true", "64-true", "bf16-mixed"]),
         "threads": counts,
         "seed": st.integers(-(2**70), 2**70),
