@@ -91,7 +91,7 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
     "fedavg": (FedAvg(**TRAINED, lr=0.1), DIGITS),
     "fedavg/hyperbolic": (
         FedAvg(
-            HyperbolicResNet(16, (1, 1), 8), rounds=5, local=LocalTraining(epochs=1, batch_size=32)
+            HyperbolicResNet(16, (1,), 8), rounds=5, local=LocalTraining(epochs=1, batch_size=32)
         ),
         Partitioned(Digits(), Dirichlet(5, alpha=0.5, min_size=10)),
     ),

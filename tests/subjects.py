@@ -39,6 +39,8 @@ def short(method):
     changes = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
     if "local" in fields:
         changes["local"] = LocalTraining(1, 8, method.local.repeats)
+    if "generator" in fields:
+        changes["generator"] = dataclasses.replace(method.generator, rounds=1, epochs=2)
     if "method" in fields:  # it wraps another method
         changes["method"] = short(method.method)
     return dataclasses.replace(method, **changes)
