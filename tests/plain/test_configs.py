@@ -29,10 +29,12 @@ def test_a_configuration_begins_with_what_it_is_and_can_be_built(name, tmp_path,
         return
     monkeypatch.setattr(module, "_run_all", lambda *_: [])
     settings = build(sweep, ["--config", str(file)])
-    rows, grid = settings["rows"], settings["grid"] or {}
+    rows, grid, each = settings["rows"], settings["grid"] or {}, settings["settings"]
     first = {row: rows[row] for row in list(rows)[:1]}
     corner = {option: values[:1] for option, values in grid.items()}
-    # all rows at one point of the grid, and one row at all points
-    for chosen, points in ((rows, corner), *([(first, grid)] if grid else [])):
-        one = {"seeds": settings["seeds"][:1], "runs": tmp_path, "rows": chosen, "grid": points}
+    one_setting = each and dict(list(each.items())[:1])
+    # all rows in one setting at one point of the grid, and one row in all settings at all points
+    for chosen, points, tables in ((rows, corner, one_setting), (first, grid, each)):
+        one = {"seeds": settings["seeds"][:1], "runs": tmp_path, "rows": chosen}
+        one |= {"grid": points, "settings": tables}
         sweep(**given(sweep, {**settings, **one}))

@@ -6,9 +6,15 @@ import torch
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.manifolds.cases import ALL, IDS, arguments, call, points
 
+
+def is_slow(operation, name):
+    """True for means, which unroll eight Newton steps, and for most operations of a series."""
+    series = name.startswith(("Stereographic", "spherical"))
+    return operation == "frechet_mean" or (series and operation not in ("dist", "expmap"))
+
+
 CASES = [
-    # a mean unrolls eight Newton steps and takes a minute to trace
-    pytest.param(*case, id=name, marks=[pytest.mark.slow] if case[1] == "frechet_mean" else [])
+    pytest.param(*case, id=name, marks=[pytest.mark.slow] if is_slow(case[1], name) else [])
     for case, name in zip(ALL, IDS, strict=True)
 ]
 
