@@ -49,8 +49,7 @@ class Gcfl(GraphAveraging):
     Departs from the paper: bounds are in units of the largest update of the first round, because
     the norm of an update grows with the step size and with the network; ``units="absolute"`` is the
     paper's. Negative cosines count as 0 (:class:`~flatland.affinities.UpdateCosines`). A gradient's
-    norm is that of a client's last step in the round, over all shared parameters, as in the
-    authors' code, where the shared ones are the convolutions.
+    norm is that of a client's last step in the round, over all shared parameters.
 
     Args:
         network: Graph network from a block of graphs to logits.
@@ -67,13 +66,13 @@ class Gcfl(GraphAveraging):
         mean_bound: Bound :math:`\epsilon_1` on the norm of the mean update, above 0.
         largest_bound: Bound :math:`\epsilon_2` on the norm of the largest update, at least 0.
         units: Unit of both bounds: ``first round`` or ``absolute``.
-        warmup: Number of rounds before the first split, at least 0; 20 in the authors' code.
+        warmup: Number of rounds before the first split, at least 0.
 
     Raises:
         ValueError: If a value is outside its range.
 
     References:
-        Xie et al. (2021), arXiv:2106.13423, and its authors' code.
+        Xie et al. (2021), arXiv:2106.13423.
 
     Example:
         >>> from flatland.affinities import GradientNorms

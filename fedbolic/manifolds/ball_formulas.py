@@ -10,7 +10,9 @@ from fedbolic.manifolds.fused import Formula, fused
 from fedbolic.manifolds.numerics import BALL_MARGIN, SMALL, dot
 
 
-class _Read(Formula):
+class BallRead(Formula):
+    """Points clamped to the ball, the gaps ``1 - c |x|^2`` and the factors of the points."""
+
     outputs = 2
 
     @override
@@ -34,7 +36,7 @@ class _Read(Formula):
         return by_x, by_gap * dot(x, x) * -1 if isinstance(c, Tensor) else None
 
 
-class _Project(_Read):
+class _Project(BallRead):
     outputs = 1
 
     @override
@@ -47,7 +49,7 @@ class _Project(_Read):
         return by_x, along / (-2 * c) if isinstance(c, Tensor) else None
 
 
-ball_read = fused(_Read)
+ball_read = fused(BallRead)
 """Points clamped to the ball, and the gaps ``1 - c |x|^2``.
 
 Takes points, the curvature and the dtype whose rounding sets the margin of the boundary. The factor

@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds.analytic import ASINH, ATANH, TANH, Profile
+from fedbolic.manifolds.ball_formulas import BallRead
 from fedbolic.manifolds.fused import Formula, fused
 from fedbolic.manifolds.numerics import (
     BALL_MARGIN,
@@ -91,9 +92,7 @@ asin_ratio, atan_ratio, tan_ratio = (
 )
 
 
-class _Read(Formula):
-    outputs = 2
-
+class _Read(BallRead):
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -109,15 +108,6 @@ class _Read(Formula):
             within = t.clamp(max=pole if c < 0 else edge)
         factor = (within / t).sqrt()
         return x * factor, 1 - sign * (within / SMALL), factor
-
-    @override
-    @staticmethod
-    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
-        (x, c, _), (_, _, factor), (by_point, by_gap) = inputs, parts, grad_outputs
-        factor = factor.detach()
-        by_gap = by_gap * (factor == 1)
-        by_x = torch.addcmul(factor * by_point, x, -2 * c * by_gap)
-        return by_x, by_gap * dot(x, x) * -1 if isinstance(c, Tensor) else None
 
 
 class _Project(_Read):
