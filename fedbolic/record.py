@@ -100,12 +100,13 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
+    def open(cls, path: Path | str) -> "RunFolder":
         """Open the folder of an existing run.
 
         Raises:
             FileNotFoundError: If there is no run at ``path``.
         """
+        path = Path(path)
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"there is no run in {path}: it has no config.yaml")
         return cls(path)

@@ -2,18 +2,21 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fedbolic
 from fedbolic import experiment
 from fedbolic.configuration import SetupError
-from fedbolic.data import IID, Digits, Partitioned
+from fedbolic.data import IID, Digits, GraphFile, HierarchyFile, Partitioned
 from fedbolic.export import export
 from fedbolic.html_report import page, write_page
 from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP
+from fedbolic.record import RunFolder
 from fedbolic.report import report
+from fedbolic.rng import Rng
 
 SOURCE = Partitioned(Digits(), IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(MLP((4,)), rounds=1)
@@ -51,6 +54,7 @@ def test_a_folder_of_runs_is_a_string_a_path_or_one_of_several(folder):
     runs = folder.parents[1]
     assert report(str(runs)) == report(runs) == report([str(runs)]) == report([runs])
     assert page(str(folder)) == page([folder])
+    assert RunFolder.open(str(folder)) == RunFolder(folder)
     write_page(str(runs), str(runs / "page.html"))
     assert (runs / "page.html").read_text() == page([Path(runs)])
 
@@ -66,3 +70,11 @@ def test_images_of_another_range_are_refused_by_a_trained_model(folder):
     for scaled in (2 * images - 1, 16 * images):
         with pytest.raises(ValueError, match=r"floats in \[0, 1\], got floats from .* rescale"):
             model(scaled)
+
+
+def test_files_of_graphs_and_hierarchies_are_given_by_strings(tmp_path):
+    np.savez(tmp_path / "path.npz", x=np.eye(3), edges=[[0, 1], [1, 2]], y=[0, 1, 0])
+    graph = GraphFile(str(tmp_path / "path.npz")).read(Rng(0), None, download=False)
+    assert graph.degrees.tolist() == [1, 2, 1]
+    (tmp_path / "cats.tsv").write_text("lion\tcat\n")
+    assert len(HierarchyFile(str(tmp_path / "cats.tsv")).read(None, download=False)) == 2
