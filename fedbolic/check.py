@@ -54,6 +54,25 @@ def rate(*, below_one: bool = False, **values: float) -> None:
             raise ValueError(f"{name} must lie in [0, 1{')' if below_one else ']'}, got {value}")
 
 
+def instance(kind: type, example: str, **values: object) -> None:
+    """Refuse a value that is no instance of ``kind``, such as the class itself.
+
+    Raises:
+        TypeError: If a value is of another kind; the message gives ``example``.
+
+    Example:
+        >>> instance(complex, "2 + 1j", impedance=complex)
+        Traceback (most recent call last):
+        TypeError: impedance must be an instance of complex, such as 2 + 1j, got the class complex
+    """
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            got = f"the class {value.__name__}" if isinstance(value, type) else repr(value)[:80]
+            raise TypeError(
+                f"{name} must be an instance of {kind.__name__}, such as {example}, got {got}"
+            )
+
+
 def one_of(known: Collection[str], **values: str) -> None:
     """Refuse a name that is not among ``known``.
 

@@ -101,6 +101,8 @@ def run(
     path = runs / (name or "run") / f"seed{seed}"
     with contextlib.ExitStack() as held:
         with setting_up():
+            check.instance(Method, "FedAvg()", method=method)
+            check.instance(Source, "Partitioned(Digits())", data=data)
             refuse_unclear_name(name, runs)
             if not overwrite:
                 refuse_existing(path)

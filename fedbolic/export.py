@@ -12,7 +12,7 @@ from fedbolic.configuration import SetupError, setting_up
 from fedbolic.trained import TrainedModel, load, values_of
 
 
-def export(run: Path, to: Path, *, client: int | None = None) -> tuple[Path, Path]:
+def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tuple[Path, Path]:
     """Save the trained model of a run in the format of a file's extension, and its card.
 
     Args:
@@ -30,6 +30,7 @@ def export(run: Path, to: Path, *, client: int | None = None) -> tuple[Path, Pat
         SetupError: If the format is unknown, its package is missing, a file exists, or the model
             cannot be loaded.
     """
+    to = Path(to)
     if to.suffix not in WRITERS:
         raise SetupError(f"{to} has an unknown extension: use one of {', '.join(WRITERS)}")
     card = to.with_suffix(".json")

@@ -20,7 +20,7 @@ from fedbolic.panels import (
 )
 from fedbolic.plots import draw_figures, installed
 from fedbolic.published import PUBLISHED, read_published
-from fedbolic.record import ExchangeTime, Row
+from fedbolic.record import ExchangeTime, Folders, Row, listed
 from fedbolic.report import TableRow, compose, legend_of, table_cells
 from fedbolic.run_scores import (
     AT_CLIENTS,
@@ -80,13 +80,13 @@ class _Part:
     configs: dict[str, dict[str, Any]]
 
 
-def write_page(paths: Sequence[Path], file: Path, *, reference: str | None = None) -> None:
+def write_page(paths: Folders, file: Path | str, *, reference: str | None = None) -> None:
     """Write a page about runs: settings, tables, curves, traffic, clients, seconds and figures.
 
     The figures of the first seed of every row are drawn next to their arrays, too.
 
     Args:
-        paths: Folders of runs, or folders that contain runs; each gives one part of the page, and
+        paths: Folder or folders of runs, or that contain runs; each gives one part of the page, and
             one for each setting if it is a sweep with several.
         file: HTML file to write.
         reference: Row to which all others of its path are compared, seed by seed; ``None`` for no
@@ -98,6 +98,7 @@ def write_page(paths: Sequence[Path], file: Path, *, reference: str | None = Non
         OSError: If the page cannot be written.
     """
     text = page(paths, reference=reference)
+    file = Path(file)
     draft = file.with_name(f"{file.name}.draft")
     try:
         draft.write_text(text, encoding="utf-8")
@@ -107,7 +108,7 @@ def write_page(paths: Sequence[Path], file: Path, *, reference: str | None = Non
         raise OSError(f"the page cannot be written to {file}: {error}") from error
 
 
-def page(paths: Sequence[Path], *, reference: str | None = None) -> str:
+def page(paths: Folders, *, reference: str | None = None) -> str:
     """The page of :func:`write_page` as text.
 
     Args:
@@ -118,7 +119,7 @@ def page(paths: Sequence[Path], *, reference: str | None = None) -> str:
         FileNotFoundError: If a folder contains no run.
         ValueError: If a file of a run is damaged, or there is no such row.
     """
-    parts, compared = [], []
+    parts, compared, paths = [], [], listed(paths)
     for path in paths:
         composed = compose([path], reference=reference)
         for folder, rows in composed.groups.items():

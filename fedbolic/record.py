@@ -9,11 +9,11 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import torch
 from filelock import FileLock, Timeout
@@ -26,6 +26,9 @@ from fedbolic.renamed import renamed_metric
 
 HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
 """Header lines of the append-only files, by name."""
+
+Folders: TypeAlias = Path | str | Sequence[Path | str]
+"""One folder or several."""
 
 _PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
@@ -97,12 +100,13 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
+    def open(cls, path: Path | str) -> "RunFolder":
         """Open the folder of an existing run.
 
         Raises:
             FileNotFoundError: If there is no run at ``path``.
         """
+        path = Path(path)
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"there is no run in {path}: it has no config.yaml")
         return cls(path)
@@ -333,6 +337,11 @@ class RunFolder:
         yield from csv.reader(lines)
 
 
+def listed(folders: Folders) -> list[Path]:
+    """Paths of one folder or several."""
+    return [Path(each) for each in ([folders] if isinstance(folders, str | Path) else folders)]
+
+
 def refuse_existing(path: Path) -> None:
     """Refuse a folder that already exists.
 
@@ -342,7 +351,7 @@ def refuse_existing(path: Path) -> None:
     if path.exists():
         raise FileExistsError(
             f"{path} exists: continue it with `fedbolic resume {path}`, or replace it with "
-            "--overwrite"
+            "--overwrite (in Python: overwrite=True)"
         )
 
 

@@ -14,7 +14,7 @@ from fedbolic.comparison import (
 )
 from fedbolic.plots import draw_figures, image_links, plot, plot_ranks
 from fedbolic.published import PUBLISHED, PublishedNumber, read_published
-from fedbolic.record import Row, RunFolder
+from fedbolic.record import Folders, Row, RunFolder, listed
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
 RIDGE_G, RIDGE_P = "ridge head G-FL %", "ridge head P-FL %"
@@ -78,15 +78,15 @@ class Report:
     comparison: str = ""
 
 
-def report(paths: Sequence[Path], *, reference: str | None = None) -> str:
+def report(paths: Folders, *, reference: str | None = None) -> str:
     """Summarize runs in a Markdown table, and plot their accuracy by round and their figures.
 
     Saved figures of the runs are drawn as ``figures/NAME.png`` in the folder of every run.
 
     Args:
-        paths: Folders of runs, or folders that contain runs. Table and plot are saved in the first
-            one as ``report.md`` and ``accuracy.png``. A single folder with several settings or
-            sweeps gives one table for each, with its plot in the folder of its rows.
+        paths: Folder or folders of runs, or that contain runs. Table and plot are saved in the
+            first one as ``report.md`` and ``accuracy.png``. A single folder with several settings
+            or sweeps gives one table for each, with its plot in the folder of its rows.
         reference: Row to which all others are compared, over the runs of all tables with the same
             seed; ``None`` for no comparison. Mean ranks are plotted in the first folder.
 
@@ -100,7 +100,7 @@ def report(paths: Sequence[Path], *, reference: str | None = None) -> str:
     return composed.text
 
 
-def compose(paths: Sequence[Path], *, reference: str | None = None) -> Report:
+def compose(paths: Folders, *, reference: str | None = None) -> Report:
     """Compose the report of runs without writing files.
 
     Args:
@@ -111,6 +111,7 @@ def compose(paths: Sequence[Path], *, reference: str | None = None) -> Report:
         FileNotFoundError: If a folder contains no run.
         ValueError: If a file of a run is damaged, or there is no such row.
     """
+    paths = listed(paths)
     rows = [row for path in paths for row in find(path)]
     groups = {paths[0]: rows} if len(paths) > 1 else _by_folder(paths[0], rows)
     groups = {folder: _distinct(group) for folder, group in groups.items()}

@@ -18,6 +18,9 @@ from fedbolic.log import logger
 from fedbolic.record import RunFolder
 from fedbolic.types import Meta, Params, Tree
 
+OVERSHOOT = 0.1
+"""Distance beyond [0, 1] that pixels may have, as after resampling with cubic splines."""
+
 VALUES = ("parameters", "buffers")
 """Entries of ``local`` that hold the values of a network by name."""
 
@@ -71,7 +74,13 @@ class TrainedModel(nn.Module):
         return torch.zeros(shape, device=value.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of inputs."""
+        """Logits of a batch of inputs.
+
+        Raises:
+            ValueError: If images are floats of another range than [0, 1]; not in a compiled model.
+        """
+        if not torch.compiler.is_compiling():  # also true during an export
+            _refuse_other_range(x)
         filled = _fill(self._rest, {**dict(self.named_parameters()), **dict(self.named_buffers())})
         values = {
             "parameters": dict(self.network.named_parameters()),
@@ -261,6 +270,18 @@ def _card(
         "packages": made.get("packages"),
         "commit": made.get("commit"),
     }
+
+
+def _refuse_other_range(x: Tensor) -> None:
+    """Refuse images that were scaled otherwise, such as those of loaded data, in [-1, 1]."""
+    if x.ndim > 2 and x.is_floating_point() and x.numel():
+        low, high = (float(value) for value in x.detach().aminmax())
+        if low < -OVERSHOOT or high > 1 + OVERSHOOT:
+            raise ValueError(
+                f"images must be bytes, or floats in [0, 1], got floats from {low:.4g} to "
+                f"{high:.4g}: rescale them; those of loaded federated data are in [-1, 1], so take "
+                "(x + 1) / 2"
+            )
 
 
 def values_of(model: TrainedModel) -> Params:

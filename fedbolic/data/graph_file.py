@@ -63,7 +63,7 @@ class GraphFile(GraphSet):
     path: Path
 
     def __post_init__(self) -> None:
-        if self.path.suffix not in SUFFIXES:
+        if Path(self.path).suffix not in SUFFIXES:  # a notebook may give a string
             raise ValueError(
                 f"{self.path} is no {' or '.join(SUFFIXES)} file: save arrays with numpy.savez, or "
                 "PyG's Data with torch.save"

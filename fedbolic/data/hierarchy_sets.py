@@ -85,4 +85,5 @@ class HierarchyFile(HierarchySet):
 
     @override
     def read(self, root: Path | None, *, download: bool) -> Hierarchy:
-        return read_hierarchy(self.path, columns=self.columns, header=self.header).closure()
+        path = Path(self.path)  # a notebook may give a string
+        return read_hierarchy(path, columns=self.columns, header=self.header).closure()
