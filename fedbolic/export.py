@@ -64,9 +64,7 @@ def _onnx(model: TrainedModel, file: Path) -> None:
     import_module("onnxscript")  # in the extra `export`; torch's own error is a long one
     names = {"output_names": ["logits"], "dynamic_shapes": ({0: BATCH},)}
     with _only_errors("torch.onnx"):  # a warning for every operator of packages that are missing
-        torch.onnx.export(
-            _graph(model), (), str(file), external_data=False, verbose=False, **names
-        )
+        torch.onnx.export(_graph(model), (), str(file), external_data=False, verbose=False, **names)
 
 
 @contextlib.contextmanager

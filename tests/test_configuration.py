@@ -188,7 +188,12 @@ FEDAVG = ["--method=fedbolic.methods.FedAvg", f"{OPTION}=3"]
 
 @pytest.mark.parametrize(
     "words",
-    [[f"{OPTION}=null"], [OPTION, "null"], [f"{OPTION}=None"], ["--method.local={clip_norm: null}"]],
+    [
+        [f"{OPTION}=null"],
+        [OPTION, "null"],
+        [f"{OPTION}=None"],
+        ["--method.local={clip_norm: null}"],
+    ],
 )
 def test_null_replaces_a_number_of_a_nested_option(words):
     assert build(run, FEDAVG)["method"].local.clip_norm == 3
