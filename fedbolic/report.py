@@ -304,7 +304,7 @@ def table_cells(
         known: Likewise.
     """
     known = [number for number in known if number.row in {row.name for row in rows}]
-    summaries = {row.name: [summary(run.rows()) for run in row.finished] for row in rows}
+    summaries = {row.name: _summaries(row) for row in rows}
     columns = [c for c in COLUMNS if any(c in s for found in summaries.values() for s in found)]
     lines = [["", *columns, "seeds"]]
     for row, found in zip(rows, summaries.values(), strict=True):
@@ -315,6 +315,12 @@ def table_cells(
         _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
     sources = sorted({number.source for number in known})
     return lines, f"Published: {'; '.join(sources)}." if sources else ""
+
+
+def _summaries(row: TableRow) -> list[dict[str, float]]:
+    """The numbers of the finished runs; all runs are read, so that damage is found in any."""
+    found = [(run, summary(run.rows())) for run in row.folders]
+    return [numbers for run, numbers in found if run in row.finished]
 
 
 def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> None:

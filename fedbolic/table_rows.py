@@ -1,5 +1,6 @@
 """Rows of tables: the runs of one name below a folder, with one run for each seed."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,26 +40,30 @@ def is_finished(run: RunFolder) -> bool:
     """True if the last round of a run has ended, or it is unknown how many rounds it has.
 
     Args:
-        run: Folder of the run.
+        run: Folder of the run; damaged files other than its metrics are ignored.
 
     Raises:
-        DamagedError: If a file of the run is damaged.
+        DamagedError: If the metrics are needed and damaged.
     """
     rounds = _num_rounds(run)
-    return rounds is None or any(time[:2] == (rounds, 0) for time in run.times())
+    if rounds is None:
+        return True
+    try:
+        return any(time[:2] == (rounds, 0) for time in run.times())
+    except (OSError, DamagedError):
+        return any(row.round >= rounds for row in run.rows())
 
 
 def _num_rounds(run: RunFolder) -> int | None:
-    if (run.path / "environment.json").exists():
+    with contextlib.suppress(OSError, DamagedError):
         rounds = run.environment.get("rounds")
         if isinstance(rounds, int):
             return rounds
-    try:  # of an earlier version: the option that most methods have
-        config = yaml.safe_load(run.config.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DamagedError(run.config, f"is damaged: {error}") from error
-    found = flat_settings(config).get("method.rounds") if isinstance(config, dict) else None
-    return found if isinstance(found, int) else None
+    with contextlib.suppress(OSError, yaml.YAMLError, UnicodeDecodeError):
+        config = yaml.safe_load(run.config.read_text())  # of a run of an earlier version
+        found = flat_settings(config).get("method.rounds") if isinstance(config, dict) else None
+        return found if isinstance(found, int) else None
+    return None
 
 
 def find(path: Path) -> list[TableRow]:
