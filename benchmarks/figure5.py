@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.olsson import half_width
-from fedbolic.report import G_FL, find, summary
+from fedbolic.report import G_FL, summary
+from fedbolic.table_rows import find
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> None:
     for setting in sorted(path for path in folder.iterdir() if path.is_dir()):
         parameter, _, value = setting.name.partition(" ")
         for row in find(setting):
-            found = [summary(run.rows()).get(G_FL) for run in row.folders]
+            found = [summary(run.rows()).get(G_FL) for run in row.finished]
             values = [accuracy for accuracy in found if accuracy is not None]
             if values:
                 lines.setdefault(row.name, []).append((float(value), values))

@@ -16,8 +16,8 @@ from fedbolic.comparison import paired_differences
 from fedbolic.configuration import build
 from fedbolic.published import PUBLISHED, read_published
 from fedbolic.record import Row
-from fedbolic.report import TableRow, find
 from fedbolic.rng import Rng
+from fedbolic.table_rows import TableRow, find
 from flatland.partition import PartitionReport, partition_report
 from flatland.protocol import LOCAL, Chosen, choose, tuned
 

@@ -26,7 +26,7 @@ from jsonargparse import (
 from fedbolic.imports import STANDARD, namesake
 from fedbolic.packaged_configs import find_config
 from fedbolic.renamed import renamed
-from fedbolic.yaml_text import refuse_unclear
+from fedbolic.yaml_text import null_for_none, refuse_unclear
 
 INVISIBLE = ("overwrite", "callbacks", "nodes")
 """Parameters of the call that do not describe the run and are left out of configurations."""
@@ -55,7 +55,8 @@ def setting_up() -> Iterator[None]:
 
 def _load_yaml(text: str) -> Any:
     refuse_unclear(text)
-    return get_loader("yaml")(text)
+    # jsonargparse parses the value of a nested option twice, and prints it in between: None
+    return get_loader("yaml")(null_for_none(text))
 
 
 MODE = "clear yaml"

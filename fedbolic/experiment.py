@@ -111,6 +111,7 @@ def run(
             config = describe(run, settings)
             state = job.trainer.begin(job.method, job.data, job.stream)
             facts = {"data": _facts(job.data), "config": _digest(config.encode())}
+            facts |= {"rounds": job.method.rounds}
             made = {**job.environment(), **facts}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
             held.enter_context(folder.alone())

@@ -1,7 +1,9 @@
 """Export of trained models to files of other tools, each with a card in JSON."""
 
+import contextlib
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from torch.export import Dim
 
 from fedbolic.configuration import SetupError, setting_up
 from fedbolic.trained import TrainedModel, load, values_of
+
+BATCH = "batch"
+"""Name of the first axis of the inputs and logits of a graph."""
 
 
 def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tuple[Path, Path]:
@@ -58,7 +63,21 @@ def _safetensors(model: TrainedModel, file: Path) -> None:
 
 def _onnx(model: TrainedModel, file: Path) -> None:
     import_module("onnxscript")  # in the extra `export`; torch's own error is a long one
-    torch.onnx.export(_graph(model), (), str(file), external_data=False)
+    names = {"output_names": ["logits"], "dynamic_shapes": ({0: BATCH},)}
+    with _only_errors("torch.onnx"):  # a warning for every operator of packages that are missing
+        torch.onnx.export(_graph(model), (), str(file), external_data=False, verbose=False, **names)
+
+
+@contextlib.contextmanager
+def _only_errors(name: str) -> Iterator[None]:
+    """Context in which a logger is silent below errors."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _pt2(model: TrainedModel, file: Path) -> None:
@@ -67,7 +86,7 @@ def _pt2(model: TrainedModel, file: Path) -> None:
 
 def _graph(model: TrainedModel) -> torch.export.ExportedProgram:
     """The model as a graph for batches of any size."""
-    return torch.export.export(model, (model.example,), dynamic_shapes=({0: Dim("batch")},))
+    return torch.export.export(model, (model.example,), dynamic_shapes=({0: Dim(BATCH)},))
 
 
 WRITERS: dict[str, Callable[[TrainedModel, Path], None]] = {

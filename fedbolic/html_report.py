@@ -11,6 +11,7 @@ import yaml
 
 from fedbolic import __version__
 from fedbolic.checksums import DamagedError
+from fedbolic.client_table import client_cells
 from fedbolic.panels import (
     clients_panel,
     curvatures_panel,
@@ -21,16 +22,15 @@ from fedbolic.panels import (
 from fedbolic.plots import draw_figures, installed
 from fedbolic.published import PUBLISHED, read_published
 from fedbolic.record import ExchangeTime, Folders, Row, listed
-from fedbolic.report import TableRow, compose, legend_of, table_cells
+from fedbolic.report import compose, legend_of, table_cells
 from fedbolic.run_scores import (
     AT_CLIENTS,
-    LEVELS,
     client_values,
     differing_settings,
     flat_settings,
-    quantiles,
     with_personal,
 )
+from fedbolic.table_rows import TableRow
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 70rem; margin: 2rem auto;
@@ -67,7 +67,8 @@ class _Part:
         title: Heading of the part.
         folder: Folder of the table.
         rows: Rows of the table.
-        measured: Measurements by row, one sequence for each seed.
+        measured: Measurements by row, one sequence for each seed: of the finished runs, or of all
+            runs of a row without a finished one.
         times: Seconds of the exchanges of the same runs.
         configs: Configuration of the first seed of every row.
     """
@@ -157,8 +158,8 @@ def _read(title: str, folder: Path, rows: Sequence[TableRow]) -> _Part:
         title,
         folder,
         rows,
-        {row.name: [with_personal(run.rows()) for run in row.folders] for row in rows},
-        {row.name: [run.times() for run in row.folders] for row in rows},
+        {row.name: [with_personal(run.rows()) for run in row.plotted] for row in rows},
+        {row.name: [run.times() for run in row.plotted] for row in rows},
         {row.name: _config(row.folders[0].config) for row in rows},
     )
 
@@ -214,7 +215,9 @@ def _asked(part: _Part) -> str:
 def _results(part: _Part) -> str:
     file = part.folder / PUBLISHED
     lines, sources = table_cells(part.rows, read_published(file) if file.exists() else ())
-    return _table(lines) + _note(f"{sources} {legend_of(' '.join(lines[0]))}".strip())
+    return _table(lines) + _note(
+        f"{sources} {legend_of(' '.join(cell for line in lines for cell in line))}".strip()
+    )
 
 
 def _curves(part: _Part) -> str:
@@ -253,15 +256,12 @@ def _clients_by(part: _Part, metric: str) -> str:
     scores = {name: values for name, values in scores.items() if values}
     if not scores:
         return ""
-    heads = ["minimum", *(f"{100 * level:.0f} %" for level in LEVELS[1:-1]), "maximum"]
-    lines = [["%", *heads, "clients"]]
-    for name, values in scores.items():
-        cells = (f"{100 * value:.1f}" for value in quantiles(values))
-        lines.append([name, *cells, str(len(values))])
-    about = (
-        "Last score of every client and seed, from the worst to the best; the line is the median."
+    bars = (
+        "Last score of every client and seed, from the worst to the best; the line is the median. "
+        "The table has quantiles over the clients of a run, mean ± standard deviation over seeds."
     )
-    return _panel(clients_panel(scores) if installed() else None, about) + _table(lines)
+    lines = client_cells(part.measured, metric)
+    return _panel(clients_panel(scores) if installed() else None, bars) + _table(lines)
 
 
 def _curvatures(part: _Part) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedbolic.client_table import client_cells
 from fedbolic.comparison import (
     PairedScores,
     critical_difference,
@@ -14,7 +15,9 @@ from fedbolic.comparison import (
 )
 from fedbolic.plots import draw_figures, image_links, plot, plot_ranks
 from fedbolic.published import PUBLISHED, PublishedNumber, read_published
-from fedbolic.record import Folders, Row, RunFolder, listed
+from fedbolic.record import Folders, Row, listed
+from fedbolic.run_scores import AT_CLIENTS, with_personal
+from fedbolic.table_rows import TableRow, by_folder, distinct, find
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
 RIDGE_G, RIDGE_P = "ridge head G-FL %", "ridge head P-FL %"
@@ -31,6 +34,8 @@ COMPARED = {G_FL: "ranks_g-fl.png", P_FL: "ranks_p-fl.png", MAP: "ranks_map.png"
 """Columns of which rows are compared, with the file of their ranks; larger numbers are better."""
 
 SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
+UNFINISHED = "Numbers are those of finished runs alone."
+CLIENTS = "Accuracy at the clients in %: quantiles over clients."
 LEGENDS = {
     G_FL: "accuracy of the server's model on the server's test set",
     P_FL: "accuracy at the clients on their own test examples, weighted by their number, after "
@@ -49,14 +54,6 @@ LEGENDS = {
     "their number",
     UP: "megabytes (10^6 bytes) from all clients in all rounds, then to them",
 }
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """One row of a table: its name and one run per seed."""
-
-    name: str
-    folders: tuple[RunFolder, ...]
 
 
 @dataclass(frozen=True)
@@ -113,11 +110,12 @@ def compose(paths: Folders, *, reference: str | None = None) -> Report:
     """
     paths = listed(paths)
     rows = [row for path in paths for row in find(path)]
-    groups = {paths[0]: rows} if len(paths) > 1 else _by_folder(paths[0], rows)
-    groups = {folder: _distinct(group) for folder, group in groups.items()}
+    groups = {paths[0]: rows} if len(paths) > 1 else by_folder(paths[0], rows)
+    groups = {folder: distinct(group) for folder, group in groups.items()}
     text = "\n\n".join(
         (f"## {folder.relative_to(paths[0])}\n\n" if len(groups) > 1 else "")
         + table(group, read_published(folder / PUBLISHED) if (folder / PUBLISHED).exists() else ())
+        + _clients(group)
         for folder, group in groups.items()
     )
     text += "\n\n" + textwrap.fill(legend_of(text), width=100) + "\n"
@@ -131,8 +129,15 @@ def legend_of(text: str) -> str:
     Args:
         text: A table, or the names of its columns.
     """
-    meanings = (f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text)
-    return f"{SPREAD} {' '.join(meanings)}"
+    meanings = [f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text]
+    return " ".join([SPREAD, *([UNFINISHED] if "unfinished" in text else []), *meanings])
+
+
+def _clients(rows: Sequence[TableRow]) -> str:
+    """Quantiles of the clients' accuracies as text; empty if no run has any."""
+    measured = {row.name: [with_personal(run.rows()) for run in row.finished] for row in rows}
+    lines = client_cells(measured, AT_CLIENTS)
+    return f"\n\n{CLIENTS}\n\n{_markdown(lines)}" if lines else ""
 
 
 def _compared(
@@ -163,7 +168,7 @@ def paired_scores(groups: Mapping[Path, Sequence[TableRow]], column: str) -> Pai
     scores: dict[str, dict[Hashable, float]] = {}
     for folder, rows in groups.items():
         for row in rows:
-            for run in row.folders:
+            for run in row.finished:
                 found = summary(run.rows())
                 if column in found:
                     scores.setdefault(row.name, {})[str(folder), run.path.name] = found[column]
@@ -214,7 +219,7 @@ def keep(composed: Report) -> None:
     images = [path / "accuracy.png" for path in composed.groups]
     try:
         for file, rows in zip(images, composed.groups.values(), strict=True):
-            plot({row.name: [run.rows() for run in row.folders] for row in rows}, file)
+            plot({row.name: [run.rows() for run in row.plotted] for row in rows}, file)
         for file, (ranks, critical) in composed.ranks.items():
             plot_ranks(ranks, critical, folder / file)
             images.append(folder / file)
@@ -225,60 +230,6 @@ def keep(composed: Report) -> None:
         (folder / "report.md").write_text(composed.text + image_links(images + drawings, folder))
     except OSError as error:
         raise OSError(f"the report cannot be saved in {folder}: {error}") from error
-
-
-def _by_folder(path: Path, rows: Sequence[TableRow]) -> dict[Path, list[TableRow]]:
-    """The rows grouped by parent folder; a single group is assigned to ``path``."""
-    groups: dict[Path, list[TableRow]] = {}
-    for row in rows:
-        groups.setdefault(row.folders[0].path.parent.parent, []).append(row)
-    return groups if len(groups) > 1 else {path: list(rows)}
-
-
-def find(path: Path) -> list[TableRow]:
-    """Find the rows below a folder, sorted by path, or in the order of their sweep.
-
-    Runs of one name with different seeds form one row.
-
-    Raises:
-        FileNotFoundError: If the folder contains no run.
-    """
-    configs = [
-        config
-        for config in sorted(path.rglob("config.yaml"))
-        # a killed process may leave a draft of a run's folder, whose name begins with a dot
-        if not any(part.startswith(".") for part in config.relative_to(path).parts)
-    ]
-    if not configs:
-        raise FileNotFoundError(f"there is no run in {path}")
-    by_name: dict[Path, list[RunFolder]] = {}
-    for config in configs:
-        by_name.setdefault(config.parent.parent, []).append(RunFolder(config.parent))
-    return [TableRow(name.name, tuple(by_name[name])) for name in sorted(by_name, key=_place)]
-
-
-def _place(name: Path) -> tuple[str, int, str, int, str]:
-    setting = name.parent
-    return str(setting.parent), _rank(setting), setting.name, _rank(name), name.name
-
-
-def _rank(folder: Path) -> int:
-    place = folder / "place"  # written by a sweep: number of the setting or row
-    try:
-        return int(place.read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # only the order depends on it
-        return 0
-
-
-def _distinct(rows: Sequence[TableRow]) -> list[TableRow]:
-    """The rows with unique names: rows of equal names are named by their paths."""
-    names = [row.name for row in rows]
-    return [
-        row
-        if names.count(row.name) == 1
-        else TableRow(str(row.folders[0].path.parent), row.folders)
-        for row in rows
-    ]
 
 
 def summary(rows: Sequence[Row]) -> dict[str, float]:
@@ -354,16 +305,23 @@ def table_cells(
         known: Likewise.
     """
     known = [number for number in known if number.row in {row.name for row in rows}]
-    summaries = {row.name: [summary(folder.rows()) for folder in row.folders] for row in rows}
+    summaries = {row.name: _summaries(row) for row in rows}
     columns = [c for c in COLUMNS if any(c in s for found in summaries.values() for s in found)]
     lines = [["", *columns, "seeds"]]
-    for name, found in summaries.items():
-        lines.append([name, *(_spread([s[c] for s in found if c in s]) for c in columns)])
-        lines[-1].append(str(sum(bool(s) for s in found)))
+    for row, found in zip(rows, summaries.values(), strict=True):
+        lines.append([row.name, *(_spread([s[c] for s in found if c in s]) for c in columns)])
+        unfinished = f" ({row.num_unfinished} unfinished)" if row.num_unfinished else ""
+        lines[-1].append(f"{sum(bool(s) for s in found)}{unfinished}")
     for column in reversed(columns):
         _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
     sources = sorted({number.source for number in known})
     return lines, f"Published: {'; '.join(sources)}." if sources else ""
+
+
+def _summaries(row: TableRow) -> list[dict[str, float]]:
+    """The numbers of the finished runs; all runs are read, so that damage is found in any."""
+    found = [(run, summary(run.rows())) for run in row.folders]
+    return [numbers for run, numbers in found if run in row.finished]
 
 
 def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Checks of YAML against repeated keys, self-reference and unbounded expansion."""
+"""YAML before it is loaded: refusal of unclear text, and ``None`` as another word for null."""
 
 from dataclasses import dataclass, field
 
@@ -9,6 +9,9 @@ DEPTH = 100
 
 SIZE = 100_000
 """Maximum number of values, with aliased values counted at every use."""
+
+NONE = "None"
+"""Python's word for null."""
 
 
 @dataclass
@@ -65,6 +68,36 @@ def refuse_unclear(text: str) -> None:
             open_now[-1].add(None, sizes.get(event.anchor, 1), event.start_mark)
         elif isinstance(event, yaml.ScalarEvent):
             open_now[-1].add(event.value, 1, event.start_mark)
+
+
+def null_for_none(text: str) -> str:
+    """Replace the unquoted word ``None`` by null, wherever it is a value.
+
+    Args:
+        text: YAML that :func:`refuse_unclear` accepts.
+
+    Example:
+        >>> null_for_none("{clip_norm: None, name: 'None', None: None of them}")
+        "{clip_norm: null, name: 'None', None: None of them}"
+    """
+    if NONE not in text:
+        return text
+    nodes, places = [yaml.compose(text, Loader=yaml.SafeLoader)], set()
+    seen: set[yaml.Node | None] = set()
+    while nodes:
+        node = nodes.pop()
+        if node in seen:  # an alias
+            continue
+        seen.add(node)
+        if isinstance(node, yaml.MappingNode):
+            nodes += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif isinstance(node, yaml.ScalarNode) and (node.value, node.style) == (NONE, None):
+            places.add((node.start_mark.index, node.end_mark.index))
+    for start, end in sorted(places, reverse=True):
+        text = f"{text[:start]}null{text[end:]}"
+    return text
 
 
 def _refused(problem: str, mark: yaml.Mark) -> yaml.YAMLError:

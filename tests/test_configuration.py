@@ -20,9 +20,10 @@ from fedbolic.configuration import (
 )
 from fedbolic.data import Partitioned, Source
 from fedbolic.experiment import run
-from fedbolic.federated import Cohort, Evaluation, Method, Sequential
+from fedbolic.federated import Cohort, Evaluation, LocalTraining, Method, Sequential
 from fedbolic.help import options_in_full
 from fedbolic.methods import Ditto, FedAvg, Scaffold
+from fedbolic.yaml_text import null_for_none
 
 DEFAULTS = {
     "engine": Sequential(),
@@ -178,4 +179,42 @@ def test_settings_without_an_own_default_are_passed_on():
     assert configuration.given(run, {"method": None, "seed": 3, "config": ["c"], "name": None}) == {
         "seed": 3,
         "name": None,
+    }
+
+
+OPTION = "--method.local.clip_norm"
+FEDAVG = ["--method=fedbolic.methods.FedAvg", f"{OPTION}=3"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [f"{OPTION}=null"],
+        [OPTION, "null"],
+        [f"{OPTION}=None"],
+        ["--method.local={clip_norm: null}"],
+    ],
+)
+def test_null_replaces_a_number_of_a_nested_option(words):
+    assert build(run, FEDAVG)["method"].local.clip_norm == 3
+    assert build(run, [*FEDAVG, *words])["method"].local.clip_norm is None
+
+
+def test_null_replaces_a_number_in_a_table_within_a_method_within_a_method():
+    words = ["--method=fedbolic.methods.ClosedFormHead", "--method.method=fedbolic.methods.FedAvg"]
+    words += ["--method.method.local={clip_norm: 3, epochs: 2}"]
+    assert build(run, words)["method"].method.local == LocalTraining(epochs=2, clip_norm=3.0)
+    words += ["--method.method.local={clip_norm: null, epochs: 4}"]
+    assert build(run, words)["method"].method.local == LocalTraining(epochs=4)
+
+
+def test_none_is_null_as_a_value_but_not_as_a_key_or_in_quotes():
+    text = "a: None\nNone: [None, 'None', Nonesuch]\nb: {c: None}\nd: &e [None]\nf: *e\n"
+    found = yaml.safe_load(null_for_none(text))
+    assert found == {
+        "a": None,
+        "None": [None, "None", "Nonesuch"],
+        "b": {"c": None},
+        "d": [None],
+        "f": [None],
     }

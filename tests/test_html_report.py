@@ -119,9 +119,20 @@ def test_the_table_is_that_of_the_report_with_published_numbers(write):
 def test_quantiles_of_the_clients_are_those_of_two_points(write):
     cells = Page(page([write("a/seed0")])).cells
     start = cells.index("clients") + 1
-    assert cells[start : start + 9] == [
-        *("a", "50.0", "53.0", "57.5", "65.0", "72.5", "77.0", "80.0", "2"),
+    assert cells[start : start + 10] == [
+        *("a", "50.0", "50.0", "53.0", "57.5", "65.0", "72.5", "77.0", "80.0", "2"),
     ]
+
+
+def test_an_unfinished_run_is_named_and_left_out_of_numbers_and_plots(write):
+    write("a/seed0")
+    runs = write("a/seed1", metrics=METRICS.replace("2,,holdout/accuracy,0.5\n", ""))
+    (runs / "a" / "seed1" / "times.csv").write_text(TIMES.replace("2,0,1.0\n", ""))
+    text = page([runs])
+    cells = Page(text).cells
+    assert "1 (1 unfinished)" in cells
+    assert cells[cells.index("clients") + 10] == "2"  # those of one run
+    assert "finished runs alone" in text
 
 
 def test_the_options_that_differ_are_listed_with_their_values(write):

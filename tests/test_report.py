@@ -1,5 +1,6 @@
 """Tables of hand-written runs, with means computed by hand."""
 
+import itertools
 import re
 import sys
 
@@ -20,11 +21,11 @@ from fedbolic.report import (
     UP,
     VALIDATION,
     WORST,
-    find,
     report,
     summary,
     table,
 )
+from fedbolic.table_rows import find
 
 HEADER = "round,client,name,value\n"
 FIRST = """\
@@ -63,11 +64,11 @@ def write(tmp_path):
 
 
 def cells(text):
-    """Cells of a Markdown table by row and column."""
+    """Cells of the first Markdown table by row and column."""
+    first = itertools.dropwhile(lambda line: not line.startswith("|"), text.splitlines())
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
+        for line in itertools.takewhile(lambda line: line.startswith("|"), first)
     ]
     head, rule, *rows = lines
     assert set("".join(rule)) == {"-"}
@@ -346,3 +347,33 @@ def test_a_reference_without_a_score_of_one_kind_is_compared_by_the_others(write
     assert "-25.00" in text
     assert not (runs / "ranks_g-fl.png").exists()
     assert (runs / "ranks_p-fl.png").exists()
+
+
+def test_quantiles_of_the_clients_follow_the_table_of_their_setting(write):
+    runs = write("FedAvg/seed0")
+    text = report([runs])
+    first, second = text.split("Accuracy at the clients in %")
+    assert "worst 10 %, mean" not in first
+    _, rows = cells(second)
+    expected = ["50.0", "50.0", "53.0", "57.5", "65.0", "72.5", "77.0", "80.0", "2"]
+    assert list(rows["FedAvg"].values()) == expected
+    assert "Accuracy at the clients" not in report(
+        [write("Other/seed0", "1,,holdout/accuracy,1\n") / "Other"]
+    )
+
+
+def test_an_unfinished_run_is_counted_apart_and_gives_no_number(write):
+    write("a/seed0")
+    runs = write("a/seed1", SECOND)
+    (runs / "a" / "seed1" / "config.yaml").write_text(
+        "method: {class_path: m.A, init_args: {rounds: 3}}\n"
+    )
+    (runs / "a" / "seed1" / "times.csv").write_text("round,exchange,seconds\n1,0,1.0\n2,0,1.0\n")
+    text = report([runs])
+    _, rows = cells(text)
+    assert (rows["a"][G_FL], rows["a"]["seeds"]) == ("50", "1 (1 unfinished)")
+    assert "finished runs alone" in " ".join(text.split())
+    (runs / "a" / "seed1" / "times.csv").write_text("round,exchange,seconds\n3,0,1.0\n")
+    text = report([runs])
+    assert cells(text)[1]["a"]["seeds"] == "2"
+    assert "finished" not in text

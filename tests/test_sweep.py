@@ -14,8 +14,8 @@ from fedbolic.federated import LocalTraining
 from fedbolic.methods import Ditto, Scaffold
 from fedbolic.nn.backbone import MLP
 from fedbolic.record import RunFolder
-from fedbolic.report import find
 from fedbolic.sweep import sweep
+from fedbolic.table_rows import find
 from tests.plain.conftest import TINY
 
 ROWS = {"plain": None, "slow": {"method.lr": 0.01}}

@@ -3,10 +3,13 @@
 import gzip
 import hashlib
 import json
+import os
+import pickle
 import struct
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,6 +96,47 @@ SPELLS = {
 }  # fmt: skip
 
 
+def backbone(kind, arguments):
+    """A configuration with a backbone of another package."""
+    kind = f"fedbolic.nn.own_network.{kind}"
+    return (
+        "method: {class_path: fedbolic.methods.FedAvg, init_args: {backbone: "
+        f"{{class_path: {kind}, init_args: {{{arguments}}}}}}}}}"
+    )
+
+
+TOUCH = "{class_path: os.system, init_args: {command: touch PWNED}}"
+SPELLS |= {
+    "a command for a network": (
+        backbone("OwnNetwork", "module: os.system, arguments: {command: touch PWNED}"),
+        ["os is a module of Python itself"],
+    ),
+    "a module that acts for a network": (backbone("OwnNetwork", "module: this.that"), ["this"]),
+    "a function for a network": (
+        backbone("OwnNetwork", "module: torch.hub.load, arguments: {repo_or_dir: a, model: b}"),
+        ["torch.hub.load", "not a subclass of torch.nn.modules.module.Module"],
+    ),
+    "a command among the arguments of a network": (
+        backbone("OwnNetwork", f"module: torch.nn.Flatten, arguments: {{start_dim: {TOUCH}}}"),
+        ["Flatten"],
+    ),
+    "an address for a network": (backbone("Timm", "name: 'hf-hub:a/b'"), ["hf-hub:a/b"]),
+    "a file for a network": (
+        backbone("Timm", "name: resnet18, arguments: {checkpoint_path: theirs.pt}"),
+        ["checkpoint_path"],
+    ),
+    "a command for a logger with arguments": (
+        "loggers: [{logger: os.system, arguments: {command: touch PWNED}}]",
+        ["os.system", "a module of Python itself"],
+    ),
+    "a command among the arguments of a logger": (
+        f"loggers: [{{logger: csv, arguments: {{touch: {TOUCH}}}}}]",
+        ["csv", "touch"],
+    ),
+    "a command for a metric": ("evaluation: {metrics: [os.system]}", ["metrics", "os.system"]),
+}
+
+
 @pytest.mark.parametrize(("text", "names"), SPELLS.values(), ids=SPELLS)
 def test_a_configuration_of_somebody_calls_no_function(
     text, names, fedbolic, tmp_path, monkeypatch, runs
@@ -105,6 +149,45 @@ def test_a_configuration_of_somebody_calls_no_function(
     assert not Path("PWNED").exists()
     assert "this" not in sys.modules
     assert not runs.exists()
+
+
+class Spell:
+    """An object whose pickle runs a command when it is read."""
+
+    def __reduce__(self):
+        return os.system, ("touch PWNED",)
+
+
+FILES = {
+    "theirs.npz": "fedbolic.data.Arrays, init_args: {path: theirs.npz}",
+    "theirs.csv": "fedbolic.data.TableFile, init_args: {path: theirs.csv, target: a}",
+    "theirs.parquet": "fedbolic.data.TableFile, init_args: {path: theirs.parquet, target: a}",
+    "theirs.pkl": "fedbolic.data.TableFile, init_args: {path: theirs.pkl, target: a}",
+    "theirs/cat/1.png": "fedbolic.data.ImageFolder, init_args: {path: theirs}",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_of_somebody_is_unpickled(name, fedbolic, tmp_path, monkeypatch, runs):
+    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_bytes(pickle.dumps(Spell()))
+    dataset = f"{{dataset: {{class_path: {FILES[name]}}}}}"
+    text = f"data: {{class_path: fedbolic.data.Partitioned, init_args: {dataset}}}"
+    Path("theirs.yaml").write_text(text)
+    assert refused(fedbolic("run", "--config", "theirs.yaml", "--runs", runs), names=["theirs"])
+    assert not Path("PWNED").exists()
+    pickle.loads(Path(name).read_bytes())
+    assert Path("PWNED").exists()
+
+
+def test_no_array_of_objects_of_somebody_is_unpickled(fedbolic, tmp_path, monkeypatch, runs):
+    monkeypatch.chdir(tmp_path)
+    np.savez("theirs.npz", x=np.array([Spell(), Spell()]), y=np.arange(2))
+    words = ["--data.dataset=fedbolic.data.Arrays", "--data.dataset.path=theirs.npz"]
+    answer = fedbolic("run", "--data=fedbolic.data.Partitioned", *words, "--runs", runs)
+    assert refused(answer, names=["theirs.npz"])
+    assert not Path("PWNED").exists()
 
 
 def test_a_run_of_somebody_calls_no_function_when_it_is_resumed(

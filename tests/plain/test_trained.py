@@ -19,8 +19,10 @@ from fedbolic.federated import LocalTraining
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import Ditto, FedAvg, Majority
 from fedbolic.nn.backbone import MLP
+from fedbolic.nn.hyperbolic_resnet import HyperbolicResNet
 from fedbolic.record import RunFolder
 from fedbolic.rng import Rng
+from hyperfed import HyperFed
 from tests.plain.conftest import refused
 
 SETTINGS = {"backbone": MLP((4,)), "rounds": 1, "local": LocalTraining(1, 16)}
@@ -171,15 +173,42 @@ def test_the_command_names_what_it_cannot_write(folder, tmp_path, fedbolic, monk
         assert not (tmp_path / "m.json").exists()
 
 
-def test_onnx_gives_the_same_logits(folder, tmp_path, fedbolic):
+def exported(fedbolic, folder, to, *words):
+    """A session of ONNX Runtime with the exported model of a run, and the model itself."""
+    runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    reference = pytest.importorskip("onnx.reference")
-    to, (x, _) = tmp_path / "model.onnx", official_test()
-    assert fedbolic("export", folder, "--to", to)[0] == 0
-    session = reference.ReferenceEvaluator(str(to))
-    (logits,) = session.run(None, {session.input_names[0]: x.numpy()})
-    expected = sys.modules["fedbolic"].load(folder)(x)
-    np.testing.assert_allclose(logits, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+    code, out, err = fedbolic("export", folder, "--to", to, *words)
+    assert (code, out, err) == (0, f"{to}\n{to.with_suffix('.json')}\n", "")
+    session = runtime.InferenceSession(str(to), providers=["CPUExecutionProvider"])
+    client = int(words[1]) if words else None
+    return session, sys.modules["fedbolic"].load(folder, client=client)
+
+
+RESNET = HyperbolicResNet(dim=6, blocks=(1,), width=4)
+EXPORTED = {
+    "a network": (FedAvg(**SETTINGS), ()),
+    "a personal network": (Ditto(**SETTINGS), ("--client", "1")),
+    "prototypes on the ball": (HyperFed(**SETTINGS), ()),
+    "a network on the hyperboloid": (FedAvg(**{**SETTINGS, "backbone": RESNET}), ()),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if "hyperboloid" in n else ()) for n in EXPORTED],
+)
+def test_onnx_runtime_gives_the_logits_of_batches_of_any_size(name, tmp_path, fedbolic):
+    method, words = EXPORTED[name]
+    folder = experiment.run(method, DATA, runs=tmp_path)
+    session, model = exported(fedbolic, folder, tmp_path / "model.onnx", *words)
+    (given,), (found,) = session.get_inputs(), session.get_outputs()
+    assert (given.shape, given.type) == (["batch", 1, 8, 8], "tensor(float)")
+    assert (found.name, found.shape) == ("logits", ["batch", 10])
+    x, _ = official_test()
+    for size in (1, 5, 40):
+        (logits,) = session.run(["logits"], {given.name: x[:size].numpy()})
+        expected = model(x[:size]).detach().numpy()
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_safetensors_hold_the_network_under_its_names(folder, tmp_path, fedbolic, monkeypatch):

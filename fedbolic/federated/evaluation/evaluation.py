@@ -106,10 +106,10 @@ class Evaluation:
             ``calibration_error`` (15 bins), ``top_2``, ``top_3`` and ``top_5``; ``auroc`` and
             ``average_precision`` of class 1 or, for more classes, the mean of one class versus the
             rest. The federation's ``macro_f1``, ``calibration_error`` and top-k accuracies are
-            those of the pooled examples, from sums over clients. The unweighted mean over clients
-            is recorded under a name that ends in ``_client_mean``; ``auroc`` and
-            ``average_precision``, which no sums of fixed size determine, have that mean alone. A
-            client whose examples have one class has neither of these two.
+            those of the pooled examples, from sums over clients, and so is its ``auroc``, from
+            histograms of scores; ``auroc_bound`` bounds its error. The unweighted mean over clients
+            is recorded under a name that ends in ``_client_mean``; ``average_precision`` has that
+            mean alone. A client whose examples have one class has neither of these two.
 
     Raises:
         ValueError: If ``every`` or ``clients`` is below 1, or a metric is unknown.
@@ -323,14 +323,16 @@ def client_rows(
         if not is_sum(name)
     ]
     pooled = pooled_scores(scores.values())
-    names = sorted({row.name for row in rows} - set(reserved))
+    names = sorted(({row.name for row in rows} | set(pooled)) - set(reserved))
     for name in names:
         split, _, metric = name.rpartition("/")
         present = [named for named in scores.values() if name in named]
-        if metric in CLIENT_MEANS:
+        if metric in CLIENT_MEANS and present:
             mean = sum(named[name] for named in present) / len(present)
             rows.append(Row(round, None, f"{name}_client_mean", mean))
-            rows += [Row(round, None, name, pooled[name])] if name in pooled else []
+        if name in pooled:  # even if no client has the score, as where each has a single class
+            rows.append(Row(round, None, name, pooled[name]))
+        if name in pooled or metric in CLIENT_MEANS:
             continue
         weights = [named.get(f"{split}/examples", 1.0) for named in present]
         if sum(weights) and metric != "examples":

@@ -8,7 +8,7 @@ names that contain ``sums/``, and are not recorded.
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Literal, get_args
 
@@ -17,6 +17,11 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fedbolic import check
+from fedbolic.federated.evaluation.score_histograms import (
+    MetricSums,
+    histogram_auroc,
+    score_histograms,
+)
 
 Metric = Literal[
     "macro_f1", "auroc", "average_precision", "calibration_error", "top_2", "top_3", "top_5"
@@ -28,11 +33,8 @@ EXTRA_METRICS: tuple[Metric, ...] = get_args(Metric)
 NUM_BINS = 15
 """Bins of the calibration error, of equal width, as in Guo et al. (2017)."""
 
-SUM_NAME = re.compile(r"sums/(macro_f1|calibration_error)/([a-z]+)\.(\d{1,6})", re.ASCII)
+SUM_NAME = re.compile(r"sums/(macro_f1|calibration_error|auroc)/([a-z]+)\.(\d{1,9})", re.ASCII)
 """Name of a sum: the metric, the kind of the sum, and the class or bin."""
-
-MetricSums = dict[str, dict[int, float]]
-"""Values of the sums of one metric by kind, then by class or bin."""
 
 _MEASURED: ContextVar[tuple[Metric, ...]] = ContextVar("measured", default=())
 
@@ -91,6 +93,8 @@ def extra_scores(
         elif name == "auroc" or name == "average_precision":
             value = one_versus_rest(name, logits, labels)
             found |= {} if value is None else {name: value}
+            if name == "auroc":
+                found |= _named(name, score_histograms(logits, labels))
         else:
             found[name] = _top(int(name.removeprefix("top_")), logits, labels)
     return found
@@ -227,11 +231,15 @@ def _named(metric: str, sums: MetricSums) -> dict[str, float]:
     }
 
 
-_POOLED = {
-    "macro_f1": (("tp", "fp", "fn"), _macro_f1),
-    "calibration_error": (("count", "conf", "right"), _calibration_error),
+_POOLED: dict[str, tuple[tuple[str, ...], Callable[[MetricSums], dict[str, float]]]] = {
+    "macro_f1": (("tp", "fp", "fn"), lambda sums: {"macro_f1": _macro_f1(sums)}),
+    "calibration_error": (
+        ("count", "conf", "right"),
+        lambda sums: {"calibration_error": _calibration_error(sums)},
+    ),
+    "auroc": (("positive", "negative"), histogram_auroc),
 }
-"""Kinds of the sums of a metric, and the function from the sums to the metric."""
+"""Kinds of the sums of a metric, and the function from the sums to scores by name."""
 
 
 def is_sum(name: str) -> bool:
@@ -267,4 +275,8 @@ def pooled_scores(scores: Iterable[Mapping[str, float]]) -> dict[str, float]:
                 )
                 for kind in kinds:
                     sums[kind][int(found[3])] += value if kind == found[2] else 0.0
-    return {f"{split}/{name}": _POOLED[name][1](sums) for (split, name), sums in totals.items()}
+    return {
+        f"{split}/{name}": value
+        for (split, metric), sums in totals.items()
+        for name, value in _POOLED[metric][1](sums).items()
+    }

@@ -1,0 +1,54 @@
+"""Finished and unfinished runs."""
+
+import pytest
+import yaml
+
+from fedbolic.data import IID, Partitioned
+from fedbolic.experiment import resume, run
+from fedbolic.federated import LocalTraining
+from fedbolic.methods import ClosedFormHead, FedAvg
+from fedbolic.nn.backbone import MLP
+from fedbolic.record import RunFolder
+from fedbolic.table_rows import find, is_finished
+
+DATA = Partitioned(partition=IID(2), num_train=40, num_test=20)
+FEDAVG = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(1, 16))
+
+
+class Interrupted:
+    """A callback that ends a run after its first round."""
+
+    def on_round_end(self, round, **_):
+        if round == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("method", "rounds"), [(FEDAVG, 2), (ClosedFormHead(FEDAVG), 3)])
+def test_a_run_is_finished_when_its_last_round_has_ended(method, rounds, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(method, DATA, runs=tmp_path, callbacks=[Interrupted()])
+    (row,) = find(tmp_path)
+    assert row.folders[0].environment["rounds"] == rounds
+    assert (row.finished, row.num_unfinished, row.plotted) == ((), 1, row.folders)
+    assert resume(tmp_path / "run" / "seed0")
+    (row,) = find(tmp_path)
+    assert (row.finished, row.num_unfinished, row.plotted) == (row.folders, 0, row.folders)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "times", "finished"),
+    [
+        (2, ["1,0,1.0"], False),
+        (2, ["1,0,1.0", "1,1,1.0"], False),  # one exchange of the last round is over
+        (2, ["1,0,1.0", "1,1,1.0", "2,0,1.0"], True),
+        (None, [], True),
+    ],
+)
+def test_a_run_of_an_earlier_version_is_judged_by_its_configuration(
+    rounds, times, finished, tmp_path
+):
+    settings = {} if rounds is None else {"init_args": {"rounds": rounds}}
+    config = {"method": {"class_path": "m.A", **settings}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "times.csv").write_text("\n".join(["round,exchange,seconds", *times, ""]))
+    assert is_finished(RunFolder(tmp_path)) == finished
