@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -148,6 +148,23 @@ class GradientMethod(Method):
     @abstractmethod
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Logits of every example, one per class; the largest is the prediction."""
+
+    def stacked_scores(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> Sequence[Mapping[str, float | Tensor]] | None:
+        """Batched :meth:`evaluate` of models, client by client; on an accelerator as tensors.
+
+        By default ``None``: an engine pads examples and derives predictions by ``vmap``. A method
+        that overrides both this function and :meth:`evaluate` must let them agree.
+
+        Args:
+            local: Stacked ``local`` of :meth:`scored`.
+            clients: The clients, in the order of the stacked values.
+            context: As in :meth:`stacked_loss`.
+            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
+        """
+        del local, clients, context, axes
+        return None
 
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
         """``(local, context)`` to score; ``None`` if there is no model.

@@ -220,8 +220,7 @@ class Batched(Engine):
     ) -> list[tuple[Update, Tree]]:
         """Updates and client states of several clients of equal form, trained as one batch."""
         with _vectorised(tasks[0].client):
-            ended = self._advanced(method, tasks)
-        return results_of(method, tasks, ended)
+            return results_of(method, tasks, self._advanced(method, tasks))
 
     def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         """Values after all local steps of some clients; a subclass may take them otherwise."""
