@@ -80,18 +80,19 @@ class GraphAveraging(GraphMethod):
         """Weight of a client in the aggregate."""
         return float(client.size) if self.weights == "size" else 1.0
 
+    def personal_state(self, local: Tree) -> Tree:
+        """Client state after the last step, of one client or of several with a leading axis."""
+        personal = select_kind(local["parameters"], self.sharing, "personal")
+        return {"parameters": personal, "optimizer": local["optimizer"]}
+
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         """``(payload, client_state)`` after the last step, from tensors alone.
 
         Operations apply to one client and, broadcast, to several with a leading axis.
         """
         before, parameters = context["shared"]["global_parameters"], local["parameters"]
-        client_state = {
-            "parameters": select_kind(parameters, self.sharing, "personal"),
-            "optimizer": local["optimizer"],
-        }
         delta = tree.subtract({name: parameters[name] for name in before}, before)
-        return {"delta": delta}, client_state
+        return {"delta": delta}, self.personal_state(local)
 
     def embeddings(self, local: Tree, clients: Sequence[Client], context: Tree) -> Params:
         """Further entries of payloads that take a forward pass; by default empty.

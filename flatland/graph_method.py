@@ -227,9 +227,10 @@ class GraphMethod(GradientMethod):
             splits = tuple(getattr(client, name) for client in clients)
             if not any(map(len, splits)):
                 continue
-            places, labels = _padded(splits)
+            places, labels, counts = _padded(splits)
             logits = vmap(functools.partial(logits_at, self.network))(outputs, places)
-            scores = stacked_score_values(logits, labels, [len(split) for split in splits])
+            lengths = [len(split) for split in splits]
+            scores = stacked_score_values(logits, labels, lengths, counts=counts)
             for of_client, values in zip(found, scores, strict=True):
                 of_client |= {f"{name}/{metric}": value for metric, value in values.items()}
         return found
@@ -314,9 +315,13 @@ def _model(network: GraphNetwork, meta: Meta) -> Model:
 
 
 @functools.lru_cache(maxsize=8)  # an engine scores the same splits in every round
-def _padded(splits: tuple[GraphSplit | WholeGraphs | LinkExamples, ...]) -> tuple[Tensor, Tensor]:
-    """Places and labels of the examples of all clients, padded to the longest split."""
-    return pad_stack([split.places for split in splits]), pad_stack([s.labels for s in splits])
+def _padded(
+    splits: tuple[GraphSplit | WholeGraphs | LinkExamples, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded places and labels of the examples of all clients, and the numbers of examples."""
+    places = pad_stack([split.places for split in splits])
+    labels = pad_stack([split.labels for split in splits])
+    return places, labels, torch.tensor([len(split) for split in splits], device=places.device)
 
 
 def _forward(

@@ -159,7 +159,6 @@ class FlatLand(GraphAveraging):
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         global_parameters, parameters = context["shared"]["global_parameters"], local["parameters"]
-        _, client_state = super().outcome(local, context)
         before, after = (
             {n: _public(n, x[n]) for n in global_parameters}
             for x in (global_parameters, parameters)
@@ -168,7 +167,7 @@ class FlatLand(GraphAveraging):
         if self.personal_proximal:
             means = context["shared"]["means"]
             payload["means"] = {n: parameters[n] - mean for n, mean in means.items()}
-        return payload, client_state
+        return payload, self.personal_state(local)
 
     @override
     def measurements(self, local: Tree, context: Tree) -> Params:

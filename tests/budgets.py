@@ -67,9 +67,7 @@ METHODS = {
     "flatland": (FlatLand(), None),
     "fedpub": (FedPub(), None),
     "gcfl": (Gcfl(), None),
-    "fine-tuned gcn": (
-        FineTuningPhase(FlatLand(network=GCN(), sharing={"*": "shared"})), None
-    ),
+    "fine-tuned gcn": (FineTuningPhase(FlatLand(network=GCN(), sharing={"*": "shared"})), None),
 }
 
 

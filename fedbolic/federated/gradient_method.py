@@ -227,7 +227,7 @@ class GradientMethod(Method):
             losses.append(of_batch)
         local = tree.map_tensors(torch.Tensor.detach, local)
         loss = torch.cat(losses).sum() if losses else 0.0
-        clamped = torch.stack(counts).sum(0) if counts else None
+        clamped = torch.stack(counts).sum(0).tolist() if counts else ()
         return self.conclude(local, client, context, plan, loss, clamped=clamped)
 
     def begin(
@@ -262,7 +262,7 @@ class GradientMethod(Method):
         positions = plan.positions.to(device)
         draws = {name: draw.to(device) for name, draw in plan.draws.items()}
         present = torch.ones(positions.shape[1], dtype=torch.bool, device=device)
-        visits = torch.arange(self.local.repeats, device=device)
+        visits = torch.arange(self.local.repeats, device=device).unbind()
         examples = self.examples(client)
         for i, length in enumerate(plan.lengths.tolist()):
             yield {
@@ -280,7 +280,7 @@ class GradientMethod(Method):
         plan: BatchPlan,
         loss: Tensor | float,
         *,
-        clamped: Tensor | None = None,
+        clamped: Sequence[float] = (),
     ) -> tuple[Update, Tree]:
         """Result of ``finish``, with training metrics added if there was a step.
 
@@ -293,7 +293,8 @@ class GradientMethod(Method):
             context: Context of :meth:`start`.
             plan: Batch plan of the round.
             loss: Sum of all losses, each example counted once per visit.
-            clamped: Number of clamped points, and number of all points that ball layers received.
+            clamped: Number of clamped points, and number of all points that ball layers received;
+                empty if there is no such layer.
         """
         update, client_state = self.finish(without_seeds(local), client, context)
         return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
@@ -305,7 +306,7 @@ def with_training_metrics(
     plan: BatchPlan,
     loss: Tensor | float,
     *,
-    clamped: Tensor | None = None,
+    clamped: Sequence[float] = (),
 ) -> Update:
     """An update with the metrics of :meth:`GradientMethod.conclude`, if there was a step."""
     if not len(plan.lengths):
@@ -314,7 +315,7 @@ def with_training_metrics(
         "train/loss": host_or_scalar(loss) / int(plan.lengths.sum()),
         "train/examples": client.size,
     }
-    outside, points = (0, 0) if clamped is None else clamped.tolist()
+    outside, points = clamped or (0, 0)
     metrics |= {"train/clamped_fraction": outside / points} if points else {}
     return dataclasses.replace(update, metrics=metrics | dict(update.metrics))
 

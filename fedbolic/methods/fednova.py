@@ -59,7 +59,7 @@ class FedNova(ClassifierMethod):
     def optimizer(self) -> Optimizer:
         return SGD(self.momentum)
 
-    def norm(self, num_steps: float | Tensor) -> float | Tensor:
+    def norm(self, num_steps: int | Tensor) -> float | Tensor:
         """The 1-norm of the weights of the local gradients in a delta of ``num_steps`` steps."""
         rho = self.momentum
         return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
@@ -80,8 +80,8 @@ class FedNova(ClassifierMethod):
         norm = torch.as_tensor(self.norm(local["num_steps"].double()))
         # Without a local step the delta is 0, and so is its normalised form.
         factor = torch.where(norm > 0, 1 / norm, 0.0)
-        normalised = {n: x * factor.to(x.dtype) for n, x in payload["delta"].items()}
-        return {**payload, "delta": normalised, "norm": norm}, {}
+        delta = tree.map(lambda x: x * factor, payload["delta"])
+        return {**payload, "delta": delta, "norm": norm}, {}
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -47,7 +47,7 @@ def results_of(
         finite = sums.isfinite().tolist()
         summed = isinstance(method.aggregator, Additive)
         results = _rows_of(found, clients, metrics, finite=finite, summed=summed)
-    clamped = torch.stack((outside, points), dim=1).long()
+    clamped = zip(outside.tolist(), points.tolist(), strict=True)
     return [
         (with_training_metrics(update, task.client, task.plan, loss, clamped=counts), kept)
         for (update, kept), task, loss, counts in zip(

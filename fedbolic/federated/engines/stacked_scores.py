@@ -207,6 +207,6 @@ def _scores(
 
 def _padded(splits: Sequence[Split], length: int) -> Params:
     """The examples of all clients, stacked; a short split is padded with its own first example."""
-    positions = torch.arange(length)
+    positions = torch.arange(length, device=splits[0].no_inputs.device)
     of_client = [split.at(torch.where(positions < len(split), positions, 0)) for split in splits]
     return {name: torch.stack([each[name] for each in of_client]) for name in of_client[0]}

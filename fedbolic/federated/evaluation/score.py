@@ -114,6 +114,8 @@ def stacked_score_values(
     logits: Float[Tensor, "clients n classes"],
     labels: Int64[Tensor, "clients n"],
     lengths: Sequence[int],
+    *,
+    counts: Int64[Tensor, " clients"] | None = None,
 ) -> list[dict[str, float | Tensor]]:
     """The scores of :func:`score_values` of several clients; empty for one without examples.
 
@@ -121,15 +123,17 @@ def stacked_score_values(
         logits: Logits of every client's examples, padded at the end.
         labels: Their labels, padded likewise.
         lengths: Number of examples of every client.
+        counts: The same on the device of the logits; ``None`` to copy them there.
     """
     num_clients, width = labels.shape
-    counts = torch.tensor(lengths, device=labels.device).unsqueeze(1)
-    valid = torch.arange(width, device=labels.device) < counts
+    if counts is None:
+        counts = torch.tensor(lengths, device=labels.device)
+    valid = torch.arange(width, device=labels.device) < counts.unsqueeze(1)
     values = _full_precision(logits)
     losses = cross_entropy(values.flatten(0, 1), labels.flatten(), reduction="none")
     losses = losses.view(num_clients, width).double().masked_fill(~valid, 0.0)
     right = (values.argmax(dim=-1) == labels) & valid
-    sums = torch.stack((right.sum(dim=1), losses.sum(dim=1))) / counts.clamp(min=1).T
+    sums = torch.stack((right.sum(dim=1), losses.sum(dim=1))) / counts.clamp(min=1)
     columns = dict(zip(("accuracy", "loss"), sums.unbind(), strict=True))
     rows = zip(per_client(columns, num_clients), logits, labels, lengths, strict=True)
     return [
