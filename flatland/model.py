@@ -320,7 +320,7 @@ def lifted(
 
 def num_clamped(space: Lorentz, norm: Float[Tensor, "clients n 1"]) -> Float[Tensor, " clients"]:
     """Number of each client's vectors with norms ``norm`` that :func:`lifted` clamps."""
-    return (space.c * norm * norm > FARTHEST**2).double().sum(dim=(1, 2))
+    return (space.c * norm * norm > FARTHEST**2).sum(dim=(1, 2), dtype=torch.float64)
 
 
 def centroids(

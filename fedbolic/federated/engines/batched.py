@@ -56,7 +56,7 @@ class Batched(Engine):
     and masked, with at most a quarter of extra work; if a model mixes the examples of a batch, only
     batches of equal length are stacked. If a client raises an error, all clients stacked with it
     are run again one by one. Clients are scored together, too, unless the method overrides
-    ``evaluate``.
+    ``evaluate`` without ``stacked_scores``.
 
     A round ends on the stacked tensors, too, unless the method overrides ``finish`` of
     :class:`~fedbolic.federated.classifier_method.ClassifierMethod`: the host waits once for all

@@ -130,7 +130,7 @@ def _scored(method: GradientMethod, held: Sequence[_Held]) -> Found:
         longest = max(len(each.split(name)) for name in SPLITS)
         model = method.model(each.client.meta)
         if longest > CHUNK or model.mixes_examples:
-            found[each.client.id] = score(method, each.local, each.context, each.client)
+            found[each.client.id] |= score(method, each.local, each.context, each.client)
         elif longest:
             groups.setdefault(_form(method, each), []).append(each)
     for name in SPLITS:

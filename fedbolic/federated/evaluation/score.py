@@ -134,7 +134,7 @@ def stacked_score_values(
     losses = losses.view(num_clients, width).double().masked_fill(~valid, 0.0)
     right = (values.argmax(dim=-1) == labels) & valid
     sums = torch.stack((right.sum(dim=1), losses.sum(dim=1))) / counts.clamp(min=1)
-    columns = dict(zip(("accuracy", "loss"), sums.unbind(), strict=True))
+    columns = {"accuracy": sums[0], "loss": sums[1]}
     rows = zip(per_client(columns, num_clients), logits, labels, lengths, strict=True)
     return [
         scores | {"examples": float(n)} | extra_scores(of_client[:n], of_labels[:n]) if n else {}
