@@ -187,6 +187,11 @@ class GraphBlock:
         return self.members.times(x.double().flatten(0, 1)).unflatten(0, (len(x), -1))
 
     @functools.cached_property
+    def num_nodes(self) -> Int64[Tensor, " clients"]:
+        """Number of nodes of each client; every one is its own neighbour, unlike padding."""
+        return (self.neighbours.counts > 0).view(self.shape).sum(dim=1)
+
+    @functools.cached_property
     def graph_sizes(self) -> Float[Tensor, "clients graphs 1"]:
         """Number of nodes of each graph, in float64; 1 for an empty one."""
         ones = torch.ones(*self.shape, 1, dtype=torch.float64, device=self.norms.device)

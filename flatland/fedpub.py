@@ -1,9 +1,9 @@
 """FED-PUB: per-client averaging over functionally similar models, and private weight masks."""
 
-import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -14,13 +14,13 @@ from fedbolic import check, tree
 from fedbolic.data import Client, Graph
 from fedbolic.data.graph import simple_edges
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.sharing import Sharing, select_kind
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.sharing import Sharing
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import GraphBlock, graph_block
-from flatland.graph_method import GraphMethod, with_proximal_term
+from flatland.graph_averaging import GraphAveraging
 from flatland.model import (
     Activation,
     Flat,
@@ -112,7 +112,7 @@ class Embedding(nn.Module):
 
 
 @dataclass(frozen=True)
-class FedPub(GraphMethod):
+class FedPub(GraphAveraging):
     r"""Similarity-weighted averaging of client models, with private masks.
 
     The server keeps a separate model for each client. Every client embeds the same random graph
@@ -160,6 +160,7 @@ class FedPub(GraphMethod):
         0.001
     """
 
+    weights: ClassVar[Literal["size"]] = "size"  # type: ignore[override]  # no mean reads them
     network: MaskedGCN = MaskedGCN()
     sharing: Sharing = field(default_factory=lambda: dict(MASKS))
     temperature: float = 3.0
@@ -196,56 +197,27 @@ class FedPub(GraphMethod):
         return local, {**context, "shared": {**context["shared"], "seed": message["seed"]}}
 
     @override
-    def begin_optimizer(self, parameters: Params) -> Tree:
-        return self.optimizer.init(parameters)
+    def regularised(self, gradients: Params, parameters: Params, context: Tree) -> Params:
+        gradients = super().regularised(gradients, parameters, context)
+        if not self.sparsity:
+            return gradients
+        masks = [name for name in gradients if name.endswith(".mask")]
+        thin = {n: gradients[n] + self.sparsity * parameters[n].sign() for n in masks}
+        return {**gradients, **thin}
 
     @override
-    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        parameters = local["parameters"]
-        gradients = with_proximal_term(
-            gradients, parameters, context["shared"]["global_parameters"], self.proximal
-        )
-        if self.sparsity:
-            masks = [name for name in gradients if name.endswith(".mask")]
-            thin = {n: gradients[n] + self.sparsity * parameters[n].sign() for n in masks}
-            gradients = {**gradients, **thin}
-        optimizer = dataclasses.replace(self.optimizer, weight_decay=self.weight_decay)
-        moved, server_state = optimizer.step(
-            parameters, gradients, local["optimizer"], lr=self.lr, donate=True
-        )
-        return {**local, "parameters": moved, "optimizer": server_state}
-
-    @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        global_parameters, parameters = context["shared"]["global_parameters"], local["parameters"]
-        client_state = {
-            "parameters": select_kind(parameters, self.sharing, "personal"),
-            "optimizer": local["optimizer"],
-        }
-        scores = self.scores(local, client, context)
-        payload = {
-            "delta": tree.subtract(
-                {n: parameters[n] for n in global_parameters}, global_parameters
-            ),
-            "embedding": self._embedding(local, client, context),
-        }
-        metrics: dict[str, float | Tensor] = {
-            f"local/{name}": value for name, value in scores.items()
-        }
-        return Update(payload, float(client.size), metrics), client_state
-
-    def _embedding(self, local: Tree, client: Client, context: Tree) -> Tensor:
-        """Embedding of the random graph under a client's network."""
-        like, (width,) = client.no_inputs, client.meta.input_shape
-        graph = random_graph(context["shared"]["seed"], width, like.device, like.dtype)
+    def embeddings(self, local: Tree, clients: Sequence[Client], context: Tree) -> Params:
+        """Embeddings of the random graph under the clients' networks."""
+        like, meta = clients[0].no_inputs, clients[0].meta
+        seed, (width,) = context["shared"]["seed"], meta.input_shape
+        block = graph_block((random_graph(seed, width, like.device, like.dtype),) * len(clients))
         known = {**local["parameters"], **context["own"]["fixed"]}
         parameters, buffers = (
             {f"network.{name}": value for name, value in values.items()}
             for values in (known, local["buffers"])
         )
-        model = _embedding(self.network, client.meta)
         with torch.no_grad():
-            return model(parameters, buffers, graph_block((graph,)))[0][0]
+            return {"embedding": _embedding(self.network, meta)(parameters, buffers, block)[0]}
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -1,7 +1,7 @@
 """GCFL and GCFL+: federated averaging in clusters of clients that the server finds by itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedbolic import check, tree
 from fedbolic.data import HOLDOUT, Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -153,11 +153,10 @@ class Gcfl(GraphAveraging):
         return super().step(local, gradients, context)
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, client_state = super().finish(local, client, context)
-        if self.affinity.window:
-            update = replace(update, payload={**update.payload, NORM: local[NORM]})
-        return update, client_state
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, client_state = super().outcome(local, context)
+        norm = {NORM: local[NORM]} if self.affinity.window else {}
+        return {**payload, **norm}, client_state
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -1,6 +1,7 @@
 """Base class of graph methods whose clients send the change of shared parameters."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,9 +13,15 @@ from fedbolic.data import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.sharing import select_kind
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import (
+    AggregatedUpdate,
+    StackedUpdates,
+    Update,
+    host_or_scalar,
+    per_client,
+)
 from fedbolic.types import Params, Tree
-from flatland.graph_method import GraphMethod, with_proximal_term
+from flatland.graph_method import GraphMethod, with_client_axis, with_proximal_term
 
 
 @dataclass(frozen=True)
@@ -54,29 +61,86 @@ class GraphAveraging(GraphMethod):
     def begin_optimizer(self, parameters: Params) -> Tree:
         return self.optimizer.init(parameters)
 
+    def regularised(self, gradients: Params, parameters: Params, context: Tree) -> Params:
+        """Gradients of the loss with those of all penalties; by default of the proximal term."""
+        goals = context["shared"]["global_parameters"]
+        return with_proximal_term(gradients, parameters, goals, self.proximal)
+
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         parameters = local["parameters"]
-        goals = context["shared"]["global_parameters"]
-        gradients = with_proximal_term(gradients, parameters, goals, self.proximal)
+        gradients = self.regularised(gradients, parameters, context)
         optimizer = dataclasses.replace(self.optimizer, weight_decay=self.weight_decay)
         moved, state = optimizer.step(
             parameters, gradients, local["optimizer"], lr=self.lr, donate=True
         )
         return {**local, "parameters": moved, "optimizer": state}
 
+    def weight(self, client: Client) -> float:
+        """Weight of a client in the aggregate."""
+        return float(client.size) if self.weights == "size" else 1.0
+
+    def personal_state(self, local: Tree) -> Tree:
+        """Client state after the last step, of one client or of several with a leading axis."""
+        personal = select_kind(local["parameters"], self.sharing, "personal")
+        return {"parameters": personal, "optimizer": local["optimizer"]}
+
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        """``(payload, client_state)`` after the last step, from tensors alone.
+
+        Operations apply to one client and, broadcast, to several with a leading axis.
+        """
+        before, parameters = context["shared"]["global_parameters"], local["parameters"]
+        delta = tree.subtract({name: parameters[name] for name in before}, before)
+        return {"delta": delta}, self.personal_state(local)
+
+    def embeddings(self, local: Tree, clients: Sequence[Client], context: Tree) -> Params:
+        """Further entries of payloads that take a forward pass; by default empty.
+
+        Args:
+            local: ``local`` of one client, or of several with a leading axis.
+            clients: The clients.
+            context: Context of :meth:`start`, with a leading axis for several clients.
+
+        Returns:
+            Tensors whose leading axis is that of the clients, even for one.
+        """
+        del local, clients, context
+        return {}
+
+    def measurements(self, local: Tree, context: Tree) -> Params:
+        """Further numbers to record; by default empty. Axes as in :meth:`embeddings`."""
+        del local, context
+        return {}
+
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        before, parameters = context["shared"]["global_parameters"], local["parameters"]
-        client_state = {
-            "parameters": select_kind(parameters, self.sharing, "personal"),
-            "optimizer": local["optimizer"],
-        }
+        payload, client_state = self.outcome(local, context)
+        embeddings = self.embeddings(local, [client], context)
+        payload |= {name: of_one[0] for name, of_one in embeddings.items()}
         scores = self.scores(local, client, context)
         metrics: dict[str, float | Tensor] = {f"local/{n}": value for n, value in scores.items()}
-        delta = tree.subtract({name: parameters[name] for name in before}, before)
-        weight = float(client.size) if self.weights == "size" else 1.0
-        return Update({"delta": delta}, weight, metrics), client_state
+        measured = self.measurements(local, context)
+        metrics |= {name: host_or_scalar(of_one[0]) for name, of_one in measured.items()}
+        return Update(payload, self.weight(client), metrics), client_state
+
+    @override
+    def stacked_finish(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> StackedUpdates | None:
+        if type(self).finish is not GraphAveraging.finish:
+            return None
+        context = with_client_axis(context, axes, len(clients))
+        payload, client_states = self.outcome(local, context)
+        payload |= self.embeddings(local, clients, context)
+        measured = per_client(self.measurements(local, context), len(clients))
+        scores = self.stacked_scores(local, clients, context, axes=axes)
+        metrics = [
+            {f"local/{name}": value for name, value in found.items()} | of_one
+            for found, of_one in zip(scores, measured, strict=True)
+        ]
+        weights = [self.weight(client) for client in clients]
+        return StackedUpdates(payload, client_states, weights, metrics)
 
     @override
     def template(self, message: Tree) -> Tree:

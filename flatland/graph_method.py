@@ -3,17 +3,20 @@
 import dataclasses
 import functools
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
+from fedbolic.federated.engines.buckets import pad_stack
 from fedbolic.federated.engines.jagged import Jagged
-from fedbolic.federated.evaluation.score import on_host, score_values
+from fedbolic.federated.evaluation.score import on_host, score_values, stacked_score_values
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.sharing import (
@@ -164,13 +167,7 @@ class GraphMethod(GradientMethod):
         axes: tuple[Tree, Tree],
     ) -> tuple[Tensor, Params]:
         num_clients = len(batch["y"])
-        fixed = {  # values common to all clients have no client axis yet
-            name: value.expand(num_clients, *value.shape) if axis is None else value
-            for (name, value), axis in zip(
-                context["own"]["fixed"].items(), axes[1]["own"]["fixed"].values(), strict=True
-            )
-        }
-        context = {**context, "own": {**context["own"], "fixed": fixed}}
+        context = with_client_axis(context, axes[1], num_clients)
         logits, buffers = _forward(model, parameters, buffers, context, training=True)
         if isinstance(self.network, LinkNetwork):
             graphs = context["own"]["graph"].parts
@@ -218,6 +215,31 @@ class GraphMethod(GradientMethod):
         return scores
 
     @override
+    def stacked_scores(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> list[dict[str, float | Tensor]]:
+        found: list[dict[str, float | Tensor]] = [{} for _ in clients]
+        context = with_client_axis(context, axes, len(clients))
+        model = self.model(clients[0].meta)
+        with torch.no_grad():
+            outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
+        for name in ("validation", "test"):
+            splits = tuple(getattr(client, name) for client in clients)
+            if not any(map(len, splits)):
+                continue
+            places, labels, counts = _padded(splits)
+            logits = vmap(functools.partial(logits_at, self.network))(outputs, places)
+            lengths = [len(split) for split in splits]
+            scores = stacked_score_values(logits, labels, lengths, counts=counts)
+            for of_client, values in zip(found, scores, strict=True):
+                of_client |= {f"{name}/{metric}": value for metric, value in values.items()}
+        return found
+
+    @override
+    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
+        return self.received(message, client, client_state)
+
+    @override
     def fine_tuning(self, epochs: int, lr: float | None) -> "GraphMethod | None":
         if "shared" not in self.sharing.values():
             return None  # training was already local
@@ -239,6 +261,22 @@ def examples_of(network: GraphNetwork) -> type[GraphSplit | WholeGraphs | LinkEx
     if isinstance(network, GraphReadout):
         return WholeGraphs
     return LinkExamples if isinstance(network, LinkNetwork) else GraphSplit
+
+
+def with_client_axis(context: Tree, axes: Tree, num_clients: int) -> Tree:
+    """A context whose ``fixed`` values have an axis of clients, even those that all clients share.
+
+    Args:
+        context: Joint context of several clients.
+        axes: Client axes of ``context``, leaf by leaf.
+        num_clients: Number of clients.
+    """
+    own, axes = context["own"], axes["own"]["fixed"]
+    fixed = {
+        name: value.expand(num_clients, *value.shape) if axes[name] is None else value
+        for name, value in own["fixed"].items()
+    }
+    return {**context, "own": {**own, "fixed": fixed}}
 
 
 def logits_at(network: GraphNetwork, outputs: Tensor, places: Tensor) -> Tensor:
@@ -274,6 +312,16 @@ def with_proximal_term(
 @functools.cache
 def _model(network: GraphNetwork, meta: Meta) -> Model:
     return Model(lambda: network.build(meta))
+
+
+@functools.lru_cache(maxsize=8)  # an engine scores the same splits in every round
+def _padded(
+    splits: tuple[GraphSplit | WholeGraphs | LinkExamples, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded places and labels of the examples of all clients, and the numbers of examples."""
+    places = pad_stack([split.places for split in splits])
+    labels = pad_stack([split.labels for split in splits])
+    return places, labels, torch.tensor([len(split) for split in splits], device=places.device)
 
 
 def _forward(

@@ -8,7 +8,6 @@ and the curvature stay at the client.
 import dataclasses
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,16 +16,15 @@ from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data import Client, Graph
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.sharing import Sharing, select_kind
-from fedbolic.federated.update import AggregatedUpdate, Update, host_or_scalar
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import graph_block
-from flatland.graph_method import GraphMethod, with_proximal_term
-from flatland.model import GraphNetwork, LorentzGCN, clamped_fraction
+from flatland.graph_averaging import GraphAveraging
+from flatland.graph_method import with_proximal_term
+from flatland.model import GraphNetwork, LorentzGCN, num_clamped
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
 from flatland.start_warnings import warn_of_start
 
@@ -38,7 +36,7 @@ SHARING: Sharing = {"*.time": "personal", "curvature.*": "personal", "*": "share
 
 
 @dataclass(frozen=True)
-class FlatLand(GraphMethod):
+class FlatLand(GraphAveraging):
     r"""Personalised graph networks with shared space parameters and private time parameters.
 
     .. math::
@@ -94,17 +92,11 @@ class FlatLand(GraphMethod):
     curvature: Estimator = FormanInverse()
     curvature_rate: float = 1.0
     personal_proximal: float = 0.0
-    weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check.positive(curvature_rate=self.curvature_rate)
         check.not_negative(personal_proximal=self.personal_proximal)
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -165,30 +157,27 @@ class FlatLand(GraphMethod):
         return {**local, "parameters": moved, "optimizer": states}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        scores = self.scores(local, client, context)
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         global_parameters, parameters = context["shared"]["global_parameters"], local["parameters"]
         before, after = (
             {n: _public(n, x[n]) for n in global_parameters}
             for x in (global_parameters, parameters)
         )
-        client_state = {
-            "parameters": select_kind(parameters, self.sharing, "personal"),
-            "optimizer": local["optimizer"],
-        }
-        metrics: dict[str, float | Tensor] = {f"local/{n}": value for n, value in scores.items()}
-        known = {**parameters, **context["own"]["fixed"]}
-        if CURVATURE in known:
-            c = _public(CURVATURE, known[CURVATURE])
-            norms = graph_block(context["own"]["graph"].parts).norms
-            metrics["train/curvature"] = host_or_scalar(c)
-            metrics["train/clamped_fraction"] = clamped_fraction(Lorentz(c), norms)
-        weight = float(client.size) if self.weights == "size" else 1.0
         payload = {"delta": tree.subtract(after, before)}
         if self.personal_proximal:
             means = context["shared"]["means"]
             payload["means"] = {n: parameters[n] - mean for n, mean in means.items()}
-        return Update(payload, weight, metrics), client_state
+        return payload, self.personal_state(local)
+
+    @override
+    def measurements(self, local: Tree, context: Tree) -> Params:
+        known = {**local["parameters"], **context["own"]["fixed"]}
+        if CURVATURE not in known:
+            return {}
+        block = graph_block(context["own"]["graph"].parts)
+        c = _public(CURVATURE, known[CURVATURE]).reshape(-1)
+        clamped = num_clamped(Lorentz(c[:, None, None]), block.norms)
+        return {"train/curvature": c, "train/clamped_fraction": clamped / block.num_nodes}
 
     @override
     def template(self, message: Tree) -> Tree:

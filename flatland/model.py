@@ -17,7 +17,6 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.federated.update import host_or_scalar
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.manifolds.analytic import sinhc
 from fedbolic.manifolds.numerics import square
@@ -319,9 +318,9 @@ def lifted(
     return factor, (1 / space.c + (factor * norm).square()).sqrt()
 
 
-def clamped_fraction(space: Lorentz, norm: Float[Tensor, "*clients n 1"]) -> Tensor | float:
-    """Fraction of vectors with norms ``norm`` that :func:`lifted` clamps."""
-    return host_or_scalar((space.c * norm * norm > FARTHEST**2).double().mean())
+def num_clamped(space: Lorentz, norm: Float[Tensor, "clients n 1"]) -> Float[Tensor, " clients"]:
+    """Number of each client's vectors with norms ``norm`` that :func:`lifted` clamps."""
+    return (space.c * norm * norm > FARTHEST**2).sum(dim=(1, 2), dtype=torch.float64)
 
 
 def centroids(

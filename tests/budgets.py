@@ -8,14 +8,15 @@ import torch
 from fedbolic import tree
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining, Mean, Sequential
+from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
 from fedbolic.federated.update_filter import UpdateFilter
-from fedbolic.methods import Ditto, FedAvg, Scaffold, SphereFed
+from fedbolic.methods import Apple, Ditto, FedAvg, FedNova, FedProto, Scaffold, SphereFed
 from fedbolic.nn.backbone import MLP, ConvNet
 from fedbolic.nn.resnet import ResNet
 from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
-from flatland import FedPub, FlatLand
+from flatland import FedPub, FlatLand, Gcfl
 from flatland.model import GCN
 from hyperfed import CrossEntropy, HyperFed
 from tests import shadow
@@ -58,9 +59,15 @@ METHODS = {
     "h-ce": (HyperFed(ConvNet(), objective=CrossEntropy(), aggregator=Mean()), GREY),
     "resnet batch norm": (FedAvg(ResNet(stem="cifar", width=4)), COLOURED),
     "resnet group norm": (FedAvg(ResNet(stem="cifar", width=4, norm="group")), COLOURED),
+    "fednova convnet": (FedNova(ConvNet()), GREY),
+    "fedproto mlp": (FedProto(MLP()), GREY),
+    "apple mlp": (Apple(MLP()), GREY),
+    "fine-tuned mlp": (FineTuningPhase(FedAvg(MLP())), GREY),
     "gcn": (FlatLand(network=GCN(), sharing={"*": "shared"}), None),
     "flatland": (FlatLand(), None),
     "fedpub": (FedPub(), None),
+    "gcfl": (Gcfl(), None),
+    "fine-tuned gcn": (FineTuningPhase(FlatLand(network=GCN(), sharing={"*": "shared"})), None),
 }
 
 
@@ -112,13 +119,19 @@ def _federation(name, num_clients=NUM_CLIENTS):
     return subject("flatland")[1] if shape is None else images(*shape, num_clients=num_clients)
 
 
+def _with_local(method, local):
+    if isinstance(method, FineTuningPhase):
+        return FineTuningPhase(_with_local(method.method, local))
+    return dataclasses.replace(method, local=local)
+
+
 def exchange_of(name, *, engine, epochs, monkeypatch, num_clients=None):
     """Work of the second of two exchanges, as sums by kind.
 
     With ``num_clients`` the clients are as many, and the aggregation counts, too.
     """
     (method, shape), data = METHODS[name], _federation(name, num_clients or NUM_CLIENTS)
-    method = dataclasses.replace(method, local=LocalTraining(epochs, shape and BATCH))
+    method = _with_local(method, LocalTraining(epochs, shape and BATCH))
     server_state = method.init(data.meta, RNG)
     with shadow.device(monkeypatch) as device:
         there = data.to(shadow.DEVICE, torch.float32)

@@ -72,7 +72,7 @@ class Examples(Split):
 
     @override
     def __len__(self) -> int:
-        return len(next(iter(self.tensors.values())))
+        return next(iter(self.tensors.values())).shape[0]
 
     @override
     def at(self, index: Tensor) -> dict[str, Tensor]:

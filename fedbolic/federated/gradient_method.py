@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -149,6 +149,23 @@ class GradientMethod(Method):
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Logits of every example, one per class; the largest is the prediction."""
 
+    def stacked_scores(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> Sequence[Mapping[str, float | Tensor]] | None:
+        """Batched :meth:`evaluate` of models, client by client; on an accelerator as tensors.
+
+        By default ``None``: an engine pads examples and derives predictions by ``vmap``. A method
+        that overrides both this function and :meth:`evaluate` must let them agree.
+
+        Args:
+            local: Stacked ``local`` of :meth:`scored`.
+            clients: The clients, in the order of the stacked values.
+            context: As in :meth:`stacked_loss`.
+            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
+        """
+        del local, clients, context, axes
+        return None
+
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
         """``(local, context)`` to score; ``None`` if there is no model.
 
@@ -210,7 +227,7 @@ class GradientMethod(Method):
             losses.append(of_batch)
         local = tree.map_tensors(torch.Tensor.detach, local)
         loss = torch.cat(losses).sum() if losses else 0.0
-        clamped = torch.stack(counts).sum(0) if counts else None
+        clamped = torch.stack(counts).sum(0).tolist() if counts else ()
         return self.conclude(local, client, context, plan, loss, clamped=clamped)
 
     def begin(
@@ -245,7 +262,7 @@ class GradientMethod(Method):
         positions = plan.positions.to(device)
         draws = {name: draw.to(device) for name, draw in plan.draws.items()}
         present = torch.ones(positions.shape[1], dtype=torch.bool, device=device)
-        visits = torch.arange(self.local.repeats, device=device)
+        visits = torch.arange(self.local.repeats, device=device).unbind()
         examples = self.examples(client)
         for i, length in enumerate(plan.lengths.tolist()):
             yield {
@@ -263,7 +280,7 @@ class GradientMethod(Method):
         plan: BatchPlan,
         loss: Tensor | float,
         *,
-        clamped: Tensor | None = None,
+        clamped: Sequence[float] = (),
     ) -> tuple[Update, Tree]:
         """Result of ``finish``, with training metrics added if there was a step.
 
@@ -276,7 +293,8 @@ class GradientMethod(Method):
             context: Context of :meth:`start`.
             plan: Batch plan of the round.
             loss: Sum of all losses, each example counted once per visit.
-            clamped: Number of clamped points, and number of all points that ball layers received.
+            clamped: Number of clamped points, and number of all points that ball layers received;
+                empty if there is no such layer.
         """
         update, client_state = self.finish(without_seeds(local), client, context)
         return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
@@ -288,7 +306,7 @@ def with_training_metrics(
     plan: BatchPlan,
     loss: Tensor | float,
     *,
-    clamped: Tensor | None = None,
+    clamped: Sequence[float] = (),
 ) -> Update:
     """An update with the metrics of :meth:`GradientMethod.conclude`, if there was a step."""
     if not len(plan.lengths):
@@ -297,7 +315,7 @@ def with_training_metrics(
         "train/loss": host_or_scalar(loss) / int(plan.lengths.sum()),
         "train/examples": client.size,
     }
-    outside, points = (0, 0) if clamped is None else clamped.tolist()
+    outside, points = clamped or (0, 0)
     metrics |= {"train/clamped_fraction": outside / points} if points else {}
     return dataclasses.replace(update, metrics=metrics | dict(update.metrics))
 

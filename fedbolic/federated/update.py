@@ -72,13 +72,13 @@ class StackedUpdates:
         payload: The stacked payloads.
         client_states: The stacked client states.
         weights: Weight of every client.
-        metrics: Metrics by name, each with one number per client.
+        metrics: Metrics of every client, as in :class:`Update`; empty if there are none.
     """
 
     payload: Tree
     client_states: Tree
     weights: Sequence[float]
-    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Sequence[Mapping[str, float | Tensor]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,23 @@ class AggregatedUpdate:
     weight: float
     clients: tuple[int, ...]
     metrics: dict[str, float] = field(default_factory=dict)
+
+
+def per_client(columns: Mapping[str, Tensor], num_clients: int) -> list[dict[str, float | Tensor]]:
+    """Metrics of every client, on an accelerator as views of the columns.
+
+    Args:
+        columns: Metrics by name, each with one number per client.
+        num_clients: Number of clients.
+
+    Example:
+        >>> import torch
+        >>> per_client({"a": torch.tensor([1.0, 2.0])}, 2)
+        [{'a': 1.0}, {'a': 2.0}]
+    """
+    values = [x.tolist() if x.device.type == "cpu" else x.unbind() for x in columns.values()]
+    rows = zip(*values, strict=True) if values else [()] * num_clients
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def host_or_scalar(x: Tensor | float) -> Tensor | float:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.methods.separate_models import SeparateModels
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
@@ -106,7 +106,8 @@ class Apple(SeparateModels):
         penalty = self.penalty_weight(message["round"])
         shared = {"cores": cores, "prior": prior, "penalty": penalty}
         itself = one_hot(torch.tensor(client.id), len(prior)).to(prior)
-        return self.local_state(local, buffers), {"shared": shared, "own": {"itself": itself}}
+        own = {"itself": itself, "core": begin}
+        return self.local_state(local, buffers), {"shared": shared, "own": own}
 
     def _combined(self, parameters: Params, context: Tree) -> Params:
         """The client's combination of its own core model and the received ones of the others."""
@@ -133,11 +134,11 @@ class Apple(SeparateModels):
         return super().step(local, {**gradients, RELATIONS: scaled}, context)
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        parameters, cores = local["parameters"], context["shared"]["cores"]
-        delta = {name: parameters[name] - of_all[client.id] for name, of_all in cores.items()}
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        parameters = local["parameters"]
+        delta = {name: parameters[name] - core for name, core in context["own"]["core"].items()}
         kept = {RELATIONS: parameters[RELATIONS], "buffers": local["buffers"]}
-        return Update({"delta": delta}, self.weight(client)), kept
+        return {"delta": delta}, kept
 
     @override
     def template(self, message: Tree) -> Tree:

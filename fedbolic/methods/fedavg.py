@@ -131,6 +131,12 @@ class FedAvg(ClassifierMethod):
         return super().step(local, gradients, context)
 
     @override
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        if type(self).step is FedAvg.step and type(self.optimizer) is SGD:
+            return self.step(local, gradients, context)  # number by number, so it needs no vmap
+        return super().stacked_step(local, gradients, context, axes=axes)
+
+    @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         personal = {
             kind: select_kind(local[kind], self.sharing, "personal")

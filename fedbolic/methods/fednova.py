@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.types import Params, Tree
 
@@ -58,7 +59,7 @@ class FedNova(ClassifierMethod):
     def optimizer(self) -> Optimizer:
         return SGD(self.momentum)
 
-    def norm(self, num_steps: int) -> float:
+    def norm(self, num_steps: int | Tensor) -> float | Tensor:
         """The 1-norm of the weights of the local gradients in a delta of ``num_steps`` steps."""
         rho = self.momentum
         return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
@@ -74,17 +75,17 @@ class FedNova(ClassifierMethod):
         return {**super().step(local, gradients, context), "num_steps": local["num_steps"] + 1}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, _ = super().finish(local, client, context)
-        norm = self.norm(int(local["num_steps"]))
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, _ = super().outcome(local, context)
+        norm = torch.as_tensor(self.norm(local["num_steps"].double()))
         # Without a local step the delta is 0, and so is its normalised form.
-        normalised = tree.scale(update.payload["delta"], 1 / norm if norm else 0.0)
-        payload = {**update.payload, "delta": normalised, "norm": _norm_tensor(norm)}
-        return Update(payload, update.weight), {}
+        factor = torch.where(norm > 0, 1 / norm, 0.0)
+        delta = tree.map(lambda x: x * factor, payload["delta"])
+        return {**payload, "delta": delta, "norm": norm}, {}
 
     @override
     def template(self, message: Tree) -> Tree:
-        return {**super().template(message), "norm": _norm_tensor(0.0)}
+        return {**super().template(message), "norm": torch.zeros((), dtype=torch.float64)}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -92,7 +93,3 @@ class FedNova(ClassifierMethod):
         payload = {"delta": delta, "buffers": total.payload["buffers"]}
         aggregated = AggregatedUpdate(payload, total.weight, total.clients)
         return super().server_update(server_state, aggregated)
-
-
-def _norm_tensor(norm: float) -> torch.Tensor:
-    return torch.tensor(norm, dtype=torch.float64)

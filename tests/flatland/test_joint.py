@@ -8,12 +8,14 @@ import logging
 import pytest
 import torch
 
+from fedbolic.data import HOLDOUT
 from fedbolic.federated import (
     Auto,
     Batched,
     Cohort,
     Evaluation,
     FineTune,
+    Graphed,
     LocalTraining,
     Sequential,
     Trainer,
@@ -21,14 +23,17 @@ from fedbolic.federated import (
 )
 from fedbolic.federated.engines import auto as trying
 from fedbolic.rng import Rng
-from flatland import GCN, Constant, FlatLand, LorentzGCN
+from flatland import GCN, Constant, FedPub, FlatLand, Gcfl, LorentzGCN, MaskedGCN
+from flatland.affinities import GradientNorms
 from flatland.blocks import Sparse, graph_block
+from flatland.graph_averaging import GraphAveraging
 from flatland.method import SHARING
 from tests.federated.simple_method import assert_near
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.test_method import ROWS, VARIANTS
 
 TOLERANCE = 1e-10
+NEAR = 1e-12
 ALIKE = [(path(9), 9), (star(8), 8), (complete(6), 9), ([], 8)]
 """Graphs of about one size, so that they form one batch."""
 
@@ -60,6 +65,41 @@ def test_a_block_of_clients_is_each_of_them_alone(method, graphs, sparse, caplog
     network = dataclasses.replace(method.network, dropout=0.5, activation="elu")
     method = dataclasses.replace(method, network=network, rounds=3)
     agree(method, federation(graphs, sparse=sparse), caplog)
+
+
+TOGETHER = {
+    "flatland": FlatLand(LorentzGCN((6,)), personal_proximal=0.1),
+    "fedpub": FedPub(MaskedGCN((6,)), sparsity=1e-3, proximal=0.1),
+    "gcfl": Gcfl(GCN((6,))),
+    "gcfl+": Gcfl(GCN((6,)), affinity=GradientNorms(window=2), warmup=0),
+}
+
+
+@pytest.mark.parametrize("engine", [Batched(), Graphed()], ids=["batched", "graphed"])
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_round_and_its_scores_are_computed_for_all_clients_at_once(name, engine, monkeypatch):
+    data, method = federation(ALIKE), dataclasses.replace(TOGETHER[name], rounds=3)
+    evaluation = Evaluation(fine_tuning=FineTune(1), metrics=("macro_f1",))
+    plain = list(Trainer(Sequential(), evaluation=evaluation).run(method, data, Rng(3)))
+    for alone in ("finish", "evaluate"):
+        refusing = refuse_clients(getattr(GraphAveraging, alone))
+        monkeypatch.setattr(GraphAveraging, alone, refusing)
+    fast = list(Trainer(engine, evaluation=evaluation).run(method, data, Rng(3)))
+    assert_near(fast[-1][0].server_state, plain[-1][0].server_state, NEAR)
+    for (_, new), (_, rows) in zip(fast, plain, strict=True):
+        assert [row[:3] for row in new] == [row[:3] for row in rows]
+        values = [row.value for row in rows]
+        assert [row.value for row in new] == pytest.approx(values, rel=NEAR, abs=NEAR)
+
+
+def refuse_clients(function):
+    """The function for the server's test set alone; clients are refused."""
+
+    def refusing(self, given, client, *others):
+        assert client.id == HOLDOUT, "a client was taken by itself"
+        return function(self, given, client, *others)
+
+    return refusing
 
 
 def on(network, **settings):

@@ -56,7 +56,7 @@ class Batched(Engine):
     and masked, with at most a quarter of extra work; if a model mixes the examples of a batch, only
     batches of equal length are stacked. If a client raises an error, all clients stacked with it
     are run again one by one. Clients are scored together, too, unless the method overrides
-    ``evaluate``.
+    ``evaluate`` without ``stacked_scores``.
 
     A round ends on the stacked tensors, too, unless the method overrides ``finish`` of
     :class:`~fedbolic.federated.classifier_method.ClassifierMethod`: the host waits once for all
@@ -220,8 +220,7 @@ class Batched(Engine):
     ) -> list[tuple[Update, Tree]]:
         """Updates and client states of several clients of equal form, trained as one batch."""
         with _vectorised(tasks[0].client):
-            ended = self._advanced(method, tasks)
-        return results_of(method, tasks, ended)
+            return results_of(method, tasks, self._advanced(method, tasks))
 
     def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
         """Values after all local steps of some clients; a subclass may take them otherwise."""

@@ -1,6 +1,6 @@
 """Updates and client states of clients that were trained together, from their stacked values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.engines.client_task import ClientTask
 from fedbolic.federated.engines.stacking import Ended, joined, own_storage, unstacked
+from fedbolic.federated.evaluation.score import with_numbers
 from fedbolic.federated.gradient_method import (
     GradientMethod,
     with_training_metrics,
@@ -38,16 +39,15 @@ def results_of(
     found = method.stacked_finish(local, clients, context, axes=axes)
     numbers = [ended.losses, *ended.clamped.unbind(dim=1)]
     if found is None:
-        losses, outside, points = _on_host(numbers)
+        (losses, outside, points), _ = _on_host(numbers)
         results = _one_by_one(method, tasks, local)
     else:
-        numbers += [_sums_of_rows(found, like=ended.losses), *found.metrics.values()]
-        losses, outside, points, sums, *metrics = _on_host(numbers)
-        named = dict(zip(found.metrics, metrics, strict=True))
+        numbers.append(_sums_of_rows(found, like=ended.losses))
+        (losses, outside, points, sums), metrics = _on_host(numbers, found.metrics)
         finite = sums.isfinite().tolist()
         summed = isinstance(method.aggregator, Additive)
-        results = _rows_of(found, clients, named, finite=finite, summed=summed)
-    clamped = torch.stack((outside, points), dim=1).long()
+        results = _rows_of(found, clients, metrics, finite=finite, summed=summed)
+    clamped = zip(outside.tolist(), points.tolist(), strict=True)
     return [
         (with_training_metrics(update, task.client, task.plan, loss, clamped=counts), kept)
         for (update, kept), task, loss, counts in zip(
@@ -71,7 +71,7 @@ def _one_by_one(
 def _rows_of(
     found: StackedUpdates,
     clients: Sequence[Client],
-    metrics: dict[str, Tensor],
+    metrics: Sequence[Mapping[str, float]],
     *,
     finite: Sequence[bool],
     summed: bool,
@@ -88,19 +88,13 @@ def _rows_of(
         stack = StackedPayload(found.payload, tuple(client.id for client in clients))
     else:
         payloads = _owned(payloads)
-    of_client = [dict(zip(metrics, x, strict=True)) for x in _transposed(metrics, len(clients))]
+    metrics = metrics or [{} for _ in clients]
     return [
         (Update(payload, weight, named, StackedRow(stack, i, payload, kept, of_row)), kept)
         for i, (payload, kept, weight, named, of_row) in enumerate(
-            zip(payloads, states, found.weights, of_client, finite, strict=True)
+            zip(payloads, states, found.weights, metrics, finite, strict=True)
         )
     ]
-
-
-def _transposed(metrics: dict[str, Tensor], num_clients: int) -> list[list[float]]:
-    if not metrics:
-        return [[] for _ in range(num_clients)]
-    return torch.stack(list(metrics.values()), dim=1).tolist()
 
 
 def _owned(trees: Sequence[Tree]) -> list[Tree]:
@@ -115,9 +109,15 @@ def _owned(trees: Sequence[Tree]) -> list[Tree]:
     return copies
 
 
-def _on_host(columns: Sequence[Tensor]) -> list[Tensor]:
-    """Vectors in float64 on the CPU, by a single transfer."""
-    return list(torch.stack([x.double() for x in columns]).cpu())
+def _on_host(
+    columns: Sequence[Tensor], metrics: Sequence[Mapping[str, float | Tensor]] = ()
+) -> tuple[list[Tensor], list[dict[str, float]]]:
+    """Vectors in float64 and metrics of clients on the CPU, by a single transfer."""
+    there = [x for of_client in metrics for x in of_client.values() if isinstance(x, Tensor)]
+    vectors = [*columns, torch.stack(there)] if there else columns
+    values = torch.cat([x.double() for x in vectors]).cpu()
+    *vectors, scalars = values.split([*map(len, columns), len(there)])
+    return vectors, with_numbers(metrics, scalars.tolist())
 
 
 def _sums_of_rows(found: StackedUpdates, *, like: Tensor) -> Tensor:

@@ -10,8 +10,14 @@ from torch.func import vmap
 from fedbolic import tree
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.engines.client_task import tree_form
-from fedbolic.federated.engines.stacking import joined
-from fedbolic.federated.evaluation.score import CHUNK, on_host, score, score_values
+from fedbolic.federated.engines.stacking import (
+    at_row,
+    bucketed,
+    joined,
+    stack_trees,
+    unstacked,
+)
+from fedbolic.federated.evaluation.score import CHUNK, all_on_host, score, stacked_score_values
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.types import Params, Tree
 
@@ -19,6 +25,9 @@ SPLITS = ("validation", "test")
 
 Scores = dict[int, dict[str, float]]
 """Scores by client id and name."""
+
+Found = dict[int, dict[str, float | Tensor]]
+"""The same, on an accelerator as tensors without axes."""
 
 
 class _Held(NamedTuple):
@@ -34,8 +43,14 @@ class _Held(NamedTuple):
 
 
 def is_stackable(method: object) -> bool:
-    """True for gradient methods that do not override ``evaluate``."""
-    return isinstance(method, GradientMethod) and type(method).evaluate is GradientMethod.evaluate
+    """True for gradient methods that do not override ``evaluate``, or its batched form as well."""
+    if not isinstance(method, GradientMethod):
+        return False
+    return type(method).evaluate is GradientMethod.evaluate or _has_own_form(method)
+
+
+def _has_own_form(method: GradientMethod) -> bool:
+    return type(method).stacked_scores is not GradientMethod.stacked_scores
 
 
 def held_together(
@@ -83,23 +98,70 @@ def stacked_scores(method: GradientMethod, held: Sequence[_Held]) -> Scores:
         method: Method whose predictions are scored.
         held: Clients to score.
     """
-    found: Scores = {each.client.id: {} for each in held}
+    found = _own_form_scores(method, held) if _has_own_form(method) else _scored(method, held)
+    return dict(zip(found, all_on_host([*found.values()]), strict=True))
+
+
+def scores_of_stack(
+    method: GradientMethod, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+) -> Sequence[Mapping[str, float | Tensor]]:
+    """Scores of models that have been trained together, by client; on an accelerator as tensors.
+
+    Args:
+        method: Method whose predictions are scored.
+        local: Stacked ``local``.
+        clients: The clients, in the order of the stacked values.
+        context: Joint context of the clients.
+        axes: Client axes of ``context``, leaf by leaf.
+    """
+    found = method.stacked_scores(local, clients, context, axes=axes)
+    if found is not None:
+        return found
+    contexts = [at_row(context, i, axes) for i in range(len(clients))]
+    held = map(_Held, clients, unstacked(local, len(clients)), contexts)
+    return [*_scored(method, [*held]).values()]
+
+
+def _scored(method: GradientMethod, held: Sequence[_Held]) -> Found:
+    """Scores by ``vmap`` of the method's predictions, for clients of equal form together."""
+    found: Found = {each.client.id: {} for each in held}
     groups: dict[Hashable, list[_Held]] = {}
     for each in held:
         longest = max(len(each.split(name)) for name in SPLITS)
         model = method.model(each.client.meta)
         if longest > CHUNK or model.mixes_examples:
-            found[each.client.id] = score(method, each.local, each.context, each.client)
+            found[each.client.id] |= score(method, each.local, each.context, each.client)
         elif longest:
-            none = each.client.test.at(torch.arange(0))
-            form = id(model), *map(tree_form, (each.local, each.context, none))
-            groups.setdefault(form, []).append(each)
+            groups.setdefault(_form(method, each), []).append(each)
     for name in SPLITS:
         for group in groups.values():
             for some in _chunks([each for each in group if len(each.split(name))], name):
                 for each, scores in zip(some, _scores(method, some, name), strict=True):
                     named = {f"{name}/{metric}": value for metric, value in scores.items()}
                     found[each.client.id] |= named
+    return found
+
+
+def _form(method: GradientMethod, each: _Held) -> Hashable:
+    """Hashable form; only clients of equal form are scored together."""
+    none = each.client.test.at(torch.arange(0))
+    model = method.model(each.client.meta)
+    return id(model), *map(tree_form, (each.local, each.context, none))
+
+
+def _own_form_scores(method: GradientMethod, held: Sequence[_Held]) -> Found:
+    """Scores by the method's own batched form, for clients of similar size together."""
+    found: Found = {each.client.id: {} for each in held}
+    groups: dict[Hashable, list[_Held]] = {}
+    for each in held:
+        groups.setdefault(_form(method, each), []).append(each)
+    for group in groups.values():
+        for some in bucketed(group, [each.context for each in group]):
+            clients = [each.client for each in some]
+            local = stack_trees([each.local for each in some])
+            context, axes = joined([each.context for each in some])
+            scores = method.stacked_scores(local, clients, context, axes=axes) or ()
+            found |= {client.id: dict(x) for client, x in zip(clients, scores, strict=True)}
     return found
 
 
@@ -124,7 +186,9 @@ def _chunks(group: list[_Held], name: str) -> Iterator[list[_Held]]:
         yield some
 
 
-def _scores(method: GradientMethod, held: Sequence[_Held], name: str) -> list[dict[str, float]]:
+def _scores(
+    method: GradientMethod, held: Sequence[_Held], name: str
+) -> list[dict[str, float | Tensor]]:
     """Accuracy, loss and number of examples of every client's split, from one forward pass."""
     model = method.model(held[0].client.meta)
     local, local_axes = joined([each.local for each in held])
@@ -138,12 +202,11 @@ def _scores(method: GradientMethod, held: Sequence[_Held], name: str) -> list[di
 
     with torch.no_grad():
         logits = vmap(predicted, in_dims=(local_axes, context_axes, 0))(local, context, batch)
-    rows = zip(logits, batch["y"], lengths, strict=True)
-    return [on_host(score_values(of_client[:n], labels[:n])) for of_client, labels, n in rows]
+    return stacked_score_values(logits, batch["y"], lengths)
 
 
 def _padded(splits: Sequence[Split], length: int) -> Params:
     """The examples of all clients, stacked; a short split is padded with its own first example."""
-    positions = torch.arange(length)
+    positions = torch.arange(length, device=splits[0].no_inputs.device)
     of_client = [split.at(torch.where(positions < len(split), positions, 0)) for split in splits]
     return {name: torch.stack([each[name] for each in of_client]) for name in of_client[0]}

@@ -1,7 +1,7 @@
 """Local training of many clients at once: their values are stacked along a leading axis."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from fedbolic.federated.gradient_method import GradientMethod, check_losses
 from fedbolic.nn.clamped import COUNTS
 from fedbolic.nn.model import Model
 from fedbolic.types import Params, Tree
+
+T = TypeVar("T")
 
 
 class Ended(NamedTuple):
@@ -64,7 +66,7 @@ def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
     loader = BatchLoader(tasks, method.local.repeats)
     context, dims = joined([task.context for task in tasks])
     state = {
-        "local": _stack([task.local for task in tasks]),
+        "local": stack_trees([task.local for task in tasks]),
         "loss": torch.zeros(len(tasks), device=loader.device),
         "clamped": torch.zeros(len(tasks), 2, dtype=torch.int64, device=loader.device),
     }
@@ -92,11 +94,21 @@ def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
 
 def bucket_tasks(tasks: Sequence[ClientTask]) -> list[list[ClientTask]]:
     """Split tasks of equal form so that jagged values of different size need little padding."""
-    found = [of_task for task in tasks for of_task in jagged_sizes(task.context) or ()]
+    return bucketed(tasks, [task.context for task in tasks])
+
+
+def bucketed(values: Sequence[T], contexts: Sequence[Tree]) -> list[list[T]]:
+    """Split values by client so that jagged leaves of different size need little padding.
+
+    Args:
+        values: One value per client.
+        contexts: Contexts of the clients, of equal form.
+    """
+    found = [of_client for context in contexts for of_client in jagged_sizes(context) or ()]
     if not found:
-        return [list(tasks)]
+        return [list(values)]
     return [
-        [tasks[i] for i in sorted(some.tolist())]
+        [values[i] for i in sorted(some.tolist())]
         for _, some in buckets(torch.tensor(found), MOST_PADDED)
     ]
 
@@ -134,8 +146,12 @@ def joint_step(
         return {"local": local, "loss": state["loss"] + sums.detach(), "clamped": clamped}
 
 
-def _stack(trees: Sequence[Tree]) -> Tree:
-    """Trees along a new axis of clients; values that all clients received are sent only once."""
+def stack_trees(trees: Sequence[Tree]) -> Tree:
+    """Trees along a new axis of clients; values that all clients received are sent only once.
+
+    Args:
+        trees: One tree of tensors per client.
+    """
 
     def stacked(*leaves: Tensor) -> Tensor:
         first = leaves[0]
@@ -186,6 +202,23 @@ def joined(contexts: Sequence[Tree]) -> tuple[Tree, Tree]:
 
     dims = tree.map(lambda *leaves: None if same(*leaves) else 0, *contexts)
     return tree.map(joined, *contexts), dims
+
+
+def at_row(stacked: Tree, row: int, dims: Tree) -> Tree:
+    """Values of one client, without an axis of clients; shared leaves are kept unchanged.
+
+    Args:
+        stacked: Joint context of several clients.
+        row: Place of the client.
+        dims: Client axes, leaf by leaf.
+    """
+
+    def own(x: Any, dim: int | None) -> Any:
+        if dim is None:
+            return x
+        return x[row : row + 1] if isinstance(x, Jagged) else x[row]
+
+    return tree.map(own, stacked, dims)
 
 
 def at_rows(stacked: Tree, rows: Tensor | slice, dims: Tree | None = None) -> Tree:

@@ -1,5 +1,6 @@
 """Fine-tuning at the clients, scored and then discarded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -7,8 +8,9 @@ from typing_extensions import override
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.delegated_steps import DelegatedSteps
+from fedbolic.federated.engines.stacked_scores import scores_of_stack
 from fedbolic.federated.evaluation.score import score
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -30,6 +32,13 @@ class FineTuningPhase(DelegatedSteps):
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         scores = score(self.method, local, context, client)
         return Update({}, weight=float(client.size), metrics=scores), {}
+
+    @override
+    def stacked_finish(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> StackedUpdates:
+        scores = scores_of_stack(self.method, local, clients, context, axes=axes)
+        return StackedUpdates({}, {}, [float(client.size) for client in clients], scores)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

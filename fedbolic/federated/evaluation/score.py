@@ -1,6 +1,6 @@
 """Accuracy, loss and additional scores of a classifier on a client's own data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.evaluation.metrics import extra_scores, label_scores, measured
-from fedbolic.federated.update import host_or_scalar
+from fedbolic.federated.update import host_or_scalar, per_client
 from fedbolic.nn.model import Model
 from fedbolic.types import Meta, Params, Tree
 
@@ -110,17 +110,72 @@ def score_values(
     return _means(correct, loss, len(labels)) | extra_scores(logits, labels)
 
 
+def stacked_score_values(
+    logits: Float[Tensor, "clients n classes"],
+    labels: Int64[Tensor, "clients n"],
+    lengths: Sequence[int],
+    *,
+    counts: Int64[Tensor, " clients"] | None = None,
+) -> list[dict[str, float | Tensor]]:
+    """The scores of :func:`score_values` of several clients; empty for one without examples.
+
+    Args:
+        logits: Logits of every client's examples, padded at the end.
+        labels: Their labels, padded likewise.
+        lengths: Number of examples of every client.
+        counts: The same on the device of the logits; ``None`` to copy them there.
+    """
+    num_clients, width = labels.shape
+    if counts is None:
+        counts = torch.tensor(lengths, device=labels.device)
+    valid = torch.arange(width, device=labels.device) < counts.unsqueeze(1)
+    values = _full_precision(logits)
+    losses = cross_entropy(values.flatten(0, 1), labels.flatten(), reduction="none")
+    losses = losses.view(num_clients, width).double().masked_fill(~valid, 0.0)
+    right = (values.argmax(dim=-1) == labels) & valid
+    sums = torch.stack((right.sum(dim=1), losses.sum(dim=1))) / counts.clamp(min=1)
+    columns = {"accuracy": sums[0], "loss": sums[1]}
+    rows = zip(per_client(columns, num_clients), logits, labels, lengths, strict=True)
+    return [
+        scores | {"examples": float(n)} | extra_scores(of_client[:n], of_labels[:n]) if n else {}
+        for scores, of_client, of_labels, n in rows
+    ]
+
+
 def on_host(scores: Mapping[str, float | Tensor]) -> dict[str, float]:
     """Scores as numbers; the host waits once for all that are on an accelerator.
 
     Args:
         scores: Numbers, or tensors without axes.
     """
-    there = [value for value in scores.values() if isinstance(value, Tensor)]
-    found = iter(torch.stack(there).tolist() if there else [])
-    return {
-        name: next(found) if isinstance(value, Tensor) else value for name, value in scores.items()
-    }
+    (found,) = all_on_host([scores])
+    return found
+
+
+def all_on_host(scores: Sequence[Mapping[str, float | Tensor]]) -> list[dict[str, float]]:
+    """Scores of several clients as numbers; the host waits once for all on an accelerator.
+
+    Args:
+        scores: Numbers of every client, or tensors without axes.
+    """
+    there = [x for of_client in scores for x in of_client.values() if isinstance(x, Tensor)]
+    return with_numbers(scores, torch.stack(there).tolist() if there else [])
+
+
+def with_numbers(
+    scores: Sequence[Mapping[str, float | Tensor]], numbers: Sequence[float]
+) -> list[dict[str, float]]:
+    """Scores of several clients with numbers in the place of tensors, in their order.
+
+    Args:
+        scores: Numbers of every client, or tensors without axes.
+        numbers: The values of all tensors.
+    """
+    found = iter(numbers)
+    return [
+        {name: next(found) if isinstance(x, Tensor) else x for name, x in of_client.items()}
+        for of_client in scores
+    ]
 
 
 def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]:
@@ -136,8 +191,13 @@ def _score(logits: Callable[[Params], Tensor], split: Split) -> dict[str, float]
     return on_host(_means(correct, loss, len(split)) | extra)
 
 
+def _full_precision(logits: Tensor) -> Tensor:
+    """Logits in float32 at least, as those of a network under autocast may be in less."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    values = logits.float()
+    values = _full_precision(logits)
     loss = cross_entropy(values, labels, reduction="sum")
     return (values.argmax(dim=-1) == labels).sum(), loss.double()
 
