@@ -21,6 +21,7 @@ from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
+from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.record import Row
@@ -115,7 +116,7 @@ class Trainer:
         self._check(phase)
         if (private := self._private(method, data)) is None:
             return TrainerState(server_state)
-        private.form(phase, server_state)  # refuses what is not covered
+        covered_form(phase, server_state)  # refuses what is not covered
         return TrainerState(server_state, privacy=private.begin(rng))
 
     def settle(
@@ -229,7 +230,7 @@ class Trainer:
             if private is None:
                 total, privacy = _aggregate(phase, updates), state.privacy
             else:
-                form = private.form(phase, state.server_state)
+                form = covered_form(phase, state.server_state)
                 total, privacy = private.aggregate(
                     updates, form, members=messages, state=state.privacy, round=current
                 )
@@ -261,6 +262,7 @@ class Trainer:
         rows = self.evaluation.client_rows(current, metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
         if phase.evaluates:
+            counters |= method.costs(server_state)
             rows += [Row(current, None, name, value) for name, value in counters.items()]
             done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
             rows += self.evaluation.rows(

@@ -9,9 +9,11 @@ from scipy.optimize import root_scalar
 
 from fedbolic import check
 from fedbolic.federated.privacy.accountants import Participation, poisson_epsilon, renyi_epsilon
+from fedbolic.federated.privacy.costs import ConcentratedCost, PureCost
 from fedbolic.federated.privacy.gaussian import check_delta, gaussian_epsilon
 
 Neighbours: TypeAlias = Literal["add/remove", "replace"]
+Unit: TypeAlias = Literal["client", "example"]
 
 SMALLEST_DELTA = 1e-10
 """Below it, rounding in the composition of loss distributions matters, and Rényi bounds serve."""
@@ -20,17 +22,17 @@ LARGEST_EPSILON = 300.0
 """Above it, nothing is private anyway, and Rényi bounds serve."""
 
 _WORDS = {
-    "add/remove": "of one client that takes part, or whose contribution is zero",
-    "replace": "of one client whose data are replaced by any other data",
+    "add/remove": "of one {} that takes part, or whose contribution is zero",
+    "replace": "of one {} whose data are replaced by any other data",
 }
 
 
 @dataclass(frozen=True)
 class PrivacyLedger:
-    r"""Privacy cost of equal Gaussian releases, one in a round.
+    r"""Privacy cost of equal releases, one in a round.
 
-    Every release is a sum over clients plus Gaussian noise. A client adds a vector of norm at most
-    b, and the noise has the standard deviation ``noise_multiplier`` * b.
+    Every release is a sum over clients plus Gaussian noise, or noise of a known cost. A client adds
+    a vector of norm at most b, and the noise has the standard deviation ``noise_multiplier`` * b.
 
     * ``everyone``: all clients are in every sum. Exact, by the analytic Gaussian mechanism.
     * ``poisson``: every client is in a sum with probability ``rate``, independently. By
@@ -50,9 +52,14 @@ class PrivacyLedger:
         noise_multiplier: Standard deviation of the noise over the bound, above 0.
         dp_delta: Delta, in (0, 1), smaller than one over the number of clients.
         rounds: Largest number of releases, at least 1.
+        unit: Owner of a contribution: a ``client`` with all of its data, as said above, or a single
+            ``example``.
+        cost: Cost of one release to ``everyone`` if its noise is not Gaussian; ``dp_delta`` may be
+            0 if that cost is pure.
 
     Raises:
-        ValueError: If an argument is out of range, or the relation does not fit the participation.
+        ValueError: If an argument is out of range, or the relation or the cost does not fit the
+            participation.
 
     References:
         Balle and Wang (2018), arXiv:1805.06530; Doroshenko et al. (2022), arXiv:2207.04380; Wang,
@@ -70,11 +77,14 @@ class PrivacyLedger:
     noise_multiplier: float
     dp_delta: float
     rounds: int
+    unit: Unit = "client"
+    cost: ConcentratedCost | PureCost | None = None
 
     def __post_init__(self) -> None:
         check.positive(rate=self.rate, noise_multiplier=self.noise_multiplier)
         check.rate(rate=self.rate)
-        check_delta(self.dp_delta)
+        if not (isinstance(self.cost, PureCost) and self.dp_delta == 0):
+            check_delta(self.dp_delta)
         check.at_least(1, rounds=self.rounds)
         needed = {"poisson": "add/remove", "fixed": "replace"}.get(self.participation)
         if needed not in (None, self.neighbours):
@@ -84,6 +94,11 @@ class PrivacyLedger:
             )
         if self.participation == "everyone" and self.rate != 1:
             raise ValueError(f"the rate of everyone is 1, got {self.rate}")
+        if self.cost is not None and self.participation != "everyone":
+            raise ValueError(
+                f"no bound is known here for {self.participation} samples and noise that is not "
+                "Gaussian: count everyone"
+            )
 
     @property
     def _multiplier(self) -> float:
@@ -104,6 +119,8 @@ class PrivacyLedger:
             raise ValueError(f"the ledger is for {self.rounds} releases, got {num_releases}")
         if num_releases == 0:
             return 0.0
+        if self.cost is not None:
+            return self.cost.epsilon(num_releases, dp_delta=self.dp_delta)
         match self.participation:
             case "everyone":
                 return gaussian_epsilon(self.dp_delta, self._multiplier, num_releases)
@@ -113,7 +130,7 @@ class PrivacyLedger:
                 return self.renyi_epsilon(num_releases)
 
     def renyi_epsilon(self, num_releases: int) -> float:
-        """Epsilon by Rényi divergences, an upper bound for every participation.
+        """Epsilon by Rényi divergences, an upper bound for every participation in Gaussian noise.
 
         Args:
             num_releases: Number of releases, at least 0.
@@ -133,15 +150,19 @@ class PrivacyLedger:
         return poisson_epsilon(*settings, dp_delta=self.dp_delta, step=step)
 
     def __str__(self) -> str:
-        size = {"everyone": "all clients", "poisson": "Poisson samples", "fixed": "fixed samples"}
+        size = {
+            "everyone": f"all {self.unit}s",
+            "poisson": "Poisson samples",
+            "fixed": "fixed samples",
+        }
         bound = ""
         if self.participation == "poisson":  # the other values have no second one to compare
             bound = f", by Rényi divergences {self.renyi_epsilon(self.rounds):.4g}"
         return (
             f"epsilon {self.epsilon(self.rounds):.4g} at delta {self.dp_delta:g} after "
-            f"{self.rounds} rounds of {size[self.participation]} (rate {self.rate:g}){bound}; "
+            f"{self.rounds} releases over {size[self.participation]} (rate {self.rate:g}){bound}; "
             f"noise {self.noise_multiplier:.4g} times the bound; it limits what the released "
-            f"models reveal {_WORDS[self.neighbours]}"
+            f"models reveal {_WORDS[self.neighbours].format(self.unit)}"
         )
 
 
