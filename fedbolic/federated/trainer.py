@@ -218,8 +218,12 @@ class Trainer:
         private = self._private(method, data)
         if private is not None:
             private.check_budget(current)
-        secret = stream if private is None else private.stream(state.privacy, current).rng()
-        cohort = [data.clients[i] for i in self._members(phase, data, state, secret)]
+        place = state.round % self.cohort.period(len(data.clients))
+        secret = rng.at("round", current - place, "exchange", state.exchange)
+        if private is not None:
+            secret = private.stream(state.privacy, current - place).rng()
+        members = self._members(phase, data, state, secret, place=place)
+        cohort = [data.clients[i] for i in members]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         own = _states_of(cohort, state.client_states)
         results = self.engine.run(phase, messages, cohort, own, stream) if cohort else iter(())
@@ -277,12 +281,20 @@ class Trainer:
         return done, rows
 
     def _members(
-        self, phase: Method, data: FederatedData, state: TrainerState, stream: Rng
+        self,
+        phase: Method,
+        data: FederatedData,
+        state: TrainerState,
+        stream: Rng,
+        *,
+        place: int = 0,
     ) -> tuple[int, ...]:
         ids = range(data.meta.num_clients)
         if phase.cohort == "same" and state.exchange > 0:
             return state.answered
-        return tuple(ids) if phase.cohort == "all" else self.cohort.sample(ids, stream.at("cohort"))
+        if phase.cohort == "all":
+            return tuple(ids)
+        return self.cohort.sample(ids, stream.at("cohort"), place=place)
 
 
 def _stream(rng: Rng | int) -> Rng:

@@ -4,7 +4,7 @@ import functools
 from types import ModuleType
 from typing import Literal, TypeAlias
 
-Participation: TypeAlias = Literal["everyone", "poisson", "fixed"]
+Participation: TypeAlias = Literal["everyone", "poisson", "fixed", "once"]
 
 ORDERS = (*range(2, 17), *range(20, 65, 4), 96, 128, 512)
 """Orders of Rényi divergences; any order gives a valid bound.
@@ -26,8 +26,8 @@ def renyi_epsilon(
     """Upper bound of epsilon by Rényi divergences.
 
     Args:
-        participation: Choice of the clients of a sum. Neighbours are by ``replace`` for ``fixed``
-            and by ``add/remove`` otherwise.
+        participation: Choice of the clients of a sum, other than ``once``. Neighbours are by
+            ``replace`` for ``fixed`` and by ``add/remove`` otherwise.
         rate: Probability of a client to be in a sum, in (0, 1].
         noise_multiplier: Standard deviation of the noise over the sensitivity, above 0.
         num_releases: Number of releases, at least 1.
