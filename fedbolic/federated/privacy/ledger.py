@@ -55,8 +55,8 @@ class PrivacyLedger:
             ``add/remove``.
         rate: Probability of a client to be in a sum, in (0, 1]; 1 for ``everyone``, one over the
             number of rounds of an epoch for ``once``.
-        noise_multiplier: Standard deviation of the noise, of one node if there is a tree, over the
-            bound, above 0.
+        noise_multiplier: Standard deviation of the noise (of one node if there is a tree; the
+            scale if the noise is Laplace) over the bound, above 0.
         dp_delta: Delta, in (0, 1), smaller than one over the number of clients.
         rounds: Largest number of releases, at least 1.
         unit: Owner of a contribution: a ``client`` with all of its data, as said above, or a single
@@ -171,10 +171,8 @@ class PrivacyLedger:
             return 0.0
         settings = self.participation, self.rate, self._multiplier
         if self.participation == "once":  # as many Gaussian releases to everyone
-            settings, num_releases = (
-                ("everyone", 1.0, self._multiplier),
-                self._changed(num_releases),
-            )
+            settings = "everyone", 1.0, self._multiplier
+            num_releases = self._changed(num_releases)
         return renyi_epsilon(*settings, num_releases, dp_delta=self.dp_delta)
 
     def _poisson_epsilon(self, num_releases: int) -> float:
@@ -196,9 +194,10 @@ class PrivacyLedger:
         bound = ""
         if self.participation == "poisson":  # the other values have no second one to compare
             bound = f", by Rényi divergences {self.renyi_epsilon(self.rounds):.4g}"
+        releases = "1 release" if self.rounds == 1 else f"{self.rounds} releases"
         return (
             f"epsilon {self.epsilon(self.rounds):.4g} at delta {self.dp_delta:g} after "
-            f"{self.rounds} releases over {size[self.participation]} (rate {self.rate:g}){bound}; "
+            f"{releases} over {size[self.participation]} (rate {self.rate:g}){bound}; "
             f"noise {self.noise_multiplier:.4g} times the bound; it limits what the released "
             f"models reveal {_WORDS[self.neighbours].format(self.unit)}"
         )
