@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from jaxtyping import Float64, Int64
-from scipy.optimize import bisect
+from scipy.optimize import root_scalar
 from torch import Tensor
 
 from fedbolic import check
@@ -216,7 +216,7 @@ def finest_lattice(
     low = high
     while excess(low) < 0:
         low -= 4.0
-    root = float(bisect(excess, low, high, xtol=1e-6))
+    root = float(root_scalar(excess, bracket=(low, high), method="bisect", xtol=1e-6).root)
     while excess(root) >= 0:  # a step of the floors and ceilings may lie within the tolerance
         root += 1e-6
     return dataclasses.replace(start, granularity=math.exp(root))
