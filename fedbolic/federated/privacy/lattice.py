@@ -186,37 +186,43 @@ def finest_lattice(
         >>> finest_lattice(1024, 1.0, 1.0, bits=16, **grid).inflation < 1.02
         True
     """
-    check.at_least(2, bits=bits)
-    if bits > LARGEST_BITS:
-        raise ValueError(f"bits must be at most {LARGEST_BITS}, got {bits}")
+    if not 2 <= bits <= LARGEST_BITS:
+        raise ValueError(f"bits must lie in 2 .. {LARGEST_BITS}, got {bits}")
     if not 0 < failure < 1:
         raise ValueError(f"the probability to wrap around must lie in (0, 1), got {failure}")
-    coarse = 4 * clip_norm  # the bound of a rounded vector hardly depends on the vector any more
-    start = NoisyLattice(dim, clip_norm, noise_multiplier, num_clients, num_noisy, coarse)
+    # so coarse that the bound of a rounded vector hardly depends on the granularity
+    start = NoisyLattice(dim, clip_norm, noise_multiplier, num_clients, num_noisy, 4 * clip_norm)
 
-    def excess(log_granularity: float) -> float:
-        """Largest relative excess over the modulus or the largest variance; at most 0 if valid."""
+    def excess(log_granularity: float) -> float:  # at most 0 if the grid is valid
         lattice = dataclasses.replace(start, granularity=math.exp(log_granularity))
         over = math.log(lattice.reach(failure) / 2 ** (bits - 1))
         return max(over, math.log(lattice.variance / LARGEST_VARIANCE))
 
-    high = math.log(coarse)
+    low = high = math.log(start.granularity)
     if excess(high) >= 0:
-        needed = next(
-            (b for b in range(bits + 1, LARGEST_BITS + 1) if start.reach(failure) < 2 ** (b - 1)),
-            None,
-        )
-        remedy = "use fewer clients, or less noise"
-        if needed is not None:
-            remedy = f"use bits of {needed} or better {min(needed + 8, LARGEST_BITS)}, " + remedy
-        raise ValueError(
-            f"a modulus of {bits} bits is too small for the sum of {num_clients} clients and their "
-            f"noise, which would wrap around: {remedy}"
-        )
-    low = high
+        raise ValueError(_too_small(start, bits, failure))
     while excess(low) < 0:
         low -= 4.0
-    root = float(root_scalar(excess, bracket=(low, high), method="bisect", xtol=1e-6).root)
-    while excess(root) >= 0:  # a step of the floors and ceilings may lie within the tolerance
-        root += 1e-6
-    return dataclasses.replace(start, granularity=math.exp(root))
+    found = float(root_scalar(excess, bracket=(low, high), method="bisect", xtol=1e-6).root)
+    while excess(found) >= 0:  # a step of the floors and ceilings may lie within the tolerance
+        found += 1e-6
+    return dataclasses.replace(start, granularity=math.exp(found))
+
+
+def _too_small(coarse: NoisyLattice, bits: int, failure: float) -> str:
+    """Message that even the coarsest grid does not suit a modulus or the noise, with the remedy."""
+    if coarse.variance > LARGEST_VARIANCE:
+        return (
+            f"noise of variance {coarse.variance} at every client is above {LARGEST_VARIANCE}, "
+            "the largest that is drawn exactly: use a larger epsilon, more survivors, or a smaller "
+            "model"
+        )
+    larger = range(bits + 1, LARGEST_BITS + 1)
+    needed = next((b for b in larger if coarse.reach(failure) < 2 ** (b - 1)), None)
+    remedy = "use fewer clients, or less noise"
+    if needed is not None:
+        remedy = f"use bits of {needed} or better {min(needed + 8, LARGEST_BITS)}, or {remedy[4:]}"
+    return (
+        f"a modulus of {bits} bits is too small for the sum of {coarse.num_clients} clients and "
+        f"their noise, which would wrap around: {remedy}"
+    )

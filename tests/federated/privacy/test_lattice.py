@@ -193,6 +193,11 @@ def test_a_modulus_that_is_too_small_is_refused_with_the_number_of_bits_that_suf
         finest_lattice(1024, 1.0, 1.0, bits=needed - 1, **grid)
 
 
+def test_noise_too_large_to_be_drawn_exactly_is_refused():
+    with pytest.raises(ValueError, match="largest that is drawn exactly: use a larger epsilon"):
+        finest_lattice(2**20, 1.0, 100.0, num_clients=10, num_noisy=7, bits=32, failure=1e-6)
+
+
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_the_noise_found_for_a_budget_stays_within_it_and_less_would_not(epsilon):
     privacy = SumPrivacy(7, 1e-3, epsilon=epsilon)
@@ -222,7 +227,7 @@ def test_settings_out_of_range_are_refused(settings, words):
     [
         ({"survivors": 11}, "11 clients shall count in sums of at most 10"),
         ({"dp_delta": 0.1}, "one over the number of clients"),
-        ({"bits": 33}, "bits must be at most 32"),
+        ({"bits": 33}, "bits must lie in 2 .. 32"),
         ({"wrap_probability": 1.0}, r"must lie in \(0, 1\)"),
     ],
 )
