@@ -14,11 +14,12 @@ from sklearn.metrics import balanced_accuracy_score
 
 from fedbolic.data import MNIST, Rows, Synthetic
 from fedbolic.data.dataset import OfficialParts
+from fedbolic.federated.privacy.ledger import Neighbours
 from flynn import bloom
 from flynn.audit import worst_loss
 from flynn.fly_hash import connections, fly_hash
 from flynn.noise import Noise
-from flynn.private import Histogram, Mechanism, Paper, Parallel, Peel, Relation, release
+from flynn.private import Histogram, Mechanism, Paper, Parallel, Peel, release
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,7 +164,7 @@ def make(name: str, epsilon: float, num: int | None) -> Mechanism:
         epsilon: The budget.
         num: T, for mechanisms that select.
     """
-    relation: Relation = "replace" if name.endswith("replace") else "add/remove"
+    relation: Neighbours = "replace" if name.endswith("replace") else "add/remove"
     if num is None:
         return Histogram(epsilon, relation)
     return SELECTING[name](epsilon, num)
@@ -208,7 +209,7 @@ def ledgers() -> None:
 def audit() -> None:
     """Print the exact worst loss on toy counts next to the ledger, for both relations."""
     print(f"\n{'audit: worst loss on (3, 0, 1, 2, 0), rho = 2':<52}{'found':>9}{'ledger':>9}")
-    relations: tuple[Relation, ...] = ("add/remove", "replace")
+    relations: tuple[Neighbours, ...] = ("add/remove", "replace")
     mechanisms = [Paper(1, 3), Parallel(1, 3), Peel(1, 3), Peel(1, 3, "replace"), Histogram(1)]
     for mechanism, relation in itertools.product(mechanisms, relations):
         plan, ledger = mechanism.plan(2, 2), mechanism.ledger(2, 2)

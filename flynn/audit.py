@@ -4,12 +4,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from flynn.private import HashPlan, Relation
+from fedbolic.federated.privacy.ledger import Neighbours
+from flynn.private import HashPlan
 
 Counts = tuple[int, ...]
 
 
-def neighbours(counts: Sequence[Counts], active: int, relation: Relation) -> Iterator[Counts]:
+def neighbours(counts: Sequence[Counts], active: int, relation: Neighbours) -> Iterator[Counts]:
     """Flattened counts of all classes, after each possible change of one record.
 
     Args:
@@ -35,7 +36,7 @@ def neighbours(counts: Sequence[Counts], active: int, relation: Relation) -> Ite
 
 
 def worst_loss(
-    counts: Sequence[Counts], plan: HashPlan, active: int, relation: Relation
+    counts: Sequence[Counts], plan: HashPlan, active: int, relation: Neighbours
 ) -> tuple[float, float, float]:
     """Largest absolute log ratio of probabilities: of the selection, of the noise, and of both.
 

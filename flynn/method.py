@@ -44,7 +44,8 @@ class FlyNN(Method):
         active: Number of ones in a hash, rho, in 1 .. ``dim``.
         decay: Gamma, in [0, 1): factor of a filter weight for each counted example.
         privacy: Mechanism that each party applies to its counts before they leave it; ``None`` for
-            no privacy. Its ledger is logged when a run starts.
+            no privacy. Its ledger is logged when a run starts, and ``privacy/epsilon`` in
+            ``metrics.csv`` is the proven cost for one record, by the mechanism's relation.
         noise: Source of the noise: ``own`` and ``opendp`` draw from the operating system;
             ``seeded`` is reproducible, and therefore not private.
         channels: ``plain`` (paper) ignores a constant added to all features; ``signed`` gives each
@@ -107,18 +108,19 @@ class FlyNN(Method):
             )
         if self.scaling is not None:
             self.scaling.check_width(num_inputs)
+        server_state: Tree = {
+            "counts": torch.zeros(meta.num_classes, self.dim, dtype=torch.int64),
+            "largest": torch.iinfo(torch.int64).max if self.privacy is None else 0,
+            "parties": 0,
+            "seed": rng.at("hash").number(),
+        }
         if self.privacy is not None:
             ledger = self.privacy.ledger(
                 self.active, meta.num_clients, seeded=self.noise == "seeded"
             )
             features = "as they are" if self.scaling is None else f"scaled by {self.scaling}"
             logger.warning("%s", dataclasses.replace(ledger, features=features))
-        server_state = {
-            "counts": torch.zeros(meta.num_classes, self.dim, dtype=torch.int64),
-            "largest": torch.iinfo(torch.int64).max if self.privacy is None else 0,
-            "parties": 0,
-            "seed": rng.at("hash").number(),
-        }
+            server_state["epsilon"] = ledger.of_examples(ledger.relation).epsilon(1)
         if isinstance(self.scaling, ZScores):
             return {**server_state, "exchange": "moments", "num_inputs": num_inputs}
         return server_state
@@ -150,12 +152,9 @@ class FlyNN(Method):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        if server_state["parties"]:
-            return server_state
         # the initial counts are zeros, which need not be sent
-        return {
-            name: leaf for name, leaf in server_state.items() if name not in ("counts", "parties")
-        }
+        unsent = ("epsilon",) if server_state["parties"] else ("epsilon", "counts", "parties")
+        return {name: leaf for name, leaf in server_state.items() if name not in unsent}
 
     @override
     def local_update(
@@ -186,6 +185,12 @@ class FlyNN(Method):
         if self.privacy is not None:
             counts = torch.from_numpy(self.privacy.finish(counts.cpu().numpy())).to(counts.device)
         return {**server_state, "counts": counts, "parties": len(total.clients)}
+
+    @override
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        if "epsilon" not in server_state or not server_state["parties"]:
+            return {}
+        return {"privacy/epsilon": server_state["epsilon"]}
 
     @override
     def evaluate(

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Int64
@@ -10,9 +9,9 @@ from numpy import ndarray
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.federated.privacy.costs import PureCost
+from fedbolic.federated.privacy.ledger import Neighbours, PrivacyLedger
 from flynn.noise import Noise
-
-Relation: TypeAlias = Literal["add/remove", "replace"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class HashPlan:
     rate: float
     scale: float
 
-    def loss(self, active: int, relation: Relation) -> tuple[float, float]:
+    def loss(self, active: int, relation: Neighbours) -> tuple[float, float]:
         """Epsilon of the selection and of the noise, for one record of one party.
 
         An added record increases ``active`` counts of a class by one. A replaced record changes up
@@ -71,20 +70,30 @@ class Ledger:
 
     mechanism: str
     claimed: float
-    relation: Relation
+    relation: Neighbours
     plan: HashPlan
     active: int
     parties: int
     seeded: bool = False
     features: str = "as they are"
 
-    def total(self, relation: Relation) -> float:
+    def total(self, relation: Neighbours) -> float:
         """Proven epsilon for one record.
 
         Args:
             relation: Neighbouring relation.
         """
         return sum(self.plan.loss(self.active, relation))
+
+    def of_examples(self, relation: Neighbours) -> PrivacyLedger:
+        """The same cost in the ledger of all systems: a pure epsilon of one record of one party.
+
+        Args:
+            relation: Neighbouring relation.
+        """
+        _, noise = self.plan.loss(self.active, "add/remove")
+        cost = PureCost(self.total(relation))
+        return PrivacyLedger("everyone", relation, 1.0, 1 / noise, 0.0, 1, "example", cost)
 
     def __str__(self) -> str:
         kept = self.plan.num_selected or "all"
@@ -93,12 +102,13 @@ class Ledger:
             f"counts, noise scale {self.plan.scale:g}, {self.parties} parties of disjoint records",
             f"{'relation':<14}{'selection':>10}{'noise':>10}{'one record':>12}{'moved':>10}",
         ]
-        relations: tuple[Relation, ...] = ("add/remove", "replace")
+        relations: tuple[Neighbours, ...] = ("add/remove", "replace")
         for relation in relations:
             selecting, noise = self.plan.loss(self.active, relation)
             total = selecting + noise
             moved = f"{2 * self.total('add/remove'):.4g}" if relation == "replace" else ""
             lines.append(f"{relation:<14}{selecting:>10.4g}{noise:>10.4g}{total:>12.4g}{moved:>10}")
+        lines.append(str(self.of_examples(self.relation)))
         lines.append(f"features: {self.features}; free if that does not come from the records")
         if self.seeded:
             lines.append("NOT PRIVATE: the noise follows from a seed")
@@ -120,7 +130,7 @@ class Mechanism(ABC):
         """
 
     @property
-    def relation(self) -> Relation:
+    def relation(self) -> Neighbours:
         """Neighbouring relation for which ``epsilon`` is stated."""
         return "add/remove"
 
@@ -223,7 +233,7 @@ class Peel(Mechanism):
 
     epsilon: float
     num_selected: int
-    neighbours: Relation = "add/remove"
+    neighbours: Neighbours = "add/remove"
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)
@@ -231,7 +241,7 @@ class Peel(Mechanism):
 
     @property
     @override
-    def relation(self) -> Relation:
+    def relation(self) -> Neighbours:
         return self.neighbours
 
     @override
@@ -262,7 +272,7 @@ class Histogram(Mechanism):
     """
 
     epsilon: float
-    neighbours: Relation = "add/remove"
+    neighbours: Neighbours = "add/remove"
     threshold: int = 0
 
     def __post_init__(self) -> None:
@@ -271,7 +281,7 @@ class Histogram(Mechanism):
 
     @property
     @override
-    def relation(self) -> Relation:
+    def relation(self) -> Neighbours:
         return self.neighbours
 
     @override

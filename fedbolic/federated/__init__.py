@@ -29,6 +29,8 @@ from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
+from fedbolic.federated.privacy.distributed import DistributedNoise
+from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.server_optimizer import (
     ServerAdagrad,
     ServerAdam,
@@ -56,6 +58,7 @@ __all__ = [
     "Clip",
     "Cohort",
     "Devices",
+    "DistributedNoise",
     "Engine",
     "Evaluation",
     "Failure",
@@ -84,6 +87,7 @@ __all__ = [
     "SignFlip",
     "Sum",
     "SumModulo",
+    "SumPrivacy",
     "Trainer",
     "TrainerState",
     "TrimmedMean",

@@ -21,3 +21,25 @@ class Ordered(Method):
         the server's state goes without the entry, and each client finds its place in every message
         under ``place``.
         """
+
+
+class NoisySummands(Method):
+    """A method whose clients add noise that protects them only in the sum of enough clients.
+
+    The server must not see the summands of single clients, which a secure sum hides. Therefore
+    ``check_deployed`` refuses a deployment without one.
+    """
+
+    method: Method
+    """Method to which the noise is added."""
+
+    @abstractmethod
+    def check_threshold(self, least: int) -> None:
+        """Refuse a secure sum that may reveal the sum of too few clients.
+
+        Args:
+            least: Least number of clients of a sum that is revealed.
+
+        Raises:
+            ValueError: If the noise of that many clients is not enough.
+        """

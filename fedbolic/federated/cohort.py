@@ -13,25 +13,27 @@ from fedbolic.rng import Rng
 
 @dataclass(frozen=True)
 class Cohort:
-    """Random sample of the clients, independent in every exchange.
+    """Random sample of the clients, independent in every exchange or every epoch.
 
     Args:
         rate: Fraction of the clients, in (0, 1].
         sampling: ``fixed`` for a uniform sample without replacement, whose size is rounded up;
             ``poisson`` for an independent choice of every client, which may choose none and is
-            therefore only for runs with ``privacy``.
+            therefore only for runs with ``privacy``; ``once`` for cohorts of the same size, the
+            last of which may be smaller, by a random order that is new in every epoch: each client
+            takes part in one round of an epoch.
 
     Raises:
         ValueError: If ``rate`` is outside (0, 1], or ``sampling`` is unknown.
     """
 
     rate: float = 1.0
-    sampling: Literal["fixed", "poisson"] = "fixed"
+    sampling: Literal["fixed", "poisson", "once"] = "fixed"
 
     def __post_init__(self) -> None:
         check.positive(rate=self.rate)
         check.rate(rate=self.rate)
-        check.one_of(("fixed", "poisson"), sampling=self.sampling)
+        check.one_of(("fixed", "poisson", "once"), sampling=self.sampling)
 
     def expected_size(self, num_clients: int) -> float:
         """Expected number of sampled clients; their exact number if that is fixed.
@@ -44,11 +46,28 @@ class Cohort:
         # 0.1 * 30 is 3, not 3.0000000000000004
         return float(max(1, math.ceil(self.rate * num_clients - 1e-9)))
 
-    def sample(self, ids: Sequence[int], rng: Rng) -> tuple[int, ...]:
-        """Ids of the sampled clients, ascending."""
+    def period(self, num_clients: int) -> int:
+        """Number of rounds of an epoch; 1 if every round is sampled anew.
+
+        Args:
+            num_clients: Number of clients of the federation, at least 1.
+        """
+        if self.sampling != "once":
+            return 1
+        return math.ceil(num_clients / self.expected_size(num_clients))
+
+    def sample(self, ids: Sequence[int], rng: Rng, *, place: int = 0) -> tuple[int, ...]:
+        """Ids of the sampled clients, ascending.
+
+        Args:
+            ids: Ids of all clients.
+            rng: Random stream of the exchange; with ``once``, of the first round of its epoch.
+            place: Number of the round in its epoch, from 0.
+        """
         if self.sampling == "poisson":
             drawn = torch.rand(len(ids), generator=rng.generator(), dtype=torch.float64)
             return tuple(ids[i] for i in torch.nonzero(drawn < self.rate).flatten().tolist())
         count = int(self.expected_size(len(ids)))
-        chosen = torch.randperm(len(ids), generator=rng.generator())[:count]
+        order = torch.randperm(len(ids), generator=rng.generator())
+        chosen = order[place * count : (place + 1) * count]
         return tuple(ids[i] for i in sorted(chosen.tolist()))

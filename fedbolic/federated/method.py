@@ -112,6 +112,17 @@ class Method(ABC):
         del message, client, client_state
         return None
 
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        """Costs of all rounds so far, by names such as ``privacy/epsilon``; by default empty.
+
+        A run records them after every round.
+
+        Args:
+            server_state: Server state after a round.
+        """
+        del server_state
+        return {}
+
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         """Figures of the trained model, by names that are valid in file names; by default empty.
 

@@ -21,6 +21,7 @@ from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
+from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.record import Row
@@ -115,7 +116,7 @@ class Trainer:
         self._check(phase)
         if (private := self._private(method, data)) is None:
             return TrainerState(server_state)
-        private.form(phase, server_state)  # refuses what is not covered
+        covered_form(phase, server_state)  # refuses what is not covered
         return TrainerState(server_state, privacy=private.begin(rng))
 
     def settle(
@@ -217,8 +218,12 @@ class Trainer:
         private = self._private(method, data)
         if private is not None:
             private.check_budget(current)
-        secret = stream if private is None else private.stream(state.privacy, current).rng()
-        cohort = [data.clients[i] for i in self._members(phase, data, state, secret)]
+        place = state.round % self.cohort.period(len(data.clients))
+        secret = rng.at("round", current - place, "exchange", state.exchange)
+        if private is not None:
+            secret = private.stream(state.privacy, current - place).rng()
+        members = self._members(phase, data, state, secret, place=place)
+        cohort = [data.clients[i] for i in members]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         own = _states_of(cohort, state.client_states)
         results = self.engine.run(phase, messages, cohort, own, stream) if cohort else iter(())
@@ -229,7 +234,7 @@ class Trainer:
             if private is None:
                 total, privacy = _aggregate(phase, updates), state.privacy
             else:
-                form = private.form(phase, state.server_state)
+                form = covered_form(phase, state.server_state)
                 total, privacy = private.aggregate(
                     updates, form, members=messages, state=state.privacy, round=current
                 )
@@ -261,6 +266,7 @@ class Trainer:
         rows = self.evaluation.client_rows(current, metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
         if phase.evaluates:
+            counters |= method.costs(server_state)
             rows += [Row(current, None, name, value) for name, value in counters.items()]
             done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
             rows += self.evaluation.rows(
@@ -275,12 +281,20 @@ class Trainer:
         return done, rows
 
     def _members(
-        self, phase: Method, data: FederatedData, state: TrainerState, stream: Rng
+        self,
+        phase: Method,
+        data: FederatedData,
+        state: TrainerState,
+        stream: Rng,
+        *,
+        place: int = 0,
     ) -> tuple[int, ...]:
         ids = range(data.meta.num_clients)
         if phase.cohort == "same" and state.exchange > 0:
             return state.answered
-        return tuple(ids) if phase.cohort == "all" else self.cohort.sample(ids, stream.at("cohort"))
+        if phase.cohort == "all":
+            return tuple(ids)
+        return self.cohort.sample(ids, stream.at("cohort"), place=place)
 
 
 def _stream(rng: Rng | int) -> Rng:

@@ -99,7 +99,8 @@ class PrivateSteps(Method):
         """Ledger of a client that takes part in every round."""
         participation = "everyone" if self.rate == 1 else "poisson"
         settings = self.rate, self.noise_multiplier, self.dp_delta
-        return PrivacyLedger(participation, "add/remove", *settings, self.steps * self.rounds)
+        releases = self.steps * self.rounds
+        return PrivacyLedger(participation, "add/remove", *settings, releases, unit="example")
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -39,3 +39,20 @@ def test_every_client_is_drawn_equally_often():
 def test_a_rate_outside_its_range_is_refused(rate):
     with pytest.raises(ValueError, match="rate must"):
         Cohort(rate)
+
+
+@given(decimals, st.integers(1, 60), st.integers(0, 2**31))
+def test_each_client_takes_part_once_in_an_epoch(rate, n, seed):
+    cohort, rng = Cohort(rate, sampling="once"), Rng(seed)
+    rounds = [cohort.sample(range(n), rng, place=i) for i in range(cohort.period(n))]
+    assert sorted(sum(rounds, ())) == list(range(n))
+    assert all(list(members) == sorted(members) for members in rounds)
+    sizes = [len(members) for members in rounds]
+    assert set(sizes[:-1]) <= {cohort.expected_size(n)}
+    assert 0 < sizes[-1] <= cohort.expected_size(n)
+
+
+def test_epochs_have_different_orders_and_other_samplings_have_none():
+    cohort = Cohort(0.1, sampling="once")
+    assert cohort.sample(range(50), Rng(0)) != cohort.sample(range(50), Rng(1))
+    assert Cohort(0.1).period(50) == Cohort(0.1, sampling="poisson").period(50) == 1

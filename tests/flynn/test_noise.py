@@ -42,16 +42,7 @@ def test_noise_is_that_of_opendp():
     assert stats.chi2_contingency(table).pvalue > ALPHA
 
 
-@pytest.mark.parametrize("part", [0, 1, 3, 10])
-def test_coins_show_true_with_an_exponential_probability(part):
-    shown = Noise(seed=3).bernoulli_exp(np.full(40_000, part), 10)
-    assert stats.binomtest(int(shown.sum()), 40_000, math.exp(-part / 10)).pvalue > ALPHA
-
-
-def test_integers_below_a_bound_are_uniform_and_gumbels_are_gumbel():
-    seen = np.bincount(Noise(seed=4).below(7, 70_000))
-    assert len(seen) == 7
-    assert stats.chisquare(seen).pvalue > ALPHA
+def test_gumbels_are_gumbel():
     assert stats.kstest(Noise(seed=5).gumbel(20_000), "gumbel_r").pvalue > ALPHA
 
 

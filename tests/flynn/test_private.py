@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedbolic.federated.secure import SecureSum
 from flynn.audit import log_probability, neighbours, worst_loss
+from flynn.method import FlyNN
 from flynn.noise import Noise
 from flynn.private import Histogram, Paper, Parallel, Peel, release, select
+from tests.federated.simple_method import federation, rows_of, train
 
 RELATIONS = ("add/remove", "replace")
 TOY = [(3, 0, 1, 2, 0)]
@@ -127,3 +130,31 @@ def test_the_ledger_says_relation_stages_parties_and_seeds():
 def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("mechanism", [Histogram(1.5), Histogram(1.5, "replace"), Paper(1.0, 20)])
+def test_the_cost_joins_the_ledger_of_all_systems(mechanism):
+    """One release, a pure epsilon, the proven total, and the words of every private run."""
+    own = mechanism.ledger(15, 2)
+    ledger = own.of_examples(own.relation)
+    assert (ledger.dp_delta, ledger.rounds, ledger.neighbours) == (0.0, 1, own.relation)
+    assert ledger.epsilon(1) == own.total(own.relation)
+    words = {
+        "add/remove": "of one example that takes part, or whose contribution is zero",
+        "replace": "of one example whose data are replaced by any other data",
+    }
+    assert words[own.relation] in str(own)
+
+
+def test_epsilon_is_in_the_metrics_of_a_run_and_leaves_the_message_as_it_was():
+    data = federation((7, 4))
+    private, open_ = (
+        FlyNN(dim=60, fan_in=3, active=5, privacy=privacy) for privacy in (Paper(1.0, 20), None)
+    )
+    (state,), rows = train(private, data)
+    (epsilon,) = rows_of(rows, "privacy/epsilon")
+    assert epsilon == Paper(1.0, 20).ledger(5, 2).total("add/remove")
+    assert "epsilon" not in private.broadcast(state.server_state, 0)
+    assert not rows_of(train(open_, data)[1], "privacy/epsilon")
+    _, masked = train(SecureSum(private, threshold=2), data)
+    assert rows_of(masked, "privacy/epsilon") == [epsilon]

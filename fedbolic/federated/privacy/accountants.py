@@ -4,7 +4,7 @@ import functools
 from types import ModuleType
 from typing import Literal, TypeAlias
 
-Participation: TypeAlias = Literal["everyone", "poisson", "fixed"]
+Participation: TypeAlias = Literal["everyone", "poisson", "fixed", "once"]
 
 ORDERS = (*range(2, 17), *range(20, 65, 4), 96, 128, 512)
 """Orders of Rényi divergences; any order gives a valid bound.
@@ -26,8 +26,8 @@ def renyi_epsilon(
     """Upper bound of epsilon by Rényi divergences.
 
     Args:
-        participation: Choice of the clients of a sum. Neighbours are by ``replace`` for ``fixed``
-            and by ``add/remove`` otherwise.
+        participation: Choice of the clients of a sum, other than ``once``. Neighbours are by
+            ``replace`` for ``fixed`` and by ``add/remove`` otherwise.
         rate: Probability of a client to be in a sum, in (0, 1].
         noise_multiplier: Standard deviation of the noise over the sensitivity, above 0.
         num_releases: Number of releases, at least 1.
@@ -87,6 +87,33 @@ def poisson_epsilon(
     return float(accountant.get_epsilon(dp_delta))
 
 
+@functools.lru_cache(maxsize=256)
+def concentrated_epsilon(rho: float, xi: float, num_releases: int, *, dp_delta: float) -> float:
+    """Upper bound of epsilon from Rényi divergences that grow linearly with their order.
+
+    Args:
+        rho: Slope of the divergences of one release, at least 0.
+        xi: Their constant, at least 0.
+        num_releases: Number of releases, at least 1.
+        dp_delta: Delta, in (0, 1).
+
+    Raises:
+        ValueError: If dp-accounting, the extra ``accounting``, is not installed.
+
+    References:
+        Bun and Steinke (2016), Lemma 8.2, arXiv:1605.02065; Canonne, Kamath and Steinke (2020),
+        Proposition 12, arXiv:2004.00010.
+
+    Example:
+        >>> round(concentrated_epsilon(0.125, 0.0, 1, dp_delta=1e-5), 2)
+        2.17
+    """
+    library = _library()
+    accountant = library.rdp.RdpAccountant(ORDERS)
+    accountant.compose(library.ZCDpEvent(rho, xi), num_releases)
+    return float(accountant.get_epsilon(dp_delta))
+
+
 @functools.lru_cache(maxsize=64)  # the rounds of a run share them
 def _divergences(
     participation: Participation, rate: float, noise_multiplier: float
@@ -113,7 +140,7 @@ def _library() -> ModuleType:
         import dp_accounting
     except ModuleNotFoundError as error:
         raise ValueError(
-            "the cost of sampled clients or examples needs dp-accounting: pip install "
+            "the cost of samples and of discrete noise needs dp-accounting: pip install "
             "'fedbolic[accounting]'"
         ) from error
     return dp_accounting

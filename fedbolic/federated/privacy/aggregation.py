@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from fedbolic import tree
-from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engines.engine import RunStoppedError
@@ -15,6 +16,7 @@ from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.privacy.tree_noise import add_leaf
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.log import logger
 from fedbolic.rng import Rng
@@ -25,8 +27,8 @@ from fedbolic.types import Tree
 class PrivateAggregation:
     """Private aggregation of the updates of one run.
 
-    The state of a run's privacy holds the ``key`` of the noise and the clipping bound
-    ``clip_norm``.
+    The state of a run's privacy holds the ``key`` of the noise, the clipping bound ``clip_norm``
+    and, under correlated noise, the noise of the ``nodes`` of the tree that are still needed.
 
     Args:
         privacy: Settings.
@@ -79,37 +81,6 @@ class PrivateAggregation:
         """
         return SecretStream(bytes(state["key"].tolist())).at("round", round)
 
-    def form(self, phase: Method, server_state: Tree) -> Tree:
-        """Form of the payloads of an exchange, after a check that all of it is made private.
-
-        Args:
-            phase: Method of the exchange.
-            server_state: Current server state.
-
-        Raises:
-            ValueError: If the method has several exchanges in a round, another aggregator than the
-                mean, or sends other parts than ``delta``.
-        """
-        name = type(phase).__name__
-        if phase.cohort == "same" or not phase.evaluates:
-            raise ValueError(f"privacy covers methods of one exchange in a round, not {name}")
-        if not isinstance(phase.aggregator, Mean):
-            raise ValueError(
-                f"privacy makes means private, and {name} uses {type(phase.aggregator).__name__}"
-            )
-        form = phase.template(phase.broadcast(server_state, 0)) or {}
-        parts = [part for part, leaf in form.items() if leaf != {}]
-        if "buffers" in parts:
-            raise ValueError(
-                "privacy does not cover buffers, such as the statistics of batch norm: use a model "
-                "without them, or keep them at the clients by sharing"
-            )
-        if parts != ["delta"]:
-            raise ValueError(
-                f"privacy covers the part 'delta' of a payload, and {name} sends {sorted(parts)}"
-            )
-        return form
-
     def check_budget(self, round: int) -> None:
         """Refuse a round that would exceed the budget.
 
@@ -159,13 +130,34 @@ class PrivateAggregation:
             within += count_noise * float(stream.at("count").normal(1))
             gap = within / self.size + 0.5 - adaptive.quantile
             state = {**state, "clip_norm": bound * math.exp(-adaptive.lr * gap)}
-        at_clients = self.privacy.placement == "clients"
-        for source in [stream.at("client", i) for i in members] if at_clients else [stream]:
-            _add_normal_(total, source, noise * bound)
+        state = self._add_noise_(total, state, round, members=members, std=noise * bound)
         mean = tree.map(lambda x, like: cast_like(x / self.size, like), total, form["delta"])
         metrics = {"privacy/epsilon": self.ledger.epsilon(round), "privacy/clip_norm": bound}
         ids = tuple(range(max(1, int(self.size + 0.5))))
         return AggregatedUpdate({**form, "delta": mean}, self.size, ids, metrics), state
+
+    def _add_noise_(
+        self, total: Tree, state: Tree, round: int, *, members: Iterable[int], std: float
+    ) -> Tree:
+        """Add the noise of a round, and return the next state of the run's privacy."""
+        size = sum(leaf.numel() for leaf in tree.tensors(total).values())
+        stream = self.stream(state, round)
+        if self.privacy.placement == "clients":
+            for i in members:
+                _add_flat_(total, stream.at("client", i).normal(size), std)
+            return state
+        if self.privacy.correlation == "none":
+            _add_flat_(total, stream.normal(size), std)
+            return state
+        place = (round - 1) % self.ledger.period
+        epoch = self.stream(state, round - place).at("tree")
+        nodes, growth = add_leaf(
+            state["nodes"] if place else {},
+            place,
+            lambda level, index: epoch.at(level, index).normal(size),
+        )
+        _add_flat_(total, growth, std)
+        return {**state, "nodes": nodes}
 
     def counts(self, message: Tree, form: Tree) -> dict[str, float]:
         """Expected costs of a round, which do not depend on who takes part.
@@ -208,9 +200,9 @@ def _count_noise(adaptive: AdaptiveClipping, noise: float, size: float) -> float
     return found
 
 
-def _add_normal_(total: Tree, stream: SecretStream, std: float) -> None:
-    """Add independent normal noise to every number of a tree."""
+def _add_flat_(total: Tree, noise: Float64[Tensor, " size"], std: float) -> None:
+    """Add the numbers of a vector, times a factor, to those of a tree."""
     leaves = list(tree.tensors(total).values())
-    sizes = [leaf.numel() for leaf in leaves]
-    for leaf, drawn in zip(leaves, stream.normal(sum(sizes)).split(sizes), strict=True):
-        leaf.add_(drawn.to(leaf.device).view(leaf.shape), alpha=std)
+    parts = noise.split([leaf.numel() for leaf in leaves])
+    for leaf, part in zip(leaves, parts, strict=True):
+        leaf.add_(part.to(leaf.device).view(leaf.shape), alpha=std)

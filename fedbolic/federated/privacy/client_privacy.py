@@ -9,6 +9,7 @@ from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.method import CohortKind
 from fedbolic.federated.privacy.gaussian import check_delta
 from fedbolic.federated.privacy.ledger import (
+    Correlation,
     Neighbours,
     Participation,
     PrivacyLedger,
@@ -88,13 +89,22 @@ class ClientPrivacy:
             update, they need not, but the noise of the sum is larger by the root of their number.
         noise: Source of the noise's key: the operating system, or the ``seeded`` stream of the run,
             which is reproducible and not private.
+        correlation: ``none`` for independent noise in every round, or ``tree`` for noise of a
+            binary tree over the rounds of an epoch, which starts again in the next one. The noise
+            of the sum of all rounds so far, which is what the model sees, then grows with the
+            logarithm of their number. With ``ServerSGD`` this is DP-FTRL, with its momentum
+            DP-FTRLM. A tree requires that each client takes part once in an epoch,
+            ``Cohort(sampling="once")``, and needs no secret samples.
 
     Raises:
         ValueError: If a value is out of range, neither ``epsilon`` nor ``noise_multiplier`` is
-            given, or clients add noise under adaptive clipping.
+            given, or clients add noise under adaptive clipping, or (from ``ledger``) a tree does
+            not fit the cohort.
 
     References:
-        McMahan et al. (2018), Algorithm 1, arXiv:1710.06963.
+        McMahan et al. (2018), Algorithm 1, arXiv:1710.06963; Kairouz et al. (2021), Practical and
+        private (deep) learning without sampling or shuffling, Algorithm 1 with the restarts of
+        App. D, arXiv:2103.00039.
 
     Example:
         >>> from fedbolic.data import IID, Digits, Partitioned
@@ -116,6 +126,7 @@ class ClientPrivacy:
     adaptive: AdaptiveClipping | None = None
     placement: Literal["server", "clients"] = "server"
     noise: Literal["system", "seeded"] = "system"
+    correlation: Correlation = "none"
 
     def __post_init__(self) -> None:
         check_delta(self.dp_delta)
@@ -129,6 +140,11 @@ class ClientPrivacy:
             raise ValueError(
                 "adaptive clipping needs a count that the server makes private: use "
                 "placement='server', or no adaptive clipping"
+            )
+        if self.correlation == "tree" and (self.adaptive or self.placement == "clients"):
+            raise ValueError(
+                "correlated noise has one size in all rounds, and the server adds it: use "
+                "placement='server' and no adaptive clipping"
             )
 
     def ledger(
@@ -150,10 +166,18 @@ class ClientPrivacy:
                 f"dp_delta must be below one over the number of clients, {1 / num_clients:.2g}, or "
                 f"publishing one of them at random would count as private; got {self.dp_delta}"
             )
+        once = cohort.sampling == "once" and kind != "all"
+        if self.correlation == "tree" and not once:
+            raise ValueError(
+                "noise that is correlated by a tree covers clients that take part once in an "
+                "epoch, and here they may take part more often: set cohort.sampling to once"
+            )
         sampling: tuple[Participation, Neighbours, float]
         share = cohort.expected_size(num_clients) / num_clients
         if self.placement == "clients":  # the server sees who takes part
             sampling = "everyone", "replace", 1.0
+        elif once:
+            sampling = "once", "add/remove", 1 / cohort.period(num_clients)
         elif kind == "all" or share == 1:
             sampling = "everyone", "add/remove", 1.0
         elif cohort.sampling == "poisson":
@@ -162,6 +186,12 @@ class ClientPrivacy:
             sampling = "fixed", "replace", share
         noise = self.noise_multiplier
         if noise is None:
-            epsilon = self.epsilon or math.inf
-            noise = solve_noise(*sampling, epsilon=epsilon, dp_delta=self.dp_delta, rounds=rounds)
-        return PrivacyLedger(*sampling, noise, self.dp_delta, rounds)
+            noise = solve_noise(
+                *sampling,
+                epsilon=self.epsilon or math.inf,
+                dp_delta=self.dp_delta,
+                rounds=rounds,
+                correlation=self.correlation,
+            )
+        settings = noise, self.dp_delta, rounds
+        return PrivacyLedger(*sampling, *settings, correlation=self.correlation)

@@ -1,6 +1,7 @@
 """Noise from a secret key: unpredictable without it, and the same again with it."""
 
 import hashlib
+import itertools
 import secrets
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from jaxtyping import Float64
 from scipy.special import ndtri
 from torch import Tensor
 
+from fedbolic.federated.privacy.integers import IntegerDraws
 from fedbolic.rng import Rng
 
 _KEY_BYTES = 32
@@ -73,6 +75,13 @@ class SecretStream:
         """
         uniform = self.uniform(4 * size).numpy().reshape(4, size)
         return torch.from_numpy(ndtri(uniform).sum(axis=0) / 2)
+
+    def integers(self) -> IntegerDraws:
+        """Exact draws of integers; every call begins the same draws again."""
+        blocks = itertools.count()
+        return IntegerDraws(
+            lambda size: np.frombuffer(self.at("words", next(blocks))._bytes(8 * size), dtype="<u8")
+        )
 
     def uniform(self, size: int) -> Float64[Tensor, " size"]:
         """Independent draws from the uniform distribution on (0, 1), on the CPU.

@@ -9,9 +9,13 @@ from scipy.optimize import root_scalar
 
 from fedbolic import check
 from fedbolic.federated.privacy.accountants import Participation, poisson_epsilon, renyi_epsilon
+from fedbolic.federated.privacy.costs import ConcentratedCost, PureCost
 from fedbolic.federated.privacy.gaussian import check_delta, gaussian_epsilon
+from fedbolic.federated.privacy.tree_noise import tree_height
 
 Neighbours: TypeAlias = Literal["add/remove", "replace"]
+Correlation: TypeAlias = Literal["none", "tree"]
+Unit: TypeAlias = Literal["client", "example"]
 
 SMALLEST_DELTA = 1e-10
 """Below it, rounding in the composition of loss distributions matters, and Rényi bounds serve."""
@@ -20,25 +24,28 @@ LARGEST_EPSILON = 300.0
 """Above it, nothing is private anyway, and Rényi bounds serve."""
 
 _WORDS = {
-    "add/remove": "of one client that takes part, or whose contribution is zero",
-    "replace": "of one client whose data are replaced by any other data",
+    "add/remove": "of one {} that takes part, or whose contribution is zero",
+    "replace": "of one {} whose data are replaced by any other data",
 }
 
 
 @dataclass(frozen=True)
 class PrivacyLedger:
-    r"""Privacy cost of equal Gaussian releases, one in a round.
+    r"""Privacy cost of equal releases, one in a round.
 
-    Every release is a sum over clients plus Gaussian noise. A client adds a vector of norm at most
-    b, and the noise has the standard deviation ``noise_multiplier`` * b.
+    Every release is a sum over clients plus Gaussian noise, or noise of a known cost. A client adds
+    a vector of norm at most b, and the noise has the standard deviation ``noise_multiplier`` * b.
 
     * ``everyone``: all clients are in every sum. Exact, by the analytic Gaussian mechanism.
     * ``poisson``: every client is in a sum with probability ``rate``, independently. By
       composition of privacy loss distributions, which exceeds the exact epsilon by less than 1 %.
     * ``fixed``: a uniform sample of fixed size. By Rényi divergences, an upper bound.
+    * ``once``: cohorts that are not sampled, each client in one round of an epoch of 1 / ``rate``
+      rounds. Exact: a client changes one release of an epoch or, under noise that is correlated by
+      a tree over the rounds of an epoch, one node on every level of the tree.
 
-    The last two need dp-accounting, the extra ``accounting``. Samples must be secret: whoever sees
-    a client take part must count it by ``everyone``.
+    Samples need dp-accounting, the extra ``accounting``, and must be secret: whoever sees a client
+    take part must count it by ``everyone`` or ``once``.
 
     Args:
         participation: Choice of the clients of a sum.
@@ -46,17 +53,28 @@ class PrivacyLedger:
             by up to b, or replaced (``replace``), which changes it by up to 2 b. ``fixed`` requires
             ``replace``, because the size of the sample is public, and ``poisson`` requires
             ``add/remove``.
-        rate: Probability of a client to be in a sum, in (0, 1]; 1 for ``everyone``.
-        noise_multiplier: Standard deviation of the noise over the bound, above 0.
+        rate: Probability of a client to be in a sum, in (0, 1]; 1 for ``everyone``, one over the
+            number of rounds of an epoch for ``once``.
+        noise_multiplier: Standard deviation of the noise (of one node if there is a tree; the
+            scale if the noise is Laplace) over the bound, above 0.
         dp_delta: Delta, in (0, 1), smaller than one over the number of clients.
         rounds: Largest number of releases, at least 1.
+        unit: Owner of a contribution: a ``client`` with all of its data, as said above, or a single
+            ``example``.
+        cost: Cost of one release to ``everyone`` if its noise is not Gaussian; ``dp_delta`` may be
+            0 if that cost is pure.
+        correlation: Correlation of the noise of the rounds of an epoch, by a ``tree`` or ``none``;
+            a tree requires ``once``.
 
     Raises:
-        ValueError: If an argument is out of range, or the relation does not fit the participation.
+        ValueError: If an argument is out of range, or the relation or the cost does not fit the
+            participation.
 
     References:
         Balle and Wang (2018), arXiv:1805.06530; Doroshenko et al. (2022), arXiv:2207.04380; Wang,
-        Balle and Kasiviswanathan (2019), arXiv:1808.00087.
+        Balle and Kasiviswanathan (2019), arXiv:1808.00087; Kairouz et al. (2021), Theorem 4.1, for
+        trees, arXiv:2103.00039; Denisov et al. (2022), Theorem 2.1, for clients that see earlier
+        rounds, arXiv:2202.08312.
 
     Example:
         >>> ledger = PrivacyLedger("poisson", "add/remove", 0.1, 1.0, dp_delta=1e-5, rounds=100)
@@ -70,11 +88,15 @@ class PrivacyLedger:
     noise_multiplier: float
     dp_delta: float
     rounds: int
+    unit: Unit = "client"
+    cost: ConcentratedCost | PureCost | None = None
+    correlation: Correlation = "none"
 
     def __post_init__(self) -> None:
         check.positive(rate=self.rate, noise_multiplier=self.noise_multiplier)
         check.rate(rate=self.rate)
-        check_delta(self.dp_delta)
+        if not (isinstance(self.cost, PureCost) and self.dp_delta == 0):
+            check_delta(self.dp_delta)
         check.at_least(1, rounds=self.rounds)
         needed = {"poisson": "add/remove", "fixed": "replace"}.get(self.participation)
         if needed not in (None, self.neighbours):
@@ -84,11 +106,26 @@ class PrivacyLedger:
             )
         if self.participation == "everyone" and self.rate != 1:
             raise ValueError(f"the rate of everyone is 1, got {self.rate}")
+        if self.correlation == "tree" and self.participation != "once":
+            raise ValueError(
+                f"no bound is known here for correlated noise and clients by {self.participation}: "
+                "each must take part once in an epoch"
+            )
+        if self.cost is not None and self.participation != "everyone":
+            raise ValueError(
+                f"no bound is known here for {self.participation} samples and noise that is not "
+                "Gaussian: count everyone"
+            )
 
     @property
     def _multiplier(self) -> float:
         """Standard deviation of the noise over the largest change of a sum."""
         return self.noise_multiplier / (2 if self.neighbours == "replace" else 1)
+
+    @property
+    def period(self) -> int:
+        """Number of rounds of an epoch; 1 except for ``once``."""
+        return round(1 / self.rate) if self.participation == "once" else 1
 
     def epsilon(self, num_releases: int) -> float:
         """Epsilon after a number of releases, for this ledger's delta.
@@ -104,6 +141,8 @@ class PrivacyLedger:
             raise ValueError(f"the ledger is for {self.rounds} releases, got {num_releases}")
         if num_releases == 0:
             return 0.0
+        if self.cost is not None:
+            return self.cost.epsilon(num_releases, dp_delta=self.dp_delta)
         match self.participation:
             case "everyone":
                 return gaussian_epsilon(self.dp_delta, self._multiplier, num_releases)
@@ -111,9 +150,19 @@ class PrivacyLedger:
                 return self._poisson_epsilon(num_releases)
             case "fixed":
                 return self.renyi_epsilon(num_releases)
+            case "once":
+                changed = self._changed(num_releases)
+                return gaussian_epsilon(self.dp_delta, self._multiplier, changed)
+
+    def _changed(self, num_releases: int) -> int:
+        """Largest number of noisy sums that one client changes, if it is in one of each epoch."""
+        epochs, rest = divmod(num_releases, self.period)
+        if self.correlation == "none":
+            return epochs + (rest > 0)
+        return epochs * tree_height(self.period) + tree_height(rest)
 
     def renyi_epsilon(self, num_releases: int) -> float:
-        """Epsilon by Rényi divergences, an upper bound for every participation.
+        """Epsilon by Rényi divergences, an upper bound for every participation in Gaussian noise.
 
         Args:
             num_releases: Number of releases, at least 0.
@@ -121,6 +170,9 @@ class PrivacyLedger:
         if num_releases == 0:
             return 0.0
         settings = self.participation, self.rate, self._multiplier
+        if self.participation == "once":  # as many Gaussian releases to everyone
+            settings = "everyone", 1.0, self._multiplier
+            num_releases = self._changed(num_releases)
         return renyi_epsilon(*settings, num_releases, dp_delta=self.dp_delta)
 
     def _poisson_epsilon(self, num_releases: int) -> float:
@@ -133,15 +185,21 @@ class PrivacyLedger:
         return poisson_epsilon(*settings, dp_delta=self.dp_delta, step=step)
 
     def __str__(self) -> str:
-        size = {"everyone": "all clients", "poisson": "Poisson samples", "fixed": "fixed samples"}
+        size = {
+            "everyone": f"all {self.unit}s",
+            "poisson": "Poisson samples",
+            "fixed": "fixed samples",
+            "once": f"each client once in {self.period} rounds",
+        }
         bound = ""
         if self.participation == "poisson":  # the other values have no second one to compare
             bound = f", by Rényi divergences {self.renyi_epsilon(self.rounds):.4g}"
+        releases = "1 release" if self.rounds == 1 else f"{self.rounds} releases"
         return (
             f"epsilon {self.epsilon(self.rounds):.4g} at delta {self.dp_delta:g} after "
-            f"{self.rounds} rounds of {size[self.participation]} (rate {self.rate:g}){bound}; "
+            f"{releases} over {size[self.participation]} (rate {self.rate:g}){bound}; "
             f"noise {self.noise_multiplier:.4g} times the bound; it limits what the released "
-            f"models reveal {_WORDS[self.neighbours]}"
+            f"models reveal {_WORDS[self.neighbours].format(self.unit)}"
         )
 
 
@@ -154,6 +212,7 @@ def solve_noise(
     epsilon: float,
     dp_delta: float,
     rounds: int,
+    correlation: Correlation = "none",
 ) -> float:
     """Smallest noise multiplier, up to 0.1 %, whose ledger stays within a budget.
 
@@ -164,6 +223,7 @@ def solve_noise(
         epsilon: Budget for all rounds together, above 0.
         dp_delta: Delta, in (0, 1).
         rounds: Number of releases, at least 1.
+        correlation: Correlation of the noise; see :class:`PrivacyLedger`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -177,7 +237,8 @@ def solve_noise(
 
     def excess(log_noise: float) -> float:
         noise = math.exp(log_noise)
-        ledger = PrivacyLedger(participation, neighbours, rate, noise, dp_delta, rounds)
+        sampling = participation, neighbours, rate
+        ledger = PrivacyLedger(*sampling, noise, dp_delta, rounds, correlation=correlation)
         return math.log(max(ledger.epsilon(rounds), 1e-9) / epsilon)
 
     high = 0.0

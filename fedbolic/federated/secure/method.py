@@ -9,7 +9,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
-from fedbolic.federated.capabilities import OneTimeSecrets, Ordered
+from fedbolic.federated.capabilities import NoisySummands, OneTimeSecrets, Ordered
 from fedbolic.federated.evaluation.score import Predictor
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
@@ -134,6 +134,8 @@ class SecureSum(OneTimeSecrets):
                 f"a threshold of {least} does not suit {meta.num_clients} clients: it must be at "
                 "least 2, as a sum of one hides nothing, and at most the number of clients"
             )
+        if isinstance(self.method, NoisySummands):
+            self.method.check_threshold(least)
         inner = self.method.init(meta, rng)
         order = self.method.order if isinstance(self.method, Ordered) else None
         return {
@@ -155,7 +157,11 @@ class SecureSum(OneTimeSecrets):
                 "SecureSum needs a threshold where clients are nodes, got None, which would depend "
                 "on the number of clients: set threshold to about 2/3 of the participants"
             )
-        self.method.check_deployed()
+        if isinstance(self.method, NoisySummands):
+            self.method.check_threshold(self.threshold)
+            self.method.method.check_deployed()
+        else:
+            self.method.check_deployed()
 
     @property
     def _protocol(self) -> Protocol:
@@ -194,6 +200,10 @@ class SecureSum(OneTimeSecrets):
         self, message: Tree, client: Client, client_state: Tree
     ) -> tuple[Predictor, Tree, Tree] | None:
         return self.method.predictor(message, client, client_state.get("inner", {}))
+
+    @override
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        return self.method.costs(server_state["inner"])
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:

@@ -1,0 +1,37 @@
+"""Parts of a payload that privacy covers, and the refusal of all others."""
+
+from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.method import Method
+from fedbolic.types import Tree
+
+
+def covered_form(phase: Method, server_state: Tree) -> Tree:
+    """Form of the payloads of an exchange, after a check that all of it is made private.
+
+    Args:
+        phase: Method of the exchange.
+        server_state: Current server state.
+
+    Raises:
+        ValueError: If the method has several exchanges in a round, another aggregator than the
+            mean, or sends other parts than ``delta``.
+    """
+    name = type(phase).__name__
+    if phase.cohort == "same" or not phase.evaluates:
+        raise ValueError(f"privacy covers methods of one exchange in a round, not {name}")
+    if not isinstance(phase.aggregator, Mean):
+        raise ValueError(
+            f"privacy makes means private, and {name} uses {type(phase.aggregator).__name__}"
+        )
+    form = phase.template(phase.broadcast(server_state, 0)) or {}
+    parts = [part for part, leaf in form.items() if leaf != {}]
+    if "buffers" in parts:
+        raise ValueError(
+            "privacy does not cover buffers, such as the statistics of batch norm: use a model "
+            "without them, or keep them at the clients by sharing"
+        )
+    if parts != ["delta"]:
+        raise ValueError(
+            f"privacy covers the part 'delta' of a payload, and {name} sends {sorted(parts)}"
+        )
+    return form

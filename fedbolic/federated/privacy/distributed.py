@@ -1,0 +1,256 @@
+"""Noise that every client adds to its own summand of a secure sum."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic import tree
+from fedbolic.data.client import Client, FederatedData
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.modular import SumModulo
+from fedbolic.federated.aggregators.summand import as_double, cast_like
+from fedbolic.federated.capabilities import NoisySummands
+from fedbolic.federated.engines.engine import RunStoppedError
+from fedbolic.federated.evaluation.score import Predictor
+from fedbolic.federated.method import CohortKind, Method
+from fedbolic.federated.privacy.coverage import covered_form
+from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.privacy.lattice import NoisyLattice
+from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.privacy.rotation import padded_size, rotate, unrotate
+from fedbolic.federated.privacy.sum_privacy import SumPrivacy
+from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.figure import Figure
+from fedbolic.log import logger
+from fedbolic.rng import Rng
+from fedbolic.types import Meta, Tree
+
+WARNED_INFLATION = 1.1
+"""Factor by which rounding may enlarge the noise without a warning."""
+
+
+@dataclass(frozen=True)
+class DistributedNoise(NoisySummands):
+    r"""Differential privacy of every client by discrete noise of the clients, for secure sums.
+
+    .. math::
+        y_k = \left\lfloor \tfrac{1}{\gamma} H D \, \Delta_k \min(1, b / \|\Delta_k\|)
+            \right\rceil_{\mathrm{random}} + N_{\mathbb Z}(0, s^2) \bmod 2^{\mathrm{bits}}
+
+    Put it into a :class:`~fedbolic.federated.secure.SecureSum`: the server then needs no trust, and
+    the noise of the sum is as small as if one trusted party had added it. Every client clips its
+    delta, rotates it by random signs D and a Hadamard matrix H, which makes all numbers about
+    equally large, rounds it at random to a grid, and adds discrete Gaussian noise. The server sums
+    modulo a power of two, undoes rotation and scale, and divides by the number of clients in the
+    sum. The noise of ``survivors`` clients is enough for the stated epsilon, so clients may drop
+    out; with more, the sum has more noise than it needs.
+
+    The cost is that of a client that takes part in every round, because the server sees who takes
+    part. ``privacy/epsilon`` in ``metrics.csv`` is the cost of all rounds so far. A client counts
+    the sums to which it has contributed, and refuses more than ``rounds``. The key of its noise is
+    in its client state, and a repeated round has the same noise. Metrics of local training stay at
+    the client, weights are equal, and sizes are not used. Scores of the clients on their own test
+    examples are not covered.
+
+    Args:
+        method: Method to train, which may send only ``delta``.
+        privacy: Budget or size of the noise, clipping bound and modulus.
+        noise: Source of the noise's keys: the operating system, or the ``seeded`` stream of the
+            run, which is reproducible and not private.
+
+    Raises:
+        ValueError: From ``init``, if the modulus is too small, there are too few clients, or the
+            method sends more than a delta.
+
+    References:
+        Kairouz, Liu and Steinke (2021), Algorithms 1 and 2, arXiv:2102.06387.
+
+    Example:
+        >>> from fedbolic.data import IID, Digits, Partitioned
+        >>> from fedbolic.federated import Trainer
+        >>> from fedbolic.federated.secure import SecureSum
+        >>> from fedbolic.methods import FedAvg
+        >>> data = Partitioned(Digits(), IID(5)).load(Rng(0))
+        >>> privacy = SumPrivacy(survivors=4, dp_delta=1e-2, noise_multiplier=1.0)
+        >>> noisy = DistributedNoise(FedAvg(rounds=1), privacy)
+        >>> *_, (state, rows) = Trainer().run(SecureSum(noisy, threshold=4), data, Rng(0))
+        >>> [round(row.value, 1) for row in rows if row.name == "privacy/epsilon"]
+        [7.2]
+    """
+
+    method: Method
+    privacy: SumPrivacy
+    noise: Literal["system", "seeded"] = "system"
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
+        """Number of rounds of the method."""
+        return self.method.rounds
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return SumModulo(2**self.privacy.bits)
+
+    @property
+    @override
+    def cohort(self) -> CohortKind:
+        return self.method.cohort
+
+    @override
+    def check_threshold(self, least: int) -> None:
+        if least < (needed := self.privacy.survivors):
+            raise ValueError(
+                f"the noise of {needed} clients is counted, and a secure sum with a threshold of "
+                f"{least} may have fewer: enlarge its threshold, or lower survivors, which makes "
+                "every client's noise larger"
+            )
+
+    @override
+    def check_deployed(self) -> None:
+        raise ValueError(
+            "the noise of one client alone protects little: put DistributedNoise into a SecureSum"
+        )
+
+    def _plan(self, num_clients: int, form: Tree) -> tuple[NoisyLattice, PrivacyLedger]:
+        size = _size(form["delta"])
+        return self.privacy.plan(num_clients=num_clients, size=size, rounds=self.rounds)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        inner = self.method.init(meta, rng)
+        form = covered_form(self.method.phase(inner), inner)
+        lattice, ledger = self._plan(meta.num_clients, form)
+        logger.info("privacy: %s", ledger)
+        if lattice.inflation > WARNED_INFLATION:
+            logger.warning(
+                "rounding with %d bits makes the noise %.2f times as large: use more bits",
+                self.privacy.bits,
+                lattice.inflation,
+            )
+        if self.noise == "seeded":
+            logger.warning("NOT PRIVATE: the noise follows from the seed of the run")
+        seed = rng.at("rotation").number()
+        numbers = {"round": 0, "rotation": seed, "num_clients": meta.num_clients}
+        return {"inner": inner, **numbers}
+
+    @override
+    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
+        inner = self.method.admit(server_state["inner"], [1] * len(sizes))
+        return {**server_state, "inner": inner}
+
+    @override
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        inner = self.method.broadcast(server_state["inner"], client_id)
+        return {name: server_state[name] for name in ("round", "rotation")} | {"inner": inner}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        form = self.method.template(message["inner"]) or {}
+        dim = padded_size(_size(form["delta"]))
+        return {"numbers": torch.zeros(dim, 1, dtype=torch.int64)}
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        releases = client_state.get("releases", 0)
+        if releases >= self.rounds:
+            raise ValueError(f"this client has contributed to {releases} sums, all that its "
+                             "privacy budget is for")  # fmt: skip
+        key = client_state.get("key")
+        secret = self._new_key(client, rng) if key is None else SecretStream(bytes(key.tolist()))
+        state = client_state.get("inner", {})
+        update, state = self.method.local_update(message["inner"], client, state, rng)
+        form = self.method.template(message["inner"]) or {}
+        lattice, _ = self._plan(client.meta.num_clients, form)
+        stream = secret.at("release", releases, "round", message["round"])
+        x = rotate(self._clipped(update.payload["delta"], form["delta"]), _signs_of(message))
+        noise = torch.from_numpy(stream.integers().gaussian(lattice.variance, lattice.dim))
+        numbers = (lattice.rounded(x, stream) + noise) % 2**self.privacy.bits
+        kept = {
+            "inner": state,
+            "key": torch.frombuffer(bytearray(secret.key), dtype=torch.uint8),
+            "releases": releases + 1,
+        }
+        return Update({"numbers": numbers[:, None]}), kept
+
+    def _new_key(self, client: Client, rng: Rng) -> SecretStream:
+        if self.noise == "system":
+            return SecretStream.fresh()
+        return SecretStream.seeded(Rng(rng.seed).at("privacy", client.id))
+
+    def _clipped(self, delta: Tree, form: Tree) -> Float64[Tensor, " dim"]:
+        """The clipped delta as one vector, padded with zeros."""
+        leaves = tree.tensors(delta)
+        flat = torch.cat([as_double(leaves[path]).flatten().cpu() for path in tree.tensors(form)])
+        flat = flat * min(1.0, self.privacy.clip_norm / max(float(flat.norm()), 1e-300))
+        return torch.cat([flat, flat.new_zeros(padded_size(len(flat)) - len(flat))])
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        if (found := len(total.clients)) < self.privacy.survivors:
+            raise RunStoppedError(
+                f"{found} clients are in the sum, and the noise of {self.privacy.survivors} is "
+                "needed: the sum is not used"
+            )
+        form = covered_form(self.method.phase(server_state["inner"]), server_state["inner"])
+        lattice, _ = self._plan(server_state["num_clients"], form)
+        half = 2 ** (self.privacy.bits - 1)
+        whole = (total.payload["numbers"][:, 0].cpu() + half) % (2 * half) - half
+        flat = unrotate(whole.double() * lattice.granularity, _signs_of(server_state))
+        mean = _shaped(flat / len(total.clients), form["delta"])
+        weight = float(len(total.clients))
+        aggregated = AggregatedUpdate({**form, "delta": mean}, weight, total.clients)
+        inner = self.method.server_update(server_state["inner"], aggregated)
+        return {**server_state, "inner": inner, "round": server_state["round"] + 1}
+
+    @override
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        form = covered_form(self.method.phase(server_state["inner"]), server_state["inner"])
+        _, ledger = self._plan(server_state["num_clients"], form)
+        return {"privacy/epsilon": ledger.epsilon(server_state["round"])}
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        return self.method.evaluate(message["inner"], client, client_state.get("inner", {}), rng)
+
+    @override
+    def predictor(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> tuple[Predictor, Tree, Tree] | None:
+        return self.method.predictor(message["inner"], client, client_state.get("inner", {}))
+
+    @override
+    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
+        return self.method.figures(server_state["inner"], data)
+
+
+def _signs_of(message: Tree) -> Rng:
+    """Public random stream of the rotation of a round."""
+    return Rng(message["rotation"]).at("round", message["round"])
+
+
+def _size(delta: Tree) -> int:
+    """Number of numbers of a delta."""
+    return sum(leaf.numel() for leaf in tree.tensors(delta).values())
+
+
+def _shaped(flat: Float64[Tensor, " dim"], form: Tree) -> Tree:
+    """A vector as a tree of the given form; the padding is dropped."""
+    start = 0
+
+    def read(like: Tensor) -> Tensor:
+        nonlocal start
+        part = flat[start : start + like.numel()].view(like.shape)
+        start += like.numel()
+        return cast_like(part, like).to(like.device)
+
+    return tree.map(read, form)

@@ -1,0 +1,255 @@
+"""Correlated noise against a tree that is written out, its covariance, its ledger, and runs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fedbolic.federated import (
+    AdaptiveClipping,
+    ClientPrivacy,
+    Cohort,
+    ServerSGD,
+    Trainer,
+    TrainerState,
+)
+from fedbolic.federated.privacy.accountants import ORDERS
+from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.privacy.gaussian import gaussian_epsilon
+from fedbolic.federated.privacy.ledger import PrivacyLedger, solve_noise
+from fedbolic.federated.privacy.tree_noise import add_leaf, tree_height
+from tests.federated.simple_method import (
+    RNG,
+    SMALL,
+    assert_same,
+    federation,
+    rows_of,
+    saved_and_loaded,
+    train,
+)
+
+DATA = federation((7, 4, 12, 5, 6))
+ONCE = Cohort(0.4, sampling="once")  # cohorts of 2, 2 and 1 clients
+TREE = ClientPrivacy(
+    dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, noise="seeded", correlation="tree"
+)
+METHOD = dataclasses.replace(SMALL, rounds=5)
+
+
+def complete_subtrees(t):
+    """Nodes (level, place) whose leaves are together the first t leaves, from the largest."""
+    found, start = [], 0
+    for level in reversed(range(t.bit_length())):
+        if t >> level & 1:
+            found.append((level, start >> level))
+            start += 1 << level
+    return found
+
+
+def estimate(level, place, own):
+    """Noise of the estimate of a subtree from its root and, recursively, its halves.
+
+    Weights are those of least variance: inversely proportional to the variances.
+    """
+    if level == 0:
+        return own[0, place], 1.0
+    left, var_left = estimate(level - 1, 2 * place, own)
+    right, var_right = estimate(level - 1, 2 * place + 1, own)
+    below = var_left + var_right
+    weight = below / (1 + below)
+    return weight * own[level, place] + (1 - weight) * (left + right), weight
+
+
+def sums_of(num_leaves, draw):
+    """Noise of the sums of the first 1, 2, ... leaves by the code, and the noise of every node."""
+    own, nodes, total, sums = {}, {}, 0.0, []
+
+    def remember(level, place):
+        assert (level, place) not in own  # no node is drawn twice
+        return own.setdefault((level, place), draw(level, place))
+
+    for leaf in range(num_leaves):
+        nodes, growth = add_leaf(nodes, leaf, remember)
+        total = total + growth
+        sums.append(total)
+    return sums, own
+
+
+def random_node(level, place):
+    return SecretStream(bytes(32)).at(level, place).normal(3)
+
+
+def test_the_noise_of_every_sum_is_that_of_the_written_out_tree():
+    sums, own = sums_of(13, random_node)
+    for t, found in enumerate(sums, 1):
+        exact = sum(estimate(*node, own)[0] for node in complete_subtrees(t))
+        torch.testing.assert_close(found, exact)
+
+
+def test_growths_need_no_more_nodes_than_the_tree_has_levels():
+    nodes = {}
+    for leaf in range(64):
+        nodes, _ = add_leaf(nodes, leaf, random_node)
+        assert len(nodes) <= tree_height(leaf + 1)
+
+
+def test_the_covariance_is_that_of_the_best_unbiased_estimate_of_every_subtree():
+    """Nodes as unit vectors give the exact linear map; least squares give the least variance."""
+    places = {}
+    width = 15
+
+    def unit(level, place):
+        vector = torch.zeros(width).double()
+        vector[places.setdefault((level, place), len(places))] = 1.0
+        return vector
+
+    sums, own = sums_of(8, unit)
+    assert len(own) == width  # 8 + 4 + 2 + 1 nodes
+    for t in (1, 2, 4, 8):
+        nodes = [(level, k) for level, k in own if (k + 1) << level <= t]
+        sees = np.array([[k << level <= leaf < (k + 1) << level for leaf in range(t)]
+                         for level, k in nodes], dtype=float)  # fmt: skip
+        least = np.ones(t) @ np.linalg.solve(sees.T @ sees, np.ones(t))
+        assert float(sums[t - 1].square().sum()) == pytest.approx(least)
+    # 7 = 4 + 2 + 1: three subtrees without a common node
+    variances = [1 / (2 * (1 - 2.0 ** (-level - 1))) for level in range(3)]
+    assert float(sums[6].square().sum()) == pytest.approx(sum(variances))
+
+
+def nodes_of_a_leaf(num_leaves):
+    """Largest number of nodes with a common leaf, by enumeration of the nodes that are drawn."""
+    _, own = sums_of(num_leaves, lambda level, place: torch.zeros(1).double())
+    counts = [sum(k << level <= leaf < (k + 1) << level for level, k in own)
+              for leaf in range(num_leaves)]  # fmt: skip
+    return max(counts)
+
+
+@pytest.mark.parametrize("num_leaves", [1, 2, 3, 4, 7, 8, 21])
+def test_the_ledger_counts_the_nodes_that_one_client_changes(num_leaves):
+    assert tree_height(num_leaves) == nodes_of_a_leaf(num_leaves)
+    ledger = PrivacyLedger(
+        "once", "add/remove", 1 / num_leaves, 2.0, 1e-5, 3 * num_leaves, correlation="tree"
+    )
+    height = nodes_of_a_leaf(num_leaves)
+    assert ledger.epsilon(num_leaves) == gaussian_epsilon(1e-5, 2.0, height)
+    assert ledger.epsilon(3 * num_leaves) == gaussian_epsilon(1e-5, 2.0, 3 * height)
+    assert ledger.epsilon(num_leaves + 1) == gaussian_epsilon(1e-5, 2.0, height + 1)
+
+
+def test_the_divergences_are_those_of_dp_accounting_for_a_tree():
+    library = pytest.importorskip("dp_accounting")
+    for steps in (5, 16):
+        accountant = library.rdp.RdpAccountant(ORDERS, library.NeighboringRelation.REPLACE_SPECIAL)
+        event = library.SingleEpochTreeAggregationDpEvent(3.0, steps)
+        accountant.compose(event, 4)  # four epochs, each with a tree
+        ledger = PrivacyLedger(
+            "once", "add/remove", 1 / steps, 3.0, 1e-5, 4 * steps, correlation="tree"
+        )
+        assert ledger.renyi_epsilon(4 * steps) == pytest.approx(accountant.get_epsilon(1e-5))
+        assert ledger.epsilon(4 * steps) < ledger.renyi_epsilon(4 * steps)
+
+
+def test_independent_noise_costs_one_release_in_an_epoch():
+    ledger = PrivacyLedger("once", "add/remove", 0.25, 2.0, 1e-5, 10)
+    costs = [ledger.epsilon(k) for k in (1, 4, 5, 8, 9)]
+    assert costs == [gaussian_epsilon(1e-5, 2.0, k) for k in (1, 1, 2, 2, 3)]
+
+
+def test_the_solved_noise_of_a_tree_stays_within_the_budget():
+    settings = ("once", "add/remove", 0.1)
+    z = solve_noise(*settings, epsilon=3.0, dp_delta=1e-5, rounds=25, correlation="tree")
+    ledger = PrivacyLedger(*settings, z, 1e-5, 25, correlation="tree")
+    assert 2.99 < ledger.epsilon(25) <= 3
+
+
+def flat(parameters):
+    return torch.cat([x.flatten() for x in parameters.values()])
+
+
+def clipped_sum(method, states, round):
+    """Sum of the clipped deltas of a round, from the state before it, client by client."""
+    order = SecretStream.seeded(RNG.at("privacy"))
+    place = (round - 1) % 3
+    rng = order.at("round", round - place).rng()
+    chosen = ONCE.sample(range(5), rng.at("cohort"), place=place)
+    total = torch.zeros(())
+    for i in chosen:
+        stream = RNG.at("round", round, "exchange", 0, "client", i)
+        message = method.broadcast(states[round - 1].server_state, i)
+        update, _ = method.local_update(message, DATA.clients[i], {}, stream)
+        delta = flat(update.payload["delta"])
+        total = total + delta * min(1, 0.1 / float(delta.norm()))
+    return total
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_run_takes_the_steps_of_dp_ftrl_with_restarts(momentum):
+    """Algorithm 1 of Kairouz et al., with momentum as in their Sec. 5: all sums so far, noisy.
+
+    An epoch has three rounds, so the second tree starts in the fourth round, and the noise of the
+    first stays as it was.
+    """
+    server = ServerSGD(lr=0.7, momentum=momentum)
+    method = dataclasses.replace(METHOD, server_optimizer=server)
+    start = Trainer(cohort=ONCE, privacy=TREE).begin(method, DATA, RNG)
+    states = [start, *train(method, DATA, privacy=TREE, cohort=ONCE)[0]]
+    first = flat(start.server_state["parameters"])
+    key = SecretStream(bytes(start.privacy["key"].tolist()))
+    velocity, signal, before = torch.zeros_like(first), torch.zeros_like(first), 0.0
+    for t in range(1, 6):
+        signal = signal + clipped_sum(method, states, t)
+        place = (t - 1) % 3
+        stream = key.at("round", t - place).at("tree")
+        own = {(level, k): stream.at(level, k).normal(len(first))
+               for level, k in ((0, 0), (0, 1), (1, 0), (0, 2))}  # fmt: skip
+        noise = sum(estimate(*node, own)[0] for node in complete_subtrees(place + 1))
+        velocity = momentum * velocity + (signal + 0.1 * (before + noise)) / 2
+        before = before + noise if place == 2 else before
+        expected = first + 0.7 * velocity
+        torch.testing.assert_close(flat(states[t].server_state["parameters"]), expected)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_resumed_run_neither_repeats_nor_loses_noise(place):
+    trainer = Trainer(cohort=ONCE, privacy=dataclasses.replace(TREE, noise="system"))
+    whole = list(trainer.run(METHOD, DATA, RNG))
+    middle = TrainerState.restore(saved_and_loaded(whole[place][0].checkpoint()))
+    again = list(trainer.run(METHOD, DATA, RNG, middle))
+    assert_same(again[-1][0].server_state, whole[-1][0].server_state)
+    assert [rows for _, rows in again] == [rows for _, rows in whole[place + 1 :]]
+
+
+def test_epsilon_of_every_round_is_that_of_the_trees_so_far():
+    _, rows = train(METHOD, DATA, privacy=TREE, cohort=ONCE)
+    nodes = [1, 2, 2, 3, 4]  # a tree of three rounds has two levels
+    expected = [gaussian_epsilon(1e-2, 1.0, k) for k in nodes]
+    assert rows_of(rows, "privacy/epsilon") == expected
+
+
+@pytest.mark.parametrize("cohort", [Cohort(0.4), Cohort(0.4, sampling="poisson"), Cohort()])
+def test_clients_that_may_take_part_more_than_once_are_refused(cohort):
+    with pytest.raises(ValueError, match=r"set cohort\.sampling to once"):
+        Trainer(cohort=cohort, privacy=TREE).begin(METHOD, DATA, RNG)
+    with pytest.raises(ValueError, match=r"set cohort\.sampling to once"):
+        TREE.ledger(ONCE, 5, 3, kind="all")
+    with pytest.raises(ValueError, match="must take part once in"):
+        PrivacyLedger("everyone", "add/remove", 1.0, 1.0, 1e-5, 3, correlation="tree")
+
+
+@pytest.mark.parametrize("settings", [{"placement": "clients"}, {"adaptive": AdaptiveClipping()}])
+def test_noise_of_changing_size_is_refused(settings):
+    with pytest.raises(ValueError, match="one size in all rounds"):
+        dataclasses.replace(TREE, **settings)
+
+
+def test_the_noise_of_a_long_sum_is_smaller_than_that_of_independent_rounds():
+    """At one epsilon for an epoch of 256 rounds; the noise of the sum as an exact linear map."""
+
+    def unit(level, place):
+        return torch.eye(511).double()[512 - (512 >> level) + place]
+
+    sums, own = sums_of(256, unit)
+    assert len(own) == 511
+    variance = float(sums[-1].square().sum()) * tree_height(256)  # in units of one release
+    assert variance < 256 / 50
