@@ -10,7 +10,12 @@ from fedbolic.commands import command_line
 from fedbolic.configuration import parse
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md", "fedbolic/YOURS.md")
+SITE = [
+    page.relative_to(ROOT).as_posix()
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if page.parent.name != "notebooks"  # these are executed by make docs
+]
+PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md", "fedbolic/YOURS.md", *SITE)
 
 
 def blocks(text, *languages):
