@@ -35,6 +35,8 @@ highlight_language = "none"
 # docstrings
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+autodoc_default_options = {"show-inheritance": True}
+autodoc_inherit_docstrings = False  # an override is described where the method was first defined
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
@@ -52,5 +54,3 @@ nb_execution_timeout = 300  # seconds for a cell
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_execution_show_tb = True
-if not any((DOCS / "notebooks").glob("*.md")):
-    suppress_warnings = ["toc.empty_glob"]

@@ -73,6 +73,16 @@ def test_a_command_parses(words, monkeypatch):
     parse(command_line(), words)
 
 
+@pytest.mark.parametrize(
+    "text", [text for _, text in blocks((ROOT / "docs/run/index.md").read_text(), "yaml")]
+)
+def test_a_configuration_parses(text, tmp_path):
+    command = "sweep" if "rows:" in text else "run"
+    base = ROOT / "configs" / "fedavg/quick.yaml"
+    (tmp_path / "file.yaml").write_text(text.replace("fedavg/quick.yaml", str(base)))
+    parse(command_line(), [command, "--config", str(tmp_path / "file.yaml")])
+
+
 def anchors(text):
     """Anchors of the headings of a page, as code hosts derive them."""
     heads = re.findall(r"^#+ (.*)$", text, re.M)
