@@ -23,6 +23,7 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = f"fedbolic {version}"
+html_copy_source = False  # most pages include another file
 
 # The address of the repository's files, with a slash at the end, once there is one. Until then
 # a link to a file without a page on the site leads to a copy of the file.

@@ -50,17 +50,23 @@ class PackageDirective(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
-def skip_foreign_methods(
+def skip_method(
     app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Leave out methods that another package puts on our classes, as scikit-learn does."""
-    module = getattr(value, "__module__", None) or ""
-    foreign = inspect.isroutine(value) and module.partition(".")[0] not in PACKAGES
-    return True if what == "class" and foreign else None
+    """Choose whether to leave a method out; ``None`` leaves the choice to autodoc.
+
+    Methods that another package puts on our classes, as scikit-learn does, are left out. A
+    layer's ``forward`` is listed without a docstring, too: its signature has the shapes.
+    """
+    if what != "class" or not inspect.isroutine(value):
+        return None
+    if (getattr(value, "__module__", None) or "").partition(".")[0] not in PACKAGES:
+        return True
+    return False if name == "forward" else None
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directive."""
+    """Register the directive, and the choice of methods."""
     app.add_directive("package", PackageDirective)
-    app.connect("autodoc-skip-member", skip_foreign_methods)
+    app.connect("autodoc-skip-member", skip_method)
     return {"parallel_read_safe": True}
