@@ -39,12 +39,13 @@ napoleon_use_ivar = True
 autodoc_default_options = {"show-inheritance": True}
 autodoc_inherit_docstrings = False  # an override is described where the method was first defined
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
+autodoc_use_type_comments = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 add_module_names = False
-toc_object_entries_show_parents = "hide"
+# copied into every page otherwise, a third of the time; the modules are entries anyway
+toc_object_entries = False
 # packages that few machines have; their modules are imported without them
 autodoc_mock_imports = ["triton", "flwr"]
 
