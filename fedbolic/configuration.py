@@ -8,7 +8,7 @@ import re
 import types
 import typing
 from abc import ABC
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -77,7 +77,20 @@ class _ConfigFile(ActionConfigFile):
     """Option for a YAML file, or the name of a configuration of the package."""
 
     def __call__(self, parser: Any, cfg: Any, values: Any, option_string: Any = None) -> None:
-        super().__call__(parser, cfg, find_config(str(values)), option_string)
+        file = find_config(str(values))
+        _refuse_other_kind(str(file), {action.dest for action in parser._actions})
+        super().__call__(parser, cfg, file, option_string)
+
+
+def _refuse_other_kind(file: str, options: Collection[str]) -> None:
+    """Refuse the file of a sweep where one run is asked for, and the other way round."""
+    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):  # told by who reads it
+        settings = _load_yaml(Path(file).read_text())
+        given = set(settings) if isinstance(settings, dict) else set()
+        if "rows" in given - set(options):
+            raise ValueError(f"{file} has several rows; run it by: fedbolic sweep --config {file}")
+        if "method" in given - set(options) and "rows" in options:
+            raise ValueError(f"{file} describes one run; run it by: fedbolic run --config {file}")
 
 
 def parser_of(function: Callable, **settings: Any) -> ArgumentParser:

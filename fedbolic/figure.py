@@ -18,7 +18,7 @@ class DiscFigure:
         points: Points of norm at most 1, up to rounding.
         labels: Class of every point, from 0; it determines the colour.
         marks: Large numbered markers, such as prototypes; row k has the number and colour of class
-            k.
+            k. Where no curve is dashed, the disc is tinted by the nearest one.
         curves: Points along curves, such as the sides of polygons, one curve after the other.
         curve_ids: Curve of each of these points, from 0, ascending.
         curve_labels: Class of every curve; it determines the colour.

@@ -37,9 +37,9 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 70rem; marg
        padding: 0 1rem }
 h1, h2, h3 { line-height: 1.2 } h2 { border-top: 1px solid #ccc; padding-top: 1.5rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right;
+th, td { padding: .25rem .5rem; border-bottom: 1px solid #ddd; text-align: right;
          white-space: nowrap }
-th:first-child, td:first-child { text-align: left } th.published, td.published { color: #777 }
+th:first-child, td:first-child, .text { text-align: left } .published { color: #777 }
 figure { margin: 1.5rem 0 } figcaption, .note { color: #555; font-size: .9rem; max-width: 46rem }
 img { max-width: 100%; height: auto } .wide { overflow-x: auto }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(26rem, 1fr)) }
@@ -233,7 +233,7 @@ def _traffic(part: _Part) -> str:
         _panel(
             megabytes_panel(part.measured, name) if installed() else None,
             f"{about} (mean over seeds) by the megabytes that all clients had sent and received. "
-            "Rows that send nothing are left out.",
+            "Rows whose clients send nothing are left out.",
         )
         for name, about in SCORES.items()
     )
@@ -297,8 +297,14 @@ def _differences(part: _Part) -> str:
     names = list(part.configs)
     lines = [["option", *names]]
     for option, values in found.items():
-        lines.append([option, *(_value(values[n]) if n in values else "" for n in names)])
+        lines.append([option, *(_short(_value(values[n])) if n in values else "" for n in names)])
     return _table(lines) + _note("An empty cell: the classes of that row have no such option.")
+
+
+def _short(value: str) -> str:
+    """A class path's own name; the complete configuration has the path."""
+    name = value.rpartition(".")[2]
+    return name if name[:1].isupper() else value
 
 
 def _value(value: Any) -> str:
@@ -314,9 +320,16 @@ def _value(value: Any) -> str:
 
 def _table(lines: Sequence[Sequence[str]]) -> str:
     head, *rows = lines
-    marks = [' class="published"' if cell == "published" else "" for cell in head]
+    marks = [_mark(*column) for column in zip(*lines, strict=True)]
     text = _cells("th", head, marks) + "".join(_cells("td", row, marks) for row in rows)
     return f'<div class="wide"><table>\n{text}</table></div>\n'
+
+
+def _mark(head: str, *cells: str) -> str:
+    """The class of a column: text stands to the left, numbers to the right."""
+    if head.startswith("published"):
+        return ' class="published"'
+    return ' class="text"' if any(cell[:1].isalpha() for cell in cells) else ""
 
 
 def _cells(tag: str, cells: Iterable[str], marks: Iterable[str]) -> str:

@@ -92,6 +92,8 @@ def _heights(curves: Iterable[Mapping[int, Sequence[float]]], last: int) -> tupl
 def megabytes_panel(measured: Measured, metric: str) -> bytes | None:
     """Score by the megabytes that all clients have sent and received.
 
+    Rows whose clients send nothing up are left out, such as local training.
+
     Args:
         measured: Measurements of every row.
         metric: Name of a score between 0 and 1 of the whole federation.
@@ -102,6 +104,8 @@ def megabytes_panel(measured: Measured, metric: str) -> bytes | None:
     canvas = new_canvas(8.0, 4.0)
     axes = canvas.subplots()
     for place, (name, runs) in enumerate(measured.items()):
+        if not any(row.name == "bytes/up" and row.value > 0 for rows in runs for row in rows):
+            continue
         scores = mean_curve(runs, metric)
         sent = [megabytes(rows) for rows in runs]
         rounds = [r for r in scores if all(one.get(r, 0.0) > 0 for one in sent)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedbolic import figure
@@ -194,7 +195,13 @@ def _fill_disc(axes: "Axes", disc: DiscFigure) -> None:
     from matplotlib.patches import Circle
 
     axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
-    axes.add_patch(Circle((0, 0), 1, fill=False, linewidth=1))
+    rim = axes.add_patch(Circle((0, 0), 1, fill=False, linewidth=1))
+    if len(disc.marks) and not disc.curve_dashed.any():
+        width = 500
+        colours = np.array([_colour(k) for k in range(len(disc.marks))])
+        shown = colours[nearest_marks(disc.marks, width).numpy()]
+        frame = {"extent": (-1, 1, -1, 1), "origin": "lower", "alpha": 0.15}
+        axes.imshow(shown, **frame).set_clip_path(rim)
     _scatter(axes, disc.points, disc.labels)
     for i, (k, dashed) in enumerate(
         zip(disc.curve_labels.tolist(), disc.curve_dashed.tolist(), strict=True)
@@ -208,6 +215,28 @@ def _fill_disc(axes: "Axes", disc: DiscFigure) -> None:
         edge = {"edgecolor": _colour(k), "linewidth": 0.15 * math.sqrt(area)}
         axes.scatter(x, y, area, color="white", **edge, zorder=3)
         axes.annotate(str(k), (x, y), **text, zorder=4)
+
+
+def nearest_marks(marks: Float[Tensor, "m 2"], width: int) -> Int[Tensor, "width width"]:
+    """Number of the mark that is nearest by hyperbolic distance, for each pixel of the disc.
+
+    The factor of the point in the distance is common to all marks, so the nearest one has the least
+    :math:`|x - m|^2 / (1 - |m|^2)`; the boundaries are geodesics.
+
+    Args:
+        marks: Marks within the unit disc.
+        width: Pixels of a side of the square that contains the disc; row 0 is the lowest.
+
+    Example:
+        >>> nearest_marks(torch.tensor([[-0.5, 0.0], [0.5, 0.0]]), width=2)
+        tensor([[0, 1],
+                [0, 1]])
+    """
+    along = (torch.arange(width, dtype=torch.float64) + 0.5) * 2 / width - 1
+    pixels = torch.stack(torch.meshgrid(along, along, indexing="xy"), dim=-1)
+    at = marks.double()
+    room = (1 - at.square().sum(dim=1)).clamp_min(torch.finfo(torch.float64).tiny)
+    return ((pixels[:, :, None] - at).square().sum(dim=-1) / room).argmin(dim=-1)
 
 
 def _scatter(axes: "Axes", points: Tensor, labels: Tensor) -> None:

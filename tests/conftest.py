@@ -19,6 +19,7 @@ OPTIONS = {
     "slow": "--slow",
     "network": "--network",
     "flower": "--flower",
+    "browser": "--browser",
     "kernels": "--kernels",
 }
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedbolic.figure import DiscFigure, EmbeddingFigure
-from fedbolic.plots import draw_figure, draw_figures, pca, plot, plot_ranks
+from fedbolic.manifolds import Poincare
+from fedbolic.plots import draw_figure, draw_figures, nearest_marks, pca, plot, plot_ranks
 from fedbolic.record import Row, RunFolder
 
 figures = pytest.importorskip("matplotlib.figure")
@@ -217,3 +218,29 @@ def test_ranks_are_drawn_where_they_are_and_joined_below_the_critical_difference
     (bar,) = [line for line in axes.lines if line.get_color() == "black"]
     assert list(bar.get_xdata()) == [2.5, 3.0]
     assert (tmp_path / "ranks.png").exists()
+
+
+def test_the_nearest_mark_is_that_of_the_hyperbolic_distance():
+    marks = torch.tensor([[0.1, 0.0], [0.9, 0.2], [-0.3, -0.6], [0.5, -0.5]], dtype=torch.float64)
+    found, width = nearest_marks(marks, 40), 40
+    along = (torch.arange(width, dtype=torch.float64) + 0.5) * 2 / width - 1
+    for row, y in enumerate(along):
+        for column, x in enumerate(along):
+            if x**2 + y**2 < 1:
+                at = torch.stack([x, y]).expand_as(marks)
+                distances = Poincare(1.0).dist(at, marks)
+                assert distances[found[row, column]] == pytest.approx(float(distances.min()))
+
+
+@pytest.mark.parametrize("dashed", [False, True])
+def test_a_disc_is_tinted_unless_boundaries_are_given(drawn, folder, dashed):
+    line = {
+        "curves": torch.tensor([[0.0, -1.0], [0.0, 1.0]]),
+        "curve_ids": torch.zeros(2, dtype=torch.int64),
+        "curve_labels": torch.zeros(1, dtype=torch.int64),
+        "curve_dashed": torch.tensor([dashed]),
+    }
+    points = DiscFigure(circle(2, 0.5), torch.arange(2), circle(2), **line)
+    folder.save_figures({"disc": points})
+    draw_figures({"run": folder})
+    assert len(drawn[0].axes[0].images) == (not dashed)

@@ -254,3 +254,12 @@ def test_a_wrong_sweep_is_refused_before_any_row_runs(text, names, fedbolic, con
     sweep.write_text(text if text.startswith("base") else f"base: tiny.yaml\n{text}")
     assert refused(fedbolic("sweep", "--config", sweep, "--runs", runs), names=names)
     assert not runs.exists()
+
+
+def test_a_file_for_the_other_command_is_told_which_one_runs_it(fedbolic, config):
+    sweep = config.with_name("sweep.yaml")
+    sweep.write_text("base: tiny.yaml\nrows: {good, with a space: null}")
+    answer = fedbolic("run", "--config", sweep)
+    assert refused(answer, names=["several rows", f"fedbolic sweep --config {sweep}"])
+    answer = fedbolic("sweep", "--config", config)
+    assert refused(answer, names=["one run", f"fedbolic run --config {config}"])
