@@ -53,6 +53,6 @@ autodoc_mock_imports = ["triton", "flwr"]
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(DOCS.parent / "build" / "docs" / "notebooks")
 nb_execution_timeout = 300  # seconds for a cell
-nb_execution_raise_on_error = True
+nb_execution_raise_on_error = False  # a warning, hence an error with -W, after all else
 nb_execution_in_temp = True
 nb_execution_show_tb = True
