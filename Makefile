@@ -1,6 +1,7 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
+# make docs   builds the site in build/docs/html and checks its links; warnings are errors
 # make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
 # make kernels  interprets and compiles the Triton kernels; needs pip install triton (1 GB)
 # make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
@@ -14,7 +15,7 @@ TYPED := --ignore=tests/plain \
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test fuzz check wheel gpu kernels install clean
+.PHONY: demo test fuzz check docs wheel gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -37,6 +38,10 @@ check: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
+
+docs: .venv/docs
+	$(BIN)/python -m sphinx -W --keep-going -d build/docs/doctrees docs build/docs/html
+	$(BIN)/python docs/check_links.py build/docs/html
 
 # the wheel is built from the sdist, so a file that the sdist lacks is missed here
 wheel: install
@@ -62,6 +67,10 @@ install: .venv/installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plots,graphs,hull,secure,fly,dp,accounting,dev]'
+	touch $@
+
+.venv/docs: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:

@@ -36,8 +36,8 @@ class FlyHash(TransformerMixin, BaseEstimator):
         n_features_in_: Number of features.
         num_bits_: Length of the hash.
         num_winners_: Number of ones in a hash.
-        rows_: Inputs in each row of the lift, (num_bits_, fan_in); with ``on-off``, input ``d + j``
-            is minus feature ``j``.
+        rows_: Inputs in each row of the lift, ``(num_bits_, fan_in)``; with ``on-off``, input
+            ``d + j`` is minus feature ``j``.
         signs_: Sign of each feature in each channel, or ``None``.
         scaler_: Fitted scikit-learn scaler, or ``None``.
 
@@ -83,7 +83,7 @@ class FlyHash(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: ArrayLike) -> csr_array:
-        """Hashes of the examples, (n, num_bits_).
+        """Hashes of the examples, ``(n, num_bits_)``.
 
         Args:
             X: Examples, (n, d).

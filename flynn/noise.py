@@ -32,7 +32,7 @@ class Noise:
         self._seeded = None if seed is None else np.random.Philox(key=seed)
 
     def laplace(self, scale: float, size: int) -> Int64[ndarray, " size"]:
-        r"""Independent integers z with probability proportional to exp(-|z| / scale).
+        r"""Independent integers z with probability proportional to ``exp(-|z| / scale)``.
 
         Args:
             scale: Scale, above 0; rounding up to a multiple of 2 ** -16 never weakens privacy.

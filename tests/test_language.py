@@ -19,6 +19,7 @@ FILES = sorted(
 )
 PAGES = [
     *sorted(file for top in (*INSTALLED, "benchmarks") for file in (ROOT / top).rglob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
 ]
 

@@ -29,11 +29,11 @@ def test_the_version_is_written_once_and_cited():
     assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
 
-def test_all_is_every_extra_but_the_tools_of_development():
+def test_all_is_every_extra_but_the_tools_of_development_and_of_the_site():
     extras = PROJECT["optional-dependencies"]
     (all_extras,) = extras["all"]
     named = re.fullmatch(r"fedbolic\[([\w,]+)\]", all_extras)[1].split(",")
-    assert sorted(named) == sorted(set(extras) - {"all", "dev"})
+    assert sorted(named) == sorted(set(extras) - {"all", "dev", "docs"})
 
 
 def test_no_tool_of_development_is_a_dependency():
@@ -72,7 +72,7 @@ def test_the_workflow_runs_targets_of_the_makefile_on_every_version():
     (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
     assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
     targets = [step["run"].removeprefix("make ") for step in job["steps"] if "run" in step]
-    assert {"test", "check", "wheel"} <= set(targets)
+    assert {"test", "check", "docs", "wheel"} <= set(targets)
     for target in targets:
         assert re.search(rf"^{target}:", MAKEFILE, re.M)
 

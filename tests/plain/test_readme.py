@@ -10,7 +10,12 @@ from fedbolic.commands import command_line
 from fedbolic.configuration import parse
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md", "fedbolic/YOURS.md")
+SITE = [
+    page.relative_to(ROOT).as_posix()
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if page.parent.name != "notebooks"  # these are executed by make docs
+]
+PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md", "fedbolic/YOURS.md", *SITE)
 
 
 def blocks(text, *languages):
@@ -66,6 +71,16 @@ def test_a_command_parses(words, monkeypatch):
     if words in (["--help"], ["--version"]):
         pytest.skip("prints and exits")
     parse(command_line(), words)
+
+
+@pytest.mark.parametrize(
+    "text", [text for _, text in blocks((ROOT / "docs/run/index.md").read_text(), "yaml")]
+)
+def test_a_configuration_parses(text, tmp_path):
+    command = "sweep" if "rows:" in text else "run"
+    base = ROOT / "configs" / "fedavg/quick.yaml"
+    (tmp_path / "file.yaml").write_text(text.replace("fedavg/quick.yaml", str(base)))
+    parse(command_line(), [command, "--config", str(tmp_path / "file.yaml")])
 
 
 def anchors(text):
