@@ -18,7 +18,7 @@ from fedbolic.federated.update import (
     StackedUpdates,
     Update,
     host_or_scalar,
-    per_client,
+    split_columns,
 )
 from fedbolic.types import Params, Tree
 from flatland.graph_method import GraphMethod, with_client_axis, with_proximal_term
@@ -133,7 +133,7 @@ class GraphAveraging(GraphMethod):
         context = with_client_axis(context, axes, len(clients))
         payload, client_states = self.outcome(local, context)
         payload |= self.embeddings(local, clients, context)
-        measured = per_client(self.measurements(local, context), len(clients))
+        measured = split_columns(self.measurements(local, context), len(clients))
         scores = self.stacked_scores(local, clients, context, axes=axes)
         metrics = [
             {f"local/{name}": value for name, value in found.items()} | of_one

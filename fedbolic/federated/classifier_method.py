@@ -22,7 +22,7 @@ from fedbolic.federated.update import (
     StackedUpdates,
     Update,
     host_or_scalar,
-    per_client,
+    split_columns,
 )
 from fedbolic.nn.backbone import MLP, Backbone
 from fedbolic.nn.classifier import classifier
@@ -168,7 +168,7 @@ class ClassifierMethod(GradientMethod):
             visits = [self._visits(client) for client in clients]
             of_all = torch.tensor(visits, device=clients[0].no_inputs.device)
             counts = {name: x.double() / of_all for name, x in counts.items()}
-        metrics = per_client(counts, len(clients))
+        metrics = split_columns(counts, len(clients))
         payload, client_states = vmap(self.outcome, in_dims=(0, axes))(local, context)
         weights = [self.weight(client) for client in clients]
         return StackedUpdates(payload, client_states, weights, metrics)

@@ -98,7 +98,9 @@ class AggregatedUpdate:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def per_client(columns: Mapping[str, Tensor], num_clients: int) -> list[dict[str, float | Tensor]]:
+def split_columns(
+    columns: Mapping[str, Tensor], num_clients: int
+) -> list[dict[str, float | Tensor]]:
     """Metrics of every client, on an accelerator as views of the columns.
 
     Args:
@@ -107,7 +109,7 @@ def per_client(columns: Mapping[str, Tensor], num_clients: int) -> list[dict[str
 
     Example:
         >>> import torch
-        >>> per_client({"a": torch.tensor([1.0, 2.0])}, 2)
+        >>> split_columns({"a": torch.tensor([1.0, 2.0])}, 2)
         [{'a': 1.0}, {'a': 2.0}]
     """
     values = [x.tolist() if x.device.type == "cpu" else x.unbind() for x in columns.values()]

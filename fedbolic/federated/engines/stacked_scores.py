@@ -26,7 +26,7 @@ SPLITS = ("validation", "test")
 Scores = dict[int, dict[str, float]]
 """Scores by client id and name."""
 
-Found = dict[int, dict[str, float | Tensor]]
+ClientScores = dict[int, dict[str, float | Tensor]]
 """The same, on an accelerator as tensors without axes."""
 
 
@@ -122,9 +122,9 @@ def scores_of_stack(
     return [*_scored(method, [*held]).values()]
 
 
-def _scored(method: GradientMethod, held: Sequence[_Held]) -> Found:
+def _scored(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
     """Scores by ``vmap`` of the method's predictions, for clients of equal form together."""
-    found: Found = {each.client.id: {} for each in held}
+    found: ClientScores = {each.client.id: {} for each in held}
     groups: dict[Hashable, list[_Held]] = {}
     for each in held:
         longest = max(len(each.split(name)) for name in SPLITS)
@@ -149,9 +149,9 @@ def _form(method: GradientMethod, each: _Held) -> Hashable:
     return id(model), *map(tree_form, (each.local, each.context, none))
 
 
-def _own_form_scores(method: GradientMethod, held: Sequence[_Held]) -> Found:
+def _own_form_scores(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
     """Scores by the method's own batched form, for clients of similar size together."""
-    found: Found = {each.client.id: {} for each in held}
+    found: ClientScores = {each.client.id: {} for each in held}
     groups: dict[Hashable, list[_Held]] = {}
     for each in held:
         groups.setdefault(_form(method, each), []).append(each)

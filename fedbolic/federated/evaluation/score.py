@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.evaluation.metrics import extra_scores, label_scores, measured
-from fedbolic.federated.update import host_or_scalar, per_client
+from fedbolic.federated.update import host_or_scalar, split_columns
 from fedbolic.nn.model import Model
 from fedbolic.types import Meta, Params, Tree
 
@@ -135,7 +135,7 @@ def stacked_score_values(
     right = (values.argmax(dim=-1) == labels) & valid
     sums = torch.stack((right.sum(dim=1), losses.sum(dim=1))) / counts.clamp(min=1)
     columns = {"accuracy": sums[0], "loss": sums[1]}
-    rows = zip(per_client(columns, num_clients), logits, labels, lengths, strict=True)
+    rows = zip(split_columns(columns, num_clients), logits, labels, lengths, strict=True)
     return [
         scores | {"examples": float(n)} | extra_scores(of_client[:n], of_labels[:n]) if n else {}
         for scores, of_client, of_labels, n in rows
