@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks.channels import choose
 from benchmarks.nearest import compare
@@ -38,3 +39,24 @@ def test_a_configuration_begins_with_what_it_is_and_can_be_built(name, tmp_path,
         one = {"seeds": settings["seeds"][:1], "runs": tmp_path, "rows": chosen}
         one |= {"grid": points, "settings": tables}
         sweep(**given(sweep, {**settings, **one}))
+
+
+def options(value, prefix=""):
+    """All options of a configuration by dotted name, without the levels of class paths."""
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        key = prefix if name == "init_args" else f"{prefix}.{name}".strip(".")
+        yield key
+        yield from options(inner, key)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_row_with_another_method_does_not_inherit_an_aggregator(name):
+    """FedAvg over HyperFed's file would aggregate as HyperFed does, for it has that option, too."""
+    settings = yaml.safe_load((FOLDER / name).read_text())
+    base = (FOLDER / name).parent / str(settings.get("base"))
+    if "rows" not in settings or not base.is_file():
+        return
+    inherited = "method.aggregator" in options(yaml.safe_load(base.read_text()))
+    for row, own in settings["rows"].items():
+        given = {**(settings.get("common") or {}), **(own or {})}
+        assert "method" not in given or "method.aggregator" in given or not inherited, row
