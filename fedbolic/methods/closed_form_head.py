@@ -25,6 +25,7 @@ from fedbolic.federated.evaluation.ridge_head import (
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
+from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.figure import Figure
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
@@ -60,7 +61,7 @@ class SolvedHead(GradientMethod):
 
 
 @dataclass(frozen=True)
-class HeadExchange(Method):
+class HeadExchange(WrappingMethod):
     """One exchange over all clients that solves for the head of a trained classifier.
 
     The clients' :func:`~fedbolic.federated.evaluation.ridge_head.ridge_sums` add up to those of the
@@ -73,11 +74,6 @@ class HeadExchange(Method):
 
     method: SolvedHead
     ends_round: bool = True
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
-        """Number of rounds of the method."""
-        return self.method.rounds
 
     @property
     @override

@@ -12,11 +12,11 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.gaussian import check_delta
 from fedbolic.federated.privacy.ledger import PrivacyLedger
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.log import logger
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.nn.model import Model
@@ -25,7 +25,7 @@ from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)
-class PrivateSteps(Method):
+class PrivateSteps(WrappingMethod):
     r"""FedAvg whose clients take the steps of DP-SGD.
 
     .. math::
@@ -83,11 +83,6 @@ class PrivateSteps(Method):
         )
         check.rate(rate=self.rate)
         check_delta(self.dp_delta)
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
-        """Number of rounds of the method."""
-        return self.method.rounds
 
     @property
     @override

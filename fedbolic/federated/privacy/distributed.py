@@ -17,7 +17,6 @@ from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.capabilities import NoisySummands
 from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.evaluation.score import Predictor
-from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.lattice import NoisyLattice
@@ -25,6 +24,7 @@ from fedbolic.federated.privacy.ledger import PrivacyLedger
 from fedbolic.federated.privacy.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.figure import Figure
 from fedbolic.log import logger
 from fedbolic.rng import Rng
@@ -35,7 +35,7 @@ WARNED_INFLATION = 1.1
 
 
 @dataclass(frozen=True)
-class DistributedNoise(NoisySummands):
+class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # rounds is a property
     r"""Differential privacy of every client by discrete noise of the clients, for secure sums.
 
     .. math::
@@ -83,24 +83,13 @@ class DistributedNoise(NoisySummands):
         [7.2]
     """
 
-    method: Method
     privacy: SumPrivacy
     noise: Literal["system", "seeded"] = "system"
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
-        """Number of rounds of the method."""
-        return self.method.rounds
 
     @property
     @override
     def aggregator(self) -> Aggregator:
         return SumModulo(2**self.privacy.bits)
-
-    @property
-    @override
-    def cohort(self) -> CohortKind:
-        return self.method.cohort
 
     @override
     def check_threshold(self, least: int) -> None:

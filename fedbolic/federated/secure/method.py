@@ -8,16 +8,17 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client, FederatedData
-from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
+from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.capabilities import NoisySummands, OneTimeSecrets, Ordered
 from fedbolic.federated.evaluation.score import Predictor
-from fedbolic.federated.method import CohortKind, Method
+from fedbolic.federated.method import Method
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
 from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
 from fedbolic.federated.secure.roster import Roster
 from fedbolic.federated.secure.summing import ConsistencyCheck, MaskedInput
 from fedbolic.federated.secure.unmasking import Unmasking
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
@@ -29,7 +30,7 @@ STAGES: dict[str, type[SecureExchange]] = {
 
 
 @dataclass(frozen=True)
-class SecureSum(OneTimeSecrets):
+class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds is a property
     r"""A method with an additive aggregator, whose server sees the sum of a cohort and no summand.
 
     .. math:: y_u = x_u + G(b_u) + \sum_{v > u} G(s_{uv}) - \sum_{v < u} G(s_{uv}) \bmod q
@@ -98,7 +99,6 @@ class SecureSum(OneTimeSecrets):
         1
     """
 
-    method: Method
     modulus: int = 2**62
     threshold: int | None = None
     fraction_bits: int = 24
@@ -110,21 +110,6 @@ class SecureSum(OneTimeSecrets):
         if self.threshold is not None:
             check.at_least(2, threshold=self.threshold)
         _check_additive(self.method)
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
-        """Number of rounds of the method."""
-        return self.method.rounds
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return self.method.aggregator
-
-    @property
-    @override
-    def cohort(self) -> CohortKind:
-        return self.method.cohort
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

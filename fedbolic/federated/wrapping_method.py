@@ -1,0 +1,34 @@
+"""Base of methods around another method, which add an exchange, a mask or noise to it."""
+
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.method import CohortKind, Method
+
+
+@dataclass(frozen=True)
+class WrappingMethod(Method):
+    """Base of methods around another one, whose rounds, aggregator and cohorts it has.
+
+    Args:
+        method: The inner method.
+    """
+
+    method: Method
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
+        """Number of rounds of the inner method."""
+        return self.method.rounds
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return self.method.aggregator
+
+    @property
+    @override
+    def cohort(self) -> CohortKind:
+        return self.method.cohort
