@@ -15,6 +15,8 @@ settings.register_profile("fedbolic", **PROFILE, derandomize=True)
 settings.register_profile("fuzz", **PROFILE, derandomize=False, max_examples=300, print_blob=True)
 settings.load_profile("fedbolic")  # --hypothesis-profile is read later and takes precedence
 
+collect_ignore = ["browser.py"]  # a program of its own, which needs PyQt6
+
 OPTIONS = {
     "slow": "--slow",
     "network": "--network",

@@ -280,7 +280,7 @@ class GradientMethod(Method):
         plan: BatchPlan,
         loss: Tensor | float,
         *,
-        clamped: Sequence[float] = (),
+        clamped: Sequence[int | float] = (),
     ) -> tuple[Update, Tree]:
         """Result of ``finish``, with training metrics added if there was a step.
 
@@ -306,7 +306,7 @@ def with_training_metrics(
     plan: BatchPlan,
     loss: Tensor | float,
     *,
-    clamped: Sequence[float] = (),
+    clamped: Sequence[int | float] = (),
 ) -> Update:
     """An update with the metrics of :meth:`GradientMethod.conclude`, if there was a step."""
     if not len(plan.lengths):
