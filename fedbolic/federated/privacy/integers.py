@@ -64,7 +64,7 @@ class IntegerDraws:
         return drawn
 
     def laplace(self, scale: float, size: int) -> Int64[ndarray, " size"]:
-        r"""Independent integers z with probability proportional to exp(-|z| / scale).
+        r"""Independent integers z with probability proportional to ``exp(-|z| / scale)``.
 
         Args:
             scale: Scale, above 0; rounding up to a multiple of 2 ** -16 never weakens privacy.
