@@ -244,7 +244,7 @@ def test_a_sweep_finds_its_base_beside_itself_and_prints_its_table(
     code, out, _ = fedbolic("sweep", "--config", sweep, "--runs", runs, "--jobs=1")
     lines = [line.split("|")[1].strip() for line in out.splitlines() if line.startswith("| ")]
     assert code == 0
-    assert lines == ["", "slow", "fast"]
+    assert lines == ["", "slow", "fast", "%", "slow", "fast"]  # the last three: over clients
     assert "12.3" in out
     assert "Published: Table 9." in out
     assert (runs / "table" / "report.md").exists()
