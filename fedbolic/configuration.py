@@ -85,12 +85,14 @@ class _ConfigFile(ActionConfigFile):
 
 def _refuse_other_kind(file: str, options: Collection[str]) -> None:
     """Refuse the file of a sweep where one run is asked for, and the other way round."""
-    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):  # told by who reads it
+    with contextlib.suppress(
+        OSError, UnicodeDecodeError, yaml.YAMLError
+    ):  # the parser reports these
         settings = _load_yaml(Path(file).read_text())
-        given = set(settings) if isinstance(settings, dict) else set()
-        if "rows" in given - set(options):
+        names = set(settings) if isinstance(settings, dict) else set()
+        if "rows" in names - set(options):
             raise ValueError(f"{file} has several rows; run it by: fedbolic sweep --config {file}")
-        if "method" in given - set(options) and "rows" in options:
+        if "method" in names - set(options) and "rows" in options:
             raise ValueError(f"{file} describes one run; run it by: fedbolic run --config {file}")
 
 

@@ -32,9 +32,8 @@ def log_odds(logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
     top = one_hot(logits.argmax(dim=-1), logits.shape[-1]).bool()
     others = logits.masked_fill(top, -torch.inf).logsumexp(dim=-1, keepdim=True)
     log_shares = logits.log_softmax(dim=-1)
-    shares = log_shares.exp().masked_fill(
-        top, 0.0
-    )  # at most 1/2, so that 1 - p has no cancellation
+    # at most 1/2, so that 1 - p has no cancellation
+    shares = log_shares.exp().masked_fill(top, 0.0)
     return torch.where(top, logits - others, log_shares - torch.log1p(-shares))
 
 

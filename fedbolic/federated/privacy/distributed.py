@@ -150,8 +150,10 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
     ) -> tuple[Update, Tree]:
         releases = client_state.get("releases", 0)
         if releases >= self.rounds:
-            raise ValueError(f"this client has contributed to {releases} sums, all that its "
-                             "privacy budget is for")  # fmt: skip
+            raise ValueError(
+                f"this client has contributed to {releases} sums, all that its "
+                "privacy budget is for"
+            )
         key = client_state.get("key")
         secret = self._new_key(client, rng) if key is None else SecretStream(bytes(key.tolist()))
         state = client_state.get("inner", {})
