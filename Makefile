@@ -10,7 +10,12 @@ BIN := .venv/bin
 # a process per core, up to 4: each takes most of a gigabyte
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-TYPED := --ignore=tests/plain \
+# whole runs and texts: checking types at every call would double their time, and the tests of the
+# parts do it
+UNTYPED := tests/plain tests/federated/engines tests/remote tests/benchmarks \
+	tests/test_architecture.py tests/test_budgets.py tests/test_contract.py tests/test_language.py \
+	tests/test_shadow.py
+TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
@@ -27,12 +32,12 @@ test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(PYTEST) $(TYPED)
-	$(PYTEST) tests/plain
+	$(PYTEST) $(UNTYPED)
 
 fuzz: install
 	@echo "to repeat: make fuzz SEED=$(SEED)"
 	$(PYTEST) $(TYPED) $(FUZZ) tests
-	$(PYTEST) $(FUZZ) tests/plain
+	$(PYTEST) $(FUZZ) $(UNTYPED)
 
 check: install
 	$(BIN)/ruff check

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 # Fix every setting that hypothesis would otherwise derive from the machine or its speed.
 PROFILE = {"deadline": None, "database": None, "suppress_health_check": (HealthCheck.too_slow,)}
-settings.register_profile("fedbolic", **PROFILE, derandomize=True)
+settings.register_profile("fedbolic", **PROFILE, derandomize=True, max_examples=40)
 settings.register_profile("fuzz", **PROFILE, derandomize=False, max_examples=300, print_blob=True)
 settings.load_profile("fedbolic")  # --hypothesis-profile is read later and takes precedence
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,14 +72,21 @@ def modules(root):
 def imports(file, known):
     """Dotted names of all imports of a file, also in functions; submodules by their full name."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in _import_statements(file, file.stat().st_mtime_ns):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = "." * node.level + (node.module or "")
             full = {alias.name: f"{base}.{alias.name}" for alias in node.names}
             found |= {name if name in known else base for name in full.values()}
     return found
+
+
+@cache
+def _import_statements(file, changed):
+    """Import statements of a file; ``changed`` is when, so that a file is parsed once."""
+    tree = ast.parse(file.read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def faults(root):

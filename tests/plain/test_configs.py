@@ -35,8 +35,11 @@ def test_a_configuration_begins_with_what_it_is_and_can_be_built(name, tmp_path,
     first = {row: rows[row] for row in list(rows)[:1]}
     corner = {option: values[:1] for option, values in grid.items()}
     one_setting = each and dict(list(each.items())[:1])
-    # all rows in one setting at one point of the grid, and one row in all settings at all points
-    for chosen, points, tables in ((rows, corner, one_setting), (first, grid, each)):
+    # all rows, all points of the grid and all settings, each with the first of the others
+    asked = [(rows, corner, one_setting)]
+    asked += [(first, grid, one_setting)] if grid else []
+    asked += [(first, corner, each)] if each else []
+    for chosen, points, tables in asked:
         one = {"seeds": settings["seeds"][:1], "runs": tmp_path, "rows": chosen}
         one |= {"grid": points, "settings": tables}
         sweep(**given(sweep, {**settings, **one}))
