@@ -10,13 +10,14 @@ from typing_extensions import override
 from fedbolic.data.client import Client, Split
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import LocalTraining
+from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)
-class DelegatedSteps(GradientMethod):
+class DelegatedSteps(WrappingMethod, GradientMethod):  # type: ignore[misc]  # rounds is a property
     """Base of methods that take the local steps of another method and differ around them.
 
     Args:

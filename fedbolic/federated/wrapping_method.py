@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.method import CohortKind, Method
+from fedbolic.types import Tree
 
 
 @dataclass(frozen=True)
@@ -32,3 +33,7 @@ class WrappingMethod(Method):
     @override
     def cohort(self) -> CohortKind:
         return self.method.cohort
+
+    @override
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        return self.method.costs(server_state)

@@ -200,19 +200,10 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
             )
 
     @property
+    @override
     def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
         """Number of rounds of the method, and one more for a head at the end."""
         return self.method.rounds + (self.when == "end")
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return self.method.aggregator
-
-    @property
-    @override
-    def cohort(self) -> CohortKind:
-        return self.method.cohort
 
     @property
     @override
