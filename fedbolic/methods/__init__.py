@@ -20,6 +20,7 @@ from fedbolic.methods.majority import Majority
 from fedbolic.methods.moon import Moon
 from fedbolic.methods.pfedme import PFedMe
 from fedbolic.methods.private_steps import PrivateSteps
+from fedbolic.methods.random_features import RandomFeatures
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
 
@@ -40,6 +41,7 @@ __all__ = [
     "Moon",
     "PFedMe",
     "PrivateSteps",
+    "RandomFeatures",
     "Scaffold",
     "SphereFed",
 ]

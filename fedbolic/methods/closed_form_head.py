@@ -1,8 +1,9 @@
 """Heads in closed form for the features of any classifier, from exact sums over all clients."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -27,6 +28,7 @@ from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
 from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.figure import Figure
+from fedbolic.methods.random_features import RandomFeatures
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -50,6 +52,10 @@ class SolvedHead(GradientMethod):
     def source(self) -> tuple[GradientMethod, str]:
         """Method and name of the layer that give the features; by default its own ``body``."""
         return self, BODY
+
+    def expansion(self, message: Tree) -> Callable[[Tensor], Tensor] | None:
+        """Map of the unit-length features to those of the sums; by default there is none."""
+        return None
 
     @abstractmethod
     def sums_form(self, message: Tree) -> Tree:
@@ -107,7 +113,8 @@ class HeadExchange(WrappingMethod):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
         method, layer = self.method.source
-        payload = ridge_sums(method, message, client, client_state, layer=layer)
+        given = method, message, client, client_state
+        payload = ridge_sums(*given, layer=layer, expand=self.method.expansion(message))
         return Update(payload, weight=float(client.size)), client_state
 
     @override
@@ -154,7 +161,9 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     a head would diverge. A head without a bias, as SphereFed's, is W itself.
 
     The paper begins with such a head and fixed features from pre-training; here the features are
-    those of the round. Its random features and its sums over partial cohorts are left out.
+    those of the round. Its sums over partial cohorts are left out. With ``random_features`` the
+    head at the end is that of a Gaussian kernel, approximately; the server sends the seed of the
+    random features.
 
     Args:
         method: Method with one global model, which gives the features.
@@ -165,6 +174,7 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
             default suits local training; at the end, smaller values fit the features more closely.
         row_length: Root mean square length s of the head's rows at the start of a round, above 0;
             a new head of torch has about 0.58.
+        random_features: Random Fourier features of Z in place of Z itself, with ``end`` only.
 
     Raises:
         ValueError: If a value is outside its range, or the method has no common features or solves
@@ -184,6 +194,7 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     layer: str = BODY
     ridge: float = 0.1
     row_length: float = 2.0
+    random_features: RandomFeatures | None = None
 
     def __post_init__(self) -> None:
         check.one_of(("end", "start"), when=self.when)
@@ -197,6 +208,10 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
             raise ValueError(
                 f"local training starts with a head on the features that it sees, got layer "
                 f"{self.layer!r}: use body, or when='end'"
+            )
+        if self.when == "start" and self.random_features is not None:
+            raise ValueError(
+                "local training has no random features: leave them out, or use when='end'"
             )
 
     @property
@@ -239,6 +254,8 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
                 )
         width = _width(self.method.model(meta), self.layer, meta)
         progress = {"round": 0, "solved": 0, "width": width, "num_classes": meta.num_classes}
+        if self.random_features is not None:
+            progress["seed"] = rng.at("random features").number()
         return {**server_state, "closed_form": progress}
 
     @override
@@ -251,8 +268,8 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         local, context = super().start(message, client, client_state)
         if "weight" not in message["closed_form"]:
             return local, context
-        shared = {**context.get("shared", {}), "closed_form": message["closed_form"]["weight"]}
-        return local, {**context, "shared": shared}
+        head = {"weight": message["closed_form"]["weight"], **self._drawn(message)}
+        return local, {**context, "shared": {**context.get("shared", {}), "closed_form": head}}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
@@ -274,10 +291,24 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         progress = {**progress, "round": progress["round"] + 1, "solved": 0}
         return {**self.method.server_update(server_state, total), "closed_form": progress}
 
+    def _drawn(self, message: Tree) -> Params:
+        """Frequencies and phases of the random features; empty without them."""
+        if self.random_features is None:
+            return {}
+        progress = message["closed_form"]
+        return self.random_features.draw(progress["width"], progress["seed"])
+
+    @override
+    def expansion(self, message: Tree) -> Callable[[Tensor], Tensor] | None:
+        if self.random_features is None:
+            return None
+        return partial(self.random_features, drawn=self._drawn(message))
+
     @override
     def sums_form(self, message: Tree) -> Tree:
-        progress = message["closed_form"]
-        return sums_form(progress["width"], progress["num_classes"])
+        progress, expanded = message["closed_form"], self.random_features
+        width = progress["width"] if expanded is None else expanded.num
+        return sums_form(width, progress["num_classes"])
 
     @override
     def with_head(self, server_state: Tree, sums: Tree) -> Tree:
@@ -303,7 +334,9 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         if head is None:
             return super().predict(model, local, batch, context)
         z = features_at(self.method, self.layer, model, local, batch, context)
-        return normalize(z.to(head.dtype)) @ head
+        z = normalize(z.to(head["weight"].dtype))
+        z = z if self.random_features is None else self.random_features(z, head)
+        return z @ head["weight"]
 
     @override
     def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:

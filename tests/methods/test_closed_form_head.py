@@ -18,6 +18,7 @@ from fedbolic.methods import (
     FedRoD,
     Moon,
     PFedMe,
+    RandomFeatures,
     Scaffold,
     SphereFed,
 )
@@ -95,6 +96,28 @@ def test_the_last_round_is_the_ridge_regression_of_all_data_in_one_place(name, l
         accuracy = np.mean(logits.argmax(axis=1) == labels)
         assert rows_of(rows, names[0], 3, client_id) == [pytest.approx(accuracy)]
         assert rows_of(rows, names[1], 3, client_id) == [pytest.approx(loss.mean(), rel=1e-5)]
+
+
+def test_a_head_on_random_features_is_the_ridge_regression_on_their_cosines():
+    data, expanded = federation(SIZES), RandomFeatures(num=30, bandwidth=0.7)
+    method = ClosedFormHead(METHODS["FedAvg"], ridge=RIDGE, random_features=expanded)
+    states, rows = train(method, data)
+    state = states[-1].server_state
+    drawn = expanded.draw(4, state["closed_form"]["seed"])
+    frequencies, phases = drawn["frequencies"].numpy(), drawn["phases"].numpy()
+
+    def cosines(x):
+        z = unit(layers(state["parameters"], x)["body"])
+        return np.sqrt(2 / 30) * np.cos(z @ frequencies + phases)
+
+    x, y = (torch.cat([c.train.tensors[key] for c in data.clients]) for key in "xy")
+    phi = cosines(x)
+    alpha = RIDGE * np.mean(np.sum(phi**2, axis=0))
+    model = Ridge(alpha=alpha, fit_intercept=False, solver="svd").fit(phi, np.eye(3)[y.numpy()])
+    for client in data.clients:
+        logits, labels = model.predict(cosines(client.test.tensors["x"])), client.test.tensors["y"]
+        loss = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(labels)), labels.numpy()]
+        assert rows_of(rows, "test/loss", 3, client.id) == [pytest.approx(loss.mean(), rel=1e-5)]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -213,6 +236,7 @@ def test_a_layer_that_is_missing_is_refused_before_the_first_round():
         (FedRep(**COMMON), {}, "FedRep has no common features"),
         (SphereFed(**COMMON), {}, "SphereFed solves for its head already"),
         (FedAvg(), {"when": "start", "layer": "body.1"}, "starts with a head on the features"),
+        (FedAvg(), {"when": "start", "random_features": RandomFeatures()}, "no random features"),
         (FedAvg(), {"ridge": 0.0}, "ridge must be a positive number, got 0.0"),
         (FedAvg(), {"row_length": -1.0}, "row_length must be a positive number, got -1.0"),
     ],

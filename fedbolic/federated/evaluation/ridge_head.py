@@ -88,7 +88,13 @@ def _unit_features(
 
 
 def ridge_sums(
-    method: GradientMethod, message: Tree, client: Client, client_state: Tree, *, layer: str = BODY
+    method: GradientMethod,
+    message: Tree,
+    client: Client,
+    client_state: Tree,
+    *,
+    layer: str = BODY,
+    expand: Callable[[Tensor], Tensor] | None = None,
 ) -> Tree:
     """A client's ``gram`` Z'Z and ``cross`` Z'Y, the sufficient statistics of least squares.
 
@@ -101,12 +107,14 @@ def ridge_sums(
         client: Client with the training examples.
         client_state: State of the client.
         layer: Layer that gives the features, as in :func:`features_at`.
+        expand: Map of the unit-length features to those of the sums, if these are others.
     """
     features = _unit_features(method, layer, message, client, client_state)
 
     def products(index: Tensor) -> Tree:
         batch = client.train.at(index)
-        z, y = features(batch), one_hot(batch["y"], client.meta.num_classes).double()
+        z = features(batch) if expand is None else expand(features(batch))
+        y = one_hot(batch["y"], client.meta.num_classes).double()
         return {"gram": z.T @ z, "cross": z.T @ y}
 
     return functools.reduce(tree.add, map(products, chunks(client.size)))
