@@ -52,11 +52,12 @@ class FedGta(GraphAveraging):
     confidence. A client that misses a round keeps its previous mean. The server needs each client's
     network individually, so this method cannot run under secure aggregation.
 
-    Decided here, where the paper's text leaves it open: the softmax after the propagation, the
-    temperature of the confidence and the labels of training nodes are those of the authors' code.
-    That code adds the labels of training nodes again in every step, and takes true labels at nodes
-    that are in no split; both are left out. Moments are those of the last step alone, as there.
-    Degrees count the node itself, so that a client without edges has a confidence above 0.
+    Where the description is open, the authors' code decides: the softmax after the propagation, the
+    temperature of the confidence, the labels of training nodes, and moments of the last step alone.
+    The defaults are those of its later version in OpenFGL. Departs from that code: labels of
+    training nodes are not added again in every step; nodes in no split have predictions, where it
+    takes their true labels; degrees count the node itself, so that a client without edges has a
+    confidence above 0.
 
     Args:
         network: Graph network from a block of graphs to logits of nodes.

@@ -37,8 +37,8 @@ class Louvain(GraphPartition):
             seed. ``None`` derives it from the run's seed.
 
     References:
-        Blondel et al. (2008), arXiv:0803.0476; Zhang et al. (2021), Sec. 6.1, arXiv:2106.13430, for
-        clients of merged communities.
+        Blondel et al. (2008), arXiv:0803.0476; Zhang et al. (2021), arXiv:2106.13430, for clients
+        of communities.
 
     Example:
         >>> from fedbolic.data.graph_sets import BlockModel
