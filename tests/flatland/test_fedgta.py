@@ -165,8 +165,8 @@ def test_confidence_lies_between_that_of_equal_probabilities_and_that_of_labels(
 
 
 def test_without_similar_clients_it_is_local_training(data):
-    ours = dataclasses.replace(METHOD, rounds=3, threshold=1.0)
-    theirs = FlatLand(NET, rounds=3, sharing={"*": "personal"})
+    ours = dataclasses.replace(METHOD, threshold=1.0)
+    theirs = FlatLand(NET, rounds=2, sharing={"*": "personal"})
     ends = [list(Trainer(Sequential()).run(m, data, Rng(3)))[-1][0] for m in (ours, theirs)]
     for i in range(6):
         alone = ends[1].client_states[i]["parameters"]
@@ -188,8 +188,7 @@ def test_who_did_not_answer_keeps_its_mean_and_who_is_new_gets_that_of_all(data)
 
 
 @pytest.mark.parametrize("graphs", [SIX, list(ODD.values())], ids=["alike", "odd"])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("cohort", [1.0, 0.6])
+@pytest.mark.parametrize(("sparse", "cohort"), [(False, 1.0), (True, 0.6)])
 def test_a_block_of_clients_is_each_of_them_alone(graphs, sparse, cohort, caplog):
     network = dataclasses.replace(NET, dropout=0.5)
     method = dataclasses.replace(METHOD, network=network, rounds=3, proximal=0.1)
@@ -198,7 +197,7 @@ def test_a_block_of_clients_is_each_of_them_alone(graphs, sparse, cohort, caplog
 
 def test_personal_layers_stay_and_a_captured_step_gives_the_same(data):
     sharing = {"head.*": "personal", "*": "shared"}
-    method = dataclasses.replace(METHOD, rounds=3, sharing=sharing)
+    method = dataclasses.replace(METHOD, sharing=sharing)
     plain, fast = (
         list(Trainer(engine).run(method, data, Rng(3)))[-1][0]
         for engine in (Sequential(), Graphed())
