@@ -50,6 +50,7 @@ from flatland import (
     Constant,
     ExpandedGCN,
     FedGnn,
+    FedGta,
     FedPub,
     FedSagePlus,
     FlatLand,
@@ -111,6 +112,7 @@ QUICK_METHODS: Mapping[str, tuple[GradientMethod, Source]] = {
     ),
     "feddyn": (FedDyn(**TRAINED, lr=0.1), DIGITS),
     "fedgnn": (FedGnn(ExpandedGCN((16, 16), bits=4), rounds=20, pseudo=4), NODES),
+    "fedgta": (FedGta(GCN((16, 16)), rounds=20), NODES),
     "fedhgcn": (
         FlatLand(
             KeyNodeGCN((16, 16)),

@@ -2,6 +2,7 @@
 
 from flatland.affinities import GradientNorms, UpdateCosines
 from flatland.fedgnn import FedGnn
+from flatland.fedgta import FedGta
 from flatland.fedpub import FedPub, MaskedGCN
 from flatland.fedsage import FedSagePlus
 from flatland.frames import Frame, Twin
@@ -20,6 +21,7 @@ __all__ = [
     "Constant",
     "ExpandedGCN",
     "FedGnn",
+    "FedGta",
     "FedPub",
     "FedSagePlus",
     "FlatLand",

@@ -31,7 +31,9 @@ from fedbolic.data.hierarchy_split import HierarchySplit
 from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
 from fedbolic.data.image_folder import ImageFolder
 from fedbolic.data.link_split import LabelledPairs, LinkSplit, split_links
+from fedbolic.data.louvain import Louvain
 from fedbolic.data.metis import GraphPartition, Metis
+from fedbolic.data.missing_edges import MissingEdges
 from fedbolic.data.partition import IID, ByColumn, Dirichlet, Partition, Shards
 from fedbolic.data.partitioned import Partitioned
 from fedbolic.data.partitioned_hierarchy import PartitionedHierarchy
@@ -88,9 +90,11 @@ __all__ = [
     "LabelledPairs",
     "LinkExamples",
     "LinkSplit",
+    "Louvain",
     "Mammals",
     "Meta",
     "Metis",
+    "MissingEdges",
     "Nouns",
     "OfficialParts",
     "Partition",

@@ -23,7 +23,7 @@ from fedbolic.federated import (
 )
 from fedbolic.federated.engines import auto as trying
 from fedbolic.rng import Rng
-from flatland import GCN, Constant, FedPub, FlatLand, Gcfl, LorentzGCN, MaskedGCN
+from flatland import GCN, Constant, FedGta, FedPub, FlatLand, Gcfl, LorentzGCN, MaskedGCN
 from flatland.affinities import GradientNorms
 from flatland.blocks import Sparse, graph_block
 from flatland.graph_averaging import GraphAveraging
@@ -70,6 +70,7 @@ def test_a_block_of_clients_is_each_of_them_alone(method, graphs, sparse, caplog
 TOGETHER = {
     "flatland": FlatLand(LorentzGCN((6,)), personal_proximal=0.1),
     "fedpub": FedPub(MaskedGCN((6,)), sparsity=1e-3, proximal=0.1),
+    "fedgta": FedGta(GCN((6,)), threshold=0.9),
     "gcfl": Gcfl(GCN((6,))),
     "gcfl+": Gcfl(GCN((6,)), affinity=GradientNorms(window=2), warmup=0),
 }

@@ -1,0 +1,177 @@
+"""Rounds on a made graph of the size of ogbn-arxiv: ``python -m benchmarks.arxiv``.
+
+The settings are those of ``configs/flatland/arxiv.yaml``: ten clients by METIS, three local epochs,
+all clients at once. Each method runs in a separate process, with one thread; the first round is not
+timed. The graph is made, so scores mean nothing and are not printed.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from typing_extensions import override
+
+from fedbolic import check, experiment
+from fedbolic.configuration import build
+from fedbolic.data import Graph, Graphs, GraphSet
+from fedbolic.data.graph import simple_edges
+from fedbolic.federated import Evaluation, Method, Trainer
+from fedbolic.rng import Rng
+from flatland import GCN, FedGta, FlatLand
+from flatland.partition import graph_of
+
+CONFIG = Path(__file__).parents[1] / "configs" / "flatland" / "arxiv.yaml"
+
+METHODS = ("FedAvg", "FedGTA", "FlatLand")
+
+
+@dataclass(frozen=True)
+class MadeCitations(GraphSet):
+    """A made graph with the numbers of ogbn-arxiv: classes that cite themselves, and few hubs.
+
+    Both ends of an edge have the same class with probability ``within``, else the second one is any
+    node. Second ends are drawn by the cube of a uniform number, so that some nodes have high
+    degrees. Features are Gaussian around a centre of the class.
+
+    Args:
+        num_nodes: Number of nodes, at least 2.
+        num_edges: Number of undirected edges, at least 0; above a tenth of all pairs they may not
+            be found.
+        num_features: Width of the features, at least 1.
+        num_classes: Number of classes, at least 1.
+        within: Probability that an edge is drawn within a class, in [0, 1].
+    """
+
+    num_nodes: int = 169_343
+    num_edges: int = 1_166_243
+    num_features: int = 128
+    num_classes: int = 40
+    within: float = 0.65
+
+    def __post_init__(self) -> None:
+        check.at_least(2, num_nodes=self.num_nodes)
+        check.at_least(0, num_edges=self.num_edges)
+        check.at_least(1, num_features=self.num_features, num_classes=self.num_classes)
+        check.rate(within=self.within)
+
+    @override
+    def read(self, rng: Rng, root: Path | None, *, download: bool) -> Graph:
+        generator = rng.generator()
+        n = self.num_nodes
+        labels = torch.randint(self.num_classes, (n,), generator=generator)
+        order, sizes = labels.argsort(), labels.bincount(minlength=self.num_classes)
+        starts = sizes.cumsum(0) - sizes
+        num_draws = self.num_edges + self.num_edges // 2 + 100  # some are drawn twice
+        first = torch.randint(n, (num_draws,), generator=generator)
+        rank = torch.rand(num_draws, generator=generator, dtype=torch.float64) ** 3
+        own = labels[first]
+        inside = torch.rand(num_draws, generator=generator) < self.within
+        second = torch.where(
+            inside, order[starts[own] + (rank * sizes[own]).long()], (rank * n).long()
+        )
+        edges = simple_edges(torch.stack((first, second)), n)
+        edges = edges[:, edges[0] < edges[1]]
+        if edges.shape[1] < self.num_edges:
+            raise ValueError(
+                f"only {edges.shape[1]} of {self.num_edges} edges were found: ask for fewer edges"
+            )
+        kept = torch.randperm(edges.shape[1], generator=generator)[: self.num_edges]
+        centres = torch.randn(self.num_classes, self.num_features, generator=generator)
+        noise = torch.randn(n, self.num_features, generator=generator)
+        features = 0.1 * (centres[labels] + noise)
+        return Graph(features, simple_edges(edges[:, kept], n), labels)
+
+
+def cost(name: str, graph: GraphSet, *, rounds: int) -> dict[str, float]:
+    """CPU seconds of loading and of a round, edges within clients, and peak memory in megabytes.
+
+    Args:
+        name: One of :data:`METHODS`.
+        graph: Graph that takes the place of ogbn-arxiv.
+        rounds: Number of timed rounds, at least 1.
+    """
+    settings = build(experiment.run, ["--config", str(CONFIG)])
+    source, method, engine = (settings[part] for part in ("data", "method", "engine"))
+    assert isinstance(source, Graphs)
+    assert isinstance(method, FlatLand)
+    began = time.process_time()
+    data = dataclasses.replace(source, graph=graph).load(Rng(0)).to("cpu", torch.float32)
+    found = {"load": time.process_time() - began, "megabytes loaded": _megabytes()}
+    found["edges kept"] = sum(graph_of(client).num_edges for client in data.clients)
+    seconds = []
+    trainer = Trainer(engine, evaluation=Evaluation(every=10**9))
+    before = time.process_time()
+    for _ in itertools.islice(trainer.run(named(name, method), data, Rng(0)), rounds + 1):
+        after = time.process_time()
+        seconds.append(after - before)
+        before = after
+    found |= {"first round": seconds[0], "round": statistics.median(seconds[1:])}
+    return {**found, "megabytes at most": _megabytes()}
+
+
+def named(name: str, method: FlatLand) -> Method:
+    """One of :data:`METHODS` with the local training of FlatLand.
+
+    Args:
+        name: Name of the method.
+        method: FlatLand.
+    """
+    if name == "FedAvg":
+        return dataclasses.replace(method, network=GCN(), sharing={"*": "shared"}, proximal=0.0)
+    if name == "FedGTA":
+        same = {part: getattr(method, part) for part in ("local", "lr", "weight_decay")}
+        return FedGta(GCN(), method.rounds, **same)
+    return method
+
+
+def _megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def measured(name: str, rounds: int) -> dict[str, float]:
+    """Result of :func:`cost` in a separate process."""
+    words = ["--alone", "--method", name, "--rounds", str(rounds)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.arxiv", *words],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    """Print a row for each method."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds")
+    parser.add_argument("--alone", action="store_true", help="measure one method in this process")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.alone:
+        (name,) = options.method
+        print(json.dumps(cost(name, MadeCitations(), rounds=options.rounds)))
+        return
+    print("| | edges kept | load, s | first round, s | round, s | loaded, MB | at most, MB |")
+    print("|---|---|---|---|---|---|---|")
+    for name in options.method:
+        found = measured(name, options.rounds)
+        cells = [f"{found['edges kept']:,}"]
+        cells += [f"{found[key]:,.1f}" for key in ("load", "first round", "round")]
+        cells += [f"{found[key]:,.0f}" for key in ("megabytes loaded", "megabytes at most")]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
