@@ -70,7 +70,8 @@ class FlatLand(GraphAveraging):
         weight_decay: Coefficient of L2 regularisation in the gradient, at least 0; not applied to
             the curvature.
         sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        curvature: Estimator of a client's initial curvature, unused if the curvature is shared.
+        curvature: Estimator of a client's initial curvature, unused if the curvature is shared. The
+            estimate of ``PrivateForman`` is recorded instead of the trained curvature.
         curvature_rate: The curvature's step size over ``lr``, above 0.
         proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.
             It has no effect if a round is one step.

@@ -104,8 +104,8 @@ def test_the_noise_of_both_counts_together_costs_epsilon():
     of_sum, of_number = (stats.dlaplace(1 / scale) for scale in estimator.scales)
     outcomes = np.arange(-200, 200)
     losses = [
-        np.abs(law.logpmf(outcomes) - law.logpmf(outcomes - change)).max()
-        for law, change in ((of_sum, sum_sensitivity(3)), (of_number, 1))
+        np.abs(law.logpmf(outcomes) - law.logpmf(outcomes - step)).max()
+        for law, step in ((of_sum, sum_sensitivity(3)), (of_number, 1))
     ]
     assert sum(losses) == pytest.approx(0.7)
     assert estimator.ledger.epsilon(1) == 0.7

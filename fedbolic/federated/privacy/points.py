@@ -196,9 +196,9 @@ class LaplaceMean(PrivateMean):
         center: Float[Tensor, " ambient"] | None = None,
         stream: SecretStream | None = None,
     ) -> Float[Tensor, " ambient"]:
-        change = mean_sensitivity(self.radius, len(points))
+        sensitivity = mean_sensitivity(self.radius, len(points))
         dim = points.shape[-1] - isinstance(space, Lorentz)
-        least = change / largest_scale(space, dim)
+        least = sensitivity / largest_scale(space, dim)
         if self.epsilon <= least:
             raise ValueError(
                 f"epsilon must be above {least:.4g} for {len(points)} points within "
@@ -206,7 +206,8 @@ class LaplaceMean(PrivateMean):
                 f"{self.epsilon:g}: use more points, a smaller radius, or TangentMean"
             )
         _, clipped = self._clipped(space, points, center)
-        law = RiemannianLaplace(space, frechet_mean(space, clipped), change / self.epsilon)
+        mean, scale = frechet_mean(space, clipped), sensitivity / self.epsilon
+        law = RiemannianLaplace(space, mean, scale)
         return law.sample(1, stream or SecretStream.fresh())[0].to(points)
 
 
@@ -249,9 +250,9 @@ class TangentMean(PrivateMean):
 
     @override
     def ledger(self) -> PrivacyLedger:
-        relation, delta = ("everyone", "replace", 1.0), self.dp_delta
-        noise = solve_noise(*relation, epsilon=self.epsilon, dp_delta=delta, rounds=1)
-        return PrivacyLedger(*relation, noise, delta, 1, "example")
+        budget = {"epsilon": self.epsilon, "dp_delta": self.dp_delta}
+        noise = solve_noise("everyone", "replace", 1.0, **budget, rounds=1)
+        return PrivacyLedger("everyone", "replace", 1.0, noise, self.dp_delta, 1, "example")
 
     @override
     def release(
