@@ -19,6 +19,7 @@ from flatland import GCN, FlatLand, LorentzGCN, PrivateForman
 from flatland.method import CURVATURE, SHARING
 from flatland.private_ricci import capped, sum_sensitivity
 from flatland.ricci import BOUNDS, mean_ricci
+from tests.federated.agreement import assert_engines_agree
 from tests.flatland.cases import complete, federation, graph_of, path, star
 
 CHANCE = 1e-9
@@ -187,6 +188,12 @@ def test_a_trained_curvature_leaves_the_release_and_a_fixed_one_keeps_it():
         state = states[-1].client_states[0]
         trained = state["parameters"].get(CURVATURE, state["estimate"])
         assert torch.equal(trained, state["estimate"]) is not moves
+
+
+@pytest.mark.parametrize("sharing", [PRIVATE.sharing, FIXED.sharing])
+def test_engines_agree_on_the_estimates_of_their_clients(sharing):
+    seeded = dataclasses.replace(PRIVATE, sharing=sharing, curvature=PrivateForman(seed=1))
+    assert_engines_agree(seeded, federation())
 
 
 @pytest.mark.parametrize("method", [PRIVATE, FIXED])

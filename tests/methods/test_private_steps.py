@@ -50,9 +50,11 @@ def loop(start, client, key, rng, method):
     return values(network)
 
 
+@pytest.mark.parametrize("clipping", ["vmap", "ghost"])
 @pytest.mark.parametrize("clip_norm", [0.3, 100.0])
-def test_the_steps_are_those_of_a_loop_over_examples(clip_norm):
-    method = dataclasses.replace(METHOD, clip_norm=clip_norm, noise_multiplier=1e-9)
+def test_the_steps_are_those_of_a_loop_over_examples(clip_norm, clipping):
+    given = {"clip_norm": clip_norm, "clipping": clipping}
+    method = dataclasses.replace(METHOD, **given, noise_multiplier=1e-9)
     message = method.broadcast(Trainer().begin(method, DATA, RNG).server_state, 2)
     client, rng = DATA.clients[2], RNG.at("client", 2)
     update, kept = method.local_update(message, client, {}, rng)
@@ -74,6 +76,13 @@ def test_noise_has_the_size_that_the_ledger_assumes():
     z = (noise * 0.5 * 12 / 1e5).numpy()  # the gradients add up to at most 1e-4
     low, high = stats.chi2(len(z)).ppf([2e-10, 1 - 2e-10])
     assert low * 0.999 < (z**2).sum() < high * 1.001
+
+
+def test_ghost_clipping_refuses_other_layers_than_linear_ones():
+    method = dataclasses.replace(METHOD, method=dataclasses.replace(SMALL, head="cosine"))
+    Trainer().begin(method, DATA, RNG)
+    with pytest.raises(ValueError, match="known here for linear layers, and head is CosineHead"):
+        Trainer().begin(dataclasses.replace(method, clipping="ghost"), DATA, RNG)
 
 
 def test_a_step_without_examples_is_noise_alone():
