@@ -6,13 +6,14 @@ import math
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import Cohort, Trainer, TrainerState
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.ledger import PrivacyLedger
 from fedbolic.methods import PrivateSteps
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.backbone import MLP, Backbone
 from tests.federated.simple_method import (
     RNG,
     SMALL,
@@ -78,10 +79,20 @@ def test_noise_has_the_size_that_the_ledger_assumes():
     assert low * 0.999 < (z**2).sum() < high * 1.001
 
 
+@dataclasses.dataclass(frozen=True)
+class Scaled(Backbone):
+    """A linear layer and a layer norm, whose scales are parameters, too."""
+
+    num_features = 4
+
+    def build(self, meta):
+        return nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.LayerNorm(4))
+
+
 def test_ghost_clipping_refuses_other_layers_than_linear_ones():
-    method = dataclasses.replace(METHOD, method=dataclasses.replace(SMALL, head="cosine"))
+    method = dataclasses.replace(METHOD, method=dataclasses.replace(SMALL, backbone=Scaled()))
     Trainer().begin(method, DATA, RNG)
-    with pytest.raises(ValueError, match="known here for linear layers, and head is CosineHead"):
+    with pytest.raises(ValueError, match=r"linear layers, and body\.2 is LayerNorm"):
         Trainer().begin(dataclasses.replace(method, clipping="ghost"), DATA, RNG)
 
 
