@@ -12,6 +12,7 @@ from flatland.links import LinkNetwork
 from flatland.method import FlatLand
 from flatland.model import GCN, LorentzGCN
 from flatland.neighbours import NeighbourGenerator
+from flatland.private_ricci import PrivateForman
 from flatland.readout import GraphReadout
 from flatland.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
 from flatland.signatures import ExpandedGCN
@@ -37,6 +38,7 @@ __all__ = [
     "LorentzGCN",
     "MaskedGCN",
     "NeighbourGenerator",
+    "PrivateForman",
     "Twin",
     "UpdateCosines",
 ]

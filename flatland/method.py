@@ -18,6 +18,7 @@ from fedbolic import check, tree
 from fedbolic.data import Client, Graph
 from fedbolic.federated.sharing import Sharing, select_kind
 from fedbolic.federated.update import AggregatedUpdate
+from fedbolic.log import logger
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -25,6 +26,7 @@ from flatland.blocks import graph_block
 from flatland.graph_averaging import GraphAveraging
 from flatland.graph_method import with_proximal_term
 from flatland.model import GraphNetwork, LorentzGCN, num_clamped
+from flatland.private_ricci import PrivateForman
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
 from flatland.start_warnings import warn_of_start
 
@@ -68,7 +70,8 @@ class FlatLand(GraphAveraging):
         weight_decay: Coefficient of L2 regularisation in the gradient, at least 0; not applied to
             the curvature.
         sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
-        curvature: Estimator of a client's initial curvature, unused if the curvature is shared.
+        curvature: Estimator of a client's initial curvature, unused if the curvature is shared. The
+            estimate of ``PrivateForman`` is recorded instead of the trained curvature.
         curvature_rate: The curvature's step size over ``lr``, above 0.
         proximal: The :math:`\mu` of FedProx, at least 0; the paper's :math:`\lambda` is half of it.
             It has no effect if a round is one step.
@@ -105,7 +108,35 @@ class FlatLand(GraphAveraging):
             parameters, _ = self.model(meta).init(server_state["seed"])
             server_state["means"] = select_kind(parameters, self.sharing, "personal")
             server_state["means"].pop(CURVATURE, None)
+        if isinstance(self.curvature, PrivateForman) and self._estimates(meta, server_state):
+            logger.info("privacy of every client's curvature: %s", self.curvature.ledger)
+            if self.curvature.seed is not None:
+                logger.warning("NOT PRIVATE: the noise of the curvature follows from its seed")
+            server_state["curvature_epsilon"] = self.curvature.ledger.epsilon(1)
         return server_state
+
+    def _estimates(self, meta: Meta, server_state: Tree) -> bool:
+        """True if a client's curvature begins as the estimate from its graph."""
+        parameters, _ = self.model(meta).init(server_state["seed"])
+        return CURVATURE in parameters and CURVATURE not in server_state["parameters"]
+
+    @override
+    def check_deployed(self) -> None:
+        if isinstance(self.curvature, PrivateForman) and self.curvature.seed is not None:
+            raise ValueError(
+                "the noise of the curvature follows from a seed that the server knows: set the "
+                "seed of PrivateForman to null"
+            )
+
+    @override
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return {name: leaf for name, leaf in server_state.items() if name != "curvature_epsilon"}
+
+    @override
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        if "curvature_epsilon" not in server_state:
+            return {}
+        return {"privacy/curvature_epsilon": server_state["curvature_epsilon"]}
 
     @override
     def begin_optimizer(self, parameters: Params) -> Tree:
@@ -120,16 +151,19 @@ class FlatLand(GraphAveraging):
         local, context = super().received(sent, client, client_state)
         trained, fixed = local["parameters"], context["own"]["fixed"]
         (graph,) = context["own"]["graph"].parts
-        if CURVATURE in fixed:
-            fixed = {**fixed, CURVATURE: self._raw(graph, fixed[CURVATURE])}
-        elif CURVATURE in trained and CURVATURE not in {
-            **message["parameters"],
-            **client_state.get("parameters", {}),
-        }:
-            trained = {**trained, CURVATURE: self._raw(graph, trained[CURVATURE])}
+        known, private = {**trained, **fixed}, isinstance(self.curvature, PrivateForman)
+        estimated = CURVATURE in known and CURVATURE not in message["parameters"]
+        if estimated and (private or CURVATURE not in client_state.get("parameters", {})):
+            estimate = client_state.get("estimate")  # kept if another one would cost again
+            raw = self._raw(graph, known[CURVATURE]) if estimate is None else estimate
+            if CURVATURE in fixed:
+                fixed = {**fixed, CURVATURE: raw}
+            elif CURVATURE not in client_state.get("parameters", {}):
+                trained = {**trained, CURVATURE: raw}
+            local = {**local, "estimate": raw} if private else local
         known = {**trained, **fixed}
         if CURVATURE in known and not client_state:
-            estimator = None if CURVATURE in message["parameters"] else self.curvature
+            estimator = self.curvature if estimated and not private else None
             warn_of_start(graph, _public(CURVATURE, known[CURVATURE]), client, estimator)
         shared = {"global_parameters": message["parameters"], "means": means}
         own = {**context["own"], "fixed": fixed}
@@ -170,7 +204,14 @@ class FlatLand(GraphAveraging):
         return payload, self.personal_state(local)
 
     @override
+    def personal_state(self, local: Tree) -> Tree:
+        kept = {"estimate": local["estimate"]} if "estimate" in local else {}
+        return super().personal_state(local) | kept
+
+    @override
     def measurements(self, local: Tree, context: Tree) -> Params:
+        if "estimate" in local:  # the other numbers are not covered by its epsilon
+            return {"released/curvature": _public(CURVATURE, local["estimate"]).reshape(-1)}
         known = {**local["parameters"], **context["own"]["fixed"]}
         if CURVATURE not in known:
             return {}
@@ -199,9 +240,11 @@ class FlatLand(GraphAveraging):
     def _raw(self, graph: Graph, like: Tensor) -> Tensor:
         """Raw value of the curvature estimated from a client's graph, computed once."""
         known, key = _RAW.setdefault(graph, {}), (self.curvature, like.device, like.dtype)
-        if key not in known:
+        if self.curvature not in known:  # once for all dtypes, as it may be a release
             c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
-            known[key] = _CURVATURE.raw_of(c).to(like)
+            known[self.curvature] = _CURVATURE.raw_of(c)
+        if key not in known:
+            known[key] = known[self.curvature].to(like)
         return known[key]
 
 

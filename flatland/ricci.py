@@ -68,6 +68,15 @@ def mean_ricci(graph: Graph) -> float:
     return float(forman_augmented(graph).double().mean()) if graph.num_edges else 0.0
 
 
+def forman_inverse(ricci: float) -> float:
+    """Curvature c of a graph whose mean Ricci curvature is ``ricci``: its negative, or nearly flat.
+
+    Args:
+        ricci: Mean Ricci curvature of the edges.
+    """
+    return -ricci if ricci < LEAST_RICCI else NEARLY_FLAT
+
+
 class Estimator(ABC):
     """Estimator of a client's initial curvature from its graph."""
 
@@ -99,8 +108,7 @@ class FormanInverse(Estimator):
 
     @override
     def unbounded(self, graph: Graph) -> float:
-        ricci = mean_ricci(graph)
-        return -ricci if ricci < LEAST_RICCI else NEARLY_FLAT
+        return forman_inverse(mean_ricci(graph))
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from fedbolic.data.source import Source
 from fedbolic.data.table_file import TableFile
 from fedbolic.data.tables import Rows, Synthetic, Table
 from fedbolic.data.trees import balanced_tree, random_tree, taxonomy
+from fedbolic.data.validation_fold import ValidationFold
 from fedbolic.data.whole_graphs import WholeGraphs, pick_graphs, unite_graphs
 
 __all__ = [
@@ -116,6 +117,7 @@ __all__ = [
     "Table",
     "TableFile",
     "TreesAndRings",
+    "ValidationFold",
     "WholeGraphs",
     "balanced_tree",
     "from_huggingface",

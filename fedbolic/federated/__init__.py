@@ -30,6 +30,8 @@ from fedbolic.federated.local_training import LocalTraining
 from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
 from fedbolic.federated.privacy.distributed import DistributedNoise
+from fedbolic.federated.privacy.points import LaplaceMean, TangentMean
+from fedbolic.federated.privacy.riemannian_laplace import RiemannianLaplace
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.server_optimizer import (
     ServerAdagrad,
@@ -69,6 +71,7 @@ __all__ = [
     "GradientMethod",
     "Graphed",
     "Krum",
+    "LaplaceMean",
     "LocalTraining",
     "Mean",
     "Median",
@@ -76,6 +79,7 @@ __all__ = [
     "MinNorm",
     "Ranks",
     "RidgeHead",
+    "RiemannianLaplace",
     "RowMean",
     "RunStoppedError",
     "Sequential",
@@ -88,6 +92,7 @@ __all__ = [
     "Sum",
     "SumModulo",
     "SumPrivacy",
+    "TangentMean",
     "Trainer",
     "TrainerState",
     "TrimmedMean",

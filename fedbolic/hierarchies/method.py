@@ -18,6 +18,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import BatchPlan, LocalTraining
@@ -56,7 +57,13 @@ class HierarchyEmbedding(GradientMethod):
     moves only the rows of nodes in its pairs, and sends only these rows and their weights. Under a
     secure sum it sends the whole table.
 
-    A payload holds what :class:`~fedbolic.federated.RowMean` adds.
+    A payload holds what :class:`~fedbolic.federated.RowMean` adds. The numbers of its rows say
+    which nodes a client holds, and a mean of each row divides by how many clients hold it, so this
+    cannot be made private. With ``sends`` as ``table`` a payload is the change of the whole table,
+    one vector in the tangent space at the origin, where the metric is Euclidean: ``privacy`` and
+    :class:`~fedbolic.federated.DistributedNoise` clip it as one, and every row has the noise. The
+    server adds ``server_lr`` times the mean over all clients, in which clients that do not hold a
+    node count as a change of 0.
 
     Args:
         dim: Dimensions of the space, at least 1.
@@ -73,12 +80,16 @@ class HierarchyEmbedding(GradientMethod):
             if pairs are spread at random.
         schedule: Multiplier of the step size by round.
         negatives: Draws of negative examples.
-        max_weight: Largest weight of a client in the mean of a row, at least 1.
+        max_weight: Largest weight of a client in the mean of a row, at least 1; unused for tables.
+        sends: Part of the table that a client sends: the ``rows`` of its nodes, or the ``table``.
+        server_lr: Step size of the server along the aggregated change, above 0. For tables, about
+            the number of clients over the number of those that hold a node.
         personal: Whether every client keeps a table of its own and sends nothing, which is local
             training; its negative examples are nodes of its own.
 
     Raises:
-        ValueError: If a value is outside its range.
+        ValueError: If a value is outside its range, or a client with a table of its own would send
+            one.
 
     References:
         Nickel and Kiela (2017), arXiv:1705.08039, for the loss; ``README.md`` in this folder for
@@ -104,13 +115,20 @@ class HierarchyEmbedding(GradientMethod):
     schedule: BurnInSchedule = field(default_factory=BurnInSchedule)
     negatives: NegativeSampler = field(default_factory=NegativeSampler)
     max_weight: int = 10
+    sends: Literal["rows", "table"] = "rows"
+    server_lr: float = 1.0
     personal: bool = False
 
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, rounds=self.rounds, max_weight=self.max_weight)
         if self.steps is not None:
             check.at_least(1, steps=self.steps)
-        check.positive(lr=self.lr)
+        check.positive(lr=self.lr, server_lr=self.server_lr)
+        check.one_of(("rows", "table"), sends=self.sends)
+        if self.personal and self.sends == "table":
+            raise ValueError(
+                "personal clients send nothing: set sends to rows, or personal to false"
+            )
         check.not_negative(curvature=self.curvature)
         if self.negatives.power:
             raise ValueError(
@@ -126,7 +144,7 @@ class HierarchyEmbedding(GradientMethod):
     @property
     @override
     def aggregator(self) -> Aggregator:
-        return RowMean()
+        return RowMean() if self.sends == "rows" else Mean()
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -208,6 +226,8 @@ class HierarchyEmbedding(GradientMethod):
         if self.personal:
             client_state["parameters"] = local["parameters"]
             weights = torch.zeros_like(weights)
+        if self.sends == "table":
+            return Update({"delta": {TABLE: local["parameters"][TABLE] - before}}), client_state
         rows = weights.nonzero().flatten()
         payload = {
             "num_rows": len(before),
@@ -220,12 +240,15 @@ class HierarchyEmbedding(GradientMethod):
     @override
     def template(self, message: Tree) -> Tree:
         table = message["parameters"][TABLE]
+        if self.sends == "table":
+            return {"delta": {TABLE: table}}
         return {"values": table, "weights": table[:, 0]}
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        table = server_state["parameters"][TABLE]
-        parameters = {TABLE: table + total.payload["values"].to(table)}
+        table, found = server_state["parameters"][TABLE], total.payload
+        delta = found["values"] if self.sends == "rows" else found["delta"][TABLE]
+        parameters = {TABLE: table + self.server_lr * delta.to(table)}
         return {"parameters": parameters, "round": server_state["round"] + 1}
 
     @override

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.log import logger
 from fedbolic.methods.fedavg import FedAvg
+from fedbolic.nn.ghost_norms import ghost_norms, linear_layers, recorded_calls
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -50,13 +52,17 @@ class PrivateSteps(WrappingMethod):
         noise_multiplier: Standard deviation of the noise over the bound, z, above 0.
         clip_norm: Bound of the norm of an example's gradient, b, above 0.
         dp_delta: Delta, in (0, 1), below one over the number of a client's examples.
+        clipping: Computation of the clipped gradients: ``vmap`` has the gradients of all examples
+            of a batch in memory; ``ghost`` needs their norms alone, from which a second backward
+            pass gives the sum. It is for networks of linear layers.
 
     Raises:
         ValueError: If a value is out of range, or (from ``init``) the model mixes the examples of a
-            batch or has buffers.
+            batch, has buffers or, for ``ghost``, other layers than linear ones with parameters.
 
     References:
-        Abadi et al. (2016), Algorithm 1, arXiv:1607.00133.
+        Abadi et al. (2016), Algorithm 1, arXiv:1607.00133; Li et al. (2022), Sec. 4, for ghost
+        clipping, arXiv:2110.05679.
 
     Example:
         >>> from fedbolic.data import IID, Digits, Partitioned
@@ -75,6 +81,7 @@ class PrivateSteps(WrappingMethod):
     noise_multiplier: float = 1.0
     clip_norm: float = 1.0
     dp_delta: float = 1e-4
+    clipping: Literal["vmap", "ghost"] = "vmap"
 
     def __post_init__(self) -> None:
         check.at_least(1, steps=self.steps)
@@ -83,6 +90,7 @@ class PrivateSteps(WrappingMethod):
         )
         check.rate(rate=self.rate)
         check_delta(self.dp_delta)
+        check.one_of(("vmap", "ghost"), clipping=self.clipping)
 
     @property
     @override
@@ -106,6 +114,8 @@ class PrivateSteps(WrappingMethod):
                 "DP-SGD needs the gradient of every single example, which a model with batch norm "
                 "or other buffers does not have: use another backbone"
             )
+        if self.clipping == "ghost":
+            linear_layers(model)  # refuses others
         logger.info("privacy of single examples at a client in all rounds: %s", self.ledger)
         return {"method": server_state, "round": 0}
 
@@ -162,8 +172,7 @@ class PrivateSteps(WrappingMethod):
         batch = {name: x[chosen.to(x.device)] for name, x in examples.items()}
         total = {name: x.new_zeros(x.shape) for name, x in local["parameters"].items()}
         if len(batch["y"]):
-            each = self._clipped(model, local, batch, context)
-            total = {name: g.sum(dim=0) for name, g in each.items()}
+            total = self._clipped_sum(model, local, batch, context)
         drawn = stream.at("noise").normal(sum(g.numel() for g in total.values()))
         noise = drawn.split([g.numel() for g in total.values()])
         std, expected = self.noise_multiplier * self.clip_norm, self.rate * max(size, 1)
@@ -172,13 +181,13 @@ class PrivateSteps(WrappingMethod):
             for (name, g), z in zip(total.items(), noise, strict=True)
         }
 
-    def _clipped(self, model: Model, local: Tree, batch: Params, context: Tree) -> Params:
-        """Gradient of every example, with a norm of at most the bound."""
+    def _clipped_sum(self, model: Model, local: Tree, batch: Params, context: Tree) -> Params:
+        """Sum of the gradients of the examples, each with a norm of at most the bound."""
+        if self.clipping == "ghost":
+            return self._ghost_sum(model, local, batch, context)
 
         def loss(parameters: Params, example: Params) -> Tensor:
-            alone = {name: x.unsqueeze(0) for name, x in example.items()}
-            alone["mask"] = torch.ones(1, dtype=torch.bool, device=example["y"].device)
-            alone["visit"] = torch.zeros((), dtype=torch.int64, device=example["y"].device)
+            alone = _marked({name: x.unsqueeze(0) for name, x in example.items()})
             buffers = local["buffers"]
             return self.method.loss(model, parameters, buffers, alone, context)[0].sum()
 
@@ -186,9 +195,23 @@ class PrivateSteps(WrappingMethod):
             local["parameters"], batch
         )
         squares = [g.double().square().flatten(1).sum(1) for g in each.values()]
-        norms = torch.stack(squares).sum(0).sqrt()
-        factors = (self.clip_norm / norms.clamp_min(self.clip_norm)).to(squares[0])
-        return {name: g * factors.to(g).view(-1, *[1] * (g.ndim - 1)) for name, g in each.items()}
+        factors = self._factors(torch.stack(squares).sum(0).sqrt())
+        return {n: torch.tensordot(factors.to(g), g, dims=1) for n, g in each.items()}
+
+    def _ghost_sum(self, model: Model, local: Tree, batch: Params, context: Tree) -> Params:
+        """The same from the norms of the gradients, and a backward pass of the weighted losses."""
+        parameters = {n: x.detach().requires_grad_() for n, x in local["parameters"].items()}
+        with recorded_calls(model) as calls:
+            losses, _ = self.method.loss(
+                model, parameters, local["buffers"], _marked(batch), context
+            )
+        factors = self._factors(ghost_norms(calls, losses, parameters))
+        values = list(parameters.values())
+        sums = torch.autograd.grad(losses, values, factors.to(losses), materialize_grads=True)
+        return dict(zip(parameters, sums, strict=True))
+
+    def _factors(self, norms: Tensor) -> Tensor:
+        return self.clip_norm / norms.clamp_min(self.clip_norm)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -201,3 +224,11 @@ class PrivateSteps(WrappingMethod):
     ) -> dict[str, float]:
         inner = client_state.get("method", {})
         return self.method.evaluate(message["method"], client, inner, rng)
+
+
+def _marked(batch: Params) -> Params:
+    """A batch with the entries that every loss may read."""
+    y = batch["y"]
+    present = torch.ones(len(y), dtype=torch.bool, device=y.device)
+    visit = torch.zeros((), dtype=torch.int64, device=y.device)
+    return {**batch, "mask": present, "visit": visit}

@@ -42,6 +42,8 @@ class MLP(Backbone):
     Args:
         widths: Width of each layer, at least 1; the last is the width of the features.
         dropout: Fraction of every layer's outputs dropped in training, in [0, 1).
+        dim: Width of a further linear layer without ReLU, at least 1, which gives features of
+            either sign, as prototypes on a sphere need them; ``None`` for no such layer.
 
     Raises:
         ValueError: If ``widths`` is empty, a width is below 1 or ``dropout`` is out of range.
@@ -49,16 +51,19 @@ class MLP(Backbone):
 
     widths: tuple[int, ...] = (200,)
     dropout: float = 0.0
+    dim: int | None = None
 
     def __post_init__(self) -> None:
         check.at_least(1, num_widths=len(self.widths))
         check.at_least(1, narrowest_width=min(self.widths))
         check.rate(below_one=True, dropout=self.dropout)
+        if self.dim is not None:
+            check.at_least(1, dim=self.dim)
 
     @property
     @override
     def num_features(self) -> int:
-        return self.widths[-1]
+        return self.dim or self.widths[-1]
 
     @override
     def build(self, meta: Meta) -> nn.Module:
@@ -67,7 +72,7 @@ class MLP(Backbone):
         for i in range(len(self.widths)):
             layers += [nn.Linear(widths[i], widths[i + 1]), nn.ReLU()]
             layers += [Dropout(self.dropout)] if self.dropout else []
-        return nn.Sequential(*layers)
+        return nn.Sequential(*layers, *([nn.Linear(widths[-1], self.dim)] if self.dim else []))
 
 
 def image_shape(meta: Meta, network: str) -> tuple[int, int, int]:

@@ -87,6 +87,10 @@ class Model:
             )
         return self._parts[name]
 
+    def layers(self) -> dict[str, nn.Module]:
+        """All modules of the network by path; the network itself has the empty path."""
+        return dict(self._module.named_modules())
+
     @contextlib.contextmanager
     def recording(self, name: str) -> Iterator[list[Tensor]]:
         """Collect the outputs of the submodule ``name`` in a list while the model is called.

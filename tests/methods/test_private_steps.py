@@ -6,13 +6,14 @@ import math
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import Cohort, Trainer, TrainerState
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.ledger import PrivacyLedger
 from fedbolic.methods import PrivateSteps
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.backbone import MLP, Backbone
 from tests.federated.simple_method import (
     RNG,
     SMALL,
@@ -50,9 +51,11 @@ def loop(start, client, key, rng, method):
     return values(network)
 
 
+@pytest.mark.parametrize("clipping", ["vmap", "ghost"])
 @pytest.mark.parametrize("clip_norm", [0.3, 100.0])
-def test_the_steps_are_those_of_a_loop_over_examples(clip_norm):
-    method = dataclasses.replace(METHOD, clip_norm=clip_norm, noise_multiplier=1e-9)
+def test_the_steps_are_those_of_a_loop_over_examples(clip_norm, clipping):
+    given = {"clip_norm": clip_norm, "clipping": clipping}
+    method = dataclasses.replace(METHOD, **given, noise_multiplier=1e-9)
     message = method.broadcast(Trainer().begin(method, DATA, RNG).server_state, 2)
     client, rng = DATA.clients[2], RNG.at("client", 2)
     update, kept = method.local_update(message, client, {}, rng)
@@ -74,6 +77,23 @@ def test_noise_has_the_size_that_the_ledger_assumes():
     z = (noise * 0.5 * 12 / 1e5).numpy()  # the gradients add up to at most 1e-4
     low, high = stats.chi2(len(z)).ppf([2e-10, 1 - 2e-10])
     assert low * 0.999 < (z**2).sum() < high * 1.001
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(Backbone):
+    """A linear layer and a layer norm, whose scales are parameters, too."""
+
+    num_features = 4
+
+    def build(self, meta):
+        return nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.LayerNorm(4))
+
+
+def test_ghost_clipping_refuses_other_layers_than_linear_ones():
+    method = dataclasses.replace(METHOD, method=dataclasses.replace(SMALL, backbone=Scaled()))
+    Trainer().begin(method, DATA, RNG)
+    with pytest.raises(ValueError, match=r"linear layers, and body\.2 is LayerNorm"):
+        Trainer().begin(dataclasses.replace(method, clipping="ghost"), DATA, RNG)
 
 
 def test_a_step_without_examples_is_noise_alone():

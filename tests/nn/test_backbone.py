@@ -32,6 +32,18 @@ def test_an_mlp_has_the_parameters_of_its_widths_and_gives_its_features(widths, 
     assert (features >= 0).all()
 
 
+def test_an_mlp_may_end_in_a_linear_layer():
+    backbone, meta = MLP((6,), dim=4), Meta(3, (5,), 1)
+    network = backbone.build(meta)
+    assert count(network) == 6 * (5 + 1) + 4 * (6 + 1)
+    hidden, x = MLP((6,)).build(meta), draw(7, 5)
+    names = hidden.state_dict()
+    hidden.load_state_dict({name: network.state_dict()[name] for name in names})
+    torch.testing.assert_close(network(x), network[-1](hidden(x)))
+    assert (network(x) < 0).any()
+    assert backbone.num_features == 4
+
+
 def test_an_mlp_drops_out_after_every_layer_in_training_only():
     network = MLP((300, 400), dropout=0.25).build(Meta(3, (4,), 1))
     x = draw(50, 4).abs()
@@ -66,6 +78,7 @@ def test_the_convnet_refuses_what_is_no_image(shape):
     [
         (lambda: MLP(()), "num_widths must be at least 1, got 0"),
         (lambda: MLP((5, 0)), "narrowest_width must be at least 1, got 0"),
+        (lambda: MLP((5,), dim=0), "dim must be at least 1, got 0"),
         (lambda: ConvNet(0), "dim must be at least 1, got 0"),
     ],
 )

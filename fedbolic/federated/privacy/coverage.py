@@ -1,6 +1,7 @@
 """Parts of a payload that privacy covers, and the refusal of all others."""
 
 from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.method import Method
 from fedbolic.types import Tree
 
@@ -14,11 +15,16 @@ def covered_form(phase: Method, server_state: Tree) -> Tree:
 
     Raises:
         ValueError: If the method has several exchanges in a round, another aggregator than the
-            mean, or sends other parts than ``delta``.
+            mean (with a hint if it sends rows of a table), or sends other parts than ``delta``.
     """
     name = type(phase).__name__
     if phase.cohort == "same" or not phase.evaluates:
         raise ValueError(f"privacy covers methods of one exchange in a round, not {name}")
+    if isinstance(phase.aggregator, RowMean):
+        raise ValueError(
+            f"the rows that {name} sends say what a client holds, and privacy covers means of "
+            "whole tables: let it send tables, such as by sends='table'"
+        )
     if not isinstance(phase.aggregator, Mean):
         raise ValueError(
             f"privacy makes means private, and {name} uses {type(phase.aggregator).__name__}"

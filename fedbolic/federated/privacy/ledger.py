@@ -15,7 +15,7 @@ from fedbolic.federated.privacy.tree_noise import tree_height
 
 Neighbours: TypeAlias = Literal["add/remove", "replace"]
 Correlation: TypeAlias = Literal["none", "tree"]
-Unit: TypeAlias = Literal["client", "example"]
+Unit: TypeAlias = Literal["client", "example", "edge"]
 
 SMALLEST_DELTA = 1e-10
 """Below it, rounding in the composition of loss distributions matters, and Rényi bounds serve."""
@@ -27,6 +27,8 @@ _WORDS = {
     "add/remove": "of one {} that takes part, or whose contribution is zero",
     "replace": "of one {} whose data are replaced by any other data",
 }
+
+_OF_AN_EDGE = "of one edge that is in the graph or is not"
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class PrivacyLedger:
             scale if the noise is Laplace) over the bound, above 0.
         dp_delta: Delta, in (0, 1), smaller than one over the number of clients.
         rounds: Largest number of releases, at least 1.
-        unit: Owner of a contribution: a ``client`` with all of its data, as said above, or a single
-            ``example``.
+        unit: Owner of a contribution: a ``client`` with all of its data, as said above, a single
+            ``example``, or an ``edge`` of a graph, which requires ``add/remove``.
         cost: Cost of one release to ``everyone`` if its noise is not Gaussian; ``dp_delta`` may be
             0 if that cost is pure.
         correlation: Correlation of the noise of the rounds of an epoch, by a ``tree`` or ``none``;
@@ -104,6 +106,8 @@ class PrivacyLedger:
                 f"no bound is known here for {self.participation} samples and neighbours by "
                 f"{self.neighbours}: use {needed}"
             )
+        if self.unit == "edge" and self.neighbours != "add/remove":
+            raise ValueError(f"neighbours of an edge are by add/remove, got {self.neighbours}")
         if self.participation == "everyone" and self.rate != 1:
             raise ValueError(f"the rate of everyone is 1, got {self.rate}")
         if self.correlation == "tree" and self.participation != "once":
@@ -194,12 +198,14 @@ class PrivacyLedger:
         bound = ""
         if self.participation == "poisson":  # the other values have no second one to compare
             bound = f", by Rényi divergences {self.renyi_epsilon(self.rounds):.4g}"
+        words = _WORDS[self.neighbours].format(self.unit)
+        words = _OF_AN_EDGE if self.unit == "edge" else words
         releases = "1 release" if self.rounds == 1 else f"{self.rounds} releases"
         return (
             f"epsilon {self.epsilon(self.rounds):.4g} at delta {self.dp_delta:g} after "
             f"{releases} over {size[self.participation]} (rate {self.rate:g}){bound}; "
-            f"noise {self.noise_multiplier:.4g} times the bound; it limits what the released "
-            f"models reveal {_WORDS[self.neighbours].format(self.unit)}"
+            f"noise {self.noise_multiplier:.4g} times the bound; it limits what the "
+            f"releases reveal {words}"
         )
 
 

@@ -1,0 +1,176 @@
+"""Private means and clipping of points: brute force over neighbouring sets, geoopt, hand-worked."""
+
+import math
+
+import geoopt
+import pytest
+import torch
+from scipy import stats
+
+from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.privacy.gaussian import gaussian_epsilon
+from fedbolic.federated.privacy.points import (
+    LaplaceMean,
+    TangentMean,
+    clip_points,
+    clip_tangents,
+    mean_sensitivity,
+)
+from fedbolic.federated.privacy.riemannian_laplace import largest_scale, tangent_of
+from fedbolic.manifolds import Lorentz, Poincare, frechet_mean
+from tests.manifolds.cases import points, tangents
+
+KINDS = (Lorentz, Poincare)
+CHANCE = 1e-9
+"""Probability with which a correct sampler fails a test of its law."""
+
+
+def in_a_ball(kind, c, seed, size, dim, radius):
+    """The centre of a ball away from the origin, and points on and within its sphere."""
+    space = kind(c)
+    center = points(kind, c, seed, 1, dim)[0]
+    ways = torch.nn.functional.normalize(
+        torch.randn(size, dim, generator=torch.Generator().manual_seed(seed)).double(), dim=-1
+    )
+    away = torch.linspace(0, 2, size).clamp(max=1)[:, None].double()  # half on the sphere
+    return space, center, space.expmap(center, tangent_of(space, center, radius * away * ways))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("c", [0.3, 4.0])
+def test_clipped_tangents_have_the_length_of_geoopts_metric(kind, c):
+    x = points(kind, c, 0, 40, 3)
+    u = tangents(kind, c, 1, x)
+    got = clip_tangents(kind(c), x, u, bound=1.2)
+    theirs = geoopt.Lorentz(1 / c) if kind is Lorentz else geoopt.PoincareBall(c)
+    at = () if kind is Lorentz else (x,)
+    before, after = (theirs.norm(*at, t).flatten() for t in (u, got))
+    torch.testing.assert_close(after, before.clamp(max=1.2), rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(got * (before / after)[:, None], u, rtol=1e-5, atol=1e-9)
+    assert (before > 1.2).any()
+    assert (before < 1.2).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clipped_points_lie_on_the_geodesic_to_the_centre_and_in_the_ball(kind):
+    space, z = kind(2.0), points(kind, 2.0, 3, 50, 3, radius=1.5)
+    center = z[0]
+    got = clip_points(space, z, center=center, radius=1.0)
+    before, after = space.dist(center, z), space.dist(center, got)
+    torch.testing.assert_close(after, before.clamp(max=1.0))
+    torch.testing.assert_close(before, after + space.dist(got, z))  # equality only on a geodesic
+    inside = before <= 1.0
+    assert torch.equal(got[inside], z[inside])
+    assert inside.any()
+    assert not inside.all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("c", [1e-6, 1.0, 9.0])
+@pytest.mark.parametrize("size", [2, 5])
+def test_no_replacement_moves_the_mean_beyond_the_sensitivity(kind, c, size):
+    """Every point of random sets is replaced by every other point of the ball's sphere."""
+    radius = 1.7
+    space, center, pool = in_a_ball(kind, c, size, 16, 3, radius)
+    antipode = space.expmap(center, -space.logmap(center, pool[-1]))
+    pool = torch.cat((pool, antipode[None]))
+    sets = torch.stack([pool[(3 * i + torch.arange(size)) % len(pool)] for i in range(6)])
+    means = frechet_mean(space, sets)
+    changed = sets.repeat(len(pool), size, 1, 1, 1)
+    for place in range(size):
+        changed[:, place, ..., place, :] = pool[:, None]
+    moved = space.dist(
+        frechet_mean(space, changed.flatten(0, 2)).view(-1, 6, means.shape[-1]), means
+    )
+    bound = mean_sensitivity(radius, size)
+    assert float(moved.max()) <= bound * (1 + 1e-6)
+    assert bound == 2 * radius / size
+
+
+def test_the_sensitivity_is_attained_by_antipodes_on_a_line():
+    space = Poincare(1e-8)
+    line = torch.tensor([[0.5, 0.0], [0.0, 0.0]]).double()
+    mean, other = frechet_mean(space, torch.stack((line, line * torch.tensor([[-1.0], [1.0]]))))
+    moved = float(space.dist(mean, other))
+    assert moved == pytest.approx(mean_sensitivity(float(space.dist0(line[0])), 2), rel=1e-6)
+
+
+def noiseless(monkeypatch):
+    """Draws without effect: medians for uniform numbers, zeros for normal ones."""
+    monkeypatch.setattr(SecretStream, "normal", lambda self, size: torch.zeros(size).double())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_budget_gives_the_frechet_mean_of_the_clipped_points(kind):
+    space, center, data = in_a_ball(kind, 1.0, 4, 9, 3, 1.0)
+    clipped = clip_points(space, data, center=center, radius=0.5)
+    got = LaplaceMean(1e9, radius=0.5).release(space, data, center=center)
+    assert float(space.dist(got, frechet_mean(space, clipped))) < 1e-7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tangent_mean_without_noise_is_that_of_its_formula(kind, monkeypatch):
+    space, center, data = in_a_ball(kind, 1.0, 4, 9, 3, 1.0)
+    noiseless(monkeypatch)
+    got = TangentMean(1.0, 1e-3, radius=0.5).release(space, data, center=center)
+    logs = [space.logmap(center, x) for x in data]
+    shares = [min(1.0, 0.5 / max(float(space.dist(center, x)), 1e-12)) for x in data]
+    mean = sum(share * u for share, u in zip(shares, logs, strict=True)) / len(data)
+    torch.testing.assert_close(got, space.expmap(center, mean))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("level", [0.1, 0.999])
+def test_the_noise_of_a_laplace_mean_is_that_of_its_sensitivity(kind, level, monkeypatch):
+    """All points are one, and a uniform draw is given: 1 - exp(-2 distance) is Beta(n, alpha)."""
+    dim, size, epsilon, radius = 2, 10, 2.0, 1.0
+    space, origin = kind(1.0), points(kind, 1.0, 0, 1, dim, radius=0.0)
+    mechanism = LaplaceMean(epsilon, radius)
+    monkeypatch.setattr(SecretStream, "uniform", lambda self, n: torch.full((n,), level).double())
+    monkeypatch.setattr(SecretStream, "normal", lambda self, n: torch.ones(n).double())
+    distance = float(space.dist0(mechanism.release(space, origin.expand(size, -1))))
+    scale = 2 * radius / size / epsilon
+    law = stats.beta(dim, (1 / scale - (dim - 1)) / 2)
+    assert law.cdf(1 - math.exp(-2 * distance)) == pytest.approx(level)
+    assert mechanism.ledger().epsilon(1) == epsilon
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_noise_of_a_tangent_mean_is_that_of_its_ledger(kind):
+    space, dim, size = kind(1.0), 200, 50
+    center = points(kind, 1.0, 1, 1, dim, radius=0.05)[0]
+    mechanism = TangentMean(2.0, 1e-3, radius=0.4)
+    got = mechanism.release(space, center.expand(size, -1), center=center)
+    z = mechanism.ledger().noise_multiplier
+    squares = float(space.dist(center, got) * size / (z * 0.4)) ** 2
+    low, high = stats.chi2(dim).ppf([CHANCE / 2, 1 - CHANCE / 2])
+    assert low < squares < high
+    # replaced: a change of up to 2 b in units of the noise, z b
+    assert mechanism.ledger().epsilon(1) == pytest.approx(gaussian_epsilon(1e-3, z / 2))
+    assert 1.99 < mechanism.ledger().epsilon(1) <= 2.0
+
+
+@pytest.mark.parametrize(("dim", "c"), [(3, 1.0), (5, 4.0)])
+def test_an_epsilon_that_the_volume_does_not_allow_is_refused_with_the_least_one(dim, c):
+    least = (dim - 1) * c**0.5 * 2 * 0.5 / 10
+    data = points(Poincare, c, 0, 10, dim)
+    with pytest.raises(ValueError, match=f"epsilon must be above {least:.4g} for 10 points"):
+        LaplaceMean(least, 0.5).release(Poincare(c), data)
+    LaplaceMean(1.001 * least, 0.5).release(Poincare(c), data)
+    assert 2 * 0.5 / 10 / least == pytest.approx(largest_scale(Poincare(c), dim))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: LaplaceMean(0.0), "epsilon must be"),
+        (lambda: LaplaceMean(1.0, -1.0), "radius must be"),
+        (lambda: TangentMean(1.0, 0.0), "dp_delta must lie"),
+        (lambda: TangentMean(1.0, 0.5).release(Poincare(), torch.zeros(2, 2)), "one over the"),
+        (lambda: clip_tangents(Poincare(), torch.zeros(2), torch.ones(2), bound=0.0), "bound"),
+        (lambda: mean_sensitivity(1.0, 0), "num_points must be"),
+    ],
+)
+def test_bad_arguments_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
