@@ -162,12 +162,28 @@ def subtract(x: Tree, y: Tree) -> Tree:
 
 def subtract_(x: Tree, y: Tree) -> Tree:
     """The leafwise difference, written into the tensors of ``x``."""
-    return map(lambda a, b: a.sub_(b), x, y)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    map(lambda a, b: pairs.append((a, b)), x, y)
+    if any(is_functorch_wrapped_tensor(leaf) for pair in pairs for leaf in pair):
+        return map(lambda a, b: a.sub_(b), x, y)  # a list of tensors has no batching rule
+    if pairs:
+        torch._foreach_sub_(*zip(*pairs, strict=True))  # pyright: ignore[reportPrivateImportUsage]
+    return x
 
 
 def scale(x: Tree, factor: float) -> Tree:
     """Every leaf times ``factor``."""
     return map(lambda a: a * factor, x)
+
+
+def scale_(x: Tree, factor: Tensor) -> Tree:
+    """Every tensor times the number ``factor``, written into the tensors of ``x``."""
+    leaves_of_x = list(tensors(x).values())
+    if any(is_functorch_wrapped_tensor(leaf) for leaf in leaves_of_x):
+        return map_tensors(lambda a: a.mul_(factor), x)
+    if leaves_of_x:
+        torch._foreach_mul_(leaves_of_x, factor)  # pyright: ignore[reportPrivateImportUsage]
+    return x
 
 
 def zeros_like(x: Tree) -> Tree:

@@ -206,7 +206,9 @@ class FedPub(GraphAveraging):
         return {**gradients, **thin}
 
     @override
-    def embeddings(self, local: Tree, clients: Sequence[Client], context: Tree) -> Params:
+    def additions(
+        self, local: Tree, clients: Sequence[Client], context: Tree
+    ) -> tuple[Params, Tree]:
         """Embeddings of the random graph under the clients' networks."""
         like, meta = clients[0].no_inputs, clients[0].meta
         seed, (width,) = context["shared"]["seed"], meta.input_shape
@@ -217,7 +219,8 @@ class FedPub(GraphAveraging):
             for values in (known, local["buffers"])
         )
         with torch.no_grad():
-            return {"embedding": _embedding(self.network, meta)(parameters, buffers, block)[0]}
+            found, _ = _embedding(self.network, meta)(parameters, buffers, block)
+        return {"embedding": found}, {}
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -31,14 +31,16 @@ LAUNCHES = {
     "h-ce": ((166, 28), (208, 11), (212, 16)),
     "resnet batch norm": ((228, 200), (484, 77), (488, 126)),
     "resnet group norm": ((148, 140), (423, 52), (427, 86)),
-    "fednova convnet": ((30, 49), (77, 18), (81, 24)),
-    "fedproto mlp": ((32, 38), (67, 34), (71, 38)),
+    "fednova convnet": ((30, 25), (77, 14), (81, 20)),
+    "fedproto mlp": ((32, 38), (67, 15), (71, 18)),
     "apple mlp": ((62, 25), (100, 15), (104, 22)),
     "fine-tuned mlp": ((17, 32), (49, 23), (53, 27)),
     "gcn": ((103, 79), (118, 34), (121, 44)),
     "flatland": ((364, 182), (379, 66), (382, 79)),
     "fedpub": ((111, 119), (126, 47), (129, 58)),
     "gcfl": ((102, 77), (117, 33), (120, 42)),
+    "fedgnn": ((103, 152), (119, 58), (122, 68)),
+    "fedsage+": ((100, 80), (115, 36), (118, 46)),
     "fine-tuned gcn": ((103, 97), (118, 28), (121, 38)),
 }
 """For each engine of :data:`ENGINES`: launches of a step, and per client and round besides.
@@ -55,7 +57,7 @@ WAITS = {("fine-tuned mlp", "sequential"): 2, ("fine-tuned gcn", "sequential"): 
 
 UPLOADS = {
     **{"hyperfed": 2, "hyperfed trained": 2, "hyperfed mixup": 4, "apple mlp": 2},
-    **{"fedproto mlp": 3, "fine-tuned mlp": 3, "fine-tuned gcn": 3},
+    **{"fedproto mlp": 3, "fine-tuned mlp": 3, "fine-tuned gcn": 3, "fedgnn": 5},
 }
 """Copies to the device per client and round of methods that send it draws or positions."""
 

@@ -32,6 +32,15 @@ def as_summand(leaf: Tensor | float) -> Tensor:
     return as_double(value) if value.is_floating_point() else value.to(torch.int64, copy=True)
 
 
+def summed_rows(leaf: Tensor) -> Tensor:
+    """Sum of a stacked leaf over clients, in the dtype of :func:`as_summand`.
+
+    Args:
+        leaf: Values of all clients, along a leading axis.
+    """
+    return leaf.sum(dim=0, dtype=torch.float64 if leaf.is_floating_point() else torch.int64)
+
+
 def weighted_sum_of(weights: Sequence[float]) -> Callable[[Tensor], Tensor]:
     """The function from a stacked leaf to its weighted sum over clients, in float64.
 
