@@ -4,6 +4,7 @@ Functions return new trees and do not modify their arguments, except for functio
 in an underscore, as in torch. Tensors that need no change are passed on without a copy.
 """
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -270,8 +271,11 @@ def signature(x: Tree) -> dict[str, str]:
         {'a': 'float32[2, 3]', 'n': 'int'}
     """
     return {
-        path: f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
-        if isinstance(leaf, Tensor)
-        else type(leaf).__name__
+        path: _form(leaf.dtype, leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
         for path, leaf in leaves(x)
     }
+
+
+@functools.lru_cache(maxsize=4096)  # the payloads of all clients have the same forms
+def _form(dtype: torch.dtype, shape: torch.Size) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

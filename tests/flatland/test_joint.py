@@ -45,8 +45,9 @@ from tests.federated.simple_method import assert_near
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.test_method import ROWS, VARIANTS
 
-TOLERANCE = 1e-10
-NEAR = 1e-12
+TOLERANCE = 1e-9
+"""The first steps of Adam multiply the rounding of a gradient that should be 0 by up to 1e6."""
+
 ALIKE = [(path(9), 9), (star(8), 8), (complete(6), 9), ([], 8)]
 """Graphs of about one size, so that they form one batch."""
 
@@ -103,13 +104,13 @@ def test_a_round_and_its_scores_are_computed_for_all_clients_at_once(name, engin
         monkeypatch.setattr(GraphAveraging, alone, refusing)
     fast = list(Trainer(engine, evaluation=evaluation).run(method, data, Rng(3)))
     (found, _), (expected, _) = fast[-1], plain[-1]
-    assert_near(found.server_state, expected.server_state, NEAR)
+    assert_near(found.server_state, expected.server_state, TOLERANCE)
     for i, client_state in expected.client_states.items():
-        assert_near(found.client_states[i], client_state, NEAR)
+        assert_near(found.client_states[i], client_state, TOLERANCE)
     for (_, new), (_, rows) in zip(fast, plain, strict=True):
         assert [row[:3] for row in new] == [row[:3] for row in rows]
         values = [row.value for row in rows]
-        assert [row.value for row in new] == pytest.approx(values, rel=NEAR, abs=NEAR)
+        assert [row.value for row in new] == pytest.approx(values, rel=TOLERANCE, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", TOGETHER)

@@ -12,6 +12,8 @@ LARGEST_BLOCK = 2**22
 
 def as_number(leaf: Tensor | float) -> Tensor:
     """A leaf as a tensor of its own precision; by default torch converts a float to float32."""
+    if isinstance(leaf, Tensor):
+        return leaf
     return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
 
 
