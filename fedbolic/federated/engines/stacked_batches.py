@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedbolic.data.client import Split
-from fedbolic.federated.engines.batch_loader import copy_together, in_one, take_rows
+from fedbolic.federated.engines.batch_loader import copy_together, joined_examples, take_rows
 from fedbolic.federated.engines.buckets import MOST_PADDED, buckets
 from fedbolic.federated.evaluation.score import CHUNK
 from fedbolic.types import Params
@@ -38,7 +38,7 @@ def stacked_batches(splits: Sequence[Split]) -> Iterator[Batches]:
     (some,) = sizes.nonzero(as_tuple=True)
     if not len(some):
         return
-    examples, begins = in_one([split.all() for split in splits])
+    examples, begins = joined_examples([split.all() for split in splits])
     device = next(iter(examples.values())).device
     groups = [(longest, some[rows]) for longest, rows in buckets(sizes[some], MOST_PADDED)]
     of_groups = [rows for _, rows in groups]
