@@ -345,6 +345,8 @@ def _gradients(
     points, g = _of(parameters, names), _of(gradients, names)
     if decay:
         g = _each("add", g, points, alpha=decay)
+    if not spaces:
+        return points, g
     return points, [
         spaces[name].egrad2rgrad(x, u) if name in spaces else u
         for name, x, u in zip(names, points, g, strict=True)
@@ -361,6 +363,8 @@ def _move(
     donate: bool,
 ) -> list[Tensor]:
     """Points after a step of size ``lr`` against ``descent``, along geodesics."""
+    if not spaces:
+        return _each("add", points, descent, alpha=-lr, donate=donate)
     straight = [i for i, name in enumerate(names) if name not in spaces]
     flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))
     moved = iter(_each("add", flat, downhill, alpha=-lr, donate=donate))
@@ -374,6 +378,8 @@ def _carry(
     names: list[str], old: list[Tensor], new: list[Tensor], moments: list[Tensor], spaces: Spaces
 ) -> list[Tensor]:
     """Moments transported from the old points to the new ones."""
+    if not spaces:
+        return moments
     return [
         spaces[name].transp(x, y, m) if name in spaces else m
         for name, x, y, m in zip(names, old, new, moments, strict=True)

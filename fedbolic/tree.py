@@ -4,6 +4,7 @@ Functions return new trees and do not modify their arguments, except for functio
 in an underscore, as in torch. Tensors that need no change are passed on without a copy.
 """
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -162,12 +163,28 @@ def subtract(x: Tree, y: Tree) -> Tree:
 
 def subtract_(x: Tree, y: Tree) -> Tree:
     """The leafwise difference, written into the tensors of ``x``."""
-    return map(lambda a, b: a.sub_(b), x, y)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    map(lambda a, b: pairs.append((a, b)), x, y)
+    if any(is_functorch_wrapped_tensor(leaf) for pair in pairs for leaf in pair):
+        return map(lambda a, b: a.sub_(b), x, y)  # a list of tensors has no batching rule
+    if pairs:
+        torch._foreach_sub_(*zip(*pairs, strict=True))  # pyright: ignore[reportPrivateImportUsage]
+    return x
 
 
 def scale(x: Tree, factor: float) -> Tree:
     """Every leaf times ``factor``."""
     return map(lambda a: a * factor, x)
+
+
+def scale_(x: Tree, factor: Tensor) -> Tree:
+    """Every tensor times the number ``factor``, written into the tensors of ``x``."""
+    leaves_of_x = list(tensors(x).values())
+    if any(is_functorch_wrapped_tensor(leaf) for leaf in leaves_of_x):
+        return map_tensors(lambda a: a.mul_(factor), x)
+    if leaves_of_x:
+        torch._foreach_mul_(leaves_of_x, factor)  # pyright: ignore[reportPrivateImportUsage]
+    return x
 
 
 def zeros_like(x: Tree) -> Tree:
@@ -254,8 +271,11 @@ def signature(x: Tree) -> dict[str, str]:
         {'a': 'float32[2, 3]', 'n': 'int'}
     """
     return {
-        path: f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
-        if isinstance(leaf, Tensor)
-        else type(leaf).__name__
+        path: _form(leaf.dtype, leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
         for path, leaf in leaves(x)
     }
+
+
+@functools.lru_cache(maxsize=4096)  # the payloads of all clients have the same forms
+def _form(dtype: torch.dtype, shape: torch.Size) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

@@ -14,6 +14,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.data import Graph
+from flatland.weak_cache import WeakCache
 
 Mixing = Literal["symmetric", "mean"]
 """Neighbour weights of a Euclidean convolution: those of Kipf and Welling, or equal ones."""
@@ -222,8 +223,8 @@ def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
     return _ALONE[first]
 
 
-@functools.lru_cache(maxsize=4)  # an engine groups the same clients in every round
-def _joined(graphs: tuple[Graph, ...]) -> GraphBlock:
+def _join(graphs: tuple[Graph, ...]) -> GraphBlock:
+    """Block of several graphs, each padded to the node count of the largest."""
     parts = [graph_block((graph,)) for graph in graphs]
     n = max(map(len, graphs))
     features = [part.features for part in parts]
@@ -232,20 +233,30 @@ def _joined(graphs: tuple[Graph, ...]) -> GraphBlock:
     return GraphBlock(
         torch.cat([_filled(cast("Tensor", x), n) for x in features])
         if isinstance(first, Tensor)
-        else _diagonal(features, n, first.width),
+        else block_diagonal(features, n, first.width),
         torch.cat([_filled(part.norms, n) for part in parts]),
-        _diagonal([part.neighbours for part in parts], n, n),
-        _diagonal([part.symmetric for part in parts], n, n),
-        _diagonal(members, max(len(of.counts) for of in members), n) if members else None,
+        block_diagonal([part.neighbours for part in parts], n, n),
+        block_diagonal([part.symmetric for part in parts], n, n),
+        block_diagonal(members, max(len(of.counts) for of in members), n) if members else None,
     )
+
+
+_joined = WeakCache(_join, size=4)
+"""Result of :func:`_join`, as an engine groups the same clients in every round."""
 
 
 def _filled(rows: Float[Tensor, "1 m k"], n: int) -> Float[Tensor, "1 n k"]:
     return functional.pad(rows, (0, 0, 0, n - rows.shape[1]))
 
 
-def _diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
-    """Block-diagonal matrix of ``parts``, each with ``width`` columns and padded to ``n`` rows."""
+def block_diagonal(parts: Sequence[Any], n: int, width: int) -> Sparse:
+    """Block-diagonal matrix of ``parts``, each with ``width`` columns and padded to ``n`` rows.
+
+    Args:
+        parts: Sparse matrices of at most ``n`` rows and ``width`` columns.
+        n: Number of rows of each block.
+        width: Number of columns of each block.
+    """
     counts = [functional.pad(part.counts, (0, n - len(part.counts))) for part in parts]
     columns = [i * width + part.column for i, part in enumerate(parts)]
     value = torch.cat([part.value for part in parts])

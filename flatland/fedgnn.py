@@ -1,8 +1,10 @@
 """FedGNN for node classification: a reconstruction with anonymous neighbours from the server."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from typing_extensions import override
 
@@ -11,13 +13,13 @@ from fedbolic.data import Client
 from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.local_training import BatchPlan
 from fedbolic.federated.sharing import Sharing
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import graph_block
 from flatland.graph_averaging import GraphAveraging
-from flatland.signatures import NEIGHBOUR_TABLE, ExpandedGCN, expanded
+from flatland.signatures import NEIGHBOUR_TABLE, ExpandedGCN, expanded, memberships
 
 EXPANDED: Sharing = {NEIGHBOUR_TABLE: "fixed", "*": "shared"}
 """Sharing table of FedGNN: embeddings of anonymous neighbours are received and not trained."""
@@ -104,7 +106,8 @@ class FedGnn(GraphAveraging):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Model, Tree, Tree, BatchPlan]:
         model, local, context, plan = super().begin(message, client, client_state, rng)
-        own = {**context["own"], "seed": Jagged((rng.at("noise").number(),), (len(client.train),))}
+        end = {"seed": rng.at("noise").number(), "round": message["round"]}
+        own = {**context["own"], "end": Jagged((end,), (0,))}
         return model, local, {**context, "own": own}, plan
 
     @override
@@ -124,52 +127,73 @@ class FedGnn(GraphAveraging):
             "graph": Jagged((whole,), (len(whole),)),
             "client_graph": Jagged((graph,), (len(graph),)),
         }
-        shared = {**context["shared"], "seed": message["seed"], "round": message["round"]}
+        shared = {**context["shared"], "seed": message["seed"]}
         return local, {"shared": shared, "own": own}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, client_state = super().finish(local, client, context)
-        (seed,) = context["own"]["seed"].parts
-        stream = Rng(seed)
-        draws = stream.at("delta").generator()
-        delta = {n: self.hidden(x, draws) for n, x in update.payload["delta"].items()}
-        sums, counts = self._sums(local, context, stream.at("pseudo").generator())
-        sent = {"round": context["shared"]["round"] + 1, "own_sums": sums, "own_counts": counts}
-        share = 1 / update.weight  # the server multiplies the weighted mean by all weights
-        payload = {"delta": delta, "sums": sums * share, "counts": counts * share}
-        return replace(update, payload=payload), {**client_state, "sent": sent}
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        payload, client_state = super().outcome(local, context)
+        draws = [stream.at("delta").generator() for stream in _streams(context)]
+        return {**payload, "delta": self.hidden(payload["delta"], draws)}, client_state
 
-    def hidden(self, delta: Tensor, draws: torch.Generator) -> Tensor:
-        """A delta after clipping, with Laplace noise.
+    def hidden(self, delta: Params, draws: Sequence[torch.Generator]) -> Params:
+        """Deltas after clipping, with Laplace noise.
 
         Args:
-            delta: Change of one parameter.
-            draws: Random stream on the CPU.
+            delta: Change of every parameter, of one client or of several with a leading axis.
+            draws: Random stream of each client, on the CPU.
         """
-        clipped = delta if self.clip is None else delta.clamp(-self.clip, self.clip)
+        if self.clip is not None:
+            delta = {name: x.clamp(-self.clip, self.clip) for name, x in delta.items()}
         if not self.noise:
-            return clipped
-        u = torch.rand(delta.shape, generator=draws, dtype=torch.float64).to(delta.device) - 0.5
-        laplace = -u.sign() * torch.log1p(-2 * u.abs())  # u = -0.5 has the probability 2 ** -53
-        scale = self.noise * clipped.abs().mean()
-        return clipped + scale * laplace.clamp(-50, 50).to(delta.dtype)
+            return delta
+        rows = {name: x.reshape(len(draws), -1) for name, x in delta.items()}
+        widths, like = [x.shape[1] for x in rows.values()], next(iter(rows.values()))
+        drawn = [_laplace(sum(widths), of_client).to(like.dtype) for of_client in draws]
+        noise = torch.stack(drawn).to(like.device).split(widths, dim=1)
+        return {
+            name: (x + self.noise * x.abs().mean(dim=1, keepdim=True) * y).view_as(delta[name])
+            for (name, x), y in zip(rows.items(), noise, strict=True)
+        }
 
-    def _sums(self, local: Tree, context: Tree, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Sums and numbers of embeddings in every bucket, with those of pseudo nodes."""
-        (graph,) = context["own"]["client_graph"].parts
-        buckets, _ = expanded(graph, self.network.bits, context["shared"]["seed"])
+    @override
+    def additions(
+        self, local: Tree, clients: Sequence[Client], context: Tree
+    ) -> tuple[Params, Tree]:
+        """Sums and numbers of embeddings in every bucket, which a client also keeps."""
+        sums, counts = self._sums(local, context)
+        sent = {"round": context["own"]["end"].parts[0]["round"] + 1}
+        kept = {"sent": {**sent, "own_sums": sums, "own_counts": counts}}
+        # the server multiplies the weighted mean by all weights
+        of_clients = [1 / self.weight(client) for client in clients]
+        shares = torch.tensor(of_clients, dtype=sums.dtype, device=sums.device).unsqueeze(1)
+        return {"sums": sums * shares.unsqueeze(2), "counts": counts * shares}, kept
+
+    def _sums(self, local: Tree, context: Tree) -> tuple[Tensor, Tensor]:
+        """Sums and numbers of embeddings in every bucket of each client, with pseudo nodes."""
+        graphs, num_buckets = context["own"]["client_graph"].parts, self.network.num_buckets
+        at_nodes = memberships(graphs, self.network.bits, context["shared"]["seed"])
+        block = graph_block(graphs)
         space = {**local["parameters"], **context["own"]["fixed"]}["body.0.space"]
-        embeddings = graph_block((graph,)).map_features(space)[0]
-        num_buckets, width = self.network.num_buckets, embeddings.shape[1]
-        at = torch.randint(num_buckets, (self.pseudo,), generator=draws).to(buckets.device)
-        normal = torch.randn(self.pseudo, width, generator=draws).to(embeddings)
-        deviation, mean = torch.std_mean(embeddings, dim=0, correction=0)
-        rows = torch.cat((embeddings, mean + deviation * normal))
-        places = torch.cat((buckets, at))
-        sums = rows.new_zeros(num_buckets, width).index_add(0, places, rows)
-        counts = places.bincount(minlength=num_buckets).to(rows.dtype)
-        return sums, counts
+        embeddings = block.map_features(space)
+        sums = at_nodes.times(embeddings.flatten(0, 1)).unflatten(0, (len(graphs), num_buckets))
+        counts = at_nodes.counts.view(len(graphs), num_buckets).to(sums.dtype)
+        if not self.pseudo:
+            return sums, counts
+        mean, deviation = _moments(embeddings, block.num_nodes)
+        places, normal = self._pseudo_nodes(context, embeddings)
+        buckets = torch.arange(num_buckets, device=places.device)
+        chosen = (places.unsqueeze(1) == buckets.unsqueeze(1)).to(sums.dtype)
+        return sums + chosen @ (mean + deviation * normal), counts + chosen.sum(dim=2)
+
+    def _pseudo_nodes(self, context: Tree, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Random buckets and normal numbers of the pseudo nodes of each client."""
+        places, normal = [], []
+        for stream in _streams(context):
+            draws = stream.at("pseudo").generator()
+            places.append(torch.randint(self.network.num_buckets, (self.pseudo,), generator=draws))
+            normal.append(torch.randn(self.pseudo, like.shape[-1], generator=draws))
+        return torch.stack(places).to(like.device), torch.stack(normal).to(like)
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -184,3 +208,25 @@ class FedGnn(GraphAveraging):
         sums: Params = {n: total.payload[n] * total.weight for n in ("sums", "counts")}
         server_state = super().server_update(server_state, total)
         return {**server_state, **sums, "round": server_state["round"] + 1}
+
+
+def _streams(context: Tree) -> list[Rng]:
+    """Random stream of each client for the end of the round."""
+    return [Rng(part["seed"]) for part in context["own"]["end"].parts]
+
+
+def _laplace(num: int, draws: torch.Generator) -> Tensor:
+    """Numbers of a standard Laplace distribution, in float64 on the CPU."""
+    u = torch.rand(num, generator=draws, dtype=torch.float64) - 0.5
+    return (-u.sign() * torch.log1p(-2 * u.abs())).clamp(-50, 50)  # u = -0.5 once in 2 ** 53
+
+
+def _moments(
+    x: Float[Tensor, "clients n k"], num_nodes: Int64[Tensor, " clients"]
+) -> tuple[Float[Tensor, "clients 1 k"], Float[Tensor, "clients 1 k"]]:
+    """Mean and standard deviation over the nodes of each client, without padding, which is 0."""
+    counts = num_nodes.view(-1, 1, 1)
+    mean = x.sum(dim=1, keepdim=True) / counts
+    valid = torch.arange(x.shape[1], device=x.device).unsqueeze(1) < counts
+    gaps = torch.where(valid, x - mean, 0.0)
+    return mean, (gaps.square().sum(dim=1, keepdim=True) / counts).sqrt()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic import check
 from fedbolic.data import Client, GraphSplit
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.update import AggregatedUpdate
@@ -21,6 +21,7 @@ from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import GraphBlock, graph_block
 from flatland.graph_averaging import GraphAveraging
 from flatland.graph_method import examples_of
+from flatland.personal_means import with_personal_means
 
 MomentKind = Literal["raw", "central", "both"]
 
@@ -130,7 +131,9 @@ class FedGta(GraphAveraging):
         return {**facts, "parameters": parameters}
 
     @override
-    def embeddings(self, local: Tree, clients: Sequence[Client], context: Tree) -> Params:
+    def additions(
+        self, local: Tree, clients: Sequence[Client], context: Tree
+    ) -> tuple[Params, Tree]:
         """Moments and confidences of the soft labels that the clients propagate."""
         meta = clients[0].meta
         block = graph_block(context["own"]["graph"].parts)
@@ -147,7 +150,7 @@ class FedGta(GraphAveraging):
             )
             degrees = block.neighbours.counts.view(*block.shape, 1)
             moments = mixed_moments(sharp, degrees > 0, orders=self.orders, kind=self.moments)
-            return {"moments": moments, "confidence": smoothing_confidence(soft, degrees)}
+            return {"moments": moments, "confidence": smoothing_confidence(soft, degrees)}, {}
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -162,20 +165,12 @@ class FedGta(GraphAveraging):
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        ids = list(total.payload)
-        sent = [self.broadcast(server_state, int(i))["parameters"] for i in ids]
-        trained = [tree.add(x, total.payload[i]["delta"]) for x, i in zip(sent, ids, strict=True)]
-        moments = torch.stack([total.payload[i]["moments"] for i in ids]).double()
-        confidences = torch.stack([total.payload[i]["confidence"] for i in ids]).double()
-        rows = averaging_weights(moments, confidences, threshold=self.threshold)
-        rows = torch.cat((rows, (confidences / confidences.sum()).unsqueeze(0)))
-        means = {
-            name: torch.tensordot(rows, torch.stack([x[name] for x in trained]).double(), 1).to(of)
-            for name, of in server_state["parameters"].items()
-        }
-        *own, common = [{n: x[row].clone() for n, x in means.items()} for row in range(len(rows))]
-        known = {**server_state["clients"], **dict(zip(ids, own, strict=True))}
-        return {**server_state, "parameters": common, "clients": known}
+        sent = total.payload.values()
+        moments = torch.stack([one["moments"] for one in sent]).double()
+        confidences = torch.stack([one["confidence"] for one in sent]).double()
+        shares = averaging_weights(moments, confidences, threshold=self.threshold)
+        common = confidences / confidences.sum()
+        return with_personal_means(self, server_state, total, shares=shares, common=common)
 
 
 def propagated(

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic import check
 from fedbolic.data import Client, Graph
 from fedbolic.data.graph import simple_edges
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
@@ -30,6 +30,7 @@ from flatland.model import (
     check_layers,
     widths_of,
 )
+from flatland.personal_means import with_personal_means
 
 MASKS: Sharing = {"*.mask": "personal", "*": "shared"}
 """Sharing table of FED-PUB: masks stay at the client, everything else is shared."""
@@ -206,7 +207,9 @@ class FedPub(GraphAveraging):
         return {**gradients, **thin}
 
     @override
-    def embeddings(self, local: Tree, clients: Sequence[Client], context: Tree) -> Params:
+    def additions(
+        self, local: Tree, clients: Sequence[Client], context: Tree
+    ) -> tuple[Params, Tree]:
         """Embeddings of the random graph under the clients' networks."""
         like, meta = clients[0].no_inputs, clients[0].meta
         seed, (width,) = context["shared"]["seed"], meta.input_shape
@@ -217,7 +220,8 @@ class FedPub(GraphAveraging):
             for values in (known, local["buffers"])
         )
         with torch.no_grad():
-            return {"embedding": _embedding(self.network, meta)(parameters, buffers, block)[0]}
+            found, _ = _embedding(self.network, meta)(parameters, buffers, block)
+        return {"embedding": found}, {}
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -227,16 +231,10 @@ class FedPub(GraphAveraging):
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        ids = list(total.payload)
-        sent = [self.broadcast(server_state, int(i))["parameters"] for i in ids]
-        trained = [tree.add(x, total.payload[i]["delta"]) for x, i in zip(sent, ids, strict=True)]
-        embeddings = torch.stack([total.payload[i]["embedding"] for i in ids])
+        embeddings = torch.stack([one["embedding"] for one in total.payload.values()])
         shares = similarity(embeddings.double(), self.temperature)
-        stacked = {n: torch.stack([x[n] for x in trained]) for n in server_state["parameters"]}
-        means = {n: _mixed(shares, x) for n, x in stacked.items()}
-        own = {i: {n: x[row].clone() for n, x in means.items()} for row, i in enumerate(ids)}
-        common = {n: x.double().mean(0).to(x.dtype) for n, x in stacked.items()}
-        return {**server_state, "parameters": common, "clients": {**server_state["clients"], **own}}
+        common = torch.full_like(shares[0], 1 / len(shares))
+        return with_personal_means(self, server_state, total, shares=shares, common=common)
 
 
 def similarity(
@@ -260,10 +258,6 @@ def similarity(
 @functools.cache
 def _embedding(network: MaskedGCN, meta: Meta) -> Model:
     return Model(lambda: Embedding(network.build(meta)))
-
-
-def _mixed(shares: Tensor, stacked: Tensor) -> Tensor:
-    return torch.tensordot(shares, stacked.double(), dims=1).to(stacked.dtype)
 
 
 @functools.lru_cache(maxsize=4)  # all clients of a run use the same graph

@@ -1,5 +1,6 @@
 """FedSage+: generators of missing neighbours, trained across clients, then federated averaging."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -7,9 +8,8 @@ from typing_extensions import override
 from fedbolic.data import Client
 from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
 from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.types import Meta, Params, Tree
 from flatland.graph_averaging import GraphAveraging
 from flatland.mending import mended
 from flatland.model import GCN
@@ -110,12 +110,13 @@ class FedSagePlus(GraphAveraging):
         own = {
             **context["own"],
             "graph": Jagged((graph,), (len(graph),)),
-            "neighbours": Jagged((neighbours,), (len(graph),)),
+            "neighbours": Jagged((neighbours,), (0,)),
         }
         return local, {**context, "own": own}
 
     @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        update, client_state = super().finish(local, client, context)
-        (neighbours,) = context["own"]["neighbours"].parts
-        return update, {**client_state, "neighbours": neighbours}
+    def additions(
+        self, local: Tree, clients: Sequence[Client], context: Tree
+    ) -> tuple[Params, Tree]:
+        """Generated neighbours, which a client keeps."""
+        return {}, {"neighbours": context["own"]["neighbours"]}

@@ -12,6 +12,7 @@ from fedbolic import check, tree
 from fedbolic.data import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.engines.stacking import unstacked
 from fedbolic.federated.sharing import select_kind
 from fedbolic.federated.update import (
     AggregatedUpdate,
@@ -94,8 +95,10 @@ class GraphAveraging(GraphMethod):
         delta = tree.subtract({name: parameters[name] for name in before}, before)
         return {"delta": delta}, self.personal_state(local)
 
-    def embeddings(self, local: Tree, clients: Sequence[Client], context: Tree) -> Params:
-        """Further entries of payloads that take a forward pass; by default empty.
+    def additions(
+        self, local: Tree, clients: Sequence[Client], context: Tree
+    ) -> tuple[Params, Tree]:
+        """Further entries of payloads and of client states; by default empty.
 
         Args:
             local: ``local`` of one client, or of several with a leading axis.
@@ -103,21 +106,22 @@ class GraphAveraging(GraphMethod):
             context: Context of :meth:`start`, with a leading axis for several clients.
 
         Returns:
-            Tensors whose leading axis is that of the clients, even for one.
+            Both with a leading axis of clients, even for one, as in
+            :class:`~fedbolic.federated.update.StackedUpdates`.
         """
         del local, clients, context
-        return {}
+        return {}, {}
 
     def measurements(self, local: Tree, context: Tree) -> Params:
-        """Further numbers to record; by default empty. Axes as in :meth:`embeddings`."""
+        """Further numbers to record; by default empty. Axes as in :meth:`additions`."""
         del local, context
         return {}
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         payload, client_state = self.outcome(local, context)
-        embeddings = self.embeddings(local, [client], context)
-        payload |= {name: of_one[0] for name, of_one in embeddings.items()}
+        added, kept = (unstacked(x, 1)[0] for x in self.additions(local, [client], context))
+        payload, client_state = {**payload, **added}, {**client_state, **kept}
         scores = self.scores(local, client, context)
         metrics: dict[str, float | Tensor] = {f"local/{n}": value for n, value in scores.items()}
         measured = self.measurements(local, context)
@@ -130,11 +134,12 @@ class GraphAveraging(GraphMethod):
     ) -> StackedUpdates | None:
         if type(self).finish is not GraphAveraging.finish:
             return None
+        scores = self.stacked_scores(local, clients, context, axes=axes)
         context = with_client_axis(context, axes, len(clients))
         payload, client_states = self.outcome(local, context)
-        payload |= self.embeddings(local, clients, context)
+        added, kept = self.additions(local, clients, context)
+        payload, client_states = {**payload, **added}, {**client_states, **kept}
         measured = split_columns(self.measurements(local, context), len(clients))
-        scores = self.stacked_scores(local, clients, context, axes=axes)
         metrics = [
             {f"local/{name}": value for name, value in found.items()} | of_one
             for found, of_one in zip(scores, measured, strict=True)

@@ -42,6 +42,7 @@ from flatland.links import (
 )
 from flatland.model import GCN, GraphNetwork
 from flatland.readout import GraphReadout
+from flatland.weak_cache import WeakCache
 
 GRAPH_EXAMPLES = GraphSplit | WholeGraphs | LinkExamples
 """Examples with a ``graph``, ``places`` and ``labels``: nodes, graphs, and pairs of nodes."""
@@ -314,14 +315,17 @@ def _model(network: GraphNetwork, meta: Meta) -> Model:
     return Model(lambda: network.build(meta))
 
 
-@functools.lru_cache(maxsize=8)  # an engine scores the same splits in every round
-def _padded(
+def _pad(
     splits: tuple[GraphSplit | WholeGraphs | LinkExamples, ...],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Padded places and labels of the examples of all clients, and the numbers of examples."""
     places = pad_stack([split.places for split in splits])
     labels = pad_stack([split.labels for split in splits])
     return places, labels, torch.tensor([len(split) for split in splits], device=places.device)
+
+
+_padded = WeakCache(_pad, size=8)
+"""Result of :func:`_pad`, as an engine scores the same splits in every round."""
 
 
 def _forward(

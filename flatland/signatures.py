@@ -13,6 +13,7 @@ from fedbolic.data import Graph
 from fedbolic.data.graph import simple_edges
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
+from flatland.blocks import Sparse, block_diagonal
 from flatland.model import (
     Activation,
     Flat,
@@ -22,6 +23,7 @@ from flatland.model import (
     check_layers,
     widths_of,
 )
+from flatland.weak_cache import WeakCache
 
 NEIGHBOUR_TABLE = "body.0.table"
 """Parameter name of the anonymous neighbours' embeddings, which come from the server."""
@@ -136,6 +138,27 @@ def expanded(graph: Graph, bits: int, seed: int) -> tuple[Int64[Tensor, " n"], G
         buckets = signatures(graph.features, bits, seed)
         known[bits, seed] = buckets, _with_buckets(graph, buckets, 2**bits)
     return known[bits, seed]
+
+
+def _memberships(graphs: tuple[Graph, ...], bits: int, seed: int) -> Sparse:
+    """Block-diagonal matrix of the sums over the nodes in every bucket of each client.
+
+    Args:
+        graphs: Graphs of the clients.
+        bits: Number of bits of a signature.
+        seed: Seed of the signatures.
+    """
+    parts = []
+    for graph in graphs:
+        buckets, _ = expanded(graph, bits, seed)
+        counts = buckets.bincount(minlength=2**bits)
+        ones = torch.ones(len(graph), dtype=graph.features.dtype, device=buckets.device)
+        parts.append(Sparse.of(counts, buckets.argsort(stable=True), ones, len(graph)))
+    return block_diagonal(parts, 2**bits, max(map(len, graphs)))
+
+
+memberships = WeakCache(_memberships, size=4)
+"""Result of :func:`_memberships`, as an engine groups the same clients in every round."""
 
 
 def _with_buckets(graph: Graph, buckets: Tensor, num_buckets: int) -> Graph:

@@ -16,7 +16,7 @@ from fedbolic.nn.resnet import ResNet
 from fedbolic.optim import SGD, Adam
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
-from flatland import FedPub, FlatLand, Gcfl
+from flatland import FedGnn, FedPub, FedSagePlus, FlatLand, Gcfl, NeighbourGenerator
 from flatland.model import GCN
 from hyperfed import CrossEntropy, HyperFed
 from tests import shadow
@@ -67,6 +67,8 @@ METHODS = {
     "flatland": (FlatLand(), None),
     "fedpub": (FedPub(), None),
     "gcfl": (Gcfl(), None),
+    "fedgnn": (FedGnn(), None),
+    "fedsage+": (FedSagePlus(generator=NeighbourGenerator(rounds=0)), None),
     "fine-tuned gcn": (FineTuningPhase(FlatLand(network=GCN(), sharing={"*": "shared"})), None),
 }
 

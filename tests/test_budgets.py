@@ -17,29 +17,31 @@ ENGINES = {
 }
 
 LAUNCHES = {
-    "fedavg mlp": ((17, 20), (49, 7), (53, 11)),
-    "fedavg mlp adam": ((19, 32), (125, 12), (129, 18)),
-    "fedavg mlp dropout": ((50, 23), (85, 9), (89, 13)),
-    "fedavg convnet": ((29, 28), (69, 10), (73, 16)),
-    "fedprox convnet": ((56, 37), (124, 13), (128, 21)),
-    "ditto convnet": ((79, 36), (160, 14), (164, 22)),
-    "scaffold convnet": ((46, 82), (93, 35), (97, 47)),
-    "spherefed convnet": ((50, 24), (80, 9), (84, 14)),
-    "hyperfed": ((178, 29), (208, 11), (213, 17)),
-    "hyperfed trained": ((276, 31), (306, 12), (311, 18)),
-    "hyperfed mixup": ((263, 31), (330, 12), (337, 18)),
-    "h-ce": ((166, 28), (208, 11), (212, 16)),
-    "resnet batch norm": ((228, 200), (484, 77), (488, 126)),
-    "resnet group norm": ((148, 140), (423, 52), (427, 86)),
-    "fednova convnet": ((30, 49), (77, 18), (81, 24)),
-    "fedproto mlp": ((32, 38), (67, 34), (71, 38)),
+    "fedavg mlp": ((17, 17), (49, 7), (53, 11)),
+    "fedavg mlp adam": ((19, 29), (125, 12), (129, 18)),
+    "fedavg mlp dropout": ((50, 20), (82, 9), (86, 13)),
+    "fedavg convnet": ((29, 21), (69, 10), (73, 16)),
+    "fedprox convnet": ((56, 30), (96, 13), (100, 21)),
+    "ditto convnet": ((79, 29), (160, 14), (164, 22)),
+    "scaffold convnet": ((46, 75), (93, 35), (97, 47)),
+    "spherefed convnet": ((50, 19), (80, 9), (84, 14)),
+    "hyperfed": ((178, 24), (208, 11), (213, 17)),
+    "hyperfed trained": ((276, 25), (306, 12), (311, 18)),
+    "hyperfed mixup": ((263, 26), (330, 12), (337, 18)),
+    "h-ce": ((166, 23), (208, 11), (212, 16)),
+    "resnet batch norm": ((228, 137), (421, 77), (425, 126)),
+    "resnet group norm": ((148, 77), (360, 52), (364, 86)),
+    "fednova convnet": ((30, 25), (77, 14), (81, 20)),
+    "fedproto mlp": ((32, 38), (67, 15), (71, 18)),
     "apple mlp": ((62, 25), (100, 15), (104, 22)),
     "fine-tuned mlp": ((17, 32), (49, 23), (53, 27)),
-    "gcn": ((103, 79), (118, 34), (121, 44)),
-    "flatland": ((364, 182), (379, 66), (382, 79)),
+    "gcn": ((103, 79), (118, 34), (121, 43)),
+    "flatland": ((364, 182), (379, 65), (382, 78)),
     "fedpub": ((111, 119), (126, 47), (129, 58)),
     "gcfl": ((102, 77), (117, 33), (120, 42)),
-    "fine-tuned gcn": ((103, 97), (118, 28), (121, 38)),
+    "fedgnn": ((103, 152), (119, 58), (122, 68)),
+    "fedsage+": ((100, 78), (115, 34), (118, 44)),
+    "fine-tuned gcn": ((103, 97), (118, 28), (121, 37)),
 }
 """For each engine of :data:`ENGINES`: launches of a step, and per client and round besides.
 
@@ -55,7 +57,7 @@ WAITS = {("fine-tuned mlp", "sequential"): 2, ("fine-tuned gcn", "sequential"): 
 
 UPLOADS = {
     **{"hyperfed": 2, "hyperfed trained": 2, "hyperfed mixup": 4, "apple mlp": 2},
-    **{"fedproto mlp": 3, "fine-tuned mlp": 3, "fine-tuned gcn": 3},
+    **{"fedproto mlp": 3, "fine-tuned mlp": 3, "fine-tuned gcn": 3, "fedgnn": 5},
 }
 """Copies to the device per client and round of methods that send it draws or positions."""
 

@@ -63,6 +63,32 @@ def test_scaling_is_repeated_addition_undone_by_subtraction(x, factor):
         torch.testing.assert_close(leaf, flat(x)[path] * factor)
 
 
+tensors_alone = trees(st.one_of(tensors(), tensors(torch.float32)))
+
+
+@given(tensors_alone, st.floats(-9, 9))
+def test_what_is_written_into_a_tree_is_the_same(x, factor):
+    other, number = tree.scale(x, 3.0), torch.tensor(factor, dtype=torch.float64)
+    for function, second, expected in (
+        (tree.subtract_, other, tree.subtract(x, other)),
+        (tree.scale_, number, tree.map(lambda a: a * number, x)),
+    ):
+        written = tree.clone(x)
+        assert_same(function(written, second), expected)
+        assert_same(written, expected)
+
+
+def test_trees_are_written_under_vmap():
+    x, y = torch.arange(6.0).reshape(3, 2), torch.ones(3, 2)
+    factors = torch.tensor([1.0, 2.0, 3.0])
+
+    def written(x, y, factor):
+        return tree.scale_(tree.subtract_({"a": x.clone()}, {"a": y}), factor)
+
+    found = torch.func.vmap(written)(x, y, factors)
+    assert torch.equal(found["a"], (x - y) * factors.unsqueeze(1))
+
+
 @given(numeric, numeric)
 def test_arithmetic_leaves_its_arguments_untouched(x, y):
     before = copy.deepcopy((x, y))

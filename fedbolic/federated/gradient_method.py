@@ -15,7 +15,7 @@ from fedbolic.federated.evaluation.score import Predictor, score
 from fedbolic.federated.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import StackedUpdates, Update, host_or_scalar
-from fedbolic.nn.clamped import COUNTS, counting
+from fedbolic.nn.clamped import COUNTS, Counter
 from fedbolic.nn.dropout import SEED
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
@@ -259,17 +259,21 @@ class GradientMethod(Method):
     def batches(self, client: Client, plan: BatchPlan) -> Iterator[Params]:
         """Batches of one client's round, in order, with every entry that ``loss`` may read."""
         device = client.no_inputs.device
-        positions = plan.positions.to(device)
-        draws = {name: draw.to(device) for name, draw in plan.draws.items()}
-        present = torch.ones(positions.shape[1], dtype=torch.bool, device=device)
+        positions = plan.positions.to(device).unbind()  # rows cost less together than one by one
+        draws = {name: draw.to(device).unbind() for name, draw in plan.draws.items()}
+        width = plan.positions.shape[1]
+        present = torch.ones(width, dtype=torch.bool, device=device)
         visits = torch.arange(self.local.repeats, device=device).unbind()
         examples = self.examples(client)
         for i, length in enumerate(plan.lengths.tolist()):
+            index, mask = positions[i], present
+            if length < width:
+                index, mask = index[:length], mask[:length]
             yield {
-                **examples.at(positions[i, :length]),
-                "mask": present[:length],
+                **examples.at(index),
+                "mask": mask,
                 "visit": visits[i % self.local.repeats],
-                **{name: draw[i] for name, draw in draws.items()},
+                **{name: rows[i] for name, rows in draws.items()},
             }
 
     def conclude(
@@ -357,7 +361,7 @@ def counted_loss(
     Raises:
         ValueError: If there is not one loss per example.
     """
-    with counting(batch["mask"]) as counter:
+    with Counter(batch["mask"]) as counter:
         losses, buffers = method.loss(model, parameters, buffers, batch, context)
     check_losses(losses, batch["mask"])
     return losses, {**buffers, **counter.total()}

@@ -59,15 +59,17 @@ class FedNova(ClassifierMethod):
     def optimizer(self) -> Optimizer:
         return SGD(self.momentum)
 
-    def norm(self, num_steps: int | Tensor) -> float | Tensor:
+    def norm(self, num_steps: int | Tensor) -> int | float | Tensor:
         """The 1-norm of the weights of the local gradients in a delta of ``num_steps`` steps."""
         rho = self.momentum
+        if not rho:
+            return num_steps
         return (num_steps - rho * (1 - rho**num_steps) / (1 - rho)) / (1 - rho)
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = super().start(message, client, client_state)
-        steps = torch.zeros((), dtype=torch.int64, device=client.no_inputs.device)
+        steps = torch.zeros((), dtype=torch.float64, device=client.no_inputs.device)
         return {**local, "num_steps": steps}, context
 
     @override
@@ -77,10 +79,9 @@ class FedNova(ClassifierMethod):
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
         payload, _ = super().outcome(local, context)
-        norm = torch.as_tensor(self.norm(local["num_steps"].double()))
-        # Without a local step the delta is 0, and so is its normalised form.
-        factor = torch.where(norm > 0, 1 / norm, 0.0)
-        delta = tree.map(lambda x: x * factor, payload["delta"])
+        norm = torch.as_tensor(self.norm(local["num_steps"]))
+        # without a local step the norm and the delta are 0; with one the norm is at least 1
+        delta = tree.scale_(payload["delta"], norm.clamp(min=0.5).reciprocal())
         return {**payload, "delta": delta, "norm": norm}, {}
 
     @override

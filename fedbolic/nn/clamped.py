@@ -1,8 +1,6 @@
 """Detection of layer inputs outside the ball: a warning per layer, and a count in training."""
 
-import contextlib
 import warnings
-from collections.abc import Iterator
 from contextvars import ContextVar
 
 import torch
@@ -23,6 +21,8 @@ LEAST = 1e-3
 class Counter:
     """Counter of clamped points and of all points in a batch, kept on their device.
 
+    As a context manager it counts the inputs of all ball layers that are called inside it.
+
     Args:
         mask: True for the examples of the batch that count.
     """
@@ -30,6 +30,13 @@ class Counter:
     def __init__(self, mask: Bool[Tensor, " n"]) -> None:
         self.mask = mask
         self.counts: list[Tensor] = []
+
+    def __enter__(self) -> "Counter":
+        self._token = _COUNTER.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _COUNTER.reset(self._token)
 
     def add(self, outside: Bool[Tensor, "*batch"]) -> None:
         """Count the points of one layer.
@@ -54,21 +61,6 @@ class Counter:
 
 
 _COUNTER: ContextVar[Counter | None] = ContextVar("counter", default=None)
-
-
-@contextlib.contextmanager
-def counting(mask: Bool[Tensor, " n"]) -> Iterator[Counter]:
-    """Context manager that counts the inputs of all ball layers called inside it.
-
-    Args:
-        mask: True for the examples of the batch that count.
-    """
-    counter = Counter(mask)
-    token = _COUNTER.set(counter)
-    try:
-        yield counter
-    finally:
-        _COUNTER.reset(token)
 
 
 def look(

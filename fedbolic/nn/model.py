@@ -48,10 +48,6 @@ class Model:
     def _module(self) -> nn.Module:
         return self._held.module
 
-    @property
-    def _places(self) -> dict[str, list["_Place"]]:
-        return self._held.places
-
     def _repeatable(self, seed: int) -> tuple[nn.Module, tuple[str, ...]]:
         with _BUILDING, torch.random.fork_rng(devices=[]):  # restores the caller's random stream
             torch.default_generator.manual_seed(seed)
@@ -129,29 +125,28 @@ class Model:
         Raises:
             ValueError: If the names of the values are not those of the module.
         """
-        if self._module.training != training:
-            self._module.train(training)
+        held = self._held  # looked up once: it is local to the thread
+        module, slots, places = held.module, held.slots, held.places
+        if module.training != training:
+            module.train(training)
         if training and buffers:  # batch norm updates its buffers in place
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        values = parameters | buffers
-        if values.keys() != self._places.keys():
+        values = {**parameters, **buffers}
+        if values.keys() != places.keys():
             raise ValueError(
-                f"parameters and buffers must be those of the module, {sorted(self._places)}: "
-                f"missing or unknown are {sorted(values.keys() ^ self._places.keys())}"
+                f"parameters and buffers must be those of the module, {sorted(places)}: "
+                f"missing or unknown are {sorted(values.keys() ^ places.keys())}"
             )
-        held = {name: self._places[name][0].value for name in values}
+        before = [tensors[key] for _, tensors, key in slots]
         try:
-            self._hold(values)
-            outputs = self._module(*inputs)
+            for name, tensors, key in slots:
+                tensors[key] = values[name]
+            outputs = module(*inputs)
             # read back from the module, which may have replaced a buffer
-            return outputs, {name: self._places[name][0].value for name in buffers}
+            return outputs, {name: places[name].value for name in buffers}
         finally:
-            self._hold(held)
-
-    def _hold(self, values: Params) -> None:
-        for name, value in values.items():
-            for place in self._places[name]:
-                place.values[place.key] = value
+            for (_, tensors, key), value in zip(slots, before, strict=True):
+                tensors[key] = value
 
 
 _BUILDING = threading.RLock()
@@ -167,27 +162,35 @@ class _Held(threading.local):
 
     def __init__(self, build: Callable[[], tuple[nn.Module, tuple[str, ...]]]) -> None:
         self.module, self.replaced = build()
-        self.places = _places(self.module)
+        self.slots = _slots(self.module)
+        self.places = {slot.name: slot for slot in reversed(self.slots)}
 
 
-class _Place(NamedTuple):
-    """Slot of a tensor in a module."""
+class _Slot(NamedTuple):
+    """Place of a tensor in a module.
 
-    values: dict[str, Any]
+    Args:
+        name: Name of the parameter or buffer.
+        tensors: Dictionary of the submodule that holds it.
+        key: Its key there.
+    """
+
+    name: str
+    tensors: dict[str, Any]
     key: str
 
     @property
     def value(self) -> Tensor:
-        return self.values[self.key]
+        return self.tensors[self.key]
 
 
-def _places(module: nn.Module) -> dict[str, list[_Place]]:
-    """Slots of every parameter and buffer by name; tied tensors have several."""
+def _slots(module: nn.Module) -> list[_Slot]:
+    """Slots of all parameters and buffers; tied tensors have several."""
     names = {id(t): n for n, t in [*module.named_parameters(), *module.named_buffers()]}
-    places: dict[str, list[_Place]] = {name: [] for name in names.values()}
-    for part in module.modules():
-        for values in (part._parameters, part._buffers):
-            for key, value in values.items():
-                if value is not None:
-                    places[names[id(value)]].append(_Place(values, key))
-    return places
+    return [
+        _Slot(names[id(value)], tensors, key)
+        for part in module.modules()
+        for tensors in (part._parameters, part._buffers)
+        for key, value in tensors.items()
+        if value is not None
+    ]

@@ -142,7 +142,8 @@ def test_a_delta_is_clipped_and_its_noise_has_the_relative_scale():
     method = dataclasses.replace(METHOD, clip=0.5, noise=0.3)
     delta = torch.tensor([-2.0, 0.25, 0.1, 0.9], dtype=torch.float64).repeat(5000)
     clipped = delta.clamp(-0.5, 0.5)
-    noise = method.hidden(delta, torch.Generator().manual_seed(0)) - clipped
+    found = method.hidden({"w": delta}, [torch.Generator().manual_seed(0)])
+    noise = found["w"] - clipped
     scale = 0.3 * float(clipped.abs().mean())
     assert float(noise.mean()) == pytest.approx(0, abs=0.05 * scale)
     assert float(noise.abs().mean()) == pytest.approx(scale, rel=0.05)  # Laplace: scale
@@ -158,8 +159,7 @@ def test_noise_follows_the_clients_stream_alone(data):
     stream = RNG.at(1, "client", 0)
     draws = Rng(stream.at("noise").number()).at("delta").generator()
     plain = work(METHOD, data.clients, server_state)[0][0].payload["delta"]
-    name = next(iter(plain))
-    assert_close(first[0][0].payload["delta"][name], method.hidden(plain[name], draws))
+    assert_close(first[0][0].payload["delta"], method.hidden(plain, [draws]))
 
 
 def test_the_servers_test_set_is_scored_with_all_anonymous_neighbours(data):

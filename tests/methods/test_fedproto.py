@@ -6,13 +6,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from fedbolic.federated import Cohort, LocalTraining
+from fedbolic.data import Examples, FederatedData
+from fedbolic.federated import Batched, Cohort, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.federated.engines import stacked_batches
 from fedbolic.methods import FedAvg, FedProto
 from fedbolic.methods.fedproto import UNKNOWN_DISTANCE
 from fedbolic.nn.backbone import MLP
 from fedbolic.optim import SGD
+from fedbolic.testing import check_engine
 from tests.federated.simple_method import (
     RNG,
+    NormNet,
     assert_near,
     assert_same,
     batches,
@@ -109,6 +113,48 @@ def test_only_prototypes_and_the_known_classes_leave_a_client():
     update, _ = METHOD.local_update(message, data.clients[0], {}, RNG)
     assert update.payload.keys() == {"prototypes", "known"}
     assert update.weight == 1
+
+
+UNEQUAL = (9, 1, 30, 3, 1, 20)
+
+
+def without_examples(data, client_id):
+    """The federation in which one client has no training examples."""
+    client = data.clients[client_id]
+    none = Examples(client.train.at(torch.arange(0)))
+    changed = dataclasses.replace(client, train=none)
+    clients = (*data.clients[:client_id], changed, *data.clients[client_id + 1 :])
+    return FederatedData(clients, data.meta, data.holdout)
+
+
+FEDERATIONS = {
+    "unequal": lambda: federation(UNEQUAL),
+    "skewed": skewed_federation,
+    "without examples": lambda: without_examples(federation(SIZES), 2),
+}
+
+
+@pytest.mark.parametrize("chunk", [1024, 5])
+@pytest.mark.parametrize("make", FEDERATIONS.values(), ids=FEDERATIONS)
+@pytest.mark.parametrize("engine", [Batched(), Graphed()], ids=["batched", "graphed"])
+def test_prototypes_of_all_clients_are_computed_at_once(engine, make, chunk, monkeypatch):
+    data, method = make(), dataclasses.replace(METHOD, optimizer=SGD(0.9))
+    plain = list(Trainer(Sequential()).run(method, data, RNG))
+    monkeypatch.setattr(FedProto, "finish", None)
+    monkeypatch.setattr(stacked_batches, "CHUNK", chunk)
+    fast = list(Trainer(engine).run(method, data, RNG))
+    (found, _), (expected, _) = fast[-1], plain[-1]
+    assert_near(found.server_state, expected.server_state, 1e-12)
+    for i, client_state in expected.client_states.items():
+        assert_near(found.client_states[i], client_state, 1e-12)
+    for (_, new), (_, rows) in zip(fast, plain, strict=True):
+        assert [row[:3] for row in new] == [row[:3] for row in rows]
+        assert [row.value for row in new] == pytest.approx([row.value for row in rows], rel=1e-9)
+
+
+def test_features_that_depend_on_the_batch_are_computed_client_by_client():
+    data, method = federation(SIZES), dataclasses.replace(METHOD, backbone=NormNet())
+    check_engine(Batched(), method, data, tolerance=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9)])

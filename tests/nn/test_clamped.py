@@ -14,7 +14,7 @@ from fedbolic.federated import Batched, Sequential
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn import ChangeCurvature, PoincareLinear, PoincareMLR
 from fedbolic.nn.backbone import Backbone
-from fedbolic.nn.clamped import COUNTS, counting
+from fedbolic.nn.clamped import COUNTS, Counter
 from fedbolic.nn.space import HyperbolicModule
 from tests.federated.simple_method import RNG, SMALL, assert_same, federation, train
 from tests.nn.cases import CASES, DIM
@@ -90,15 +90,15 @@ def test_the_count_of_a_batch_leaves_out_what_is_masked():
     layer = PoincareLinear(2, 2)
     layer._warned = True
     for mask, expected in (([1, 1, 1], (3, 6)), ([1, 0, 1], (1, 4)), ([0, 1, 0], (2, 2))):
-        with counting(torch.tensor(mask).bool()) as counter:
+        with Counter(torch.tensor(mask).bool()) as counter:
             layer(x)
         assert tuple(counter.total()[COUNTS].tolist()) == expected
-    with counting(torch.ones(5, dtype=torch.bool)) as counter:
+    with Counter(torch.ones(5, dtype=torch.bool)) as counter:
         layer(x)
         layer(x)
         nn.Linear(2, 2)(x)
     assert tuple(counter.total()[COUNTS].tolist()) == (6, 12)  # all count without a mask
-    with counting(torch.ones(5, dtype=torch.bool)) as counter:
+    with Counter(torch.ones(5, dtype=torch.bool)) as counter:
         nn.Linear(2, 2)(x)
     assert counter.total() == {}
 

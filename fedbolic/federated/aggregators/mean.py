@@ -7,7 +7,13 @@ from typing_extensions import override
 
 from fedbolic import tree
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.aggregators.summand import as_double, as_summand, cast_like, weighted_sum_of
+from fedbolic.federated.aggregators.summand import (
+    as_double,
+    as_summand,
+    cast_like,
+    summed_rows,
+    weighted_sum_of,
+)
 from fedbolic.federated.update import Update
 from fedbolic.types import Tree
 
@@ -46,6 +52,8 @@ class Mean(Additive):
 class Sum(Additive):
     """Unweighted sum of the payloads: exact for integers, in float64 for floats.
 
+    Stacked payloads are summed as by :class:`Mean`.
+
     Example:
         >>> import torch
         >>> updates = [(i, Update({"n": torch.tensor([2**53 + 1])})) for i in range(2)]
@@ -56,6 +64,11 @@ class Sum(Additive):
     @override
     def to_summand(self, update: Update) -> Tree:
         return tree.map(as_summand, update.payload)
+
+    @override
+    def stacked_summand(self, payload: Tree, weights: Sequence[float]) -> Tree | None:
+        del weights
+        return tree.map(summed_rows, payload)
 
     @override
     def from_sum(self, total: Tree, weight: float, like: Tree) -> Tree:

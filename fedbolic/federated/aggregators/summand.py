@@ -12,6 +12,8 @@ LARGEST_BLOCK = 2**22
 
 def as_number(leaf: Tensor | float) -> Tensor:
     """A leaf as a tensor of its own precision; by default torch converts a float to float32."""
+    if isinstance(leaf, Tensor):
+        return leaf
     return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
 
 
@@ -30,6 +32,15 @@ def as_summand(leaf: Tensor | float) -> Tensor:
     """Copy of a leaf in the widest dtype of its kind: float64 or int64."""
     value = as_number(leaf)
     return as_double(value) if value.is_floating_point() else value.to(torch.int64, copy=True)
+
+
+def summed_rows(leaf: Tensor) -> Tensor:
+    """Sum of a stacked leaf over clients, in the dtype of :func:`as_summand`.
+
+    Args:
+        leaf: Values of all clients, along a leading axis.
+    """
+    return leaf.sum(dim=0, dtype=torch.float64 if leaf.is_floating_point() else torch.int64)
 
 
 def weighted_sum_of(weights: Sequence[float]) -> Callable[[Tensor], Tensor]:

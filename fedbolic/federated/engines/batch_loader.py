@@ -29,7 +29,7 @@ class BatchLoader:
 
     def __init__(self, tasks: Sequence[ClientTask], repeats: int) -> None:
         self.repeats = repeats
-        self.examples, begins = _in_one([task.examples.all() for task in tasks])
+        self.examples, begins = joined_examples([task.examples.all() for task in tasks])
         self.device = next(iter(self.examples.values())).device
         plans = [task.plan for task in tasks]
         self.lengths = pad_stack([plan.lengths for plan in plans])
@@ -115,10 +115,13 @@ def copy_together(values: Sequence[Tensor], device: torch.device) -> list[Tensor
     return [part.view(x.shape) for part, x in zip(parts, values, strict=True)]
 
 
-def _in_one(splits: Sequence[Params]) -> tuple[Params, list[int]]:
+def joined_examples(splits: Sequence[Params]) -> tuple[Params, list[int]]:
     """The examples of all clients along one axis, and the first position of each client.
 
     Examples that already share one storage, as those of a data source do, are not copied.
+
+    Args:
+        splits: Named examples of every client.
     """
     columns = {name: [split[name] for split in splits] for name in splits[0]}
     begins, *others = [_places(rows) for rows in columns.values()]

@@ -19,6 +19,7 @@ class Jagged:
     Args:
         parts: One value per client.
         sizes: Amount of work of each part; clients whose sizes differ much are batched separately.
+            0 for a part that no step reads, such as a seed for the end of the round.
 
     Example:
         >>> some = Jagged.joined([Jagged(("a",), (3,)), Jagged(("b",), (4,))])

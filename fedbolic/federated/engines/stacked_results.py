@@ -78,8 +78,8 @@ def _rows_of(
 ) -> list[tuple[Update, Tree]]:
     """Result of every client.
 
-    Client states, and payloads that are not summed, may be kept long after the exchange, so each
-    gets storage of its own.
+    Client states, and payloads that are not summed, may be kept long after the exchange, so none
+    shares storage with those of other clients.
     """
     stack = None
     payloads = unstacked(found.payload, len(clients))
@@ -98,15 +98,20 @@ def _rows_of(
 
 
 def _owned(trees: Sequence[Tree]) -> list[Tree]:
-    """Copies with storage of their own, made by one operation for all of them."""
-    copies = [tree.map_tensors(torch.empty_like, x) for x in trees]
+    """The same values; all rows of larger storage are copied by one operation."""
     pairs: list[tuple[Tensor, Tensor]] = []
-    for copy, x in zip(copies, trees, strict=True):
-        pairs += zip(tree.tensors(copy).values(), tree.tensors(x).values(), strict=True)
+
+    def owned(x: Tensor) -> Tensor:
+        if x.untyped_storage().nbytes() == x.nbytes:
+            return x
+        pairs.append((torch.empty_like(x), x))
+        return pairs[-1][0]
+
+    found = [tree.map_tensors(owned, x) for x in trees]
     if pairs:
         to, of = (list(tensors) for tensors in zip(*pairs, strict=True))
         torch._foreach_copy_(to, of)  # pyright: ignore[reportPrivateImportUsage]
-    return copies
+    return found
 
 
 def _on_host(

@@ -1,6 +1,7 @@
 """Local training of many clients at once: their values are stacked along a leading axis."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -163,14 +164,21 @@ def stack_trees(trees: Sequence[Tree]) -> Tree:
 
 
 def unstacked(stacked: Tree, num_clients: int) -> list[Tree]:
-    """The tree of every client, as views of the stacked tensors.
+    """The tree of every client, with views of the stacked tensors.
 
     Args:
-        stacked: Tree of tensors with a leading axis of clients.
-        num_clients: Length of that axis.
+        stacked: Tree of tensors with a leading axis of clients, of jagged leaves with one part per
+            client, and of other values that are common to all.
+        num_clients: Number of clients.
     """
-    rows = tree.map(lambda x: iter(x.unbind()), stacked)
-    return [tree.map(next, rows) for _ in range(num_clients)]
+
+    def rows(x: Any) -> Iterator[Any]:
+        if isinstance(x, Tensor):
+            return iter(x.unbind())
+        return iter(x.parts) if isinstance(x, Jagged) else itertools.repeat(x)
+
+    of_clients = tree.map(rows, stacked)
+    return [tree.map(next, of_clients) for _ in range(num_clients)]
 
 
 def own_storage(x: Tree) -> Tree:

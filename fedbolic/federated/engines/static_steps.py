@@ -291,9 +291,10 @@ def _plan(wave: Wave) -> Params:
 
 
 def _parts(context: Tree) -> list[Any]:
-    """Parts of all jagged leaves."""
+    """Parts of all jagged leaves that a step reads."""
     leaves = [leaf for _, leaf in tree.leaves(context) if isinstance(leaf, Jagged)]
-    return [part for leaf in leaves for part in leaf.parts]
+    read = [zip(leaf.parts, leaf.sizes, strict=True) for leaf in leaves]
+    return [part for of_leaf in read for part, size in of_leaf if size]
 
 
 def _stack_into(to: Tensor, *leaves: Tensor) -> None:

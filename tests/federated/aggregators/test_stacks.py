@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from fedbolic.federated import Batched, Clip, LocalTraining, Mean, Sequential, Update
+from fedbolic.federated import Batched, Clip, LocalTraining, Mean, Sequential, Sum, Update
 from fedbolic.federated.aggregators import summand
 from fedbolic.federated.update import StackedPayload, StackedRow
 from tests.federated.agreement import UNEQUAL, assert_engines_agree, exchange, with_
@@ -64,6 +64,30 @@ def test_the_mean_of_a_stack_is_exact_whoever_is_left_out(left_out, dtype, block
     count = exact_mean(updates, lambda payload: payload["part"]["n"].item())
     assert abs(found.payload["part"]["n"].item() - count) <= 0.5 + 1e-12
     assert found.payload["part"]["nothing"].shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("left_out", [(), (0,), (2, 4)])
+def test_the_sum_of_a_stack_is_exact_whoever_is_left_out(left_out, dtype):
+    updates = [u for u in stacked(range(5), (3, 1, 0, 2.5, 4), dtype) if u[0] not in left_out]
+    found = Sum().aggregate(iter(updates)).payload
+    for j in range(6):
+        values = [update.payload["x"].flatten()[j].item() for _, update in updates]
+        given = found["x"].flatten()[j].item()
+        assert math.isclose(given, math.fsum(values), rel_tol=torch.finfo(dtype).eps, abs_tol=1e-15)
+    assert found["x"].dtype == dtype
+    counts = [update.payload["part"]["n"].item() for _, update in updates]
+    assert found["part"]["n"].item() == sum(counts)
+    assert found["part"]["n"].dtype == torch.int64
+
+
+def test_large_counts_of_a_stack_are_summed_exactly():
+    payload = {"n": torch.tensor([2**53 + 1, 2**53 + 1, 3])}
+    stack = StackedPayload(payload, (0, 1, 2))
+    owns = [row(payload, i) for i in range(3)]
+    rows = [StackedRow(stack, i, own, {}, finite=True) for i, own in enumerate(owns)]
+    updates = [Update(own, row=place) for own, place in zip(owns, rows, strict=True)]
+    assert Sum().aggregate(enumerate(updates)).payload["n"].item() == 2**54 + 5
 
 
 def test_stacks_that_alternate_with_others_give_the_same_mean():
