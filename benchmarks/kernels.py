@@ -6,6 +6,7 @@ A kernel that takes more registers than its bound, or spills one, ends the run w
 Needs triton (``pip install triton``). Errors are those of triton's interpreter on the CPU.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from fedbolic import kernels
 
 
 class Compiled(NamedTuple):
-    """A kernel, its constants and the bound on its registers."""
+    """A kernel, its tensors, constants, and the bound on its registers."""
 
     name: str
     kernel: Any
@@ -27,6 +28,7 @@ class Compiled(NamedTuple):
     dtype: torch.dtype
     warps: int
     most_registers: int
+    integers: str = ""
 
 
 def pair_cases() -> Iterator[Compiled]:
@@ -53,6 +55,59 @@ def pair_cases() -> Iterator[Compiled]:
                 )  # fmt: skip
 
 
+def row_cases() -> Iterator[Compiled]:
+    """Distances of rows in few and many dimensions."""
+    from fedbolic.kernels import rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            place = "hyperboloid" if hyperboloid else "ball"
+            for width in (4, 64, kernels.MOST_DIMENSIONS):
+                name = f"{place} dist, d <= {width}"
+                model = {"HYPERBOLOID": hyperboloid, "WIDTH": width}
+                yield Compiled(
+                    name, rows.row_distance_kernel, "x y c out",
+                    model | {"ROWS": rows.FORWARD[dtype] // width}, dtype, rows.WARPS, 128,
+                )  # fmt: skip
+                sizes = {"ROWS": rows.BACKWARD[dtype] // width, "CURVED": True}
+                yield Compiled(
+                    name.replace("dist", "dist, gradient"), rows.row_gradient_kernel,
+                    "x y c g by_x by_y by_c", model | sizes, dtype, rows.WARPS, 168,
+                )  # fmt: skip
+
+
+def head_cases() -> Iterator[Compiled]:
+    """Logits of few and many hyperplanes."""
+    from fedbolic.kernels import logits
+
+    for dtype in (torch.float32, torch.float64):
+        tile = logits.FORWARD[dtype]
+        for columns in (16, logits.MOST_COLUMNS[dtype]):
+            sizes = {"ROWS": tile.rows, "COLUMNS": columns, "DEPTH": tile.columns}
+            yield Compiled(
+                f"logits, {columns} columns", logits.logit_kernel,
+                "x normals scale c out products", {"KEPT": True} | sizes, dtype, tile.warps, 128,
+            )  # fmt: skip
+        tile = logits.BACKWARD[dtype]
+        sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns}
+        yield Compiled(
+            "logits, gradient", logits.logit_gradient_kernel,
+            "g products scale c by_product by_scale by_c",
+            {"CURVED": True} | sizes, dtype, tile.warps, 128,
+        )  # fmt: skip
+
+
+def dropout_cases() -> Iterator[Compiled]:
+    """Dropout, whose gradient is the same kernel."""
+    from fedbolic.kernels import dropout
+
+    for dtype in (torch.float32, torch.float64):
+        constants = {"FACTOR": 2.0, "WORDS": dropout.WORDS}
+        yield Compiled(
+            "dropout", dropout.dropout_kernel, "x out", constants, dtype, dropout.WARPS, 64, "seeds"
+        )
+
+
 def hash_cases() -> Iterator[Compiled]:
     """The sparse lift of FlyHash."""
     from fedbolic.kernels import hash as lift
@@ -76,8 +131,10 @@ def compile_all() -> list[str]:
     above = []
     print("| kernel, for sm_90 | dtype | registers (bound) | spilled bytes | shared bytes |")
     print("|---|---|---|---|---|")
-    for case in (*pair_cases(), *hash_cases()):
+    cases = pair_cases(), row_cases(), head_cases(), dropout_cases(), hash_cases()
+    for case in itertools.chain(*cases):
         options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
+        options["integers"] = case.integers.split()
         found = compiled_resources(case.kernel, case.pointers.split(), case.constants, **options)
         registers = f"{found.registers} ({case.most_registers})"
         text = f"{case.name} | {case.dtype} | {registers} | {found.spilled} | {found.shared}"

@@ -31,6 +31,7 @@ from fedbolic.manifolds.numerics import (
     to_point,
 )
 from fedbolic.manifolds.pairwise_kernel import kernel_distances
+from fedbolic.manifolds.row_kernel import has_row_kernel, kernel_dist
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,8 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
+        if has_row_kernel(x, y):
+            return kernel_dist(x, y, per_point(self.c, x), hyperboloid=True)
         q = self._gap(*self._read(x), *self._read(y))
         return gap_length(q, per_point(self.c, q)).squeeze(-1)
 

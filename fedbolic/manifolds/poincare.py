@@ -30,6 +30,7 @@ from fedbolic.manifolds.numerics import (
     unit,
 )
 from fedbolic.manifolds.pairwise_kernel import kernel_distances
+from fedbolic.manifolds.row_kernel import has_row_kernel, kernel_dist
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,8 @@ class Poincare(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
+        if has_row_kernel(x, y):
+            return kernel_dist(x, y, per_point(self.c, x), hyperboloid=False)
         q = formulas.ball_gap(*self._read(x), *self._read(y))
         return gap_length(q, per_point(self.c, q)).squeeze(-1)
 

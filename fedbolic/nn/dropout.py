@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.nn.dropout_kernel import has_dropout_kernel, kernel_dropout
 
 SEED = "dropout_seed"
 """Name of the seed buffer; a federated engine looks for it in any network."""
@@ -24,15 +25,25 @@ class _Coins(nn.Module):
         if p:
             self.register_buffer(SEED, torch.randint(2**63 - 1, (), device=device))
 
+    @property
+    def _least(self) -> int:
+        """The coin of 32 bits from which an element is kept."""
+        return min(round(self.p * 2**32), 2**32 - 1)
+
+    def _next_seed(self) -> Tensor:
+        """The seed, which is then advanced."""
+        seed = self.dropout_seed
+        self.dropout_seed = seed + 1
+        return seed
+
     def _kept(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """A mask of 1 with probability ``1 - p``, else 0; advances the seed."""
-        seed = self.dropout_seed
+        seed = self._next_seed()
         own = torch.Size(shape[seed.ndim :])
         words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
         coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two per word
-        self.dropout_seed = seed + 1
-        least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
-        kept = coins.bitwise_xor_(-(2**31)) >= least  # an unsigned comparison on signed integers
+        # an unsigned comparison on signed integers
+        kept = coins.bitwise_xor_(-(2**31)) >= self._least - 2**31
         return kept[..., : own.numel()].reshape(shape).to(dtype)
 
     @override
@@ -77,6 +88,9 @@ class Dropout(_Coins):
         """``x`` with random elements set to 0 in training, and unchanged in evaluation."""
         if not self.training or self.p == 0:
             return x
+        if has_dropout_kernel(x):
+            factor = torch.ones((), dtype=x.dtype).div_(1 - self.p).item()
+            return kernel_dropout(x, self._next_seed(), least=self._least, factor=factor)
         return x * self._kept(x.shape, x.dtype, x.device).div_(1 - self.p)
 
 

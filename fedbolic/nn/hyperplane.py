@@ -17,7 +17,8 @@ from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import on_hyperboloid
-from fedbolic.nn.sinh_ratio import sinh_ratio_and_cosh
+from fedbolic.nn.logit_kernel import has_logit_kernel, kernel_logits
+from fedbolic.nn.sinh_ratio import asinh_ratio, sinh_ratio_and_cosh
 from fedbolic.nn.space import HyperbolicModule, Space, rounded, wide
 
 
@@ -94,8 +95,32 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         Raises:
             ValueError: If ``x`` has the wrong width or dtype.
         """
-        unit = wide(self.weight) / length.unsqueeze(-1)
-        return self.products(space, x, unit, torch.ones_like(length))
+        return self.products(space, x, *self._directions(length))
+
+    def logits(
+        self, x: Float[Tensor, "*batch ambient"], factor: float
+    ) -> Float[Tensor, "*batch m"]:
+        """Signed distances to all hyperplanes, times a number and the norms of ``weight``'s rows.
+
+        Args:
+            x: Points.
+            factor: The number.
+
+        Raises:
+            ValueError: If ``x`` has the wrong width or dtype.
+        """
+        space, length = self.manifold, self.length
+        timed, rows = self.factors(space, x, *self._directions(length))
+        scale = length if factor == 1 else factor * length
+        if has_logit_kernel(timed, rows):
+            logits = kernel_logits(timed, rows, scale, space.c)
+        else:
+            logits = scale * asinh_ratio(wide(functional.linear(timed, rows)), space.c)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
+    def _directions(self, length: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit vectors of the rows of ``weight``, and their norms."""
+        return wide(self.weight) / length.unsqueeze(-1), torch.ones_like(length)
 
     def coefficients(
         self, space: Space, weight: Float[Tensor, "m n"], length: Float[Tensor, " m"]
@@ -121,14 +146,21 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         Raises:
             ValueError: If ``x`` has the wrong width or dtype.
         """
+        return wide(functional.linear(*self.factors(space, x, weight, length)))
+
+    def factors(
+        self,
+        space: Space,
+        x: Float[Tensor, "*batch ambient"],
+        weight: Float[Tensor, "m n"],
+        length: Float[Tensor, " m"],
+    ) -> tuple[Float[Tensor, "*batch n+1"], Float[Tensor, "m n+1"]]:
+        """Points and normals as coefficients of time and space, arguments as in ``products``."""
         self.check(x, self.in_features, self.weight)
         rows = self.coefficients(space, weight, length)
-        timed = (
-            x
-            if isinstance(space, Lorentz)
-            else rounded(torch.cat(on_hyperboloid(space, x), -1), x.dtype)
-        )
-        return wide(functional.linear(timed, rows))
+        if isinstance(space, Lorentz):
+            return x, rows
+        return rounded(torch.cat(on_hyperboloid(space, x), -1), x.dtype), rows
 
 
 def lengths(weight: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
