@@ -42,10 +42,10 @@ def _hyperboloid_read(x, c):
 @triton.jit
 def _ball_read(x, c):
     """Points clamped to the ball, the gaps ``1 - c |x|^2`` and the factors that clamp."""
-    margin = 2.0**-21 if x.dtype == tl.float32 else 2.0**-50  # four eps
+    margin: tl.constexpr = 2.0**-21 if x.dtype == tl.float32 else 2.0**-50  # four eps
     t = tl.sum(x * x, 1) * (c * CLOSER)
     t = tl.minimum(tl.maximum(t, tiny(x)), largest(x))
-    # a bare number would be rounded to float32
+    # other numbers than constants of the type are rounded to float32
     within = tl.minimum(t, tl.full([], (1.0 - margin) * CLOSER, x.dtype))
     factor = tl.sqrt(within / t)
     return x * factor[:, None], 1.0 - within / CLOSER, factor
