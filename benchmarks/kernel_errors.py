@@ -6,6 +6,7 @@ Called by ``benchmarks.kernels``. Points are given rounded once to the type. A d
 with the true one; a gradient by the Riemannian length of its error, where the true one has 1.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 from unittest import mock
@@ -14,7 +15,7 @@ import torch
 from mpmath import mp, mpf, workdps
 from torch import Tensor
 
-from benchmarks import logit_errors, truth
+from benchmarks import logit_errors, radial_errors, truth
 from benchmarks.error_table import RADII, table_row
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -153,7 +154,7 @@ def rows() -> Iterator[str]:
 
 def main() -> None:
     """Print the errors of every kernel."""
-    for line in (*rows(), "", *logit_errors.rows()):
+    for line in itertools.chain(rows(), [""], radial_errors.rows(), [""], logit_errors.rows()):
         print(line, flush=True)
 
 

@@ -67,12 +67,34 @@ def row_cases() -> Iterator[Compiled]:
                 model = {"HYPERBOLOID": hyperboloid, "WIDTH": width}
                 yield Compiled(
                     name, rows.row_distance_kernel, "x y c out",
-                    model | {"ROWS": rows.FORWARD[dtype] // width}, dtype, rows.WARPS, 128,
+                    model | {"ROWS": rows.ROW_NUMBERS[dtype] // width}, dtype, rows.ROW_WARPS, 128,
                 )  # fmt: skip
-                sizes = {"ROWS": rows.BACKWARD[dtype] // width, "CURVED": True}
+                sizes = {"ROWS": rows.ROW_GRADIENT_NUMBERS[dtype] // width, "CURVED": True}
                 yield Compiled(
                     name.replace("dist", "dist, gradient"), rows.row_gradient_kernel,
-                    "x y c g by_x by_y by_c", model | sizes, dtype, rows.WARPS, 168,
+                    "x y c g by_x by_y by_c", model | sizes, dtype, rows.ROW_WARPS, 168,
+                )  # fmt: skip
+
+
+def radial_cases() -> Iterator[Compiled]:
+    """Maps at the origin."""
+    from fedbolic.kernels import radial, rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            for outward in (True, False):
+                place = "hyperboloid" if hyperboloid else "ball"
+                name = f"{place} {'expmap0' if outward else 'logmap0'}, d <= 64"
+                model = {"HYPERBOLOID": hyperboloid, "OUTWARD": outward}
+                model |= {"WIDTH": 64}
+                sizes = model | {"ROWS": radial.RADIAL_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name, radial.radial_kernel, "x c out", sizes, dtype, rows.ROW_WARPS, 96
+                )
+                sizes = model | {"ROWS": radial.RADIAL_GRADIENT_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name.replace(",", ", gradient,"), radial.radial_gradient_kernel,
+                    "x c g by_x by_c", sizes | {"CURVED": True}, dtype, rows.ROW_WARPS, 128,
                 )  # fmt: skip
 
 
@@ -81,14 +103,14 @@ def head_cases() -> Iterator[Compiled]:
     from fedbolic.kernels import logits
 
     for dtype in (torch.float32, torch.float64):
-        tile = logits.FORWARD[dtype]
+        tile = logits.LOGIT_TILES[dtype]
         for columns in (16, logits.MOST_COLUMNS[dtype]):
             sizes = {"ROWS": tile.rows, "COLUMNS": columns, "DEPTH": tile.columns}
             yield Compiled(
                 f"logits, {columns} columns", logits.logit_kernel,
                 "x normals scale c out products", {"KEPT": True} | sizes, dtype, tile.warps, 128,
             )  # fmt: skip
-        tile = logits.BACKWARD[dtype]
+        tile = logits.LOGIT_GRADIENT_TILES[dtype]
         sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns}
         yield Compiled(
             "logits, gradient", logits.logit_gradient_kernel,
@@ -102,10 +124,11 @@ def dropout_cases() -> Iterator[Compiled]:
     from fedbolic.kernels import dropout
 
     for dtype in (torch.float32, torch.float64):
-        constants = {"FACTOR": 2.0, "WORDS": dropout.WORDS}
+        constants = {"FACTOR": 2.0, "WORDS": dropout.DROPOUT_WORDS}
         yield Compiled(
-            "dropout", dropout.dropout_kernel, "x out", constants, dtype, dropout.WARPS, 64, "seeds"
-        )
+            "dropout", dropout.dropout_kernel, "x out",
+            constants, dtype, dropout.DROPOUT_WARPS, 64, "seeds",
+        )  # fmt: skip
 
 
 def hash_cases() -> Iterator[Compiled]:
@@ -131,8 +154,8 @@ def compile_all() -> list[str]:
     above = []
     print("| kernel, for sm_90 | dtype | registers (bound) | spilled bytes | shared bytes |")
     print("|---|---|---|---|---|")
-    cases = pair_cases(), row_cases(), head_cases(), dropout_cases(), hash_cases()
-    for case in itertools.chain(*cases):
+    cases = (pair_cases, row_cases, radial_cases, head_cases, dropout_cases, hash_cases)
+    for case in itertools.chain.from_iterable(make() for make in cases):
         options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
         options["integers"] = case.integers.split()
         found = compiled_resources(case.kernel, case.pointers.split(), case.constants, **options)

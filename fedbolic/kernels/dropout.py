@@ -6,10 +6,10 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
-WORDS = 512
+DROPOUT_WORDS = 512
 """Words of a program, each the coins of two elements."""
 
-WARPS = 4
+DROPOUT_WARPS = 4
 
 STEP, FIRST, SECOND = map(
     tl.constexpr, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -54,7 +54,7 @@ def masked(x: Tensor, seeds: Tensor, *, least: int, factor: float) -> Tensor:
     if x.numel():
         n = x.numel() // seeds.numel()
         with torch.cuda.device_of(x):  # triton launches on the current device
-            dropout_kernel[(triton.cdiv(n, 2 * WORDS) * seeds.numel(),)](
-                x, seeds, out, n, least, FACTOR=factor, WORDS=WORDS, num_warps=WARPS
+            dropout_kernel[(triton.cdiv(n, 2 * DROPOUT_WORDS) * seeds.numel(),)](
+                x, seeds, out, n, least, FACTOR=factor, WORDS=DROPOUT_WORDS, num_warps=DROPOUT_WARPS
             )
     return out

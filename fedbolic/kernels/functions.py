@@ -1,9 +1,10 @@
 # pyright: reportMissingImports=false, reportIndexIssue=false
 r"""Functions of numbers of 0 or more that kernels are built from.
 
-The logarithm of the device has an absolute error near 1, so small lengths take that of libdevice,
-right to one unit in the last place by NVIDIA's tables. The interpreter of triton has no libdevice;
-there the same function is a quotient whose rounding errors cancel.
+The logarithm of the device has an absolute error near 1, and its exponential near 0, so small
+lengths take those of libdevice, right to one unit in the last place by NVIDIA's tables. The
+interpreter of triton has no libdevice; there the same functions are quotients whose rounding errors
+cancel.
 """
 
 import triton
@@ -24,6 +25,18 @@ def log1p(s):
         value = tl.where(grown, tl.log(u) * (s / shift), s)
     else:
         value = libdevice.log1p(s)
+    return value
+
+
+@triton.jit
+def expm1(s):
+    """``exp(s) - 1`` for ``s >= 0``."""
+    if INTERPRETED:
+        u = tl.exp(s)
+        grown = u > 1.0
+        value = tl.where(grown, (u - 1.0) * (s / tl.log(tl.where(grown, u, 2.0))), s)
+    else:
+        value = libdevice.expm1(s)
     return value
 
 
@@ -55,14 +68,14 @@ def asinhc(t):
 @triton.jit
 def asinhc_slope(t, value):
     """The derivative of ``value = asinhc(t)``, by its series near 0 where the quotient cancels."""
-    bound = series_bound(t)
+    bound = series_limit(t)
     far = tl.maximum(t, bound)
     quotient = (1.0 / tl.sqrt(1.0 + far) - value) / (2.0 * far)
     return tl.where(t < bound, asinhc_series(tl.minimum(t, bound)), quotient)
 
 
 @triton.jit
-def series_bound(t):
+def series_limit(t):
     """The largest ``t`` for which a derivative is computed by its series.
 
     It is a number of float32, to which triton rounds the numbers in a kernel.

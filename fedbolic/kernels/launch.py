@@ -35,7 +35,7 @@ def splits_of(length: int, step: int, others: int) -> tuple[int, int]:
     return max(1, triton.cdiv(length, span)) if span else 1, span
 
 
-def aligned(
+def batches_of(
     *groups: Sequence[Tensor], lead: Sequence[int] | None = None
 ) -> tuple[torch.Size, list[tuple[Tensor, ...]]]:
     """The broadcast shape of a batch of matrices, and tensors with one axis for it.

@@ -20,18 +20,18 @@ from fedbolic.kernels.functions import (
     asinhc,
     asinhc_series,
     largest_sinh,
-    series_bound,
+    series_limit,
     tiny,
 )
-from fedbolic.kernels.launch import Tile, aligned, splits_of
+from fedbolic.kernels.launch import Tile, batches_of, splits_of
 
 MOST_COLUMNS = {torch.float32: 64, torch.float64: 32}
 """Hyperplanes of one tile; 16, the least of a matrix product, if there are fewer."""
 
-FORWARD = {torch.float32: Tile(64, 16, 8), torch.float64: Tile(32, 16)}
+LOGIT_TILES = {torch.float32: Tile(64, 16, 8), torch.float64: Tile(32, 16)}
 """Points of one tile, and coordinates that are multiplied at a time."""
 
-BACKWARD = {torch.float32: Tile(16, 64), torch.float64: Tile(8, 64)}
+LOGIT_GRADIENT_TILES = {torch.float32: Tile(16, 64), torch.float64: Tile(8, 64)}
 
 
 @triton.jit
@@ -92,9 +92,9 @@ def logit_gradient_kernel(
         given *= length[None, :]
         tl.store(by_product + place, given / cosh, mask=mask)
         if CURVED:
-            near = q < series_bound(q)
+            near = q < series_limit(q)
             u = tl.where(near, t, 0.0)
-            series = u * u * u * asinhc_series(tl.minimum(q, series_bound(q)))
+            series = u * u * u * asinhc_series(tl.minimum(q, series_limit(q)))
             closed = (t / cosh - value) / (2.0 * tl.maximum(curvature, tiny(q)))
             curved += tl.sum(given * tl.where(near, series, closed), 0)
     row = (part.to(tl.int64) * batches + batch) * m + j
@@ -132,8 +132,8 @@ def plane_logits(
         kept: True to write the products, which a gradient reads.
     """
     (n, d), m, dtype = points.shape[-2:], normals.shape[-2], points.dtype
-    lead, (x, planes, (c,)) = aligned((points,), (normals, scale), (c,))
-    tile, most = FORWARD[dtype], MOST_COLUMNS[dtype]
+    lead, (x, planes, (c,)) = batches_of((points,), (normals, scale), (c,))
+    tile, most = LOGIT_TILES[dtype], MOST_COLUMNS[dtype]
     columns = max(16, min(most, triton.next_power_of_2(m)))
     out = points.new_empty(*lead, n, m)
     products = torch.empty_like(out) if kept else out
@@ -161,8 +161,10 @@ def plane_gradients(
         curved: True for the gradient with respect to the curvature.
     """
     n, m = products.shape[-2:]
-    lead, ((products,), (scale,), (c,)) = aligned((products,), (scale,), (c,), lead=grad.shape[:-2])
-    batches, tile = lead.numel(), BACKWARD[grad.dtype]
+    lead, ((products,), (scale,), (c,)) = batches_of(
+        (products,), (scale,), (c,), lead=grad.shape[:-2]
+    )
+    batches, tile = lead.numel(), LOGIT_GRADIENT_TILES[grad.dtype]
     grad = grad.reshape(batches, n, m)
     across = triton.cdiv(m, tile.columns) * batches
     splits, span = splits_of(n, tile.rows, across)

@@ -21,7 +21,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import asinhc, asinhc_slope, tiny
-from fedbolic.kernels.launch import Tile, aligned, splits_of
+from fedbolic.kernels.launch import Tile, batches_of, splits_of
 
 FORWARD = {torch.float32: Tile(32, 32), torch.float64: Tile(16, 32)}
 BACKWARD = {torch.float32: Tile(16, 32), torch.float64: Tile(8, 32)}
@@ -251,7 +251,7 @@ class _Call:
     def __init__(self, points: Sequence[Tensor], others: Sequence[Tensor], c: Tensor) -> None:
         x, y = points[0], others[0]
         self.n, self.m, self.d = x.shape[-2], y.shape[-2], x.shape[-1]
-        self.lead, ((x, a), (y, b), (c,)) = aligned(points, others, (c,))
+        self.lead, ((x, a), (y, b), (c,)) = batches_of(points, others, (c,))
         self.batches = self.lead.numel()
         self.points = x
         self.tensors: tuple[Any, ...] = (x.mT.contiguous(), a, y.mT.contiguous(), b, c)

@@ -16,18 +16,18 @@ from triton import language as tl
 
 from fedbolic.kernels.functions import asinhc, asinhc_slope, largest, largest_sinh, tiny
 
-FORWARD = {torch.float32: 1024, torch.float64: 512}
-BACKWARD = {torch.float32: 512, torch.float64: 256}
+ROW_NUMBERS = {torch.float32: 1024, torch.float64: 512}
+ROW_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
 """Coordinates of one set that a program holds."""
 
-WARPS = 4
+ROW_WARPS = 4
 
 CLOSER = tl.constexpr(2.0**-40)
 """Exact factor of squares before a comparison, so that 1e38 times a ``c`` of 100 is finite."""
 
 
 @triton.jit
-def _hyperboloid_read(x, c):
+def clamped_to_hyperboloid(x, c):
     """Clamped space coordinates, the time coordinate in radii and the factor that clamps."""
     norm = tl.sqrt(tl.sum(x * x, 1))
     norm = tl.minimum(tl.maximum(norm, tl.sqrt(tiny(x))), tl.sqrt(largest(x)))
@@ -40,7 +40,7 @@ def _hyperboloid_read(x, c):
 
 
 @triton.jit
-def _ball_read(x, c):
+def clamped_to_ball(x, c):
     """Points clamped to the ball, the gaps ``1 - c |x|^2`` and the factors that clamp."""
     margin: tl.constexpr = 2.0**-21 if x.dtype == tl.float32 else 2.0**-50  # four eps
     t = tl.sum(x * x, 1) * (c * CLOSER)
@@ -95,11 +95,11 @@ def row_distance_kernel(
     """Distances of some rows."""
     u, v, curvature, i, _, _ = _rows(x, y, c, n, d, x_row, y_row, of_c, HYPERBOLOID, ROWS, WIDTH)
     if HYPERBOLOID:
-        u, a, _ = _hyperboloid_read(u, curvature)
-        v, b, _ = _hyperboloid_read(v, curvature)
+        u, a, _ = clamped_to_hyperboloid(u, curvature)
+        v, b, _ = clamped_to_hyperboloid(v, curvature)
     else:
-        u, a, _ = _ball_read(u, curvature)
-        v, b, _ = _ball_read(v, curvature)
+        u, a, _ = clamped_to_ball(u, curvature)
+        v, b, _ = clamped_to_ball(v, curvature)
     q = _gap(u, a, v, b, curvature, HYPERBOLOID)[0]
     tl.store(out + i, 2.0 * tl.sqrt(q) * asinhc(curvature * q), mask=i < n)
 
@@ -115,11 +115,11 @@ def row_gradient_kernel(
     )
     given = tl.load(g + i * g_row, mask=i < n, other=0.0)
     if HYPERBOLOID:
-        p, a, factor_x = _hyperboloid_read(u, curvature)
-        r, b, factor_y = _hyperboloid_read(v, curvature)
+        p, a, factor_x = clamped_to_hyperboloid(u, curvature)
+        r, b, factor_y = clamped_to_hyperboloid(v, curvature)
     else:
-        p, a, factor_x = _ball_read(u, curvature)
-        r, b, factor_y = _ball_read(v, curvature)
+        p, a, factor_x = clamped_to_ball(u, curvature)
+        r, b, factor_y = clamped_to_ball(v, curvature)
     q, across, root, lean = _gap(p, a, r, b, curvature, HYPERBOLOID)
     t = curvature * q
     length = tl.sqrt(tl.maximum(q, tiny(q)))  # the change of q at 0 is 0
@@ -175,13 +175,14 @@ def row_distances(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool) -> Tens
         hyperboloid: True for the hyperboloid, whose time coordinates are not read; False for the
             ball.
     """
-    call = _Call((x, y, c), FORWARD[x.dtype], hyperboloid)
+    call = RowCall((x, y, c), ROW_NUMBERS[x.dtype], hyperboloid)
     out = x.new_empty(*call.lead, 1)
     if out.numel():
         with torch.cuda.device_of(out):  # triton launches on the current device
             row_distance_kernel[call.grid](
-                *call.tensors, out, call.n, call.d, *call.strides, **call.sizes
-            )
+                *call.tensors, out, call.n, call.d, *call.strides,
+                num_warps=ROW_WARPS, **call.sizes,
+            )  # fmt: skip
     return out
 
 
@@ -198,7 +199,7 @@ def row_gradients(
         hyperboloid: As in :func:`row_distances`.
         curved: True for the gradient with respect to the curvature.
     """
-    call = _Call((x, y, c), BACKWARD[x.dtype], hyperboloid)
+    call = RowCall((x, y, c), ROW_GRADIENT_NUMBERS[x.dtype], hyperboloid)
     by_x, by_y = (x.new_zeros(*call.lead, x.shape[-1]) for _ in range(2))
     by_c = x.new_empty(*call.lead, 1) if curved else grad
     grad = grad.reshape(call.n)
@@ -206,12 +207,12 @@ def row_gradients(
         with torch.cuda.device_of(grad):  # triton launches on the current device
             row_gradient_kernel[call.grid](
                 *call.tensors, grad, by_x, by_y, by_c, call.n, call.d, *call.strides,
-                *grad.stride(), CURVED=curved, **call.sizes,
+                *grad.stride(), CURVED=curved, num_warps=ROW_WARPS, **call.sizes,
             )  # fmt: skip
     return RowGradients(by_x, by_y, by_c if curved else None)
 
 
-class _Call:
+class RowCall:
     """Tensors, strides and sizes of a launch; what all rows share has the stride 0."""
 
     def __init__(self, tensors: Sequence[Tensor], numbers: int, hyperboloid: bool) -> None:
@@ -222,9 +223,7 @@ class _Call:
         self.tensors = [self._flat(t) for t in tensors]
         self.strides = [t.stride(0) if len(t) > 1 else 0 for t in self.tensors]
         self.grid = (triton.cdiv(self.n, rows),)
-        self.sizes = {
-            "HYPERBOLOID": hyperboloid, "ROWS": rows, "WIDTH": width, "num_warps": WARPS,
-        }  # fmt: skip
+        self.sizes = {"HYPERBOLOID": hyperboloid, "ROWS": rows, "WIDTH": width}
 
     def _flat(self, x: Tensor) -> Tensor:
         lead = (1,) * len(self.lead) if x.shape[:-1].numel() == 1 else self.lead

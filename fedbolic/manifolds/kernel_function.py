@@ -66,7 +66,7 @@ def by_kernel(function: type[KernelFunction]) -> Callable[..., Tensor]:
     """
 
     class Gradients(torch.autograd.Function):
-        """Those gradients that are needed."""
+        """Gradients of the tensors that need one."""
 
         @staticmethod
         def forward(call: tuple, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -95,9 +95,8 @@ def by_kernel(function: type[KernelFunction]) -> Callable[..., Tensor]:
             return None, *made, *[None] * (len(ctx.saved_tensors) - len(given))
 
         @staticmethod
-        def vmap(
-            info: Any, in_dims: tuple, call: tuple, *tensors: Tensor
-        ) -> tuple[tuple[Tensor, ...], Any]:
+        def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], Any]:
+            call, *tensors = inputs
             # every gradient has the axis, so every tensor needs it
             full = [
                 t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
@@ -131,9 +130,8 @@ def by_kernel(function: type[KernelFunction]) -> Callable[..., Tensor]:
             return None, *(next(made) if need else None for need in needed)
 
         @staticmethod
-        def vmap(
-            info: Any, in_dims: tuple, call: tuple, *tensors: Tensor
-        ) -> tuple[tuple[Tensor, ...], Any]:
+        def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], Any]:
+            call, *tensors = inputs
             made = Values.apply(call, *_batch_first(tensors, in_dims[1:]))
             return made, (0,) * len(made)
 

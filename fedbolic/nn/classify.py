@@ -67,7 +67,7 @@ class LorentzMLR(Hyperplanes[Lorentz]):
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        return self.logits(x, 1)
+        return self.logits(x, 1.0)
 
 
 class PoincareMLR(Hyperplanes[Poincare]):
@@ -130,4 +130,4 @@ class PoincareMLR(Hyperplanes[Poincare]):
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        return self.logits(x, 2)
+        return self.logits(x, 2.0)

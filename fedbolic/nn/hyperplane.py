@@ -111,7 +111,7 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         """
         space, length = self.manifold, self.length
         timed, rows = self.factors(space, x, *self._directions(length))
-        scale = length if factor == 1 else factor * length
+        scale = length if factor == 1.0 else factor * length
         if has_logit_kernel(timed, rows):
             logits = kernel_logits(timed, rows, scale, space.c)
         else:

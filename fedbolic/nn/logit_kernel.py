@@ -1,7 +1,6 @@
 """Logits of hyperplanes by the kernels for CUDA, and their derivatives."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float

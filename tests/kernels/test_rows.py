@@ -128,7 +128,9 @@ def test_curvatures_and_points_broadcast(kind, on):
 @pytest.mark.parametrize("dims", [(0, None, None), (None, 0, 0), (0, 0, 0)])
 def test_vmap_of_values_and_gradients_is_a_loop(kind, dims, on):
     given = points(kind, 0.7, 0, 4, 3), points(kind, 0.7, 1, 3), torch.tensor(0.7)
-    given = [t if d is None else torch.stack((t, t * 0.9)) for t, d in zip(given, dims, strict=True)]
+    given = [
+        t if d is None else torch.stack((t, t * 0.9)) for t, d in zip(given, dims, strict=True)
+    ]
 
     def loss(x, y, c):
         return kind(c).dist(x, y).square().sum()
