@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import kernel_launches
 from fedbolic import kernels
 
 
@@ -168,9 +169,10 @@ def compile_all() -> list[str]:
 
 
 def main() -> None:
-    """Compile every kernel, then measure errors in a process that interprets them."""
+    """Compile every kernel and count launches, then measure errors by triton's interpreter."""
     above = compile_all()
-    print(flush=True)
+    for line in ("", *kernel_launches.table(), ""):
+        print(line, flush=True)
     interpreted = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "benchmarks.kernel_errors"]
     code = subprocess.run(command, env=interpreted, check=False).returncode

@@ -190,6 +190,8 @@ def radial_gradient_kernel(
     bend = _bend(t, value, slope, HYPERBOLOID, OUTWARD)
     made = value[:, None] * given + (2.0 * along * bend * curvature)[:, None] * v
     tl.store(by_x + (i * width)[:, None] + shift[None, :], made * clamp[:, None], mask=mask)
+    if HYPERBOLOID:
+        tl.store(by_x + i * width, tl.zeros([ROWS], u.dtype), mask=i < n)
     if CURVED:
         q = tl.minimum(tl.sum(v * v, 1), largest(u))
         tl.store(by_c + i, curved + along * q * bend, mask=i < n)
@@ -243,7 +245,7 @@ def radial_gradients(
         curved: True for the gradient with respect to the curvature.
     """
     call = RowCall((x, c), RADIAL_GRADIENT_NUMBERS[x.dtype], hyperboloid)
-    by_x = x.new_zeros(*call.lead, x.shape[-1])
+    by_x = x.new_empty(*call.lead, x.shape[-1])
     by_c = x.new_empty(*call.lead, 1) if curved else grad
     if grad.numel():
         with torch.cuda.device_of(grad):  # triton launches on the current device

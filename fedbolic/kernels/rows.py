@@ -145,6 +145,9 @@ def row_gradient_kernel(
     places = (i * width)[:, None] + shift[None, :]
     tl.store(by_x + places, to_x, mask=mask)
     tl.store(by_y + places, to_y, mask=mask)
+    if HYPERBOLOID:
+        tl.store(by_x + i * width, tl.zeros([ROWS], u.dtype), mask=i < n)
+        tl.store(by_y + i * width, tl.zeros([ROWS], u.dtype), mask=i < n)
     if CURVED:
         curved += 2.0 * given * length * q * asinhc_slope(t, asinhc(t))
         tl.store(by_c + i, curved, mask=i < n)
@@ -200,7 +203,7 @@ def row_gradients(
         curved: True for the gradient with respect to the curvature.
     """
     call = RowCall((x, y, c), ROW_GRADIENT_NUMBERS[x.dtype], hyperboloid)
-    by_x, by_y = (x.new_zeros(*call.lead, x.shape[-1]) for _ in range(2))
+    by_x, by_y = (x.new_empty(*call.lead, x.shape[-1]) for _ in range(2))
     by_c = x.new_empty(*call.lead, 1) if curved else grad
     grad = grad.reshape(call.n)
     if grad.numel():

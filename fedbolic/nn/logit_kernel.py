@@ -18,9 +18,11 @@ def has_logit_kernel(x: Tensor, normals: Tensor) -> bool:
 
     Products in half types and in TF32 are torch's.
     """
-    exact = not torch.is_autocast_enabled(x.device.type) and not _allows_tf32()
+    if not (takes_kernels() and kernels.run_on(x) and kernels.run_on(normals)):
+        return False
     full = x.dtype == normals.dtype and x.dtype in (torch.float32, torch.float64)
-    return takes_kernels() and exact and full and kernels.run_on(x) and kernels.run_on(normals)
+    exact = torch.get_float32_matmul_precision() == "highest"
+    return full and exact and not torch.is_autocast_enabled(x.device.type)
 
 
 def kernel_logits(
@@ -84,7 +86,3 @@ class _Logits(KernelFunction):
 
 
 _logits = by_kernel(_Logits)
-
-
-def _allows_tf32() -> bool:
-    return torch.get_float32_matmul_precision() != "highest"

@@ -1,0 +1,82 @@
+"""Launches of both passes on a GPU, of the operators and of the kernels in their place.
+
+Called by ``benchmarks.kernels``; no kernel runs. A launch is an operator of torch that writes a
+tensor, as in ``benchmarks.operators``, or a kernel; memory that is only allocated does not count.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+import torch
+from typing_extensions import override
+
+from benchmarks.measure import Operators
+from benchmarks.operators import Row, rows
+from fedbolic import kernels
+
+OPERATIONS = (
+    *(f"{model} {name}" for model in ("hyperboloid", "ball") for name in ("dist", "expmap0")),
+    *(f"{model} logmap0" for model in ("hyperboloid", "ball")),
+    *("hyperboloid dist, learnt c", "LorentzMLR", "PoincareMLR", "Dropout"),
+)
+
+
+class Launches(Operators):
+    """Counts operators that write, and kernels, which it replaces and does not run."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        """The launch of a kernel, as triton has it."""
+        del grid
+        return self._launch
+
+    def _launch(self, *tensors: Any, **sizes: Any) -> None:
+        del tensors, sizes
+        self.count += 1
+
+    @override
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "empty" in str(func):
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def launches(row: Row, *, kernel: bool) -> tuple[int, int]:
+    """Launches of the forward and of the backward pass.
+
+    Args:
+        row: A function and its arguments, all of which take a gradient.
+        kernel: True with kernels, False with operators alone.
+    """
+    from fedbolic.kernels import dropout, logits, radial
+    from fedbolic.kernels import rows as of_rows
+
+    function, given = row
+    leaves = [x.detach().clone().requires_grad_() for x in given]
+    counts = []
+    with mock.patch.object(kernels, "run_on", return_value=kernel):
+        for backward in (False, True):
+            with ExitStack() as stack:
+                counter = Launches()
+                for module in (dropout, logits, radial, of_rows):
+                    for name in [name for name in vars(module) if name.endswith("_kernel")]:
+                        stack.enter_context(mock.patch.object(module, name, counter))
+                stack.enter_context(counter)
+                if backward:
+                    torch.autograd.grad(out, leaves, cotangent, allow_unused=True)
+                else:
+                    out = function(*leaves)
+            cotangent = torch.ones_like(out)
+            counts.append(counter.count)
+    return counts[0], counts[1]
+
+
+def table() -> Iterator[str]:
+    """The table, a line at a time."""
+    yield "| launches, forward + backward | operators | kernels |"
+    yield "|---|---|---|"
+    every = rows()
+    for name in OPERATIONS:
+        cells = [launches(every[name], kernel=kernel) for kernel in (False, True)]
+        yield f"| {name} | {' | '.join(f'{first} + {second}' for first, second in cells)} |"
