@@ -4,8 +4,9 @@ Called by ``benchmarks.kernels``; no kernel runs. A launch is an operator of tor
 tensor, as in ``benchmarks.operators``, or a kernel; memory that is only allocated does not count.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -49,27 +50,33 @@ def launches(row: Row, *, kernel: bool) -> tuple[int, int]:
         row: A function and its arguments, all of which take a gradient.
         kernel: True with kernels, False with operators alone.
     """
-    from fedbolic.kernels import dropout, logits, radial
+    from fedbolic.kernels import dropout, logits, normals, radial
     from fedbolic.kernels import rows as of_rows
 
     function, given = row
     leaves = [x.detach().clone().requires_grad_() for x in given]
-    counts = []
+    forward, backward = Launches(), Launches()
+    modules = dropout, logits, normals, radial, of_rows
     with mock.patch.object(kernels, "run_on", return_value=kernel):
-        for backward in (False, True):
-            with ExitStack() as stack:
-                counter = Launches()
-                for module in (dropout, logits, radial, of_rows):
-                    for name in [name for name in vars(module) if name.endswith("_kernel")]:
-                        stack.enter_context(mock.patch.object(module, name, counter))
-                stack.enter_context(counter)
-                if backward:
-                    torch.autograd.grad(out, leaves, cotangent, allow_unused=True)
-                else:
-                    out = function(*leaves)
-            cotangent = torch.ones_like(out)
-            counts.append(counter.count)
-    return counts[0], counts[1]
+        with _counted_by(Launches(), modules):  # numbers that are computed once
+            function(*leaves)
+        with _counted_by(forward, modules):
+            out = function(*leaves)
+        cotangent = torch.ones_like(out)
+        with _counted_by(backward, modules):
+            torch.autograd.grad(out, leaves, cotangent, allow_unused=True)
+    return forward.count, backward.count
+
+
+@contextmanager
+def _counted_by(counter: Launches, modules: Sequence[ModuleType]) -> Iterator[None]:
+    """Context manager in which a counter stands for every kernel of some modules."""
+    with ExitStack() as stack:
+        for module in modules:
+            for name in [name for name in vars(module) if name.endswith("_kernel")]:
+                stack.enter_context(mock.patch.object(module, name, counter))
+        stack.enter_context(counter)
+        yield
 
 
 def table() -> Iterator[str]:

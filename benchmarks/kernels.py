@@ -109,15 +109,38 @@ def head_cases() -> Iterator[Compiled]:
             sizes = {"ROWS": tile.rows, "COLUMNS": columns, "DEPTH": tile.columns}
             yield Compiled(
                 f"logits, {columns} columns", logits.logit_kernel,
-                "x normals scale c out products", {"KEPT": True} | sizes, dtype, tile.warps, 128,
+                "x normals lengths c out products",
+                {"FACTOR": 1.0, "KEPT": True} | sizes, dtype, tile.warps, 128,
             )  # fmt: skip
         tile = logits.LOGIT_GRADIENT_TILES[dtype]
         sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns}
         yield Compiled(
             "logits, gradient", logits.logit_gradient_kernel,
-            "g products scale c by_product by_scale by_c",
-            {"CURVED": True} | sizes, dtype, tile.warps, 128,
+            "g products lengths c by_product by_length by_c",
+            {"FACTOR": 1.0, "CURVED": True} | sizes, dtype, tile.warps, 128,
         )  # fmt: skip
+
+
+def normal_cases() -> Iterator[Compiled]:
+    """Normals of hyperplanes."""
+    from fedbolic.kernels import normals
+
+    tile = normals.NORMAL_TILE
+    sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns}
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            farthest = normals.FARTHEST_PLANES[dtype]
+            model = {"HYPERBOLOID": hyperboloid, "FARTHEST": farthest} | sizes
+            name = f"{'hyperboloid' if hyperboloid else 'ball'} normals"
+            yield Compiled(
+                name, normals.normal_kernel, "weight offset c normals lengths",
+                model, dtype, tile.warps, 96,
+            )  # fmt: skip
+            yield Compiled(
+                f"{name}, gradient", normals.normal_gradient_kernel,
+                "weight offset c lengths g by_length by_weight by_offset by_c",
+                model, dtype, tile.warps, 128,
+            )  # fmt: skip
 
 
 def dropout_cases() -> Iterator[Compiled]:
@@ -155,7 +178,15 @@ def compile_all() -> list[str]:
     above = []
     print("| kernel, for sm_90 | dtype | registers (bound) | spilled bytes | shared bytes |")
     print("|---|---|---|---|---|")
-    cases = (pair_cases, row_cases, radial_cases, head_cases, dropout_cases, hash_cases)
+    cases = (
+        pair_cases,
+        row_cases,
+        radial_cases,
+        head_cases,
+        normal_cases,
+        dropout_cases,
+        hash_cases,
+    )
     for case in itertools.chain.from_iterable(make() for make in cases):
         options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
         options["integers"] = case.integers.split()

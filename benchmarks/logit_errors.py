@@ -18,7 +18,7 @@ from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import LorentzMLR, PoincareMLR
 
-NUM_POINTS, DIM, CLASSES = 5, 4, 6
+NUM_POINTS, DIM, CLASSES = 12, 4, 12
 
 HEADS = {Lorentz: LorentzMLR, Poincare: PoincareMLR}
 
@@ -27,7 +27,8 @@ class LogitErrors(NamedTuple):
     """Largest errors of logits and of the gradients of their sum.
 
     That of a logit is in units of the larger of the logit and the norm of its row of weights; that
-    of a gradient in units of the largest sum of the absolute derivatives of logits.
+    of a gradient in units of the largest sum of the absolute derivatives of logits, and by the
+    curvature in units of the sum of the absolute logits over the curvature.
     """
 
     logit: float
@@ -102,21 +103,22 @@ def logit_errors(
         found = torch.autograd.grad(logits.sum(), (x, head.weight, head.bias, c))
         points, rows = ([truth.exact(row) for row in t.tolist()] for t in (x, head.weight))
         offsets = truth.exact(head.bias.tolist())
-        values, slopes = [], {}
+        worst, total, slopes = [], mpf(0), {}
         for i, p in enumerate(points):
             for k, z in enumerate(rows):
                 one = p, z, [offsets[k]], [mpf(1)]
                 value = true_logit(kind, p, z, offsets[k], mpf(1))
                 error = abs(mpf(logits[i, k].item()) - value)
-                values.append(error / max(abs(value), truth.length(z)))
+                worst.append(error / max(abs(value), truth.length(z)))
+                total += abs(value)
                 slopes[i, k] = derivatives(
                     lambda x, z, a, c: true_logit(kind, x, z, a[0], c[0]), *one
                 )
-        gradients = _gradient_errors([t.tolist() for t in found], slopes)
-    return LogitErrors(float(max(values)), *gradients)
+        gradients = _gradient_errors([t.tolist() for t in found], slopes, total)
+    return LogitErrors(float(max(worst)), *gradients)
 
 
-def _gradient_errors(found: list, slopes: dict) -> list[float]:
+def _gradient_errors(found: list, slopes: dict, total: truth.Number) -> list[float]:
     """Errors of the gradients with respect to points, weights, offsets and the curvature."""
     rows = [lambda i, k: i, lambda i, k: k, lambda i, k: k, lambda i, k: 0]
     found = [found[0], found[1], [[b] for b in found[2]], [[found[3]]]]
@@ -129,7 +131,7 @@ def _gradient_errors(found: list, slopes: dict) -> list[float]:
                 true[place] = true.get(place, mpf(0)) + slope
                 unit[place] = unit.get(place, mpf(0)) + abs(slope)
         worst = max(abs(mpf(found[which][r][k]) - value) for (r, k), value in true.items())
-        errors.append(float(worst / max(unit.values())))
+        errors.append(float(worst / (total if which == 3 else max(unit.values()))))
     return errors
 
 

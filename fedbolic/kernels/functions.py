@@ -100,3 +100,16 @@ def asinhc_series(t):
 def largest_sinh(x):
     """The root of the largest ``c |x|^2`` on the hyperboloid, in the dtype of ``x``."""
     return 10.0**17.5 if x.dtype == tl.float32 else 1e150
+
+
+@triton.jit
+def sinhc_series(t):
+    """The derivative of ``sinh(sqrt t) / sqrt t`` near 0."""
+    series = 8.0 / 355687428096000.0
+    series = series * t + 7.0 / 1307674368000.0
+    series = series * t + 6.0 / 6227020800.0
+    series = series * t + 5.0 / 39916800.0
+    series = series * t + 4.0 / 362880.0
+    series = series * t + 3.0 / 5040.0
+    series = series * t + 2.0 / 120.0
+    return series * t + 1.0 / 6.0

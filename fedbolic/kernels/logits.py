@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false, reportIndexIssue=false
 r"""Kernels of the logits of hyperplanes: a matrix product, and the inverse sinh of its tiles.
 
-A logit is :math:`w_k \operatorname{asinh}(\sqrt c \, t) / \sqrt c` of the product :math:`t` of a
-point with the normal of a hyperplane. The kernel applies the inverse sinh to the sums in its
+A logit is :math:`f |w_k| \operatorname{asinh}(\sqrt c \, t) / \sqrt c` of the product :math:`t` of
+a point with the normal of a hyperplane. The kernel applies the inverse sinh to the sums in its
 registers, so that the matrix of products is written only if a gradient will read it. A second
 kernel reads it once for the gradient with respect to the products and for the sums over points; the
 gradients with respect to points and normals are torch's matrix products.
@@ -36,8 +36,9 @@ LOGIT_GRADIENT_TILES = {torch.float32: Tile(16, 64), torch.float64: Tile(8, 64)}
 
 @triton.jit
 def logit_kernel(
-    x, normals, scale, c, out, products, n, m, d, of_x, of_normals, of_c,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    x, normals, lengths, c, out, products, n, m, d, of_x, of_normals, of_c,
+    FACTOR: tl.constexpr, KEPT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Logits of one tile of one matrix, and the products if a gradient will read them."""
     across = tl.cdiv(m, COLUMNS)
@@ -48,7 +49,7 @@ def logit_kernel(
     of_row, of_column = (i < n)[:, None], (j < m)[None, :]
     left = x + (batch * of_x * n + i)[:, None] * d
     right = normals + (batch * of_normals * m + j)[None, :] * d
-    length = tl.load(scale + batch * of_normals * m + j, mask=j < m, other=0.0)
+    length = FACTOR * tl.load(lengths + batch * of_normals * m + j, mask=j < m, other=0.0)
     product = tl.zeros([ROWS, COLUMNS], length.dtype)
     for start in range(0, d, DEPTH):
         k = start + tl.arange(0, DEPTH)
@@ -67,16 +68,16 @@ def logit_kernel(
 
 @triton.jit
 def logit_gradient_kernel(
-    g, products, scale, c, by_product, by_scale, by_c,
+    g, products, lengths, c, by_product, by_length, by_c,
     n, m, batches, of_normals, of_c, g_batch, g_row, g_column, span,
-    CURVED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    FACTOR: tl.constexpr, CURVED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Gradient with respect to the products of some columns, and sums over a span of rows."""
     across = tl.cdiv(m, COLUMNS)
     part, rest = tl.program_id(0) // (across * batches), tl.program_id(0) % (across * batches)
     batch, j = (rest // across).to(tl.int64), rest % across * COLUMNS + tl.arange(0, COLUMNS)
     of_column = j < m
-    length = tl.load(scale + batch * of_normals * m + j, mask=of_column, other=0.0)
+    length = tl.load(lengths + batch * of_normals * m + j, mask=of_column, other=0.0)
     curvature = tl.load(c + batch * of_c)
     total, curved = tl.zeros([COLUMNS], length.dtype), tl.zeros([COLUMNS], length.dtype)
     for start in range(part * span, tl.minimum(part * span + span, n), ROWS):
@@ -84,7 +85,7 @@ def logit_gradient_kernel(
         mask = (i < n)[:, None] & of_column[None, :]
         place = (batch * n + i)[:, None] * m + j[None, :]
         given = g + batch * g_batch + i[:, None] * g_row + j.to(tl.int64)[None, :] * g_column
-        given = tl.load(given, mask=mask, other=0.0)
+        given = FACTOR * tl.load(given, mask=mask, other=0.0)
         t = tl.load(products + place, mask=mask, other=0.0)
         q = curvature * t * t
         cosh, value = tl.sqrt(1.0 + q), t * asinhc(q)
@@ -98,7 +99,7 @@ def logit_gradient_kernel(
             closed = (t / cosh - value) / (2.0 * tl.maximum(curvature, tiny(q)))
             curved += tl.sum(given * tl.where(near, series, closed), 0)
     row = (part.to(tl.int64) * batches + batch) * m + j
-    tl.store(by_scale + row, total, mask=of_column)
+    tl.store(by_length + row, total, mask=of_column)
     if CURVED:
         tl.store(by_c + row, curved, mask=of_column)
 
@@ -108,18 +109,18 @@ class LogitGradients(NamedTuple):
 
     Args:
         products: With respect to the products, of shape ``(..., n, m)``.
-        scale: With respect to the factors, of shape ``(..., 1, m)``.
+        lengths: With respect to the norms, of shape ``(..., 1, m)``.
         curvature: With respect to the curvature, of shape ``(..., 1, 1)``; ``None`` if it is not
             asked for.
     """
 
     products: Tensor
-    scale: Tensor
+    lengths: Tensor
     curvature: Tensor | None
 
 
 def plane_logits(
-    points: Tensor, normals: Tensor, scale: Tensor, c: Tensor, *, kept: bool
+    points: Tensor, normals: Tensor, lengths: Tensor, c: Tensor, *, factor: float, kept: bool
 ) -> tuple[Tensor, ...]:
     """Logits of points for hyperplanes and, if ``kept`` is true, the clamped products.
 
@@ -127,12 +128,13 @@ def plane_logits(
         points: Time and space coordinates, of shape ``(..., n, d)``. The axes before these
             broadcast, as they do for the other arguments.
         normals: Normals of the hyperplanes, of shape ``(..., m, d)``.
-        scale: Factors of the distances, of shape ``(..., 1, m)``.
+        lengths: Norms of the directions of the hyperplanes, of shape ``(..., 1, m)``.
         c: Minus the sectional curvature, of shape ``(..., 1, 1)``.
+        factor: Factor of the distances times the norms.
         kept: True to write the products, which a gradient reads.
     """
     (n, d), m, dtype = points.shape[-2:], normals.shape[-2], points.dtype
-    lead, (x, planes, (c,)) = batches_of((points,), (normals, scale), (c,))
+    lead, (x, planes, (c,)) = batches_of((points,), (normals, lengths), (c,))
     tile, most = LOGIT_TILES[dtype], MOST_COLUMNS[dtype]
     columns = max(16, min(most, triton.next_power_of_2(m)))
     out = points.new_empty(*lead, n, m)
@@ -142,44 +144,45 @@ def plane_logits(
         with torch.cuda.device_of(out):  # triton launches on the current device
             logit_kernel[(tiles * lead.numel(),)](
                 *x, *planes, c, out, products, n, m, d, *_strides(x, planes, (c,)),
-                KEPT=kept, ROWS=tile.rows, COLUMNS=columns, DEPTH=tile.columns,
+                FACTOR=factor, KEPT=kept, ROWS=tile.rows, COLUMNS=columns, DEPTH=tile.columns,
                 num_warps=tile.warps,
             )  # fmt: skip
     return (out, products) if kept else (out,)
 
 
 def plane_gradients(
-    grad: Tensor, products: Tensor, scale: Tensor, c: Tensor, *, curved: bool
+    grad: Tensor, products: Tensor, lengths: Tensor, c: Tensor, *, factor: float, curved: bool
 ) -> LogitGradients:
     """Gradients of logits with respect to all but points and normals.
 
     Args:
         grad: Gradient with respect to the logits, of shape ``(..., n, m)``, with all axes.
         products: Clamped products, of the same shape.
-        scale: As in :func:`plane_logits`.
+        lengths: As in :func:`plane_logits`.
         c: As in :func:`plane_logits`.
+        factor: As in :func:`plane_logits`.
         curved: True for the gradient with respect to the curvature.
     """
     n, m = products.shape[-2:]
-    lead, ((products,), (scale,), (c,)) = batches_of(
-        (products,), (scale,), (c,), lead=grad.shape[:-2]
+    lead, ((products,), (lengths,), (c,)) = batches_of(
+        (products,), (lengths,), (c,), lead=grad.shape[:-2]
     )
     batches, tile = lead.numel(), LOGIT_GRADIENT_TILES[grad.dtype]
     grad = grad.reshape(batches, n, m)
     across = triton.cdiv(m, tile.columns) * batches
     splits, span = splits_of(n, tile.rows, across)
     by_product = torch.empty_like(grad, memory_format=torch.contiguous_format)
-    by_scale, by_c = (products.new_zeros(splits, batches, k) for k in (m, m * curved))
+    by_length, by_c = (products.new_empty(splits, batches, k) for k in (m, m * curved))
     if grad.numel():
         with torch.cuda.device_of(grad):  # triton launches on the current device
             logit_gradient_kernel[(splits * across,)](
-                grad, products, scale, c, by_product, by_scale, by_c, n, m, batches,
-                *_strides((scale,), (c,)), *grad.stride(), span, CURVED=curved, ROWS=tile.rows,
-                COLUMNS=tile.columns, num_warps=tile.warps,
+                grad, products, lengths, c, by_product, by_length, by_c, n, m, batches,
+                *_strides((lengths,), (c,)), *grad.stride(), span, FACTOR=factor, CURVED=curved,
+                ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
             )  # fmt: skip
     return LogitGradients(
         by_product.reshape(*lead, n, m),
-        by_scale.sum(0).reshape(*lead, 1, m),
+        by_length.sum(0).reshape(*lead, 1, m),
         by_c.sum((0, 2)).reshape(*lead, 1, 1) if curved else None,
     )
 

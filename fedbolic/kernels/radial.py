@@ -20,6 +20,7 @@ from fedbolic.kernels.functions import (
     largest,
     log1p,
     series_limit,
+    sinhc_series,
     tiny,
 )
 from fedbolic.kernels.rows import ROW_WARPS, RowCall, clamped_to_ball, clamped_to_hyperboloid
@@ -27,19 +28,6 @@ from fedbolic.kernels.rows import ROW_WARPS, RowCall, clamped_to_ball, clamped_t
 RADIAL_NUMBERS = {torch.float32: 1024, torch.float64: 512}
 RADIAL_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
 """Coordinates that a program holds."""
-
-
-@triton.jit
-def _sinhc_series(t):
-    """The derivative of ``sinh(sqrt t) / sqrt t`` near 0."""
-    series = 8.0 / 355687428096000.0
-    series = series * t + 7.0 / 1307674368000.0
-    series = series * t + 6.0 / 6227020800.0
-    series = series * t + 5.0 / 39916800.0
-    series = series * t + 4.0 / 362880.0
-    series = series * t + 3.0 / 5040.0
-    series = series * t + 2.0 / 120.0
-    return series * t + 1.0 / 6.0
 
 
 @triton.jit
@@ -96,7 +84,7 @@ def _bend(t, value, slope, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
     """The derivative of the factor with respect to ``t``."""
     near = tl.minimum(t, series_limit(t))
     if HYPERBOLOID and OUTWARD:
-        series = _sinhc_series(near)
+        series = sinhc_series(near)
     elif HYPERBOLOID:
         series = asinhc_series(near)
     elif OUTWARD:

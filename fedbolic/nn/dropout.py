@@ -1,5 +1,6 @@
 """Dropout layers whose masks are a function of a seed in the module's state."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -89,7 +90,7 @@ class Dropout(_Coins):
         if not self.training or self.p == 0:
             return x
         if has_dropout_kernel(x):
-            factor = torch.ones((), dtype=x.dtype).div_(1 - self.p).item()
+            factor = _factor(self.p, x.dtype)
             return kernel_dropout(x, self._next_seed(), least=self._least, factor=factor)
         return x * self._kept(x.shape, x.dtype, x.device).div_(1 - self.p)
 
@@ -177,6 +178,12 @@ SATURATED = -1.0507009873554805 * 1.6732632423543772
 # The constants of SplitMix64 as signed integers with the same bits.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
+
+@functools.cache
+def _factor(p: float, dtype: torch.dtype) -> float:
+    """``1 / (1 - p)`` as torch rounds it."""
+    return torch.ones((), dtype=dtype).div_(1 - p).item()
 
 
 def _mixed(bits: Tensor) -> Tensor:

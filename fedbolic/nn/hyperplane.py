@@ -95,7 +95,8 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         Raises:
             ValueError: If ``x`` has the wrong width or dtype.
         """
-        return self.products(space, x, *self._directions(length))
+        unit = wide(self.weight) / length.unsqueeze(-1)
+        return self.products(space, x, unit, torch.ones_like(length))
 
     def logits(
         self, x: Float[Tensor, "*batch ambient"], factor: float
@@ -109,18 +110,16 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         Raises:
             ValueError: If ``x`` has the wrong width or dtype.
         """
-        space, length = self.manifold, self.length
-        timed, rows = self.factors(space, x, *self._directions(length))
+        space = self.manifold
+        if has_logit_kernel(x, self.weight):
+            timed, hyperboloid = self.timed(space, x), isinstance(space, Lorentz)
+            return kernel_logits(
+                timed, self.weight, self.bias, space.c, factor=factor, hyperboloid=hyperboloid
+            )
+        length = self.length
         scale = length if factor == 1.0 else factor * length
-        if has_logit_kernel(timed, rows):
-            logits = kernel_logits(timed, rows, scale, space.c)
-        else:
-            logits = scale * asinh_ratio(wide(functional.linear(timed, rows)), space.c)
+        logits = scale * asinh_ratio(self.sinh(space, x, length), space.c)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
-
-    def _directions(self, length: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit vectors of the rows of ``weight``, and their norms."""
-        return wide(self.weight) / length.unsqueeze(-1), torch.ones_like(length)
 
     def coefficients(
         self, space: Space, weight: Float[Tensor, "m n"], length: Float[Tensor, " m"]
@@ -146,21 +145,21 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         Raises:
             ValueError: If ``x`` has the wrong width or dtype.
         """
-        return wide(functional.linear(*self.factors(space, x, weight, length)))
+        timed = self.timed(space, x)
+        return wide(functional.linear(timed, self.coefficients(space, weight, length)))
 
-    def factors(
-        self,
-        space: Space,
-        x: Float[Tensor, "*batch ambient"],
-        weight: Float[Tensor, "m n"],
-        length: Float[Tensor, " m"],
-    ) -> tuple[Float[Tensor, "*batch n+1"], Float[Tensor, "m n+1"]]:
-        """Points and normals as coefficients of time and space, arguments as in ``products``."""
+    def timed(
+        self, space: Space, x: Float[Tensor, "*batch ambient"]
+    ) -> Float[Tensor, "*batch n+1"]:
+        """Time and space coordinates of points, arguments as in ``products``.
+
+        Raises:
+            ValueError: If ``x`` has the wrong width or dtype.
+        """
         self.check(x, self.in_features, self.weight)
-        rows = self.coefficients(space, weight, length)
         if isinstance(space, Lorentz):
-            return x, rows
-        return rounded(torch.cat(on_hyperboloid(space, x), -1), x.dtype), rows
+            return x
+        return rounded(torch.cat(on_hyperboloid(space, x), -1), x.dtype)
 
 
 def lengths(weight: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:
