@@ -26,7 +26,8 @@ HEADS = {Lorentz: LorentzMLR, Poincare: PoincareMLR}
 class LogitErrors(NamedTuple):
     """Largest errors of logits and of the gradients of their sum.
 
-    That of a logit is in units of the larger of the logit and the norm of its row of weights; that
+    That of a logit is in units of its row's norm, or of its change as the point changes by its own
+    size, if that is larger: near a hyperplane, far points have ill-conditioned logits. That
     of a gradient in units of the largest sum of the absolute derivatives of logits, and by the
     curvature in units of the sum of the absolute logits over the curvature.
     """
@@ -108,12 +109,13 @@ def logit_errors(
             for k, z in enumerate(rows):
                 one = p, z, [offsets[k]], [mpf(1)]
                 value = true_logit(kind, p, z, offsets[k], mpf(1))
-                error = abs(mpf(logits[i, k].item()) - value)
-                worst.append(error / max(abs(value), truth.length(z)))
                 total += abs(value)
                 slopes[i, k] = derivatives(
                     lambda x, z, a, c: true_logit(kind, x, z, a[0], c[0]), *one
                 )
+                error = abs(mpf(logits[i, k].item()) - value)
+                change = sum(abs(a * b) for a, b in zip(p, slopes[i, k][0], strict=True))
+                worst.append(error / max(change, truth.length(z)))
         gradients = _gradient_errors([t.tolist() for t in found], slopes, total)
     return LogitErrors(float(max(worst)), *gradients)
 
