@@ -134,7 +134,7 @@ def normal_cases() -> Iterator[Compiled]:
             name = f"{'hyperboloid' if hyperboloid else 'ball'} normals"
             yield Compiled(
                 name, normals.normal_kernel, "weight offset c normals lengths",
-                model, dtype, tile.warps, 96,
+                model, dtype, tile.warps, 128,
             )  # fmt: skip
             yield Compiled(
                 f"{name}, gradient", normals.normal_gradient_kernel,

@@ -19,7 +19,7 @@ from triton import language as tl
 from fedbolic.kernels.functions import expm1, series_limit, sinhc_series, tiny
 from fedbolic.kernels.launch import Tile, batches_of
 
-NORMAL_TILE = Tile(8, 64)
+NORMAL_TILE = Tile(4, 64)
 """Hyperplanes of a program, and coordinates that it reads at a time."""
 
 FARTHEST_PLANES = {torch.float32: 40.9884, torch.float64: 346.0809}

@@ -76,7 +76,8 @@ def test_logits_and_gradients_of_any_size_are_those_of_the_operators(kind, dtype
     assert on == [True]
     eps = torch.finfo(dtype).eps
     for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=0, atol=400 * eps * b.abs().max().item())
+        size = 1 + b.abs().max().item()  # the derivative by the curvature is a sum that cancels
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=400 * eps * size)
 
 
 @pytest.mark.parametrize("kind", CURVED)
