@@ -20,7 +20,10 @@ class KernelFunction(ABC):
     @staticmethod
     @abstractmethod
     def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
-        """The value and, if ``kept`` is true, tensors that its gradients read."""
+        """The value and, if ``kept`` is true, tensors that its gradients read.
+
+        All of them have the leading axes to which those of the arguments broadcast.
+        """
 
     @staticmethod
     @abstractmethod

@@ -67,7 +67,10 @@ class _Logits(KernelFunction):
         (factor, hyperboloid), (x, weight, offset, c) = settings, tensors
         normals, lengths = plane_normals(weight, offset, c, hyperboloid=hyperboloid)
         made = plane_logits(x, normals, lengths, c, factor=factor, kept=kept)
-        return (*made, normals, lengths) if kept else made
+        if not kept:
+            return made
+        lead = made[0].shape[:-2]
+        return (*made, *(t.expand(*lead, *t.shape[-2:]) for t in (normals, lengths)))
 
     @override
     @staticmethod
