@@ -26,8 +26,8 @@ HEADS = {Lorentz: LorentzMLR, Poincare: PoincareMLR}
 class LogitErrors(NamedTuple):
     """Largest errors of logits and of the gradients of their sum.
 
-    That of a logit is in units of its row's norm, or of its change as the point changes by its own
-    size, if that is larger: near a hyperplane, far points have ill-conditioned logits. That
+    That of a logit is in units of its row's norm, or of its difference as the point moves by its
+    own size, if that is larger: near a hyperplane, far points have ill-conditioned logits. That
     of a gradient in units of the largest sum of the absolute derivatives of logits, and by the
     curvature in units of the sum of the absolute logits over the curvature.
     """
@@ -114,8 +114,8 @@ def logit_errors(
                     lambda x, z, a, c: true_logit(kind, x, z, a[0], c[0]), *one
                 )
                 error = abs(mpf(logits[i, k].item()) - value)
-                change = sum(abs(a * b) for a, b in zip(p, slopes[i, k][0], strict=True))
-                worst.append(error / max(change, truth.length(z)))
+                reach = sum(abs(a * b) for a, b in zip(p, slopes[i, k][0], strict=True))
+                worst.append(error / max(reach, truth.length(z)))
         gradients = _gradient_errors([t.tolist() for t in found], slopes, total)
     return LogitErrors(float(max(worst)), *gradients)
 

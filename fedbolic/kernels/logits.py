@@ -172,7 +172,8 @@ def plane_gradients(
     across = triton.cdiv(m, tile.columns) * batches
     splits, span = splits_of(n, tile.rows, across)
     by_product = torch.empty_like(grad, memory_format=torch.contiguous_format)
-    by_length, by_c = (products.new_empty(splits, batches, k) for k in (m, m * curved))
+    new = products.new_empty if grad.numel() else products.new_zeros
+    by_length, by_c = (new(splits, batches, k) for k in (m, m * curved))
     if grad.numel():
         with torch.cuda.device_of(grad):  # triton launches on the current device
             logit_gradient_kernel[(splits * across,)](
