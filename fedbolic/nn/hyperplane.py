@@ -150,7 +150,7 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
 
     def timed(
         self, space: Space, x: Float[Tensor, "*batch ambient"]
-    ) -> Float[Tensor, "*batch n+1"]:
+    ) -> Float[Tensor, "*batch coordinates"]:
         """Time and space coordinates of points, arguments as in ``products``.
 
         Raises:
