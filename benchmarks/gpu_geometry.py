@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -11,9 +12,11 @@ from benchmarks import gpu_roofline, peers
 from benchmarks.gpu_meter import median_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import Size
+from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.manifold import Mode
 from fedbolic.nn import LorentzMLR
+from fedbolic.nn.dropout import Dropout
 from flynn.fly_hash import connections, fly_hash
 
 PART = "geometry"
@@ -37,6 +40,8 @@ SETS = (
     Sets(8192, 8192, 129),
     Sets(1_000_000, 1000, 17),
 )
+ROWS = Sets(1_000_000, 1_000_000, 16, ())
+
 HEAD = (65_536, 512, 1000)
 """Examples, dimensions and classes."""
 
@@ -47,7 +52,7 @@ HASH_NAME = f"FlyHash {HASH[0]} x {HASH[2]}"
 
 
 def geometry(report: Report, device: torch.device, size: Size) -> None:
-    """Measure ``cdist``, a head and the hash.
+    """Measure distances, a head, dropout and the hash.
 
     Args:
         report: Receives the rows; the rates of the device are those of its part *roofline*.
@@ -70,7 +75,13 @@ def geometry(report: Report, device: torch.device, size: Size) -> None:
         report.add(PART, "geoopt: the first of these", lambda: peer_distances(sets, device, copies))
     n, dim, classes = HEAD
     head = min(n, most), dim, min(classes, most)
-    report.add(PART, "LorentzMLR", lambda: head_rate(*head, device, products))
+    rows = ROWS._replace(n=min(ROWS.n, most), m=min(ROWS.m, most))
+    for by, runs in RUNNERS.items():
+        report.add(PART, f"LorentzMLR{by}", lambda r=runs: r(head_rate, *head, device, products))
+        for kind in (Lorentz, Poincare):
+            name = f"{kind.__name__} dist {rows.n} x {rows.dim}{by}"
+            report.add(PART, name, lambda k=kind, r=runs: r(row_rate, k, rows, device, copies))
+        report.add(PART, f"Dropout{by}", lambda r=runs: r(dropout_rate, most, device, copies))
     n, features, dim, fan_in, active = HASH
     case = min(n, most), features, min(dim, 8 * most), fan_in, active
     report.add(PART, f"FlyHash {case[0]} x {case[2]}", lambda: hash_seconds(*case, device))
@@ -129,8 +140,13 @@ def peer_distances(sets: Sets, device: torch.device, copies: float | None) -> Ro
 def _bandwidth(
     case: Callable[[], Tensor], sets: Sets, device: torch.device, copies: float | None
 ) -> Row:
+    return _rate(case, (sets.n + sets.m) * sets.dim + sets.n * sets.m, device, copies)
+
+
+def _rate(
+    case: Callable[[], Tensor], numbers: int, device: torch.device, copies: float | None
+) -> Row:
     seconds = median_seconds(case, device, REPEATS)
-    numbers = (sets.n + sets.m) * sets.dim + sets.n * sets.m
     rate = 4 * numbers / seconds / 1e12
     share = {} if copies is None else {"share_of_copy": rate / copies}
     return {"ms": 1e3 * seconds, "GB_per_s": 1e3 * rate, **share}
@@ -156,6 +172,56 @@ def head_rate(n: int, dim: int, classes: int, device: torch.device, products: fl
     share = {} if products is None else {"share_of_product": rate / products}
     error = ((got - true).abs().max() / true.abs().max()).item()
     return {"ms": 1e3 * seconds, "TFLOP_per_s": rate, **share, "relative_error": error}
+
+
+def row_rate(
+    kind: type[Lorentz | Poincare], sets: Sets, device: torch.device, copies: float | None
+) -> Row:
+    """Bytes that must move per second in the distances of rows, and their error.
+
+    Args:
+        kind: Manifold of the points.
+        sets: The sets, of the same size.
+        device: Device to measure.
+        copies: Terabytes per second of a copy; ``None`` if not measured.
+    """
+    x, y = point_sets(kind, sets, device)
+    space = kind(1.0)
+    with torch.no_grad():
+        found = _rate(lambda: space.dist(x, y), x.numel() + y.numel() + len(x), device, copies)
+        true = space.dist(x[:CHECKED].double(), y[:CHECKED].double())
+        error = ((space.dist(x[:CHECKED], y[:CHECKED]) - true).abs() / true).max().item()
+    x.requires_grad_()
+    seconds = median_seconds(
+        lambda: torch.autograd.grad(space.dist(x, y).sum(), x)[0], device, REPEATS
+    )
+    return {**found, "with_gradient_ms": 1e3 * seconds, "relative_error": error}
+
+
+def dropout_rate(most: int, device: torch.device, copies: float | None) -> Row:
+    """Bytes that must move per second when elements are dropped.
+
+    Args:
+        most: Most rows of 1024 elements.
+        device: Device to measure.
+        copies: Terabytes per second of a copy; ``None`` if not measured.
+    """
+    layer, x = Dropout(0.5, device=device), torch.ones(min(65_536, most), 1024, device=device)
+    with torch.no_grad():
+        return _rate(lambda: layer(x), 2 * x.numel(), device, copies)
+
+
+def _with_kernels(measure: Callable[..., Row], *given: Any) -> Row:
+    return measure(*given)
+
+
+def _by_operators(measure: Callable[..., Row], *given: Any) -> Row:
+    with mock.patch.object(kernels, "run_on", return_value=False):
+        return measure(*given)
+
+
+RUNNERS = {"": _with_kernels, ", operators": _by_operators}
+"""Ways to measure, by a suffix of the row's name: with kernels where there are any, and without."""
 
 
 def hash_seconds(

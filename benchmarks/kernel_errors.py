@@ -6,21 +6,25 @@ Called by ``benchmarks.kernels``. Points are given rounded once to the type. A d
 with the true one; a gradient by the Riemannian length of its error, where the true one has 1.
 """
 
+import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 from unittest import mock
 
 import torch
 from mpmath import mp, mpf, workdps
 from torch import Tensor
 
-from benchmarks import truth
+from benchmarks import logit_errors, radial_errors, truth
+from benchmarks.error_table import RADII, table_row
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 
 NUM_POINTS, DIM = 6, 5
 
-RADII = (1e-3, 0.5, 2.0, 5.0, 9.0)
+Kernel: TypeAlias = Literal["cdist", "dist"] | None
+
+KERNELS: tuple[Kernel, ...] = (None, "cdist", "dist")
 
 
 class PairErrors(NamedTuple):
@@ -81,23 +85,29 @@ def slope(kind: type[Lorentz | Poincare], c: float, x: list, y: list) -> truth.N
 
 
 def pair_errors(
-    kind: type[Lorentz | Poincare], radius: float, dtype: torch.dtype, *, kernel: bool
+    kind: type[Lorentz | Poincare],
+    radius: float,
+    dtype: torch.dtype,
+    *,
+    kernel: Kernel,
 ) -> PairErrors:
-    """Largest errors over all pairs, of the kernel or of the operators in its place.
+    """Largest errors over all pairs, of a kernel or of the operators in its place.
 
     Args:
         kind: ``Lorentz`` or ``Poincare``.
         radius: Distance of the points from the origin, in units of length.
         dtype: Type of the points.
-        kernel: True for the kernel, False for ``mode="broadcast"``.
+        kernel: ``cdist`` for the kernel of pairs, ``dist`` for that of rows; ``None`` for the
+            operators of ``dist``.
     """
     x, y = pairs_at(kind, radius, dtype)
     x.requires_grad_()
     c = torch.tensor(1.0, dtype=dtype, requires_grad=True)
     first, numbers = int(kind is Lorentz), torch.arange(NUM_POINTS)
-    on = mock.patch.object(kernels, "replace_operators", return_value=kernel)
+    on = mock.patch.object(kernels, "replace_operators", return_value=kernel is not None)
+    mode = "auto" if kernel == "cdist" else "broadcast"
     with on, workdps(60):
-        found = kind(c).cdist(x, y, mode="auto" if kernel else "broadcast")
+        found = kind(c).cdist(x, y, mode=mode)
         given, others = ([truth.exact(p[first:]) for p in t.tolist()] for t in (x, y))
         errors = []
         for shift in range(NUM_POINTS):
@@ -130,26 +140,22 @@ def _errors(
 def rows() -> Iterator[str]:
     """The table, a line at a time."""
     yield (
-        "| cdist | dtype | radius | "
-        + " | ".join(
-            f"{what}, {who}" for what in PairErrors._fields for who in ("operators", "kernel")
-        )
+        "| distances | dtype | radius | "
+        + " | ".join(f"{what}: operators, cdist, dist" for what in PairErrors._fields)
         + " |"
     )
-    yield "|---" * 9 + "|"
+    yield "|---" * 6 + "|"
     for kind in (Lorentz, Poincare):
         for dtype in (torch.float32, torch.float64):
             for radius in RADII:
-                both = [pair_errors(kind, radius, dtype, kernel=k) for k in (False, True)]
-                numbers = " | ".join(f"{e:.1e}" for pair in zip(*both, strict=True) for e in pair)
-                name = str(dtype).removeprefix("torch.")
-                yield f"| {kind.__name__} | {name} | {radius:g} | {numbers} |"
+                every = [pair_errors(kind, radius, dtype, kernel=k) for k in KERNELS]
+                yield table_row(kind.__name__, dtype, radius, every)
 
 
 def main() -> None:
     """Print the errors of every kernel."""
-    for row in rows():
-        print(row, flush=True)
+    for line in itertools.chain(rows(), [""], radial_errors.rows(), [""], logit_errors.rows()):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

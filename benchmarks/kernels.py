@@ -6,6 +6,7 @@ A kernel that takes more registers than its bound, or spills one, ends the run w
 Needs triton (``pip install triton``). Errors are those of triton's interpreter on the CPU.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import kernel_launches
 from fedbolic import kernels
 
 
 class Compiled(NamedTuple):
-    """A kernel, its constants and the bound on its registers."""
+    """A kernel, its tensors, constants, and the bound on its registers."""
 
     name: str
     kernel: Any
@@ -27,6 +29,7 @@ class Compiled(NamedTuple):
     dtype: torch.dtype
     warps: int
     most_registers: int
+    integers: str = ""
 
 
 def pair_cases() -> Iterator[Compiled]:
@@ -53,6 +56,105 @@ def pair_cases() -> Iterator[Compiled]:
                 )  # fmt: skip
 
 
+def row_cases() -> Iterator[Compiled]:
+    """Distances of rows in few and many dimensions."""
+    from fedbolic.kernels import rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            place = "hyperboloid" if hyperboloid else "ball"
+            for width in (4, 64, kernels.MOST_DIMENSIONS):
+                name = f"{place} dist, d <= {width}"
+                model = {"HYPERBOLOID": hyperboloid, "WIDTH": width}
+                yield Compiled(
+                    name, rows.row_distance_kernel, "x y c out",
+                    model | {"ROWS": rows.ROW_NUMBERS[dtype] // width}, dtype, rows.ROW_WARPS, 128,
+                )  # fmt: skip
+                sizes = {"ROWS": rows.ROW_GRADIENT_NUMBERS[dtype] // width, "CURVED": True}
+                yield Compiled(
+                    name.replace("dist", "dist, gradient"), rows.row_gradient_kernel,
+                    "x y c g by_x by_y by_c", model | sizes, dtype, rows.ROW_WARPS, 168,
+                )  # fmt: skip
+
+
+def radial_cases() -> Iterator[Compiled]:
+    """Maps at the origin."""
+    from fedbolic.kernels import radial, rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            for outward in (True, False):
+                place = "hyperboloid" if hyperboloid else "ball"
+                name = f"{place} {'expmap0' if outward else 'logmap0'}, d <= 64"
+                model = {"HYPERBOLOID": hyperboloid, "OUTWARD": outward}
+                model |= {"WIDTH": 64}
+                sizes = model | {"ROWS": radial.RADIAL_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name, radial.radial_kernel, "x c out", sizes, dtype, rows.ROW_WARPS, 96
+                )
+                sizes = model | {"ROWS": radial.RADIAL_GRADIENT_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name.replace(",", ", gradient,"), radial.radial_gradient_kernel,
+                    "x c g by_x by_c", sizes | {"CURVED": True}, dtype, rows.ROW_WARPS, 128,
+                )  # fmt: skip
+
+
+def head_cases() -> Iterator[Compiled]:
+    """Logits of few and many hyperplanes."""
+    from fedbolic.kernels import logits
+
+    for dtype in (torch.float32, torch.float64):
+        tile = logits.LOGIT_TILES[dtype]
+        for columns in (16, logits.MOST_COLUMNS[dtype]):
+            sizes = {"ROWS": tile.rows, "COLUMNS": columns, "DEPTH": tile.columns}
+            yield Compiled(
+                f"logits, {columns} columns", logits.logit_kernel,
+                "x normals lengths c out products",
+                {"FACTOR": 1.0, "KEPT": True} | sizes, dtype, tile.warps, 128,
+            )  # fmt: skip
+        tile = logits.LOGIT_GRADIENT_TILES[dtype]
+        sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns}
+        yield Compiled(
+            "logits, gradient", logits.logit_gradient_kernel,
+            "g products lengths c by_product by_length by_c",
+            {"FACTOR": 1.0, "CURVED": True} | sizes, dtype, tile.warps, 128,
+        )  # fmt: skip
+
+
+def normal_cases() -> Iterator[Compiled]:
+    """Normals of hyperplanes."""
+    from fedbolic.kernels import normals
+
+    tile = normals.NORMAL_TILE
+    sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns}
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            farthest = normals.FARTHEST_PLANES[dtype]
+            model = {"HYPERBOLOID": hyperboloid, "FARTHEST": farthest} | sizes
+            name = f"{'hyperboloid' if hyperboloid else 'ball'} normals"
+            yield Compiled(
+                name, normals.normal_kernel, "weight offset c normals lengths",
+                model, dtype, tile.warps, 128,
+            )  # fmt: skip
+            yield Compiled(
+                f"{name}, gradient", normals.normal_gradient_kernel,
+                "weight offset c lengths g by_length by_weight by_offset by_c",
+                model, dtype, tile.warps, 128,
+            )  # fmt: skip
+
+
+def dropout_cases() -> Iterator[Compiled]:
+    """Dropout, whose gradient is the same kernel."""
+    from fedbolic.kernels import dropout
+
+    for dtype in (torch.float32, torch.float64):
+        constants = {"FACTOR": 2.0, "WORDS": dropout.DROPOUT_WORDS}
+        yield Compiled(
+            "dropout", dropout.dropout_kernel, "x out",
+            constants, dtype, dropout.DROPOUT_WARPS, 64, "seeds",
+        )  # fmt: skip
+
+
 def hash_cases() -> Iterator[Compiled]:
     """The sparse lift of FlyHash."""
     from fedbolic.kernels import hash as lift
@@ -76,8 +178,18 @@ def compile_all() -> list[str]:
     above = []
     print("| kernel, for sm_90 | dtype | registers (bound) | spilled bytes | shared bytes |")
     print("|---|---|---|---|---|")
-    for case in (*pair_cases(), *hash_cases()):
+    cases = (
+        pair_cases,
+        row_cases,
+        radial_cases,
+        head_cases,
+        normal_cases,
+        dropout_cases,
+        hash_cases,
+    )
+    for case in itertools.chain.from_iterable(make() for make in cases):
         options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
+        options["integers"] = case.integers.split()
         found = compiled_resources(case.kernel, case.pointers.split(), case.constants, **options)
         registers = f"{found.registers} ({case.most_registers})"
         text = f"{case.name} | {case.dtype} | {registers} | {found.spilled} | {found.shared}"
@@ -88,9 +200,10 @@ def compile_all() -> list[str]:
 
 
 def main() -> None:
-    """Compile every kernel, then measure errors in a process that interprets them."""
+    """Compile every kernel and count launches, then measure errors by triton's interpreter."""
     above = compile_all()
-    print(flush=True)
+    for line in ("", *kernel_launches.table(), ""):
+        print(line, flush=True)
     interpreted = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "benchmarks.kernel_errors"]
     code = subprocess.run(command, env=interpreted, check=False).returncode

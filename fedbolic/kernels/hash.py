@@ -7,7 +7,7 @@ from jaxtyping import Int32
 from torch import Tensor
 from triton import language as tl
 
-from fedbolic.kernels.pairs import Tile
+from fedbolic.kernels.launch import Tile
 
 TILE = Tile(8, 64)
 """Blocks and examples of a program."""

@@ -12,7 +12,6 @@ and for the ball, with gaps :math:`a = 1 - c |x|^2`, :math:`q = |x - y|^2 / (a b
 once, and read once for each of two gradients; nothing else has its size.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,18 +21,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import asinhc, asinhc_slope, tiny
-
-PROGRAMS = 1024
-"""Programs of one launch that keep a device busy; more rows of sums than that cost memory."""
-
-
-class Tile(NamedTuple):
-    """Rows and columns of the matrix that one program holds, and its warps."""
-
-    rows: int
-    columns: int
-    warps: int = 4
-
+from fedbolic.kernels.launch import Tile, batches_of, splits_of
 
 FORWARD = {torch.float32: Tile(32, 32), torch.float64: Tile(16, 32)}
 BACKWARD = {torch.float32: Tile(16, 32), torch.float64: Tile(8, 32)}
@@ -236,10 +224,8 @@ def pair_gradients(
     x, n, m, d = call.points, call.n, call.m, call.d
     tile = BACKWARD[x.dtype]
     grad = grad.reshape(call.batches, n, m)
-    down, columns = triton.cdiv(n, tile.rows) * call.batches, triton.cdiv(m, tile.columns)
-    splits = max(1, min(columns, PROGRAMS // max(1, down)))
-    span = triton.cdiv(columns, splits) * tile.columns
-    splits = max(1, triton.cdiv(m, span)) if span else 1
+    down = triton.cdiv(n, tile.rows) * call.batches
+    splits, span = splits_of(m, tile.columns, down)
     vector, radial, by_c = (
         x.new_zeros(splits, call.batches, n, width) for width in (d, 1, int(curved))
     )
@@ -263,20 +249,10 @@ class _Call:
     """Tensors and strides of a launch; a set common to all matrices has the stride 0."""
 
     def __init__(self, points: Sequence[Tensor], others: Sequence[Tensor], c: Tensor) -> None:
-        (x, a), (y, b) = points, others
-        self.lead = torch.broadcast_shapes(*(t.shape[:-2] for t in (x, a, y, b, c)))
-        self.batches = self.lead.numel()
+        x, y = points[0], others[0]
         self.n, self.m, self.d = x.shape[-2], y.shape[-2], x.shape[-1]
-        (x, a), (y, b) = self._flat(x, a), self._flat(y, b)
-        (c,) = self._flat(c)
+        self.lead, ((x, a), (y, b), (c,)) = batches_of(points, others, (c,))
+        self.batches = self.lead.numel()
         self.points = x
         self.tensors: tuple[Any, ...] = (x.mT.contiguous(), a, y.mT.contiguous(), b, c)
         self.strides = tuple(int(len(t) > 1) for t in (x, y, c))
-
-    def _flat(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Tensors with one axis of matrices, which is 1 long if all matrices share them."""
-        shared = all(t.shape[:-2].numel() == 1 for t in tensors)
-        lead = (1,) * len(self.lead) if shared else self.lead
-        full = (t.expand(*lead, *t.shape[-2:]) for t in tensors)
-        count = math.prod(lead)
-        return tuple(t.reshape(count, *t.shape[-2:]).contiguous() for t in full)

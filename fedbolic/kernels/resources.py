@@ -34,6 +34,7 @@ def compiled_resources(
     constants: Mapping[str, Any],
     *,
     element: str = "fp32",
+    integers: Collection[str] = (),
     warps: int = 4,
     architecture: int = 90,
 ) -> Resources:
@@ -44,6 +45,7 @@ def compiled_resources(
         pointers: Names of its arguments that are tensors.
         constants: Values of the arguments that are known to the compiler.
         element: Type of the tensors, such as ``fp32``, ``fp64`` or ``i32``.
+        integers: Names of tensors of 64-bit integers instead.
         warps: Warps per program.
         architecture: Compute capability of the device times 10; 90 is the H100 and the H200.
 
@@ -52,10 +54,12 @@ def compiled_resources(
     """
     if knobs.runtime.interpret:
         raise RuntimeError("a kernel that is interpreted is not compiled: unset TRITON_INTERPRET")
-    signature = {
-        name: "constexpr" if name in constants else f"*{element}" if name in pointers else "i32"
-        for name in kernel.arg_names
+    types = {
+        **dict.fromkeys(pointers, f"*{element}"),
+        **dict.fromkeys(integers, "*i64"),
+        **dict.fromkeys(constants, "constexpr"),
     }
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature, constexprs=dict(constants))
     options = {"num_warps": warps, "enable_fp_fusion": True}
     made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)

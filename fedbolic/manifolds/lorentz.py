@@ -31,6 +31,7 @@ from fedbolic.manifolds.numerics import (
     to_point,
 )
 from fedbolic.manifolds.pairwise_kernel import kernel_distances
+from fedbolic.manifolds.row_kernel import has_row_kernel, kernel_dist, kernel_radial_map
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +121,8 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
+        if has_row_kernel(x, y):
+            return kernel_dist(x, y, per_point(self.c, x), hyperboloid=True)
         q = self._gap(*self._read(x), *self._read(y))
         return gap_length(q, per_point(self.c, q)).squeeze(-1)
 
@@ -168,6 +171,9 @@ class Lorentz(Manifold):
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
+        if has_row_kernel(u):
+            c = per_point(self.c, u)
+            return kernel_radial_map(u, c, hyperboloid=True, outward=True)
         return self._point(radial_sinh(u[..., 1:], per_point(self.c, u)))
 
     @override
@@ -182,6 +188,9 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
+        if has_row_kernel(y):
+            c = per_point(self.c, y)
+            return kernel_radial_map(y, c, hyperboloid=True, outward=False)
         return self.lift(radial_asinh(self._read(y)[0], per_point(self.c, y)))
 
     @override

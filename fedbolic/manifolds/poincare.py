@@ -30,6 +30,7 @@ from fedbolic.manifolds.numerics import (
     unit,
 )
 from fedbolic.manifolds.pairwise_kernel import kernel_distances
+from fedbolic.manifolds.row_kernel import has_row_kernel, kernel_dist, kernel_radial_map
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,8 @@ class Poincare(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
+        if has_row_kernel(x, y):
+            return kernel_dist(x, y, per_point(self.c, x), hyperboloid=False)
         q = formulas.ball_gap(*self._read(x), *self._read(y))
         return gap_length(q, per_point(self.c, q)).squeeze(-1)
 
@@ -151,6 +154,9 @@ class Poincare(Manifold):
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
+        if has_row_kernel(u):
+            c = per_point(self.c, u)
+            return kernel_radial_map(u, c, hyperboloid=False, outward=True)
         return self.within(radial_tanh(u, per_point(self.c, u)))
 
     @override
@@ -164,6 +170,9 @@ class Poincare(Manifold):
     @override
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
+        if has_row_kernel(y):
+            c = per_point(self.c, y)
+            return kernel_radial_map(y, c, hyperboloid=False, outward=False)
         return radial_atanh(self._read(y)[0], per_point(self.c, y))
 
     @override

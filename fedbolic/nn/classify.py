@@ -8,8 +8,6 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.hyperplane import Hyperplanes
-from fedbolic.nn.sinh_ratio import asinh_ratio
-from fedbolic.nn.space import rounded
 
 
 class LorentzMLR(Hyperplanes[Lorentz]):
@@ -69,9 +67,7 @@ class LorentzMLR(Hyperplanes[Lorentz]):
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        space, length = self.manifold, self.length
-        logits = length * asinh_ratio(self.sinh(space, x, length), space.c)
-        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+        return self.logits(x, 1.0)
 
 
 class PoincareMLR(Hyperplanes[Poincare]):
@@ -134,6 +130,4 @@ class PoincareMLR(Hyperplanes[Poincare]):
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        space, length = self.manifold, self.length
-        logits = 2 * length * asinh_ratio(self.sinh(space, x, length), space.c)
-        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+        return self.logits(x, 2.0)

@@ -5,14 +5,15 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.manifolds.fused import Formula, fused
 from fedbolic.manifolds.numerics import (
     BALL_MARGIN,
     HYPERBOLOID_RADIUS,
     SMALL,
     dot,
-    shrink_factor,
     square,
 )
 from fedbolic.nn.space import wide
@@ -99,13 +100,36 @@ def on_hyperboloid(
     Points outside the ball are clamped to the nearest point inside, and the scale factor counts as
     a constant in derivatives.
     """
-    s = wide(x)
-    q = square(s)
-    limit = 1 - BALL_MARGIN * torch.finfo(x.dtype).eps
-    with torch.no_grad():
-        share = shrink_factor(space.c * (q * SMALL) / limit)
-    scale = 2 / (1 - (space.c * q).clamp(max=limit))
-    return scale - 1, s * (share * scale)
+    return _to_hyperboloid(wide(x), space.c, x.dtype)
+
+
+class _ToHyperboloid(Formula):
+    outputs = 2
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, c, dtype = inputs
+        info = torch.finfo(s.dtype)
+        limit = (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
+        t = (dot(s, s) * (c * SMALL)).clamp(info.tiny, info.max)
+        within = t.clamp(max=limit)
+        factor = (within / t).sqrt()
+        scale = 2 / torch.rsub(within, 1, alpha=1 / SMALL)
+        return scale - 1, s * (factor * scale), factor, scale
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (s, c, _), (_, _, factor, scale), (by_time, by_s) = inputs, parts, grad_outputs
+        factor = factor.detach()
+        by_scale = torch.addcmul(by_time, factor, dot(by_s, s))
+        slope = by_scale * scale * scale * (factor == 1)
+        made = torch.addcmul(factor * scale * by_s, s, c * slope)
+        return made, slope * dot(s, s) / 2 if isinstance(c, Tensor) else None
+
+
+_to_hyperboloid = fused(_ToHyperboloid)
 
 
 def ball_point(space: Poincare, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:

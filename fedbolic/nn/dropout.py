@@ -1,5 +1,6 @@
 """Dropout layers whose masks are a function of a seed in the module's state."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.nn.dropout_kernel import has_dropout_kernel, kernel_dropout
 
 SEED = "dropout_seed"
 """Name of the seed buffer; a federated engine looks for it in any network."""
@@ -24,15 +26,25 @@ class _Coins(nn.Module):
         if p:
             self.register_buffer(SEED, torch.randint(2**63 - 1, (), device=device))
 
+    @property
+    def _least(self) -> int:
+        """The coin of 32 bits from which an element is kept."""
+        return min(round(self.p * 2**32), 2**32 - 1)
+
+    def _next_seed(self) -> Tensor:
+        """The seed, which is then advanced."""
+        seed = self.dropout_seed
+        self.dropout_seed = seed + 1
+        return seed
+
     def _kept(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """A mask of 1 with probability ``1 - p``, else 0; advances the seed."""
-        seed = self.dropout_seed
+        seed = self._next_seed()
         own = torch.Size(shape[seed.ndim :])
         words = torch.arange(1, own.numel() // 2 + 2, device=device).mul_(_STEP)
         coins = _mixed(_mixed(seed).unsqueeze(-1) + words).view(torch.int32)  # two per word
-        self.dropout_seed = seed + 1
-        least = min(round(self.p * 2**32), 2**32 - 1) - 2**31
-        kept = coins.bitwise_xor_(-(2**31)) >= least  # an unsigned comparison on signed integers
+        # an unsigned comparison on signed integers
+        kept = coins.bitwise_xor_(-(2**31)) >= self._least - 2**31
         return kept[..., : own.numel()].reshape(shape).to(dtype)
 
     @override
@@ -77,6 +89,9 @@ class Dropout(_Coins):
         """``x`` with random elements set to 0 in training, and unchanged in evaluation."""
         if not self.training or self.p == 0:
             return x
+        if has_dropout_kernel(x):
+            factor = _factor(self.p, x.dtype)
+            return kernel_dropout(x, self._next_seed(), least=self._least, factor=factor)
         return x * self._kept(x.shape, x.dtype, x.device).div_(1 - self.p)
 
 
@@ -163,6 +178,12 @@ SATURATED = -1.0507009873554805 * 1.6732632423543772
 # The constants of SplitMix64 as signed integers with the same bits.
 _STEP = 0x9E3779B97F4A7C15 - 2**64
 FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
+
+@functools.cache
+def _factor(p: float, dtype: torch.dtype) -> float:
+    """``1 / (1 - p)`` as torch rounds it."""
+    return torch.ones((), dtype=dtype).div_(1 - p).item()
 
 
 def _mixed(bits: Tensor) -> Tensor:

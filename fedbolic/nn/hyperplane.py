@@ -17,7 +17,8 @@ from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import on_hyperboloid
-from fedbolic.nn.sinh_ratio import sinh_ratio_and_cosh
+from fedbolic.nn.logit_kernel import has_logit_kernel, kernel_logits
+from fedbolic.nn.sinh_ratio import asinh_ratio, sinh_ratio_and_cosh
 from fedbolic.nn.space import HyperbolicModule, Space, rounded, wide
 
 
@@ -97,6 +98,29 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         unit = wide(self.weight) / length.unsqueeze(-1)
         return self.products(space, x, unit, torch.ones_like(length))
 
+    def logits(
+        self, x: Float[Tensor, "*batch ambient"], factor: float
+    ) -> Float[Tensor, "*batch m"]:
+        """Signed distances to all hyperplanes, times a number and the norms of ``weight``'s rows.
+
+        Args:
+            x: Points.
+            factor: The number.
+
+        Raises:
+            ValueError: If ``x`` has the wrong width or dtype.
+        """
+        space = self.manifold
+        if has_logit_kernel(x, self.weight):
+            timed, hyperboloid = self.timed(space, x), isinstance(space, Lorentz)
+            return kernel_logits(
+                timed, self.weight, self.bias, space.c, factor=factor, hyperboloid=hyperboloid
+            )
+        length = self.length
+        scale = length if factor == 1.0 else factor * length
+        logits = scale * asinh_ratio(self.sinh(space, x, length), space.c)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
     def coefficients(
         self, space: Space, weight: Float[Tensor, "m n"], length: Float[Tensor, " m"]
     ) -> Float[Tensor, "m n+1"]:
@@ -121,14 +145,21 @@ class Hyperplanes(HyperbolicModule[Space], ABC):
         Raises:
             ValueError: If ``x`` has the wrong width or dtype.
         """
+        timed = self.timed(space, x)
+        return wide(functional.linear(timed, self.coefficients(space, weight, length)))
+
+    def timed(
+        self, space: Space, x: Float[Tensor, "*batch ambient"]
+    ) -> Float[Tensor, "*batch coordinates"]:
+        """Time and space coordinates of points, arguments as in ``products``.
+
+        Raises:
+            ValueError: If ``x`` has the wrong width or dtype.
+        """
         self.check(x, self.in_features, self.weight)
-        rows = self.coefficients(space, weight, length)
-        timed = (
-            x
-            if isinstance(space, Lorentz)
-            else rounded(torch.cat(on_hyperboloid(space, x), -1), x.dtype)
-        )
-        return wide(functional.linear(timed, rows))
+        if isinstance(space, Lorentz):
+            return x
+        return rounded(torch.cat(on_hyperboloid(space, x), -1), x.dtype)
 
 
 def lengths(weight: Float[Tensor, "m n"]) -> Float[Tensor, " m"]:

@@ -1,0 +1,118 @@
+"""Errors of the exponential and the logarithm at the origin, of kernels and operators.
+
+Called by ``benchmarks.kernel_errors``. Arguments are rounded once to the type; true values are the
+textbook formulas in 60 digits, true derivatives their differences.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple, TypeAlias
+from unittest import mock
+
+import torch
+from mpmath import mp, mpf, workdps
+from torch import Tensor
+
+from benchmarks import truth
+from benchmarks.error_table import RADII, table_row
+from benchmarks.logit_errors import derivatives
+from fedbolic import kernels
+from fedbolic.manifolds import Lorentz, Poincare
+
+NUM_POINTS, DIM = 5, 4
+
+Map: TypeAlias = Literal["expmap0", "logmap0"]
+
+MAPS: tuple[Map, ...] = ("expmap0", "logmap0")
+
+
+class RadialErrors(NamedTuple):
+    """Largest errors of the result and of the gradients of a product with random numbers.
+
+    That of a row is in units of its largest coordinate; that of the derivative by the curvature in
+    units of the largest such product.
+    """
+
+    result: float
+    gradient: float
+    curvature: float
+
+
+def arguments(
+    kind: type[Lorentz | Poincare], name: Map, radius: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Tangents or points at a radius, and numbers to multiply the results with."""
+    generator = torch.Generator().manual_seed(0)
+    u, g = torch.randn(2, NUM_POINTS, DIM + 1, generator=generator, dtype=torch.float64)
+    u = u[:, 1:] / u[:, 1:].norm(dim=-1, keepdim=True)
+    space = kind(1.0)
+    u = space.lift(radius * u) if isinstance(space, Lorentz) else radius / 2 * u
+    x = u if name == "expmap0" else space.expmap0(u)
+    return x.to(dtype).requires_grad_(), g[:, -x.shape[-1] :].to(dtype)
+
+
+def true_map(kind: type[Lorentz | Poincare], name: Map) -> Callable[[list, truth.Number], list]:
+    """The map of all coordinates in 60 digits, as a function of a row and the curvature."""
+
+    def hyperboloid(x: list, c: truth.Number) -> list:
+        space = truth.Hyperboloid(1.0)
+        space.c, space.root = c, mp.sqrt(c)
+        made = getattr(space, name)(x[1:])
+        return [space.time(made) if name == "expmap0" else mpf(0), *made]
+
+    def ball(x: list, c: truth.Number) -> list:
+        space = truth.Ball(1.0)
+        space.c, space.root = c, mp.sqrt(c)
+        return getattr(space, name)(x)
+
+    return hyperboloid if kind is Lorentz else ball
+
+
+def radial_errors(
+    kind: type[Lorentz | Poincare], name: Map, radius: float, dtype: torch.dtype, *, kernel: bool
+) -> RadialErrors:
+    """Errors over all rows, of the kernel or of the operators in its place.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        name: Map at the origin.
+        radius: Distance of the points from the origin, in units of length.
+        dtype: Type of the rows.
+        kernel: True for the kernel, False for the operators.
+    """
+    x, g = arguments(kind, name, radius, dtype)
+    c = torch.tensor(1.0, dtype=dtype, requires_grad=True)
+    with mock.patch.object(kernels, "replace_operators", return_value=kernel), workdps(60):
+        found = getattr(kind(c), name)(x)
+        by_x, by_c = torch.autograd.grad((found * g).sum(), (x, c))
+        exact = true_map(kind, name)
+        errors, slopes = [], []
+        for row, weights, value, gradient in zip(x, g, found, by_x, strict=True):
+            p, w = truth.exact(row.tolist()), truth.exact(weights.tolist())
+            slope, (by_curvature,) = derivatives(
+                lambda p, c, w=w: truth.dot(w, exact(p, c[0])), p, [mpf(1)]
+            )
+            slopes.append(by_curvature)
+            errors.append((_error(value, exact(p, mpf(1))), _error(gradient, slope)))
+        curvature = abs(mpf(by_c.item()) - sum(slopes)) / max(abs(s) for s in slopes)
+    return RadialErrors(*map(float, map(max, zip(*errors, strict=True))), float(curvature))
+
+
+def _error(found: Tensor, true: list) -> truth.Number:
+    """The largest error of a coordinate over the largest coordinate."""
+    gaps = [abs(a - b) for a, b in zip(truth.exact(found.tolist()), true, strict=True)]
+    return max(gaps) / max(abs(b) for b in true)
+
+
+def rows() -> Iterator[str]:
+    """The table, a line at a time."""
+    names = " | ".join(f"{what}: operators, kernel" for what in RadialErrors._fields)
+    yield f"| maps | dtype | radius | {names} |"
+    yield "|---" * (3 + len(RadialErrors._fields)) + "|"
+    for kind in (Lorentz, Poincare):
+        for name in MAPS:
+            for dtype in (torch.float32, torch.float64):
+                for radius in RADII:
+                    both = [
+                        radial_errors(kind, name, radius, dtype, kernel=k) for k in (False, True)
+                    ]
+                    yield table_row(f"{kind.__name__} {name}", dtype, radius, both)

@@ -1,0 +1,193 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
+r"""Kernels of the logits of hyperplanes: a matrix product, and the inverse sinh of its tiles.
+
+A logit is :math:`f |w_k| \operatorname{asinh}(\sqrt c \, t) / \sqrt c` of the product :math:`t` of
+a point with the normal of a hyperplane. The kernel applies the inverse sinh to the sums in its
+registers, so that the matrix of products is written only if a gradient will read it. A second
+kernel reads it once for the gradient with respect to the products and for the sums over points; the
+gradients with respect to points and normals are torch's matrix products.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton import language as tl
+
+from fedbolic.kernels.functions import (
+    asinhc,
+    asinhc_series,
+    largest_sinh,
+    series_limit,
+    tiny,
+)
+from fedbolic.kernels.launch import Tile, batches_of, splits_of
+
+MOST_COLUMNS = {torch.float32: 64, torch.float64: 32}
+"""Hyperplanes of one tile; 16, the least of a matrix product, if there are fewer."""
+
+LOGIT_TILES = {torch.float32: Tile(64, 16, 8), torch.float64: Tile(32, 16)}
+"""Points of one tile, and coordinates that are multiplied at a time."""
+
+LOGIT_GRADIENT_TILES = {torch.float32: Tile(16, 64), torch.float64: Tile(8, 64)}
+
+
+@triton.jit
+def logit_kernel(
+    x, normals, lengths, c, out, products, n, m, d, of_x, of_normals, of_c,
+    FACTOR: tl.constexpr, KEPT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Logits of one tile of one matrix, and the products if a gradient will read them."""
+    across = tl.cdiv(m, COLUMNS)
+    tiles = tl.cdiv(n, ROWS) * across
+    batch, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    i = tile // across * ROWS + tl.arange(0, ROWS)
+    j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
+    of_row, of_column = (i < n)[:, None], (j < m)[None, :]
+    left = x + (batch * of_x * n + i)[:, None] * d
+    right = normals + (batch * of_normals * m + j)[None, :] * d
+    length = FACTOR * tl.load(lengths + batch * of_normals * m + j, mask=j < m, other=0.0)
+    product = tl.zeros([ROWS, COLUMNS], length.dtype)
+    for start in range(0, d, DEPTH):
+        k = start + tl.arange(0, DEPTH)
+        u = tl.load(left + k[None, :], mask=of_row & (k < d)[None, :], other=0.0)
+        v = tl.load(right + k[:, None], mask=of_column & (k < d)[:, None], other=0.0)
+        product = tl.dot(u, v, product, input_precision="ieee", out_dtype=length.dtype)
+    curvature = tl.load(c + batch * of_c)
+    limit = largest_sinh(product) / tl.sqrt(tl.maximum(curvature, tiny(product)))
+    t = tl.minimum(tl.maximum(product, -limit), limit)
+    place = (batch * n + i)[:, None] * m + j[None, :]
+    logit = length[None, :] * (t * asinhc(curvature * t * t))
+    tl.store(out + place, logit, mask=of_row & of_column)
+    if KEPT:
+        tl.store(products + place, t, mask=of_row & of_column)
+
+
+@triton.jit
+def logit_gradient_kernel(
+    g, products, lengths, c, by_product, by_length, by_c,
+    n, m, batches, of_normals, of_c, g_batch, g_row, g_column, span,
+    FACTOR: tl.constexpr, CURVED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Gradient with respect to the products of some columns, and sums over a span of rows."""
+    across = tl.cdiv(m, COLUMNS)
+    part, rest = tl.program_id(0) // (across * batches), tl.program_id(0) % (across * batches)
+    batch, j = (rest // across).to(tl.int64), rest % across * COLUMNS + tl.arange(0, COLUMNS)
+    of_column = j < m
+    length = tl.load(lengths + batch * of_normals * m + j, mask=of_column, other=0.0)
+    curvature = tl.load(c + batch * of_c)
+    total, curved = tl.zeros([COLUMNS], length.dtype), tl.zeros([COLUMNS], length.dtype)
+    for start in range(part * span, tl.minimum(part * span + span, n), ROWS):
+        i = (start + tl.arange(0, ROWS)).to(tl.int64)
+        mask = (i < n)[:, None] & of_column[None, :]
+        place = (batch * n + i)[:, None] * m + j[None, :]
+        given = g + batch * g_batch + i[:, None] * g_row + j.to(tl.int64)[None, :] * g_column
+        given = FACTOR * tl.load(given, mask=mask, other=0.0)
+        t = tl.load(products + place, mask=mask, other=0.0)
+        q = curvature * t * t
+        cosh, value = tl.sqrt(1.0 + q), t * asinhc(q)
+        total += tl.sum(given * value, 0)
+        given *= length[None, :]
+        tl.store(by_product + place, given / cosh, mask=mask)
+        if CURVED:
+            near = q < series_limit(q)
+            u = tl.where(near, t, 0.0)
+            series = u * u * u * asinhc_series(tl.minimum(q, series_limit(q)))
+            closed = (t / cosh - value) / (2.0 * tl.maximum(curvature, tiny(q)))
+            curved += tl.sum(given * tl.where(near, series, closed), 0)
+    row = (part.to(tl.int64) * batches + batch) * m + j
+    tl.store(by_length + row, total, mask=of_column)
+    if CURVED:
+        tl.store(by_c + row, curved, mask=of_column)
+
+
+class LogitGradients(NamedTuple):
+    """Gradients of logits, in the broadcast shape.
+
+    Args:
+        products: With respect to the products, of shape ``(..., n, m)``.
+        lengths: With respect to the norms, of shape ``(..., 1, m)``.
+        curvature: With respect to the curvature, of shape ``(..., 1, 1)``; ``None`` if it is not
+            asked for.
+    """
+
+    products: Tensor
+    lengths: Tensor
+    curvature: Tensor | None
+
+
+def plane_logits(
+    points: Tensor, normals: Tensor, lengths: Tensor, c: Tensor, *, factor: float, kept: bool
+) -> tuple[Tensor, ...]:
+    """Logits of points for hyperplanes and, if ``kept`` is true, the clamped products.
+
+    Args:
+        points: Time and space coordinates, of shape ``(..., n, d)``. The axes before these
+            broadcast, as they do for the other arguments.
+        normals: Normals of the hyperplanes, of shape ``(..., m, d)``.
+        lengths: Norms of the directions of the hyperplanes, of shape ``(..., 1, m)``.
+        c: Minus the sectional curvature, of shape ``(..., 1, 1)``.
+        factor: Factor of the distances times the norms.
+        kept: True to write the products, which a gradient reads.
+    """
+    (n, d), m, dtype = points.shape[-2:], normals.shape[-2], points.dtype
+    lead, (x, planes, (c,)) = batches_of((points,), (normals, lengths), (c,))
+    tile, most = LOGIT_TILES[dtype], MOST_COLUMNS[dtype]
+    columns = max(16, min(most, triton.next_power_of_2(m)))
+    out = points.new_empty(*lead, n, m)
+    products = torch.empty_like(out) if kept else out
+    tiles = triton.cdiv(n, tile.rows) * triton.cdiv(m, columns)
+    if out.numel():
+        with torch.cuda.device_of(out):  # triton launches on the current device
+            logit_kernel[(tiles * lead.numel(),)](
+                *x, *planes, c, out, products, n, m, d, *_strides(x, planes, (c,)),
+                FACTOR=factor, KEPT=kept, ROWS=tile.rows, COLUMNS=columns, DEPTH=tile.columns,
+                num_warps=tile.warps,
+            )  # fmt: skip
+    return (out, products) if kept else (out,)
+
+
+def plane_gradients(
+    grad: Tensor, products: Tensor, lengths: Tensor, c: Tensor, *, factor: float, curved: bool
+) -> LogitGradients:
+    """Gradients of logits with respect to all but points and normals.
+
+    Args:
+        grad: Gradient with respect to the logits, of shape ``(..., n, m)``, with all axes.
+        products: Clamped products, of the same shape.
+        lengths: As in :func:`plane_logits`.
+        c: As in :func:`plane_logits`.
+        factor: As in :func:`plane_logits`.
+        curved: True for the gradient with respect to the curvature.
+    """
+    n, m = products.shape[-2:]
+    lead, ((products,), (lengths,), (c,)) = batches_of(
+        (products,), (lengths,), (c,), lead=grad.shape[:-2]
+    )
+    batches, tile = lead.numel(), LOGIT_GRADIENT_TILES[grad.dtype]
+    grad = grad.reshape(batches, n, m)
+    across = triton.cdiv(m, tile.columns) * batches
+    splits, span = splits_of(n, tile.rows, across)
+    by_product = torch.empty_like(grad, memory_format=torch.contiguous_format)
+    new = products.new_empty if grad.numel() else products.new_zeros
+    by_length, by_c = (new(splits, batches, k) for k in (m, m * curved))
+    if grad.numel():
+        with torch.cuda.device_of(grad):  # triton launches on the current device
+            logit_gradient_kernel[(splits * across,)](
+                grad, products, lengths, c, by_product, by_length, by_c, n, m, batches,
+                *_strides((lengths,), (c,)), *grad.stride(), span, FACTOR=factor, CURVED=curved,
+                ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+            )  # fmt: skip
+    return LogitGradients(
+        by_product.reshape(*lead, n, m),
+        by_length.sum(0).reshape(*lead, 1, m),
+        by_c.sum((0, 2)).reshape(*lead, 1, 1) if curved else None,
+    )
+
+
+def _strides(*sets: Sequence[Tensor]) -> tuple[int, ...]:
+    """1 for tensors with one matrix per batch, 0 for those that all batches share."""
+    return tuple(int(len(tensors[0]) > 1) for tensors in sets)
