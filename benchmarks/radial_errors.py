@@ -94,7 +94,8 @@ def radial_errors(
             slopes.append(by_curvature)
             errors.append((_error(value, exact(p, mpf(1))), _error(gradient, slope)))
         curvature = abs(mpf(by_c.item()) - sum(slopes)) / max(abs(s) for s in slopes)
-    return RadialErrors(*map(float, map(max, zip(*errors, strict=True))), float(curvature))
+    largest, steepest = (float(max(of_rows)) for of_rows in zip(*errors, strict=True))
+    return RadialErrors(largest, steepest, float(curvature))
 
 
 def _error(found: Tensor, true: list) -> truth.Number:
