@@ -14,20 +14,18 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data import Client, GraphSplit
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import GraphBlock, graph_block
-from flatland.graph_averaging import GraphAveraging
 from flatland.graph_method import examples_of
-from flatland.personal_means import with_personal_means
+from flatland.personal_means import PersonalMeans
 
 MomentKind = Literal["raw", "central", "both"]
 
 
 @dataclass(frozen=True)
-class FedGta(GraphAveraging):
+class FedGta(PersonalMeans):
     r"""Topology-aware averaging: each client receives a mean over clients with similar moments.
 
     After its local steps, a client propagates soft labels over its graph, without parameters:
@@ -112,23 +110,14 @@ class FedGta(GraphAveraging):
                 f"{type(self.network).__name__} does not: use a plain graph network"
             )
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
-
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        server_state = super().init(meta, rng)
-        if not server_state["parameters"]:
-            raise ValueError(f"sharing leaves no parameter to be sent: {self.sharing}")
-        return {**server_state, "clients": {}, "num_classes": meta.num_classes}
+        return {**super().init(meta, rng), "num_classes": meta.num_classes}
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        parameters = server_state["clients"].get(str(client_id), server_state["parameters"])
-        facts = {name: server_state[name] for name in ("buffers", "seed", "num_classes")}
-        return {**facts, "parameters": parameters}
+        message = super().broadcast(server_state, client_id)
+        return {**message, "num_classes": server_state["num_classes"]}
 
     @override
     def additions(
@@ -170,7 +159,7 @@ class FedGta(GraphAveraging):
         confidences = torch.stack([one["confidence"] for one in sent]).double()
         shares = averaging_weights(moments, confidences, threshold=self.threshold)
         common = confidences / confidences.sum()
-        return with_personal_means(self, server_state, total, shares=shares, common=common)
+        return self.with_means(server_state, total, shares=shares, common=common)
 
 
 def propagated(

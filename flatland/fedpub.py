@@ -13,14 +13,12 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data import Client, Graph
 from fedbolic.data.graph import simple_edges
-from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.sharing import Sharing
 from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import GraphBlock, graph_block
-from flatland.graph_averaging import GraphAveraging
 from flatland.model import (
     Activation,
     Flat,
@@ -30,7 +28,7 @@ from flatland.model import (
     check_layers,
     widths_of,
 )
-from flatland.personal_means import with_personal_means
+from flatland.personal_means import PersonalMeans
 
 MASKS: Sharing = {"*.mask": "personal", "*": "shared"}
 """Sharing table of FED-PUB: masks stay at the client, everything else is shared."""
@@ -113,7 +111,7 @@ class Embedding(nn.Module):
 
 
 @dataclass(frozen=True)
-class FedPub(GraphAveraging):
+class FedPub(PersonalMeans):
     r"""Similarity-weighted averaging of client models, with private masks.
 
     The server keeps a separate model for each client. Every client embeds the same random graph
@@ -171,27 +169,6 @@ class FedPub(GraphAveraging):
         super().__post_init__()
         check.not_negative(temperature=self.temperature, sparsity=self.sparsity)
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Gather()
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        server_state = super().init(meta, rng)
-        if not server_state["parameters"]:
-            raise ValueError(f"sharing leaves no parameter to be sent: {self.sharing}")
-        return {**server_state, "clients": {}}
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        parameters = server_state["clients"].get(str(client_id), server_state["parameters"])
-        return {
-            "parameters": parameters,
-            "buffers": server_state["buffers"],
-            "seed": server_state["seed"],
-        }
-
     @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         local, context = super().received(message, client, client_state)
@@ -234,7 +211,7 @@ class FedPub(GraphAveraging):
         embeddings = torch.stack([one["embedding"] for one in total.payload.values()])
         shares = similarity(embeddings.double(), self.temperature)
         common = torch.full_like(shares[0], 1 / len(shares))
-        return with_personal_means(self, server_state, total, shares=shares, common=common)
+        return self.with_means(server_state, total, shares=shares, common=common)
 
 
 def similarity(
