@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from typing_extensions import override
 
 from fedbolic import check, tree
+from fedbolic.foreach import each
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.types import Params, Tree
 
@@ -134,8 +134,8 @@ class SGD(Optimizer):
         m = g
         if self.momentum:
             old = _of(state["momentum"], names)
-            m = _each("add", _each("mul", old, self.momentum, donate=donate), g, donate=True)
-        descent = _each("add", g, m, alpha=self.momentum) if self.nesterov else m
+            m = each("add", each("mul", old, self.momentum, donate=donate), g, donate=True)
+        descent = each("add", g, m, alpha=self.momentum) if self.nesterov else m
         moved = _move(names, points, descent, spaces, lr, donate=donate)
         if not self.momentum:
             return parameters | _named(names, moved), state
@@ -212,18 +212,18 @@ class Adam(Optimizer):
             return self._fused(names, parameters, gradients, state, lr, donate=donate)
         points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
         step = state["step"] + 1
-        mean = _each("lerp", _of(state["mean"], names), g, 1 - self.beta1, donate=donate)
+        mean = each("lerp", _of(state["mean"], names), g, 1 - self.beta1, donate=donate)
         squares = [
             spaces[name].inner(x, u, u).unsqueeze(-1).expand_as(u) if name in spaces else u * u
             for name, x, u in zip(names, points, g, strict=True)
         ]
-        square = _each("mul", _of(state["square"], names), self.beta2, donate=donate)
-        square = _each("add", square, squares, alpha=1 - self.beta2, donate=True)
-        root = _each("sqrt", square)
+        square = each("mul", _of(state["square"], names), self.beta2, donate=donate)
+        square = each("add", square, squares, alpha=1 - self.beta2, donate=True)
+        root = each("sqrt", square)
         bias = [_bias(self.beta2, step, x).sqrt() for x in points]
-        root = _each("add", _each("div", root, bias, donate=True), self.eps, donate=True)
-        descent = _each("div", mean, [_bias(self.beta1, step, x) for x in points])
-        descent = _each("div", descent, root, donate=True)
+        root = each("add", each("div", root, bias, donate=True), self.eps, donate=True)
+        descent = each("div", mean, [_bias(self.beta1, step, x) for x in points])
+        descent = each("div", descent, root, donate=True)
         moved = _move(names, points, descent, spaces, lr, donate=donate)
         carried = _carry(names, points, moved, mean, spaces)
         return parameters | _named(names, moved), {
@@ -321,30 +321,13 @@ def _named(names: list[str], tensors: list[Tensor]) -> Params:
     return dict(zip(names, tensors, strict=True))
 
 
-def _each(
-    op: str, xs: list[Tensor], *others: Any, donate: bool = False, **options: float
-) -> list[Tensor]:
-    """Apply ``torch.<op>`` to every tensor of a list, in one kernel launch where possible.
-
-    Donated tensors are overwritten, but not under ``vmap``: they may lack the axis of gradients.
-    """
-    if not xs:
-        return []
-    lists = [other for other in others if isinstance(other, list)]
-    if not any(is_functorch_wrapped_tensor(x) for tensors in (xs, *lists) for x in tensors):
-        results = getattr(torch, f"_foreach_{op}{'_' * donate}")(xs, *others, **options)
-        return xs if donate else list(results)
-    rows = zip(*(o if isinstance(o, list) else [o] * len(xs) for o in (xs, *others)), strict=True)
-    return [getattr(torch, op)(*row, **options) for row in rows]
-
-
 def _gradients(
     names: list[str], parameters: Params, gradients: Params, spaces: Spaces, decay: float
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Points and their Riemannian gradients, with weight decay."""
     points, g = _of(parameters, names), _of(gradients, names)
     if decay:
-        g = _each("add", g, points, alpha=decay)
+        g = each("add", g, points, alpha=decay)
     if not spaces:
         return points, g
     return points, [
@@ -364,10 +347,10 @@ def _move(
 ) -> list[Tensor]:
     """Points after a step of size ``lr`` against ``descent``, along geodesics."""
     if not spaces:
-        return _each("add", points, descent, alpha=-lr, donate=donate)
+        return each("add", points, descent, alpha=-lr, donate=donate)
     straight = [i for i, name in enumerate(names) if name not in spaces]
     flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))
-    moved = iter(_each("add", flat, downhill, alpha=-lr, donate=donate))
+    moved = iter(each("add", flat, downhill, alpha=-lr, donate=donate))
     return [
         spaces[name].expmap(x, -lr * u) if name in spaces else next(moved)
         for name, x, u in zip(names, points, descent, strict=True)

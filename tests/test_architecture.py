@@ -18,7 +18,7 @@ LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
     ("fedbolic.imports",),
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
-    ("fedbolic.client_states", "fedbolic.pair_keys", "fedbolic.kernels"),
+    ("fedbolic.client_states", "fedbolic.pair_keys", "fedbolic.kernels", "fedbolic.foreach"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.comparison", "fedbolic.run_scores"),
     ("fedbolic.client_table", "fedbolic.table_rows"),

@@ -7,8 +7,8 @@ from torch.func import grad, vmap
 
 from benchmarks.error_table import RADII
 from benchmarks.radial_errors import MAPS, radial_errors
-from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare, row_kernel
+from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal
 
 pytestmark = pytest.mark.kernels
@@ -19,21 +19,7 @@ DTYPES = (torch.float32, torch.float64)
 @pytest.fixture
 def on(monkeypatch):
     """The kernel in place of the operators, for tensors of the CPU; counts its calls."""
-    calls, values = [], row_kernel._RadialMap.values
-    monkeypatch.setattr(kernels, "replace_operators", lambda *tensors: True)
-
-    def counted(settings, tensors, *, kept):
-        calls.append(settings)
-        return values(settings, tensors, kept=kept)
-
-    monkeypatch.setattr(row_kernel._RadialMap, "values", staticmethod(counted))
-    return calls
-
-
-def by_operators(call):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "replace_operators", lambda *tensors: False)
-        return call()
+    return count_calls(monkeypatch, row_kernel._RadialMap)
 
 
 def argument(kind, name, c, *shape, dtype=torch.float64):

@@ -118,7 +118,6 @@ class PrivateMean(ABC):
     def ledger(self) -> PrivacyLedger:
         """Cost of one mean, for the replacement of one point by any other."""
 
-    @abstractmethod
     def release(
         self,
         space: Lorentz | Poincare,
@@ -136,15 +135,23 @@ class PrivateMean(ABC):
                 the origin by default.
             stream: Source of the noise; by default a new one from the operating system.
         """
+        exact = points.double()
+        dim = exact.shape[-1] - isinstance(space, Lorentz)
+        self._check(space, len(points), dim)
+        origin = space.origin(exact.shape[-1], dtype=exact.dtype, device=exact.device)
+        center = origin if center is None else center.to(exact)
+        clipped = clip_points(space, exact, center=center, radius=self.radius)
+        return self._mean(space, clipped, center, stream or SecretStream.fresh()).to(points)
 
-    def _clipped(
-        self, space: Lorentz | Poincare, points: Tensor, center: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """The centre and the clipped points, in float64."""
-        points = points.double()
-        origin = space.origin(points.shape[-1], dtype=points.dtype, device=points.device)
-        center = origin if center is None else center.to(points)
-        return center, clip_points(space, points, center=center, radius=self.radius)
+    @abstractmethod
+    def _check(self, space: Lorentz | Poincare, num_points: int, dim: int) -> None:
+        """Refuse a budget that the number of points or the space does not allow."""
+
+    @abstractmethod
+    def _mean(
+        self, space: Lorentz | Poincare, clipped: Tensor, center: Tensor, stream: SecretStream
+    ) -> Tensor:
+        """Mean of clipped points in float64, with noise."""
 
 
 @dataclass(frozen=True)
@@ -188,27 +195,21 @@ class LaplaceMean(PrivateMean):
         return PrivacyLedger("everyone", "replace", 1.0, noise, 0.0, 1, "example", cost)
 
     @override
-    def release(
-        self,
-        space: Lorentz | Poincare,
-        points: Float[Tensor, "n ambient"],
-        *,
-        center: Float[Tensor, " ambient"] | None = None,
-        stream: SecretStream | None = None,
-    ) -> Float[Tensor, " ambient"]:
-        sensitivity = mean_sensitivity(self.radius, len(points))
-        dim = points.shape[-1] - isinstance(space, Lorentz)
-        least = sensitivity / largest_scale(space, dim)
+    def _check(self, space: Lorentz | Poincare, num_points: int, dim: int) -> None:
+        least = mean_sensitivity(self.radius, num_points) / largest_scale(space, dim)
         if self.epsilon <= least:
             raise ValueError(
-                f"epsilon must be above {least:.4g} for {len(points)} points within "
+                f"epsilon must be above {least:.4g} for {num_points} points within "
                 f"{self.radius:g} in {dim} dimensions of curvature -{space.c:g}, got "
                 f"{self.epsilon:g}: use more points, a smaller radius, or TangentMean"
             )
-        _, clipped = self._clipped(space, points, center)
-        mean, scale = frechet_mean(space, clipped), sensitivity / self.epsilon
-        law = RiemannianLaplace(space, mean, scale)
-        return law.sample(1, stream or SecretStream.fresh())[0].to(points)
+
+    @override
+    def _mean(
+        self, space: Lorentz | Poincare, clipped: Tensor, center: Tensor, stream: SecretStream
+    ) -> Tensor:
+        scale = mean_sensitivity(self.radius, len(clipped)) / self.epsilon
+        return RiemannianLaplace(space, frechet_mean(space, clipped), scale).sample(1, stream)[0]
 
 
 @dataclass(frozen=True)
@@ -255,22 +256,18 @@ class TangentMean(PrivateMean):
         return PrivacyLedger("everyone", "replace", 1.0, noise, self.dp_delta, 1, "example")
 
     @override
-    def release(
-        self,
-        space: Lorentz | Poincare,
-        points: Float[Tensor, "n ambient"],
-        *,
-        center: Float[Tensor, " ambient"] | None = None,
-        stream: SecretStream | None = None,
-    ) -> Float[Tensor, " ambient"]:
-        if self.dp_delta * len(points) >= 1:
+    def _check(self, space: Lorentz | Poincare, num_points: int, dim: int) -> None:
+        if self.dp_delta * num_points >= 1:
             raise ValueError(
-                f"dp_delta must be below one over the number of points, {1 / len(points):.2g}, "
+                f"dp_delta must be below one over the number of points, {1 / num_points:.2g}, "
                 f"got {self.dp_delta}"
             )
-        center, clipped = self._clipped(space, points, center)
-        stream = stream or SecretStream.fresh()
-        drawn = stream.normal(points.shape[-1] - isinstance(space, Lorentz)).to(clipped.device)
+
+    @override
+    def _mean(
+        self, space: Lorentz | Poincare, clipped: Tensor, center: Tensor, stream: SecretStream
+    ) -> Tensor:
+        drawn = stream.normal(clipped.shape[-1] - isinstance(space, Lorentz)).to(clipped.device)
         std = self.ledger().noise_multiplier * self.radius
         total = space.logmap(center, clipped).sum(dim=0) + tangent_of(space, center, std * drawn)
-        return space.expmap(center, total / len(points)).to(points)
+        return space.expmap(center, total / len(clipped))
