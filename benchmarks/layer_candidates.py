@@ -120,7 +120,7 @@ def geoopt_convolution(device: str) -> Built:
 
 def hypll_convolution(device: str) -> Built:
     """The convolution of hypll on its own tensors, channels first."""
-    space = _hypll_ball()
+    space = hypll_ball()
     layer = importlib.import_module("hypll.nn").HConvolution2d(
         CHANNELS, CHANNELS, 3, space, padding=1
     )
@@ -185,7 +185,8 @@ def geoopt_classifier(device: str) -> Built:
     return function, [normal, point], ball(device)
 
 
-def _hypll_ball() -> Any:
+def hypll_ball() -> Any:
+    """The ball of hypll with the curvature -1."""
     curved = importlib.import_module("hypll.manifolds.poincare_ball")
     return curved.PoincareBall(curved.Curvature(1.0, constraining_strategy=lambda value: value))
 
@@ -197,7 +198,7 @@ def at_origin(in_features: int, out_features: int) -> HGCNConv:
 
 def hypll_linear(device: str) -> Built:
     """The layer of hypll on its own tensors."""
-    space = _hypll_ball()
+    space = hypll_ball()
     layer = importlib.import_module("hypll.nn").HLinear(DIM, DIM, space)
     if device != "cpu":
         layer = layer.to(device)

@@ -1,9 +1,10 @@
-"""Operators and CPU time of the geometry, forward and backward, now, before and in geoopt.
+"""Operators and CPU time of the geometry, forward and backward: now, before and in other libraries.
 
 python -m benchmarks.operators [--before CHECKOUT]
 
 An operator is a call of torch's dispatcher that writes a tensor, on a GPU a kernel launch; views do
-not count. CHECKOUT is the folder of an earlier version, measured by the same run on the same cases.
+not count. CHECKOUT is the folder of an earlier version. It is measured by the same run on the same
+cases, and so are geoopt and hypll where they are installed.
 """
 
 import argparse
@@ -14,11 +15,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from benchmarks.measure import Case, Operators, interleaved
 
@@ -55,6 +59,51 @@ def geoopt_rows() -> dict[str, Row]:
     ball: Any = geoopt.PoincareBall(1.0)
     x = _points("ball", 0, SET)
     return made | {"ball centroid": (lambda x: ball.weighted_midpoint(x, reducedim=[0]), (x,))}
+
+
+def hypll_rows() -> dict[str, Row]:
+    """The operations and layers of hypll, which has the ball only."""
+    math = importlib.import_module("hypll.manifolds.poincare_ball.math")
+    c, points = torch.tensor(1.0), _points("ball", 0, SET)
+    names = "dist", "expmap", "expmap0", "logmap", "logmap0", "transp"
+    space = SimpleNamespace(**{name: partial(getattr(math.diffgeom, name), c=c) for name in names})
+    space.transp0 = partial(space.transp, torch.zeros(DIM))
+    made = _maps(space, "ball") | {
+        "centroid": (partial(math.stats.midpoint, c=c, batch_dim=[0]), (points,)),
+        "frechet_mean": (partial(math.stats.frechet_mean, c=c), (points,)),
+    }
+    for name in ("dist", "expmap0", "logmap0"):
+        made[f"{name}, learnt c"] = getattr(math.diffgeom, name), (*made[name][1], c)
+    return {f"ball {name}": row for name, row in made.items()} | _hypll_layers()
+
+
+def _hypll_layers() -> dict[str, Row]:
+    """Layers of hypll; batch norm has the mean in closed form, as ours."""
+    # an earlier version of this library may lack what the file imports
+    from benchmarks.layer_candidates import hypll_ball
+
+    hyperbolic = importlib.import_module("hypll.nn")
+    tensors = importlib.import_module("hypll.tensors")
+    math = importlib.import_module("hypll.manifolds.poincare_ball.math")
+    space, x, c = hypll_ball(), _points("ball", 0), torch.tensor(1.0)
+    norm = hyperbolic.HBatchNorm(DIM, space, use_midpoint=True)
+    head, linear = nn.Linear(DIM, CLASSES), nn.Linear(DIM, DIM)
+
+    def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        given = tensors.ManifoldTensor(x, manifold=space, man_dim=-1)
+        return functional_call(norm, {"weight": weight, "bias": bias}, (given,)).tensor
+
+    def fully_connected(x: Tensor, z: Tensor, r: Tensor) -> Tensor:
+        return math.diffgeom.project(math.linalg.poincare_fully_connected(x, z, r, c), c)
+
+    def hyperplane_dists(x: Tensor, z: Tensor, r: Tensor) -> Tensor:
+        return math.linalg.poincare_hyperplane_dists(x, z, r, c)
+
+    return {
+        "HyperbolicBatchNorm, ball": (batch_norm, (x, norm.weight, norm.bias)),
+        "PoincareLinear": (fully_connected, (x, linear.weight.mT, linear.bias)),
+        "PoincareMLR": (hyperplane_dists, (x, head.weight.mT, head.bias)),
+    }
 
 
 def _tangents(name: str, seed: int, num: int = NUM_POINTS) -> Tensor:
@@ -128,14 +177,14 @@ def _layers() -> dict[str, Row]:
     }
 
 
-def _layer(layer: torch.nn.Module, x: Tensor) -> Row:
+def _layer(layer: nn.Module, x: Tensor) -> Row:
     """A layer as a function of its input and its parameters."""
     names = [name for name, _ in layer.named_parameters()]
     values = tuple(value.detach() for _, value in layer.named_parameters())
 
     def call(x: Tensor, *values: Tensor) -> Tensor:
         given = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(layer, given, (x,))
+        return functional_call(layer, given, (x,))
 
     return call, (x, *values)
 
@@ -232,8 +281,9 @@ def main() -> None:
         return
     columns = {"before": _of_checkout(given.before)} if given.before else {}
     columns["now"] = measured(rows())
-    if importlib.util.find_spec("geoopt"):
-        columns["geoopt"] = measured(geoopt_rows())
+    for name, peer in (("geoopt", geoopt_rows), ("hypll", hypll_rows)):
+        if importlib.util.find_spec(name):
+            columns[name] = measured(peer())
     print(f"{NUM_POINTS} points in {DIM} dimensions, means of {SET}, losses of {BATCH} features,")
     print("float32, one thread, CPU time.\n")
     report(columns)
