@@ -210,6 +210,10 @@ class HyperFed(ClassifierMethod):
         return None if self.prototypes == "own" else self
 
     @override
+    def class_targets(self, server_state: Tree) -> Tensor | None:
+        return server_state["prototypes"].get(_HEAD)
+
+    @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         """Test examples: in the disc with the prototypes, or as vectors if ``dim`` is not 2."""
         client = data.holdout

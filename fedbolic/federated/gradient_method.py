@@ -211,6 +211,14 @@ class GradientMethod(Method):
         """The method whose features a common ridge head uses; ``None`` if it has no features."""
         return self
 
+    def class_targets(self, server_state: Tree) -> Tensor | None:
+        """Fixed vectors that the features of the classes are compared with, one row per class.
+
+        By default ``None``: a layer is trained that tells classes apart.
+        """
+        del server_state
+        return None
+
     @override
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng

@@ -1,6 +1,5 @@
 """Heads in closed form for the features of any classifier, from exact sums over all clients."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,129 +12,25 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.client import Client, FederatedData
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.delegated_steps import DelegatedSteps
 from fedbolic.federated.evaluation.ridge_head import (
     BODY,
     check_layer,
     features_at,
-    ridge_sums,
     solve_ridge,
 )
 from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.method import CohortKind, Method
+from fedbolic.federated.method import Method
 from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
-from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.figure import Figure
 from fedbolic.methods.random_features import RandomFeatures
+from fedbolic.methods.solved_head import HeadExchange, SolvedHead, sums_form
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
-WEIGHT, BIAS = "head.weight", "head.bias"
-"""Names of the parameters of a head; a head without a bias sees features of unit length."""
-
-
-class SolvedHead(GradientMethod):
-    """A method whose server solves for a head in a separate :class:`HeadExchange`."""
-
-    ridge: float
-    """Regularization, as in :func:`~fedbolic.federated.evaluation.ridge_head.solve_ridge`."""
-
-    @property
-    @abstractmethod
-    def solves(self) -> bool:
-        """True if a run has such an exchange."""
-
-    @property
-    def source(self) -> tuple[GradientMethod, str]:
-        """Method and name of the layer that give the features; by default its own ``body``."""
-        return self, BODY
-
-    def expansion(self, message: Tree) -> Callable[[Tensor], Tensor] | None:
-        """Map of the unit-length features to those of the sums; by default there is none."""
-        return None
-
-    @abstractmethod
-    def sums_form(self, message: Tree) -> Tree:
-        """Form of a client's sums, as ``ridge_sums`` returns them."""
-
-    @abstractmethod
-    def with_head(self, server_state: Tree, sums: Tree) -> Tree:
-        """Server state with the head for the sums over all clients."""
-
-
-@dataclass(frozen=True)
-class HeadExchange(WrappingMethod):
-    """One exchange over all clients that solves for the head of a trained classifier.
-
-    The clients' :func:`~fedbolic.federated.evaluation.ridge_head.ridge_sums` add up to those of the
-    pooled data, so the head equals the centralized solution.
-
-    Args:
-        method: Method whose head is solved for.
-        ends_round: Whether a round ends with this exchange.
-    """
-
-    method: SolvedHead
-    ends_round: bool = True
-
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return Sum()
-
-    @property
-    @override
-    def cohort(self) -> CohortKind:
-        return "all"
-
-    @property
-    @override
-    def evaluates(self) -> bool:
-        return self.ends_round
-
-    @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        return self.method.init(meta, rng)
-
-    @override
-    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
-        return self.method.admit(server_state, sizes)
-
-    @override
-    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return self.method.broadcast(server_state, client_id)
-
-    @override
-    def local_update(
-        self, message: Tree, client: Client, client_state: Tree, rng: Rng
-    ) -> tuple[Update, Tree]:
-        method, layer = self.method.source
-        given = method, message, client, client_state
-        payload = ridge_sums(*given, layer=layer, expand=self.method.expansion(message))
-        return Update(payload, weight=float(client.size)), client_state
-
-    @override
-    def template(self, message: Tree) -> Tree:
-        return self.method.sums_form(message)
-
-    @override
-    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        return self.method.with_head(server_state, total.payload)
-
-    @override
-    def evaluate(
-        self, message: Tree, client: Client, client_state: Tree, rng: Rng
-    ) -> dict[str, float]:
-        return self.method.evaluate(message, client, client_state, rng)
-
-
-def sums_form(width: int, num_classes: int) -> Tree:
-    """Form of the sums ``gram`` and ``cross`` over features of a width, all zero."""
-    zeros = torch.zeros(width, width + num_classes, dtype=torch.float64)
-    return {"gram": zeros[:, :width], "cross": zeros[:, width:]}
+HEAD = "head"
+"""Name of the head; one without a bias sees features of unit length."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +55,11 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     :math:`s^2`: columns of W are long where features are alike, and local steps through such
     a head would diverge. A head without a bias, as SphereFed's, is W itself.
 
+    A method that compares features with a fixed vector for each class, as HyperFed with its
+    prototypes, has no head. There ``replaces`` names a linear layer of the backbone, which becomes
+    a multiple of the product of W and these vectors, scaled to unit length: the least-squares map
+    of the outputs of ``layer`` to the directions of their classes.
+
     The paper begins with such a head and fixed features from pre-training; here the features are
     those of the round. Its sums over partial cohorts are left out. With ``random_features`` the
     head at the end is that of a Gaussian kernel, approximately; the server sends the seed of the
@@ -169,12 +69,13 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         method: Method with one global model, which gives the features.
         when: ``end`` of the training, or ``start`` of the local training in every round.
         layer: Layer that gives the features: ``body`` for those that the head sees, or the name of
-            a layer of the backbone, with ``end`` only.
+            a layer of the backbone, with ``end`` or ``replaces`` only.
         ridge: Regularization added to the diagonal of Z'Z, relative to its mean, above 0. The
             default suits local training; at the end, smaller values fit the features more closely.
         row_length: Root mean square length s of the head's rows at the start of a round, above 0;
             a new head of torch has about 0.58.
         random_features: Random Fourier features of Z in place of Z itself, with ``end`` only.
+        replaces: Name of the linear layer behind ``layer``, such as ``body.8``; with ``start``.
 
     Raises:
         ValueError: If a value is outside its range, or the method has no common features or solves
@@ -195,6 +96,7 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     ridge: float = 0.1
     row_length: float = 2.0
     random_features: RandomFeatures | None = None
+    replaces: str | None = None
 
     def __post_init__(self) -> None:
         check.one_of(("end", "start"), when=self.when)
@@ -204,7 +106,13 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
             raise ValueError(f"{name} has no common features, so there is no head to solve for")
         if isinstance(self.method, SolvedHead) and self.method.solves:
             raise ValueError(f"{name} solves for its head already: turn that off or use it alone")
-        if self.when == "start" and self.layer != BODY:
+        if self.replaces is not None and (self.when == "end" or self.layer == BODY):
+            raise ValueError(
+                f"{self.replaces!r} is replaced before a round, from the outputs of the layer "
+                f"before it, got {self.layer!r}, {self.when!r}: set layer to that one and when to "
+                "start"
+            )
+        if self.when == "start" and self.layer != BODY and self.replaces is None:
             raise ValueError(
                 f"local training starts with a head on the features that it sees, got layer "
                 f"{self.layer!r}: use body, or when='end'"
@@ -245,18 +153,34 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     def init(self, meta: Meta, rng: Rng) -> Tree:
         check_layer(self.method, self.layer, meta)
         server_state = self.method.init(meta, rng)
-        if self.when == "start":
-            heads = (self.method.model(meta).init(0)[0], server_state["parameters"])
-            if not all(WEIGHT in parameters for parameters in heads):
-                raise ValueError(
-                    f"{type(self.method).__name__} has no linear head on its server that could be "
-                    "replaced before a round: use when='end'"
-                )
         width = _width(self.method.model(meta), self.layer, meta)
+        if self.when == "start":
+            self._check_start(server_state, meta, width)
         progress = {"round": 0, "solved": 0, "width": width, "num_classes": meta.num_classes}
         if self.random_features is not None:
             progress["seed"] = rng.at("random features").number()
         return {**server_state, "closed_form": progress}
+
+    def _check_start(self, server_state: Tree, meta: Meta, width: int) -> None:
+        name, parameters = type(self.method).__name__, server_state["parameters"]
+        weight = f"{self.replaces or HEAD}.weight"
+        if self.replaces is None:
+            if any(weight not in p for p in (self.method.model(meta).init(0)[0], parameters)):
+                raise ValueError(
+                    f"{name} has no linear head on its server that could be replaced before a "
+                    "round: use when='end', or replaces with a method that has prototypes"
+                )
+            return
+        targets = self.method.class_targets(server_state)
+        if targets is None:
+            raise ValueError(f"{name} has no fixed vectors of classes: leave replaces out")
+        shape, found = (targets.shape[1], width), parameters.get(weight)
+        if found is None or found.shape != shape:
+            raise ValueError(
+                f"replaces must name a linear layer with a weight of shape {shape}, from the "
+                f"outputs of {self.layer!r} to the vectors of the classes, got {self.replaces!r} "
+                f"with {'none' if found is None else tuple(found.shape)}"
+            )
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -315,11 +239,15 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         head, progress = solve_ridge(sums, self.ridge), {**server_state["closed_form"], "solved": 1}
         if self.when == "end":
             return {**server_state, "closed_form": {**progress, "weight": head}}
-        parameters = server_state["parameters"]
-        if BIAS in parameters and head.any():
+        parameters, layer = server_state["parameters"], self.replaces or HEAD
+        weight, bias = f"{layer}.weight", f"{layer}.bias"
+        targets = self.method.class_targets(server_state)
+        if self.replaces is not None and targets is not None:
+            head = head @ normalize(targets.to(head))
+        if bias in parameters and head.any():
             head = head * self.row_length / head.square().sum(dim=0).mean().sqrt()
-        new = {WEIGHT: head.T.to(parameters[WEIGHT].dtype)}
-        new |= {BIAS: torch.zeros_like(parameters[BIAS])} if BIAS in parameters else {}
+        new = {weight: head.T.to(parameters[weight].dtype)}
+        new |= {bias: torch.zeros_like(parameters[bias])} if bias in parameters else {}
         return {**server_state, "parameters": {**parameters, **new}, "closed_form": progress}
 
     @override

@@ -12,7 +12,7 @@ from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.evaluation.ridge_head import solve_ridge
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.methods.closed_form_head import WEIGHT, HeadExchange, SolvedHead, sums_form
+from fedbolic.methods.solved_head import WEIGHT, HeadExchange, SolvedHead, sums_form
 from fedbolic.nn.classifier import CosineHead, classifier
 from fedbolic.nn.model import Model
 from fedbolic.optim import SGD, Optimizer

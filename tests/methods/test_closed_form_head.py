@@ -54,6 +54,7 @@ METHODS = {
 LINEAR = {name: m for name, m in METHODS.items() if name not in ("FedBABU", "HyperFed")}
 RIDGE, LENGTH = 1e-2, 1.5
 SIZES = (7, 4, 12, 5)
+BEFORE_LAST = {"layer": "body.2", "replaces": "body.3"}
 ROWS = ("body.1.weight", "body.1.bias", "body.3.weight", "body.3.bias")
 
 
@@ -237,6 +238,8 @@ def test_a_layer_that_is_missing_is_refused_before_the_first_round():
         (SphereFed(**COMMON), {}, "SphereFed solves for its head already"),
         (FedAvg(), {"when": "start", "layer": "body.1"}, "starts with a head on the features"),
         (FedAvg(), {"when": "start", "random_features": RandomFeatures()}, "no random features"),
+        (FedAvg(), {"when": "start", "replaces": "body.3"}, "before it, got 'body', 'start'"),
+        (FedAvg(), {"layer": "body.2", "replaces": "body.3"}, "got 'body.2', 'end'"),
         (FedAvg(), {"ridge": 0.0}, "ridge must be a positive number, got 0.0"),
         (FedAvg(), {"row_length": -1.0}, "row_length must be a positive number, got -1.0"),
     ],
@@ -250,6 +253,42 @@ def test_what_cannot_work_is_refused(method, settings, message):
 def test_a_method_without_a_head_on_its_server_cannot_start_from_one(name):
     method = ClosedFormHead(METHODS[name], "start")
     with pytest.raises(ValueError, match="has no linear head on its server"):
+        train(method, federation(SIZES))
+
+
+def test_every_round_of_prototypes_starts_from_the_regression_on_their_directions():
+    data = federation(SIZES)
+    method = ClosedFormHead(
+        METHODS["HyperFed"], "start", **BEFORE_LAST, ridge=RIDGE, row_length=LENGTH
+    )
+    states, _ = train(method, data)
+    assert [state.round for state in states] == [0, 1, 1, 2]
+    x, y = (torch.cat([c.train.tensors[key] for c in data.clients]).numpy() for key in "xy")
+    for solved in states[::2]:
+        parameters = solved.server_state["parameters"]
+        w, b = (parameters[name].numpy() for name in ROWS[:2])
+        z = unit(np.maximum(x.reshape(len(x), -1) @ w.T + b, 0))
+        directions = unit(solved.server_state["prototypes"]["head.weight"].numpy())
+        alpha = RIDGE * np.mean(np.sum(z**2, axis=0))
+        fitted = Ridge(alpha=alpha, fit_intercept=False, solver="svd").fit(z, directions[y]).coef_
+        fitted *= LENGTH / np.sqrt(np.mean(np.sum(fitted**2, axis=1)))
+        torch.testing.assert_close(
+            parameters["body.3.weight"], torch.tensor(fitted), rtol=1e-8, atol=1e-8
+        )
+        assert not parameters["body.3.bias"].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("FedAvg", {}, "FedAvg has no fixed vectors of classes"),
+        ("HyperFed", {"replaces": "body.1"}, r"shape \(4, 6\), .* got 'body.1' with \(6, 5\)"),
+        ("HyperFed", {"replaces": "body.9"}, "got 'body.9' with none"),
+    ],
+)
+def test_a_layer_that_cannot_be_replaced_is_refused(name, settings, message):
+    method = ClosedFormHead(METHODS[name], "start", **{**BEFORE_LAST, **settings})
+    with pytest.raises(ValueError, match=message):
         train(method, federation(SIZES))
 
 
