@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.backends import cudnn
 
+from fedbolic import kernels
+
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """Environment variable that makes cuBLAS sum in the same order in every call."""
 
@@ -58,6 +60,7 @@ def arithmetic_of(device: torch.device) -> dict[str, Any]:
         "matmul_precision": torch.get_float32_matmul_precision(),
         "cublas_workspace": os.environ.get(WORKSPACE),
         "cudnn": cudnn.version(),
+        "kernels": kernels.are_on(),
     }
     return {"device": "cuda", "gpu": torch.cuda.get_device_name(device), "cuda_flags": flags}
 

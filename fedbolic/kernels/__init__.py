@@ -1,13 +1,19 @@
 """Triton kernels of the geometry, the only files that import triton.
 
 A kernel replaces operators of torch for tensors on a CUDA device, if triton is installed (it comes
-with torch for CUDA). Elsewhere the operators run, and triton is never imported.
+with torch for CUDA). Elsewhere the operators run, and triton is never imported. The environment
+variable ``FEDBOLIC_KERNELS=0`` turns all kernels off, to compare them with the operators or to rule
+them out as the cause of a failure.
 """
 
 import functools
+import os
 from importlib.util import find_spec
 
 from torch import Tensor
+
+SWITCH = "FEDBOLIC_KERNELS"
+"""Environment variable that turns kernels on (1, the default) or off (0)."""
 
 MOST_DIMENSIONS = 256
 """Largest number of coordinates of a point: its gradient is held in registers."""
@@ -23,10 +29,18 @@ def replace_operators(*tensors: Tensor) -> bool:
 
 
 def run_on(x: Tensor) -> bool:
-    """True if the device of a tensor runs kernels, and triton is installed."""
-    return x.is_cuda and _is_installed()
+    """True if kernels are on, and the device of a tensor runs them."""
+    return x.is_cuda and are_on()
 
 
 @functools.cache
-def _is_installed() -> bool:
-    return find_spec("triton") is not None
+def are_on() -> bool:
+    """True if triton is installed and kernels are not turned off.
+
+    Raises:
+        ValueError: If ``FEDBOLIC_KERNELS`` is neither 0 nor 1.
+    """
+    value = os.environ.get(SWITCH, "1")
+    if value not in ("0", "1"):
+        raise ValueError(f"{SWITCH} must be 0 (torch's operators) or 1 (kernels), got {value!r}")
+    return value == "1" and find_spec("triton") is not None

@@ -3,9 +3,34 @@
 import subprocess
 import sys
 
+import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fedbolic import kernels
+
+
+@pytest.fixture
+def switch(monkeypatch):
+    """Set the variable of the environment, as if triton were installed."""
+    monkeypatch.setattr(kernels, "find_spec", lambda name: name)
+    yield lambda value: monkeypatch.setenv(kernels.SWITCH, value) or kernels.are_on.cache_clear()
+    kernels.are_on.cache_clear()
+
+
+@pytest.mark.parametrize(("value", "runs"), [("0", False), ("1", True)])
+def test_a_variable_turns_kernels_off_on_every_device(switch, value, runs):
+    switch(value)
+    with FakeTensorMode():
+        on_device = torch.empty(2, device="cuda")
+    assert kernels.run_on(on_device) is runs
+    assert not kernels.run_on(torch.zeros(2))
+
+
+def test_another_value_of_the_variable_is_refused(switch):
+    switch("off")
+    with pytest.raises(ValueError, match=r"FEDBOLIC_KERNELS must be 0 .* got 'off'"):
+        kernels.are_on()
 
 
 def test_tensors_of_the_cpu_take_operators():
