@@ -133,7 +133,9 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         new = pairwise.centroid(*with_time(space, both), along, space.c)
         self.running_mean.copy_(new.squeeze(0))
         kept = (1 - self.momentum) * wide(self.running_var)
-        self.running_var.copy_(kept + self.momentum * n / (n - 1) * variance)
+        new = kept + self.momentum * n / (n - 1) * variance
+        # a compiled graph of torch 2.13 does not write to a float64 buffer without axes
+        self.running_var.unsqueeze(0).copy_(new.unsqueeze(0))
 
     @override
     def extra_repr(self) -> str:

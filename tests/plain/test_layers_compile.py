@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from fedbolic.manifolds import Curvature
-from fedbolic.nn import PoincareLinear
+from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.nn import GyroBatchNorm, PoincareLinear
 from tests.nn.cases import CASES
 
 LONG = ("without", "in training", "Lorentz HyperbolicBatchNorm", "Poincare ", "HGCN", "Tangent")
@@ -58,6 +58,14 @@ def test_g13_autocast_does_not_break_the_graph(case):
     x = x.float() if x.is_floating_point() else x
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         torch.testing.assert_close(compiled(layer)(x), layer(x), rtol=2e-2, atol=2e-2)
+
+
+def test_a_compiled_layer_writes_to_a_buffer_without_axes():
+    layer = GyroBatchNorm(Lorentz, 2, dtype=torch.float64)
+    twin, x = copy.deepcopy(layer), Lorentz().expmap0(torch.eye(3, dtype=torch.float64)[1:])
+    layer(x), compiled(twin)(x)
+    assert layer.running_var != 1
+    torch.testing.assert_close(twin.running_var, layer.running_var)
 
 
 def test_a_compiler_does_not_look_for_points_outside_the_ball():
