@@ -79,14 +79,34 @@ def feature_loss(
         Zhang et al. (2021), arXiv:2106.13430.
     """
     n, most, _ = generated.shape
-    rows = [  # one p at a time: all of them at once need P times the memory
-        (generated[impaired.place, p] - impaired.hidden).square().sum(-1) for p in range(most)
-    ]
-    far = generated.new_full((n, most), torch.inf)
-    index = impaired.place.unsqueeze(-1).expand(-1, most)
-    nearest = far.scatter_reduce(0, index, torch.stack(rows, -1), "amin")
-    counted = torch.arange(most, device=index.device) < impaired.missing.unsqueeze(-1)
-    return torch.where(counted, nearest, 0.0).sum() / n
+    with torch.no_grad():  # the loss of the nearest ones has the gradient of the minimum
+        nearest = _nearest_hidden(generated, impaired)
+    slots = torch.arange(most, device=generated.device)
+    node, slot = (slots < impaired.missing.unsqueeze(-1)).nonzero(as_tuple=True)
+    found = impaired.hidden[nearest[node, slot]]
+    return (generated[node, slot] - found).square().sum() / n
+
+
+def _nearest_hidden(
+    generated: Float[Tensor, "n most features"], impaired: ImpairedGraph
+) -> Int64[Tensor, "n most"]:
+    """Row of ``hidden`` nearest to each generated vector, the first of equals.
+
+    Nodes without hidden neighbours have the number of rows in its place.
+    """
+    shape, place = generated.shape[:2], impaired.place
+    away = torch.stack(
+        [  # one vector of every node at a time: all of them at once need as many times the memory
+            torch.linalg.vector_norm(generated[place, p] - impaired.hidden, dim=-1)
+            for p in range(shape[1])
+        ],
+        -1,
+    )
+    index = place.unsqueeze(-1).expand_as(away)
+    least = away.new_full(shape, torch.inf).scatter_reduce(0, index, away, "amin")
+    rows = torch.arange(len(place), device=place.device).unsqueeze(-1)
+    rows = torch.where(away == least[place], rows, len(place))
+    return rows.new_full(shape, len(place)).scatter_reduce(0, index, rows, "amin")
 
 
 def count_loss(counts: Float[Tensor, " n"], missing: Int64[Tensor, " n"]) -> Float[Tensor, ""]:
