@@ -1,0 +1,256 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
+r"""Kernels of convolutions whose clients have their own kernels, as matrix products of windows.
+
+A row of a product is a window of an image, a column an output channel. A program gathers the pixels
+of its windows as it multiplies them, so that no matrix of windows is in memory. The gradient with
+respect to images is such a product, too: one for every remainder of the pixels by the stride, with
+the kernel's elements that meet these pixels. The gradient with respect to kernels is the product of
+the output's gradient with the windows, whose sum over positions is split among programs.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+import triton
+from torch import Tensor
+from triton import language as tl
+
+from fedbolic.kernels.launch import Tile, splits_of
+
+FULL_TILE, WIDE_TILE = Tile(128, 16, 8), Tile(32, 16, 4)
+"""Windows of one tile, and elements of a window that are multiplied at a time; for float64."""
+
+KERNEL_TILE, WIDE_KERNEL_TILE = Tile(64, 16, 8), Tile(32, 16, 4)
+"""The same of the gradient with respect to kernels: elements of a window, and positions."""
+
+MOST_CHANNELS = 64
+"""Output channels of one tile; 16, the least of a matrix product, if there are fewer."""
+
+MOST_WIDE_CHANNELS = 32
+"""The same for float64."""
+
+Precision: TypeAlias = Literal["ieee", "tf32"]
+"""Products of float32: exact, or of numbers rounded to 10 bits."""
+
+
+@triton.jit
+def _positions(i, down, along):
+    """Image, row and column of positions, which are counted image by image and row by row."""
+    image, rest = i // (down * along), i % (down * along)
+    return image.to(tl.int64), rest // along, rest % along
+
+
+@triton.jit
+def _pixels(x, start, row, column, mask, height, width, x_row, x_column):
+    """Elements of windows; those of the padding are 0."""
+    mask = mask & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    return tl.load(x + start + row * x_row + column * x_column, mask=mask, other=0.0)
+
+
+@triton.jit
+def convolution_kernel(
+    x, weight, bias, out, n, channels, outputs, height, width, down, along, out_height, out_width,
+    padding, x_client, x_image, x_channel, x_row, x_column,
+    w_client, w_output, w_channel, w_row, w_column,
+    out_client, out_image, out_channel, out_row, out_column,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr, TURNED: tl.constexpr, BIASED: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """A tile of a convolution or, if turned, of its gradient with respect to the images."""
+    CLASSES: tl.constexpr = STRIDE if TURNED else 1
+    TAPS: tl.constexpr = (SIZE + CLASSES - 1) // CLASSES
+    across = tl.cdiv(outputs, COLUMNS)
+    tiles = tl.cdiv(n * down * along, ROWS) * across
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    client, of_class = (rest // (CLASSES * CLASSES)).to(tl.int64), rest % (CLASSES * CLASSES)
+    i = tile // across * ROWS + tl.arange(0, ROWS)
+    j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
+    image, row, column = _positions(i, down, along)
+    if TURNED:  # pixels with these remainders meet every STRIDE-th element of a kernel
+        above, before = of_class // STRIDE, of_class % STRIDE
+        top, left = row - (TAPS - 1), column - (TAPS - 1)
+        row, column = row * STRIDE + above - padding, column * STRIDE + before - padding
+    else:
+        top, left = row * STRIDE - padding, column * STRIDE - padding
+    of_row, start = i < n * down * along, client * x_client + image * x_image
+    total = tl.zeros([ROWS, COLUMNS], tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32)
+    for first in range(0, TAPS * TAPS * channels, DEPTH):
+        k = first + tl.arange(0, DEPTH)
+        channel, u, v = k % channels, k // channels // TAPS, k // channels % TAPS
+        if TURNED:
+            tap_row, tap_column = above + STRIDE * (TAPS - 1 - u), before + STRIDE * (TAPS - 1 - v)
+        else:
+            tap_row, tap_column = u, v
+        real = (u < TAPS) & (tap_row < SIZE) & (tap_column < SIZE)
+        windows = _pixels(
+            x, start[:, None] + channel[None, :] * x_channel,
+            top[:, None] + u[None, :], left[:, None] + v[None, :],
+            of_row[:, None] & real[None, :], height, width, x_row, x_column,
+        )  # fmt: skip
+        place = client * w_client + channel * w_channel + tap_row * w_row + tap_column * w_column
+        taps = tl.load(
+            weight + place[:, None] + j[None, :] * w_output,
+            mask=real[:, None] & (j < outputs)[None, :], other=0.0,
+        )  # fmt: skip
+        total = tl.dot(windows, taps, total, input_precision=PRECISION, out_dtype=total.dtype)
+    if BIASED:
+        total += tl.load(bias + client * outputs + j, mask=j < outputs, other=0.0)[None, :]
+    real = of_row & (row >= 0) & (row < out_height) & (column >= 0) & (column < out_width)
+    place = client * out_client + image * out_image + row * out_row + column * out_column
+    mask = real[:, None] & (j < outputs)[None, :]
+    tl.store(out + place[:, None] + j[None, :] * out_channel, total, mask=mask)
+
+
+@triton.jit
+def weight_gradient_kernel(
+    x, g, out, n, channels, outputs, height, width, down, along, padding, clients, span,
+    x_client, x_image, x_channel, x_row, x_column,
+    g_client, g_image, g_channel, g_row, g_column,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Sums over a span of positions, for a tile of output channels and elements of kernels."""
+    across = tl.cdiv(SIZE * SIZE * channels, COLUMNS)
+    tiles = tl.cdiv(outputs, ROWS) * across
+    tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    client, part = (rest % clients).to(tl.int64), rest // clients
+    j = tile // across * ROWS + tl.arange(0, ROWS)
+    k = tile % across * COLUMNS + tl.arange(0, COLUMNS)
+    channel, u, v = k % channels, k // channels // SIZE, k // channels % SIZE
+    total = tl.zeros([ROWS, COLUMNS], out.dtype.element_ty)
+    for first in range(part * span, tl.minimum(part * span + span, n * down * along), DEPTH):
+        i = first + tl.arange(0, DEPTH)
+        image, row, column = _positions(i, down, along)
+        real = i < n * down * along
+        place = client * g_client + image * g_image + row * g_row + column * g_column
+        given = tl.load(
+            g + place[None, :] + j[:, None] * g_channel,
+            mask=real[None, :] & (j < outputs)[:, None], other=0.0,
+        )  # fmt: skip
+        start = client * x_client + image * x_image
+        windows = _pixels(
+            x, start[:, None] + channel[None, :] * x_channel,
+            (row * STRIDE - padding)[:, None] + u[None, :],
+            (column * STRIDE - padding)[:, None] + v[None, :],
+            real[:, None] & (u < SIZE)[None, :], height, width, x_row, x_column,
+        )  # fmt: skip
+        total = tl.dot(given, windows, total, input_precision=PRECISION, out_dtype=total.dtype)
+    row = (part.to(tl.int64) * clients + client) * outputs + j
+    place = row[:, None] * (channels * SIZE * SIZE) + (channel * SIZE * SIZE + u * SIZE + v)[None, :]
+    tl.store(out + place, total, mask=(j < outputs)[:, None] & (u < SIZE)[None, :])
+
+
+class Windows(NamedTuple):
+    """Windows of a convolution, equal for height and width.
+
+    Args:
+        stride: Step between two windows, at least 1.
+        padding: Rows and columns of zeros on each side, at least 0.
+        precision: ``ieee`` for exact products of float32, ``tf32`` for rounded ones.
+    """
+
+    stride: int
+    padding: int
+    precision: Precision
+
+    def along(self, length: int, size: int) -> int:
+        """Number of windows of a size along a side of an image."""
+        return (length + 2 * self.padding - size) // self.stride + 1
+
+
+def client_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows
+) -> Tensor:
+    """Convolutions of the images of every client, in channels-last layout.
+
+    Args:
+        x: Images, of shape ``(clients, n, inputs, height, width)`` and any strides.
+        weight: Kernels, of shape ``(clients, outputs, inputs, size, size)``, of the same dtype.
+        bias: Numbers of output channels, of shape ``(clients, outputs)``; ``None`` for zeros.
+        windows: Windows.
+    """
+    clients, n, _, *sides = x.shape
+    outputs, size = weight.shape[1], weight.shape[-1]
+    down, along = (windows.along(side, size) for side in sides)
+    out = x.new_empty(clients, n, down, along, outputs).permute(0, 1, 4, 2, 3)
+    bias = None if bias is None else bias.contiguous()
+    _gather(x, weight, bias, out, (down, along), windows, turned=False)
+    return out
+
+
+def image_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
+    """Gradients of convolutions with respect to the images, in their layout.
+
+    Args:
+        grad: Gradients with respect to the convolutions, of their shape and any strides.
+        x: As in :func:`client_convolution`; only its shape and layout are read.
+        weight: As in :func:`client_convolution`.
+        windows: As in :func:`client_convolution`.
+    """
+    out = torch.empty_like(x)
+    positions = [(side - 1 + windows.padding) // windows.stride + 1 for side in x.shape[-2:]]
+    _gather(grad, weight.transpose(1, 2), None, out, positions, windows, turned=True)
+    return out
+
+
+def _gather(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    positions: Sequence[int],
+    windows: Windows,
+    *,
+    turned: bool,
+) -> None:
+    """Write the products of all windows, at positions of each image and class of remainders."""
+    if not out.numel():
+        return
+    clients, n, channels, *sides = x.shape
+    outputs, size = weight.shape[1], weight.shape[-1]
+    (rows, depth, warps), most = _tile(x, FULL_TILE, WIDE_TILE)
+    columns = max(16, min(most, triton.next_power_of_2(outputs)))
+    tiles = triton.cdiv(n * positions[0] * positions[1], rows) * triton.cdiv(outputs, columns)
+    classes = windows.stride**2 if turned else 1
+    with torch.cuda.device_of(x):  # triton launches on the current device
+        convolution_kernel[(tiles * classes * clients,)](
+            x, weight, x if bias is None else bias, out, n, channels, outputs, *sides, *positions,
+            *out.shape[-2:], windows.padding, *x.stride(), *weight.stride(), *out.stride(),
+            SIZE=size, STRIDE=windows.stride, TURNED=turned, BIASED=bias is not None,
+            PRECISION=windows.precision, ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
+        )  # fmt: skip
+
+
+def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
+    """Gradients of convolutions with respect to the kernels.
+
+    Args:
+        grad: As in :func:`image_gradients`.
+        x: As in :func:`client_convolution`.
+        weight: As in :func:`client_convolution`; only its shape is read.
+        windows: As in :func:`client_convolution`.
+    """
+    clients, outputs, channels, size, _ = weight.shape
+    n, (down, along) = grad.shape[1], grad.shape[-2:]
+    (columns, depth, warps), most = _tile(x, KERNEL_TILE, WIDE_KERNEL_TILE)
+    rows = max(16, min(most, triton.next_power_of_2(outputs)))
+    others = triton.cdiv(outputs, rows) * triton.cdiv(size**2 * channels, columns) * clients
+    splits, span = splits_of(n * down * along, depth, others)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    new: Any = torch.empty if grad.numel() else torch.zeros
+    out = new(splits, *weight.shape, dtype=wide, device=x.device)
+    if grad.numel() and out.numel():
+        with torch.cuda.device_of(x):  # triton launches on the current device
+            weight_gradient_kernel[(splits * others,)](
+                x, grad, out, n, channels, outputs, *x.shape[-2:], down, along, windows.padding,
+                clients, span, *x.stride(), *grad.stride(),
+                SIZE=size, STRIDE=windows.stride, PRECISION=windows.precision,
+                ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
+            )  # fmt: skip
+    return (out[0] if splits == 1 else out.sum(0)).to(x.dtype)
+
+
+def _tile(x: Tensor, full: Tile, wide: Tile) -> tuple[Tile, int]:
+    """A tile for the dtype, and the most output channels of one."""
+    return (wide, MOST_WIDE_CHANNELS) if x.dtype == torch.float64 else (full, MOST_CHANNELS)
