@@ -16,19 +16,14 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
+from fedbolic.kernels.functions import INTERPRETED
 from fedbolic.kernels.launch import Tile, splits_of
 
-FULL_TILE, WIDE_TILE = Tile(128, 16, 8), Tile(32, 16, 4)
-"""Windows of one tile, and elements of a window that are multiplied at a time; for float64."""
+CONVOLUTION_TILE, WIDE_CONVOLUTION_TILE = Tile(64, 16, 8), Tile(32, 16, 4)
+"""Side of a tile of the result, which is square, and elements that are summed at a time.
 
-KERNEL_TILE, WIDE_KERNEL_TILE = Tile(64, 16, 8), Tile(32, 16, 4)
-"""The same of the gradient with respect to kernels: elements of a window, and positions."""
-
-MOST_CHANNELS = 64
-"""Output channels of one tile; 16, the least of a matrix product, if there are fewer."""
-
-MOST_WIDE_CHANNELS = 32
-"""The same for float64."""
+The second is that of float64. A tile has fewer channels, 16 at least, if the result has fewer.
+"""
 
 Precision: TypeAlias = Literal["ieee", "tf32"]
 """Products of float32: exact, or of numbers rounded to 10 bits."""
@@ -42,10 +37,25 @@ def _positions(i, down, along):
 
 
 @triton.jit
-def _pixels(x, start, row, column, mask, height, width, x_row, x_column):
+def _sums(out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A tile of sums of 0: in float64 if the result is, else in float32."""
+    double: tl.constexpr = out.dtype.element_ty == tl.float64
+    return tl.zeros([ROWS, COLUMNS], tl.float64 if double else tl.float32)
+
+
+@triton.jit
+def _pixels(x, place, row, column, real, height, width):
     """Elements of windows; those of the padding are 0."""
-    mask = mask & (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    return tl.load(x + start + row * x_row + column * x_column, mask=mask, other=0.0)
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    return tl.load(x + place, mask=real & inside, other=0.0)
+
+
+@triton.jit
+def _plus_product(total, left, right, PRECISION: tl.constexpr):
+    """Sums and a matrix product; the interpreter would multiply the bits of bfloat16."""
+    if INTERPRETED:
+        left, right = left.to(total.dtype), right.to(total.dtype)
+    return tl.dot(left, right, total, input_precision=PRECISION, out_dtype=total.dtype)
 
 
 @triton.jit
@@ -73,8 +83,9 @@ def convolution_kernel(
         row, column = row * STRIDE + above - padding, column * STRIDE + before - padding
     else:
         top, left = row * STRIDE - padding, column * STRIDE - padding
-    of_row, start = i < n * down * along, client * x_client + image * x_image
-    total = tl.zeros([ROWS, COLUMNS], tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32)
+    start = client * x_client + image * x_image + top * x_row + left * x_column
+    top = tl.where(i < n * down * along, top, -SIZE)  # other windows lie above the image
+    total = _sums(out, ROWS, COLUMNS)
     for first in range(0, TAPS * TAPS * channels, DEPTH):
         k = first + tl.arange(0, DEPTH)
         channel, u, v = k % channels, k // channels // TAPS, k // channels % TAPS
@@ -84,21 +95,21 @@ def convolution_kernel(
             tap_row, tap_column = u, v
         real = (u < TAPS) & (tap_row < SIZE) & (tap_column < SIZE)
         windows = _pixels(
-            x, start[:, None] + channel[None, :] * x_channel,
+            x, start[:, None] + (channel * x_channel + u * x_row + v * x_column)[None, :],
             top[:, None] + u[None, :], left[:, None] + v[None, :],
-            of_row[:, None] & real[None, :], height, width, x_row, x_column,
+            real[None, :], height, width,
         )  # fmt: skip
         place = client * w_client + channel * w_channel + tap_row * w_row + tap_column * w_column
         taps = tl.load(
             weight + place[:, None] + j[None, :] * w_output,
             mask=real[:, None] & (j < outputs)[None, :], other=0.0,
         )  # fmt: skip
-        total = tl.dot(windows, taps, total, input_precision=PRECISION, out_dtype=total.dtype)
+        total = _plus_product(total, windows, taps, PRECISION)
     if BIASED:
         total += tl.load(bias + client * outputs + j, mask=j < outputs, other=0.0)[None, :]
-    real = of_row & (row >= 0) & (row < out_height) & (column >= 0) & (column < out_width)
+    real = (row >= 0) & (row < out_height) & (column >= 0) & (column < out_width)
     place = client * out_client + image * out_image + row * out_row + column * out_column
-    mask = real[:, None] & (j < outputs)[None, :]
+    mask = (real & (i < n * down * along))[:, None] & (j < outputs)[None, :]
     tl.store(out + place[:, None] + j[None, :] * out_channel, total, mask=mask)
 
 
@@ -118,7 +129,8 @@ def weight_gradient_kernel(
     j = tile // across * ROWS + tl.arange(0, ROWS)
     k = tile % across * COLUMNS + tl.arange(0, COLUMNS)
     channel, u, v = k % channels, k // channels // SIZE, k // channels % SIZE
-    total = tl.zeros([ROWS, COLUMNS], out.dtype.element_ty)
+    within = channel * x_channel + u * x_row + v * x_column
+    total = _sums(out, ROWS, COLUMNS)
     for first in range(part * span, tl.minimum(part * span + span, n * down * along), DEPTH):
         i = first + tl.arange(0, DEPTH)
         image, row, column = _positions(i, down, along)
@@ -128,16 +140,16 @@ def weight_gradient_kernel(
             g + place[None, :] + j[:, None] * g_channel,
             mask=real[None, :] & (j < outputs)[:, None], other=0.0,
         )  # fmt: skip
-        start = client * x_client + image * x_image
+        top, left = row * STRIDE - padding, column * STRIDE - padding
+        start = client * x_client + image * x_image + top * x_row + left * x_column
         windows = _pixels(
-            x, start[:, None] + channel[None, :] * x_channel,
-            (row * STRIDE - padding)[:, None] + u[None, :],
-            (column * STRIDE - padding)[:, None] + v[None, :],
-            real[:, None] & (u < SIZE)[None, :], height, width, x_row, x_column,
+            x, start[:, None] + within[None, :],
+            top[:, None] + u[None, :], left[:, None] + v[None, :],
+            real[:, None] & (u < SIZE)[None, :], height, width,
         )  # fmt: skip
-        total = tl.dot(given, windows, total, input_precision=PRECISION, out_dtype=total.dtype)
-    row = (part.to(tl.int64) * clients + client) * outputs + j
-    place = row[:, None] * (channels * SIZE * SIZE) + (channel * SIZE * SIZE + u * SIZE + v)[None, :]
+        total = _plus_product(total, given, windows, PRECISION)
+    row = ((part.to(tl.int64) * clients + client) * outputs + j) * (channels * SIZE * SIZE)
+    place = row[:, None] + (channel * SIZE * SIZE + u * SIZE + v)[None, :]
     tl.store(out + place, total, mask=(j < outputs)[:, None] & (u < SIZE)[None, :])
 
 
@@ -159,9 +171,7 @@ class Windows(NamedTuple):
         return (length + 2 * self.padding - size) // self.stride + 1
 
 
-def client_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows
-) -> Tensor:
+def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows) -> Tensor:
     """Convolutions of the images of every client, in channels-last layout.
 
     Args:
@@ -209,8 +219,8 @@ def _gather(
         return
     clients, n, channels, *sides = x.shape
     outputs, size = weight.shape[1], weight.shape[-1]
-    (rows, depth, warps), most = _tile(x, FULL_TILE, WIDE_TILE)
-    columns = max(16, min(most, triton.next_power_of_2(outputs)))
+    rows, depth, warps = _tile(x)
+    columns = max(16, min(rows, triton.next_power_of_2(outputs)))
     tiles = triton.cdiv(n * positions[0] * positions[1], rows) * triton.cdiv(outputs, columns)
     classes = windows.stride**2 if turned else 1
     with torch.cuda.device_of(x):  # triton launches on the current device
@@ -233,8 +243,8 @@ def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) 
     """
     clients, outputs, channels, size, _ = weight.shape
     n, (down, along) = grad.shape[1], grad.shape[-2:]
-    (columns, depth, warps), most = _tile(x, KERNEL_TILE, WIDE_KERNEL_TILE)
-    rows = max(16, min(most, triton.next_power_of_2(outputs)))
+    columns, depth, warps = _tile(x)
+    rows = max(16, min(columns, triton.next_power_of_2(outputs)))
     others = triton.cdiv(outputs, rows) * triton.cdiv(size**2 * channels, columns) * clients
     splits, span = splits_of(n * down * along, depth, others)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -251,6 +261,5 @@ def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) 
     return (out[0] if splits == 1 else out.sum(0)).to(x.dtype)
 
 
-def _tile(x: Tensor, full: Tile, wide: Tile) -> tuple[Tile, int]:
-    """A tile for the dtype, and the most output channels of one."""
-    return (wide, MOST_WIDE_CHANNELS) if x.dtype == torch.float64 else (full, MOST_CHANNELS)
+def _tile(x: Tensor) -> Tile:
+    return WIDE_CONVOLUTION_TILE if x.dtype == torch.float64 else CONVOLUTION_TILE
