@@ -6,22 +6,27 @@ tensor, as in ``benchmarks.operators``, or a kernel; memory that is only allocat
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import torch
+from torch.func import vmap
 from typing_extensions import override
 
 from benchmarks.measure import Operators
 from benchmarks.operators import Row, rows
 from fedbolic import kernels
+from fedbolic.nn.convolution import stacked_convolution
 
 OPERATIONS = (
     *(f"{model} {name}" for model in ("hyperboloid", "ball") for name in ("dist", "expmap0")),
     *(f"{model} logmap0" for model in ("hyperboloid", "ball")),
     *("hyperboloid dist, learnt c", "LorentzMLR", "PoincareMLR", "Dropout"),
 )
+
+CONVOLUTION = "StackableConv2d x 4"
 
 
 class Launches(Operators):
@@ -50,13 +55,13 @@ def launches(row: Row, *, kernel: bool) -> tuple[int, int]:
         row: A function and its arguments, all of which take a gradient.
         kernel: True with kernels, False with operators alone.
     """
-    from fedbolic.kernels import dropout, logits, normals, radial
+    from fedbolic.kernels import convolution, dropout, logits, normals, radial
     from fedbolic.kernels import rows as of_rows
 
     function, given = row
     leaves = [x.detach().clone().requires_grad_() for x in given]
     forward, backward = Launches(), Launches()
-    modules = dropout, logits, normals, radial, of_rows
+    modules = dropout, logits, normals, radial, of_rows, convolution
     with mock.patch.object(kernels, "run_on", return_value=kernel):
         with _counted_by(Launches(), modules):  # numbers that are computed once
             function(*leaves)
@@ -79,11 +84,19 @@ def _counted_by(counter: Launches, modules: Sequence[ModuleType]) -> Iterator[No
         yield
 
 
+def convolution_row() -> Row:
+    """A layer of ``ConvNet`` with kernels of its own for each of 4 clients."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (4, 8, 16, 14, 14), (4, 32, 16, 5, 5), (4, 32)
+    given = tuple(torch.randn(shape, generator=generator) for shape in shapes)
+    return vmap(partial(stacked_convolution, stride=1, padding=2)), given
+
+
 def table() -> Iterator[str]:
     """The table, a line at a time."""
     yield "| launches, forward + backward | operators | kernels |"
     yield "|---|---|---|"
-    every = rows()
-    for name in OPERATIONS:
+    every = rows() | {CONVOLUTION: convolution_row()}
+    for name in (*OPERATIONS, CONVOLUTION):
         cells = [launches(every[name], kernel=kernel) for kernel in (False, True)]
         yield f"| {name} | {' | '.join(f'{first} + {second}' for first, second in cells)} |"

@@ -168,7 +168,32 @@ def hash_cases() -> Iterator[Compiled]:
         )  # fmt: skip
 
 
+def convolution_cases() -> Iterator[Compiled]:
+    """Convolutions with an axis of clients, of images in channels-last layout."""
+    from fedbolic.kernels import convolution
+
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        tile = convolution.tile_of(dtype)
+        sizes = {"ROWS": tile.rows, "COLUMNS": tile.rows, "DEPTH": tile.columns}
+        sizes |= {"PRECISION": "ieee", "x_channel": 1}
+        for size, stride in ((5, 1), (3, 1), (3, 2)):
+            name = f"convolution {size} x {size}, stride {stride}"
+            model = sizes | {"SIZE": size, "STRIDE": stride}
+            for turned in (False, True):
+                yield Compiled(
+                    f"{name}, by images" if turned else name, convolution.convolution_kernel,
+                    "x weight bias out",
+                    model | {"TURNED": turned, "BIASED": not turned, "out_channel": 1},
+                    dtype, tile.warps, 128,
+                )  # fmt: skip
+            yield Compiled(
+                f"{name}, by kernels", convolution.weight_gradient_kernel, "x g out",
+                model | {"g_channel": 1}, dtype, tile.warps, 128,
+            )  # fmt: skip
+
+
 ELEMENTS = {torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32"}
+ELEMENTS[torch.bfloat16] = "bf16"
 
 
 def compile_all() -> list[str]:
@@ -186,6 +211,7 @@ def compile_all() -> list[str]:
         normal_cases,
         dropout_cases,
         hash_cases,
+        convolution_cases,
     )
     for case in itertools.chain.from_iterable(make() for make in cases):
         options = {"element": ELEMENTS[case.dtype], "warps": case.warps}

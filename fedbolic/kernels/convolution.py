@@ -153,6 +153,11 @@ def weight_gradient_kernel(
     tl.store(out + place, total, mask=(j < outputs)[:, None] & (u < SIZE)[None, :])
 
 
+def tile_of(dtype: torch.dtype) -> Tile:
+    """The largest tile of a dtype."""
+    return WIDE_CONVOLUTION_TILE if dtype == torch.float64 else CONVOLUTION_TILE
+
+
 class Windows(NamedTuple):
     """Windows of a convolution, equal for height and width.
 
@@ -219,7 +224,7 @@ def _gather(
         return
     clients, n, channels, *sides = x.shape
     outputs, size = weight.shape[1], weight.shape[-1]
-    rows, depth, warps = _tile(x)
+    rows, depth, warps = tile_of(x.dtype)
     columns = max(16, min(rows, triton.next_power_of_2(outputs)))
     tiles = triton.cdiv(n * positions[0] * positions[1], rows) * triton.cdiv(outputs, columns)
     classes = windows.stride**2 if turned else 1
@@ -243,7 +248,7 @@ def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) 
     """
     clients, outputs, channels, size, _ = weight.shape
     n, (down, along) = grad.shape[1], grad.shape[-2:]
-    columns, depth, warps = _tile(x)
+    columns, depth, warps = tile_of(x.dtype)
     rows = max(16, min(columns, triton.next_power_of_2(outputs)))
     others = triton.cdiv(outputs, rows) * triton.cdiv(size**2 * channels, columns) * clients
     splits, span = splits_of(n * down * along, depth, others)
@@ -259,7 +264,3 @@ def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) 
                 ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
             )  # fmt: skip
     return (out[0] if splits == 1 else out.sum(0)).to(x.dtype)
-
-
-def _tile(x: Tensor) -> Tile:
-    return WIDE_CONVOLUTION_TILE if x.dtype == torch.float64 else CONVOLUTION_TILE

@@ -14,14 +14,14 @@ from typing_extensions import override
 from fedbolic import kernels
 from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel, takes_kernels
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def has_convolution_kernel(x: Tensor, weight: Tensor) -> bool:
     """True if convolutions of images are computed by a kernel, also under ``vmap``."""
     if not (takes_kernels() and kernels.run_on(x) and kernels.run_on(weight)):
         return False
-    return weight.dtype == x.dtype in DTYPES or _casts(x, weight)
+    return weight.dtype == x.dtype in KERNEL_DTYPES or _casts(x, weight)
 
 
 def kernel_convolution(
@@ -57,7 +57,7 @@ def kernel_convolution(
 def _casts(*tensors: Tensor) -> bool:
     """True if autocast applies, which leaves float64 as it is."""
     on = torch.is_autocast_enabled(tensors[0].device.type)
-    return on and all(t.dtype in DTYPES and t.dtype != torch.float64 for t in tensors)
+    return on and all(t.dtype in KERNEL_DTYPES and t.dtype != torch.float64 for t in tensors)
 
 
 class _Convolution(KernelFunction):
