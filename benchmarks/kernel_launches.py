@@ -4,6 +4,7 @@ Called by ``benchmarks.kernels``; no kernel runs. A launch is an operator of tor
 tensor, as in ``benchmarks.operators``, or a kernel; memory that is only allocated does not count.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,7 +19,12 @@ from typing_extensions import override
 from benchmarks.measure import Operators
 from benchmarks.operators import Row, rows
 from fedbolic import kernels
+from fedbolic.nn.backbone import MLP, ConvNet
+from fedbolic.nn.classifier import classifier
 from fedbolic.nn.convolution import stacked_convolution
+from fedbolic.nn.resnet import ResNet
+from fedbolic.optim import Adam
+from fedbolic.types import Meta
 
 OPERATIONS = (
     *(f"{model} {name}" for model in ("hyperboloid", "ball") for name in ("dist", "expmap0")),
@@ -27,6 +33,12 @@ OPERATIONS = (
 )
 
 CONVOLUTION = "StackableConv2d x 4"
+
+FUSED_TENSORS = 36
+"""Tensors of one launch of torch's fused Adam for CUDA; 252 where arguments may have 32 KB."""
+
+CLIENTS = 100
+"""Clients whose steps of Adam are counted."""
 
 
 class Launches(Operators):
@@ -45,6 +57,8 @@ class Launches(Operators):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if "empty" in str(func):
             return func(*args, **(kwargs or {}))
+        if "fused_adam" in str(func):
+            self.count += math.ceil(len(args[0]) / FUSED_TENSORS) - 1
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -100,3 +114,26 @@ def table() -> Iterator[str]:
     for name in (*OPERATIONS, CONVOLUTION):
         cells = [launches(every[name], kernel=kernel) for kernel in (False, True)]
         yield f"| {name} | {' | '.join(f'{first} + {second}' for first, second in cells)} |"
+
+
+def adam_launches() -> Iterator[str]:
+    """The table of steps of Adam for stacked clients, a line at a time."""
+    from fedbolic.kernels import adam
+
+    yield f"| launches of Adam, {CLIENTS} clients | operators, vmap | torch's fused | kernel |"
+    yield "|---|---|---|---|"
+    networks = {"MLP": MLP(), "ConvNet": ConvNet(), "ResNet-18": ResNet()}
+    for name, network in networks.items():
+        parameters, _ = classifier(network, Meta(10, (3, 32, 32), 1)).init(0)
+        # the number of launches depends on that of the tensors alone
+        values = {of: torch.zeros(CLIENTS, 2) for of in parameters}
+        state = {**Adam().init(values), "step": torch.zeros(CLIENTS, dtype=torch.int64)}
+        given, step = (values, values, state), partial(Adam().step, lr=0.1, donate=True)
+        counts = []
+        for kernel, call in ((False, vmap(step)), (False, step), (True, step)):
+            counter = Launches()
+            on = mock.patch.object(kernels, "run_on", return_value=kernel)
+            with on, _counted_by(counter, [adam]):
+                call(*given)
+            counts.append(str(counter.count))
+        yield f"| {name}, {len(values)} parameters | {' | '.join(counts)} |"

@@ -7,6 +7,7 @@ Needs triton (``pip install triton``). Errors are those of triton's interpreter 
 """
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -192,6 +193,19 @@ def convolution_cases() -> Iterator[Compiled]:
             )  # fmt: skip
 
 
+def adam_cases() -> Iterator[Compiled]:
+    """A step of Adam in flat space."""
+    from fedbolic.kernels import adam
+
+    numbers = {"BETA1": 0.9, "BETA2": 0.999, "LOG1": math.log(0.9), "LOG2": math.log(0.999)}
+    for dtype in (torch.float32, torch.float64):
+        yield Compiled(
+            "Adam", adam.adam_kernel, "x g mean square new_x new_mean new_square",
+            numbers | {"EPS": 1e-8, "DECAY": 0.1, "NUMBERS": adam.ADAM_NUMBERS},
+            dtype, adam.ADAM_WARPS, 128, "step",
+        )  # fmt: skip
+
+
 ELEMENTS = {torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32"}
 ELEMENTS[torch.bfloat16] = "bf16"
 
@@ -212,6 +226,7 @@ def compile_all() -> list[str]:
         dropout_cases,
         hash_cases,
         convolution_cases,
+        adam_cases,
     )
     for case in itertools.chain.from_iterable(make() for make in cases):
         options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
@@ -228,7 +243,7 @@ def compile_all() -> list[str]:
 def main() -> None:
     """Compile every kernel and count launches, then measure errors by triton's interpreter."""
     above = compile_all()
-    for line in ("", *kernel_launches.table(), ""):
+    for line in ("", *kernel_launches.table(), "", *kernel_launches.adam_launches(), ""):
         print(line, flush=True)
     interpreted = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "benchmarks.kernel_errors"]

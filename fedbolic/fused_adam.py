@@ -43,15 +43,15 @@ class AdamLists(NamedTuple):
 def can_fuse_adam(given: AdamLists, gradients: list[Tensor], lr: float | Tensor) -> bool:
     """True if :func:`fused_adam` takes the tensors: full precision, in order, no derivatives.
 
-    Under ``vmap`` only the kernel takes them.
+    Under ``vmap`` only our kernel takes them.
     """
     tensors = [x for of in given for x in of]
-    full = all(x.dtype in (torch.float32, torch.float64) and not x.requires_grad for x in tensors)
-    if not (tensors and full):
-        return False
-    if any(map(is_functorch_wrapped_tensor, (*tensors, *gradients))):
-        return _has_adam_kernel(given, gradients, lr)
-    return all(x.is_contiguous() for x in tensors)
+    full = all(
+        x.dtype in (torch.float32, torch.float64) and x.is_contiguous() and not x.requires_grad
+        for x in tensors
+    )
+    mapped = any(map(is_functorch_wrapped_tensor, (*tensors, *gradients)))
+    return bool(tensors) and full and (not mapped or _has_adam_kernel(given, gradients, lr))
 
 
 def fused_adam(
@@ -65,9 +65,8 @@ def fused_adam(
 ) -> AdamLists:
     """Parameters and moments after a step.
 
-    The kernel takes a launch for a parameter of all clients. Torch's takes one for 36 tensors, or
-    a few hundred by its version, but a tensor for each client's parameter: stacked clients have
-    separate step counters.
+    Torch's kernel takes a few launches for all tensors, but a tensor for each parameter of each
+    client, because clients count their steps apart. Ours takes one for a parameter of all clients.
 
     Args:
         given: Parameters and moments, whose leading axes are those of ``step``.
@@ -77,14 +76,13 @@ def fused_adam(
         numbers: Numbers of Adam.
         donate: Whether the results are written over ``given``, but under ``vmap``.
     """
-    gradients = [_lying_as(x, g) for x, g in zip(given.points, gradients, strict=True)]
-    if not _has_adam_kernel(given, gradients, lr):
-        return _by_torch(given, gradients, step, lr, numbers, donate=donate)
     rows = list(zip(given.points, gradients, given.mean, given.square, strict=True))
     if any(is_functorch_wrapped_tensor(x) for row in rows for x in row):
         results = [_Step.apply(*row, step, lr, numbers) for row in rows]
-    else:
+    elif step.ndim and _has_adam_kernel(given, gradients, lr):
         results = [_updated(*row, step, lr, numbers, donate=donate) for row in rows]
+    else:
+        return _by_torch(given, gradients, step, lr, numbers, donate=donate)
     return AdamLists(*map(list, zip(*results, strict=True)))
 
 
@@ -143,6 +141,7 @@ def _by_torch(
     *,
     donate: bool,
 ) -> AdamLists:
+    gradients = [_lying_as(x, g) for x, g in zip(given.points, gradients, strict=True)]
     if not donate:
         given = AdamLists(*([x.clone() for x in tensors] for tensors in given))
 
@@ -164,6 +163,6 @@ def _by_torch(
 def _lying_as(like: Tensor, x: Tensor) -> Tensor:
     """``x`` itself if it has the strides of ``like``, otherwise a copy with these strides.
 
-    Fused kernels ignore strides.
+    Torch's fused kernel ignores strides.
     """
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)

@@ -34,7 +34,7 @@ def adam_kernel(
     second = one - tl.exp(steps * tl.full([], LOG2, tl.float64))
     size, root = (tl.full([], rate, tl.float64) / first).to(kind), tl.sqrt(second).to(kind)
     given = tl.load(g + place, mask=mask, other=0.0)
-    if DECAY:
+    if DECAY > 0:
         given += tl.full([], DECAY, kind) * point
     moment = tl.load(mean + place, mask=mask, other=0.0)
     moment += tl.full([], 1.0 - BETA1, kind) * (given - moment)

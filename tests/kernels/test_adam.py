@@ -49,11 +49,20 @@ def stacked(method):
 
 
 @pytest.mark.parametrize("method", ADAMS, ids=str)
-def test_steps_are_those_of_torch(method, on):
-    ours, _ = after_steps(method, 1, 6)
-    assert on[:3] == [(3, 4), (3,), ()]
+def test_steps_of_stacked_clients_are_those_of_torch(method, on):
+    one = start(1), method.init(start(1))
+    parameters, state = tree_map(lambda x: x[None], one)
+    for k in range(6):
+        gradients = tree_map(lambda x: x[None], start(100 + k))
+        parameters, state = method.step(parameters, gradients, state, lr=0.1)
+    assert on[:3] == [(1, 3, 4), (1, 3), (1,)]
     for name, x in run_theirs(method, start(1), 6).items():
-        torch.testing.assert_close(ours[name], x, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(parameters[name][0], x, rtol=1e-12, atol=1e-12)
+
+
+def test_a_client_alone_takes_the_kernel_of_torch(on):
+    after_steps(Adam(), 1, 1)
+    assert not on
 
 
 @pytest.mark.parametrize("method", ADAMS, ids=str)
