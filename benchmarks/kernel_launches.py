@@ -5,6 +5,7 @@ tensor, as in ``benchmarks.operators``, or a kernel; memory that is only allocat
 """
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,7 +17,8 @@ import torch
 from torch.func import vmap
 from typing_extensions import override
 
-from benchmarks.measure import Operators
+from benchmarks.gpu_convolution import LAYERS, layer_row
+from benchmarks.measure import Operators, seconds
 from benchmarks.operators import Row, rows
 from fedbolic import kernels
 from fedbolic.nn.backbone import MLP, ConvNet
@@ -34,11 +36,18 @@ OPERATIONS = (
 
 CONVOLUTION = "StackableConv2d x 4"
 
+REPEATS = 15
+
+ALGORITHMS = ("groups", "im2col", "kernel")
+
 FUSED_TENSORS = 36
 """Tensors of one launch of torch's fused Adam for CUDA; 252 where arguments may have 32 KB."""
 
-CLIENTS = 100
-"""Clients whose steps of Adam are counted."""
+ADAM = (("ConvNet", 1), ("ConvNet", 20), ("MLP", 100), ("ConvNet", 100), ("ResNet-18", 100))
+"""Networks and numbers of clients whose steps of Adam are counted."""
+
+MEASURED_LAYERS = ("ConvNet 28x28, second", "ResNet, second stage")
+"""Layers whose peak memory is measured, with 4 clients of 32 images."""
 
 
 class Launches(Operators):
@@ -117,23 +126,43 @@ def table() -> Iterator[str]:
 
 
 def adam_launches() -> Iterator[str]:
-    """The table of steps of Adam for stacked clients, a line at a time."""
+    """The table of steps of Adam for stacked clients, a line at a time.
+
+    Tensors have two numbers for each client, so that the time is that of the host. The kernel's
+    lacks what triton needs for its launches, because no kernel runs.
+    """
     from fedbolic.kernels import adam
 
-    yield f"| launches of Adam, {CLIENTS} clients | operators, vmap | torch's fused | kernel |"
+    yield "| Adam: launches, ms of the host | operators, vmap | torch's fused | kernel |"
     yield "|---|---|---|---|"
     networks = {"MLP": MLP(), "ConvNet": ConvNet(), "ResNet-18": ResNet()}
-    for name, network in networks.items():
-        parameters, _ = classifier(network, Meta(10, (3, 32, 32), 1)).init(0)
-        # the number of launches depends on that of the tensors alone
-        values = {of: torch.zeros(CLIENTS, 2) for of in parameters}
-        state = {**Adam().init(values), "step": torch.zeros(CLIENTS, dtype=torch.int64)}
-        given, step = (values, values, state), partial(Adam().step, lr=0.1, donate=True)
-        counts = []
+    for name, num_clients in ADAM:
+        parameters, _ = classifier(networks[name], Meta(10, (3, 32, 32), 1)).init(0)
+        values = {of: torch.zeros(num_clients, 2) for of in parameters}
+        state = {**Adam().init(values), "step": torch.zeros(num_clients, dtype=torch.int64)}
+        step, cells = partial(Adam().step, lr=0.1, donate=True), []
         for kernel, call in ((False, vmap(step)), (False, step), (True, step)):
-            counter = Launches()
-            on = mock.patch.object(kernels, "run_on", return_value=kernel)
-            with on, _counted_by(counter, [adam]):
-                call(*given)
-            counts.append(str(counter.count))
-        yield f"| {name}, {len(values)} parameters | {' | '.join(counts)} |"
+            counter, case = Launches(), partial(call, values, values, state)
+            with mock.patch.object(kernels, "run_on", return_value=kernel):
+                with _counted_by(counter, [adam]):
+                    case()
+                with mock.patch.object(adam, "adam_kernel", Launches()):
+                    taken = statistics.median(seconds(case, "cpu") for _ in range(REPEATS))
+            cells.append(f"{counter.count}, {1e3 * taken:.2f}")
+        yield f"| {name}, {len(values)} parameters x {num_clients} | {' | '.join(cells)} |"
+
+
+def convolution_memory() -> Iterator[str]:
+    """The table of peak memory of both passes of a layer, a line at a time."""
+    from fedbolic.kernels import convolution
+
+    yield "| peak MiB of both passes, 4 clients | groups | im2col | kernel |"
+    yield "|---|---|---|---|"
+    for name in MEASURED_LAYERS:
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(kernels, "run_on", return_value=True))
+            for kernel in ("convolution_kernel", "weight_gradient_kernel"):
+                stack.enter_context(mock.patch.object(convolution, kernel, Launches()))
+            row = layer_row(torch.device("cpu"), 4, 32, LAYERS[name])
+        cells = [f"{row[f'{of}_mib']:.1f}" for of in ALGORITHMS]
+        yield f"| {name} | {' | '.join(cells)} |"

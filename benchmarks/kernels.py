@@ -243,8 +243,14 @@ def compile_all() -> list[str]:
 def main() -> None:
     """Compile every kernel and count launches, then measure errors by triton's interpreter."""
     above = compile_all()
-    for line in ("", *kernel_launches.table(), "", *kernel_launches.adam_launches(), ""):
+    tables = (
+        kernel_launches.table,
+        kernel_launches.adam_launches,
+        kernel_launches.convolution_memory,
+    )
+    for line in itertools.chain.from_iterable(("", *table()) for table in tables):
         print(line, flush=True)
+    print(flush=True)
     interpreted = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "benchmarks.kernel_errors"]
     code = subprocess.run(command, env=interpreted, check=False).returncode

@@ -91,9 +91,9 @@ def _has_adam_kernel(given: AdamLists, gradients: list[Tensor], lr: float | Tens
     if not (takes_kernels() and isinstance(lr, float | int)):
         return False
     rows = zip(given.points, gradients, given.mean, given.square, strict=True)
-    alike = all(len({x.dtype for x in row}) == 1 for row in rows)
+    same_dtype = all(len({x.dtype for x in row}) == 1 for row in rows)
     derived = any(g.requires_grad for g in gradients)
-    return alike and not derived and all(map(kernels.run_on, (*given.points, *gradients)))
+    return same_dtype and not derived and all(map(kernels.run_on, (*given.points, *gradients)))
 
 
 def _updated(
