@@ -102,14 +102,15 @@ def _updated(
     mean: Tensor,
     square: Tensor,
     step: Tensor,
-    lr: float,
+    lr: float | Tensor,
     numbers: AdamNumbers,
     *,
     donate: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     from fedbolic.kernels.adam import adam_update
 
-    return adam_update(x, grad, mean, square, step, lr=lr, **numbers._asdict(), donate=donate)
+    rate = float(lr)  # never a tensor here, whose value the host would wait for
+    return adam_update(x, grad, mean, square, step, lr=rate, **numbers._asdict(), donate=donate)
 
 
 class _Step(torch.autograd.Function):

@@ -76,18 +76,17 @@ def adam_update(
         donate: If true, the results are written over ``x``, ``mean`` and ``square``, where these
             are contiguous.
     """
-    given = [t.contiguous() for t in (x, grad, mean, square)]
-    kept = (given[0], *given[2:])
-    results = kept if donate else tuple(torch.empty_like(t) for t in kept)
+    x, grad, mean, square = (t.contiguous() for t in (x, grad, mean, square))
+    new_x, new_mean, new_square = (t if donate else torch.empty_like(t) for t in (x, mean, square))
     if x.numel():
         n = x.numel() // step.numel()
         with torch.cuda.device_of(x):  # triton launches on the current device
             adam_kernel[(triton.cdiv(n, ADAM_NUMBERS) * step.numel(),)](
-                *given, step.contiguous(), *results, n, float(lr), BETA1=beta1, BETA2=beta2,
-                LOG1=_log(beta1), LOG2=_log(beta2), EPS=eps, DECAY=weight_decay,
-                NUMBERS=ADAM_NUMBERS, num_warps=ADAM_WARPS,
+                x, grad, mean, square, step.contiguous(), new_x, new_mean, new_square,
+                n, lr, BETA1=beta1, BETA2=beta2, LOG1=_log(beta1), LOG2=_log(beta2),
+                EPS=eps, DECAY=weight_decay, NUMBERS=ADAM_NUMBERS, num_warps=ADAM_WARPS,
             )  # fmt: skip
-    return results
+    return new_x, new_mean, new_square
 
 
 def _log(beta: float) -> float:

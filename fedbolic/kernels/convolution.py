@@ -77,8 +77,8 @@ def convolution_kernel(
     i = tile // across * ROWS + tl.arange(0, ROWS)
     j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
     image, row, column = _positions(i, down, along)
+    above, before = of_class // STRIDE, of_class % STRIDE
     if TURNED:  # pixels with these remainders meet every STRIDE-th element of a kernel
-        above, before = of_class // STRIDE, of_class % STRIDE
         top, left = row - (TAPS - 1), column - (TAPS - 1)
         row, column = row * STRIDE + above - padding, column * STRIDE + before - padding
     else:

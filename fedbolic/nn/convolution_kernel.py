@@ -1,7 +1,6 @@
 """Convolutions with an axis of clients by the kernels for CUDA, and their derivatives."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -98,7 +97,10 @@ class _Convolution(KernelFunction):
     @staticmethod
     def operators(settings: Any, *tensors: Tensor) -> Tensor:
         lead, (x, weight, *bias) = _one_axis(tensors)
-        alone = partial(functional.conv2d, stride=settings[0], padding=settings[1])
+
+        def alone(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+            return functional.conv2d(x, weight, bias, settings[0], settings[1])
+
         y = vmap(alone)(x, weight, *(b.flatten(1) for b in bias))
         return y.reshape(*lead, *y.shape[1:])
 
