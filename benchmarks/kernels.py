@@ -170,13 +170,13 @@ def hash_cases() -> Iterator[Compiled]:
 
 
 def convolution_cases() -> Iterator[Compiled]:
-    """Convolutions with an axis of clients, of images in channels-last layout."""
+    """Convolutions with an axis of clients, of 16 channels in channels-last layout."""
     from fedbolic.kernels import convolution
 
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         tile = convolution.tile_of(dtype)
         sizes = {"ROWS": tile.rows, "COLUMNS": tile.rows, "DEPTH": tile.columns}
-        sizes |= {"PRECISION": "ieee", "x_channel": 1}
+        sizes |= {"CHANNELS": 16, "PRECISION": "ieee", "x_channel": 1}
         for size, stride in ((5, 1), (3, 1), (3, 2)):
             name = f"convolution {size} x {size}, stride {stride}"
             model = sizes | {"SIZE": size, "STRIDE": stride}
@@ -189,7 +189,7 @@ def convolution_cases() -> Iterator[Compiled]:
                 )  # fmt: skip
             yield Compiled(
                 f"{name}, by kernels", convolution.weight_gradient_kernel, "x g out",
-                model | {"g_channel": 1}, dtype, tile.warps, 128,
+                model | {"g_channel": 1, "DOWN": 14, "ALONG": 14}, dtype, tile.warps, 128,
             )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ A row of a product is a window of an image, a column an output channel. A progra
 of its windows as it multiplies them, so that no matrix of windows is in memory. The gradient with
 respect to images is such a product, too: one for every remainder of the pixels by the stride, with
 the kernel's elements that meet these pixels. The gradient with respect to kernels is the product of
-the output's gradient with the windows, whose sum over positions is split among programs.
+the output's gradient with the windows, whose sum over positions is split among programs. Lengths
+by which indices are divided in a loop are constants, which the compiler makes products of.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from fedbolic.kernels.launch import Tile, splits_of
 CONVOLUTION_TILE, WIDE_CONVOLUTION_TILE = Tile(64, 16, 8), Tile(32, 16, 4)
 """Side of a tile of the result, which is square, and elements that are summed at a time.
 
-The second is that of float64. A tile has fewer channels, 16 at least, if the result has fewer.
+The second is that of float64. A tile has fewer channels if the result has fewer.
 """
 
 Precision: TypeAlias = Literal["ieee", "tf32"]
@@ -60,12 +61,13 @@ def _plus_product(total, left, right, PRECISION: tl.constexpr):
 
 @triton.jit
 def convolution_kernel(
-    x, weight, bias, out, n, channels, outputs, height, width, down, along, out_height, out_width,
+    x, weight, bias, out, n, outputs, height, width, down, along, out_height, out_width,
     padding, x_client, x_image, x_channel, x_row, x_column,
     w_client, w_output, w_channel, w_row, w_column,
     out_client, out_image, out_channel, out_row, out_column,
-    SIZE: tl.constexpr, STRIDE: tl.constexpr, TURNED: tl.constexpr, BIASED: tl.constexpr,
-    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    CHANNELS: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, TURNED: tl.constexpr,
+    BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of a convolution or, if turned, of its gradient with respect to the images."""
     CLASSES: tl.constexpr = STRIDE if TURNED else 1
@@ -86,9 +88,9 @@ def convolution_kernel(
     start = client * x_client + image * x_image + top * x_row + left * x_column
     top = tl.where(i < n * down * along, top, -SIZE)  # other windows lie above the image
     total = _sums(out, ROWS, COLUMNS)
-    for first in range(0, TAPS * TAPS * channels, DEPTH):
+    for first in range(0, TAPS * TAPS * CHANNELS, DEPTH):
         k = first + tl.arange(0, DEPTH)
-        channel, u, v = k % channels, k // channels // TAPS, k // channels % TAPS
+        channel, u, v = k % CHANNELS, k // CHANNELS // TAPS, k // CHANNELS % TAPS
         if TURNED:
             tap_row, tap_column = above + STRIDE * (TAPS - 1 - u), before + STRIDE * (TAPS - 1 - v)
         else:
@@ -115,26 +117,27 @@ def convolution_kernel(
 
 @triton.jit
 def weight_gradient_kernel(
-    x, g, out, n, channels, outputs, height, width, down, along, padding, clients, span,
+    x, g, out, n, outputs, height, width, padding, clients, span,
     x_client, x_image, x_channel, x_row, x_column,
     g_client, g_image, g_channel, g_row, g_column,
-    SIZE: tl.constexpr, STRIDE: tl.constexpr, PRECISION: tl.constexpr,
+    CHANNELS: tl.constexpr, SIZE: tl.constexpr, STRIDE: tl.constexpr, DOWN: tl.constexpr,
+    ALONG: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Sums over a span of positions, for a tile of output channels and elements of kernels."""
-    across = tl.cdiv(SIZE * SIZE * channels, COLUMNS)
+    across = tl.cdiv(SIZE * SIZE * CHANNELS, COLUMNS)
     tiles = tl.cdiv(outputs, ROWS) * across
     tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     client, part = (rest % clients).to(tl.int64), rest // clients
     j = tile // across * ROWS + tl.arange(0, ROWS)
     k = tile % across * COLUMNS + tl.arange(0, COLUMNS)
-    channel, u, v = k % channels, k // channels // SIZE, k // channels % SIZE
+    channel, u, v = k % CHANNELS, k // CHANNELS // SIZE, k // CHANNELS % SIZE
     within = channel * x_channel + u * x_row + v * x_column
     total = _sums(out, ROWS, COLUMNS)
-    for first in range(part * span, tl.minimum(part * span + span, n * down * along), DEPTH):
+    for first in range(part * span, tl.minimum(part * span + span, n * DOWN * ALONG), DEPTH):
         i = first + tl.arange(0, DEPTH)
-        image, row, column = _positions(i, down, along)
-        real = i < n * down * along
+        image, row, column = _positions(i, DOWN, ALONG)
+        real = i < n * DOWN * ALONG
         place = client * g_client + image * g_image + row * g_row + column * g_column
         given = tl.load(
             g + place[None, :] + j[:, None] * g_channel,
@@ -148,9 +151,14 @@ def weight_gradient_kernel(
             real[:, None] & (u < SIZE)[None, :], height, width,
         )  # fmt: skip
         total = _plus_product(total, given, windows, PRECISION)
-    row = ((part.to(tl.int64) * clients + client) * outputs + j) * (channels * SIZE * SIZE)
+    row = ((part.to(tl.int64) * clients + client) * outputs + j) * (CHANNELS * SIZE * SIZE)
     place = row[:, None] + (channel * SIZE * SIZE + u * SIZE + v)[None, :]
     tl.store(out + place, total, mask=(j < outputs)[:, None] & (u < SIZE)[None, :])
+
+
+def _side(length: int, most: int) -> int:
+    """Length of the side of a tile; 16 is the least of a matrix product."""
+    return max(16, min(most, triton.next_power_of_2(length)))
 
 
 def tile_of(dtype: torch.dtype) -> Tile:
@@ -225,15 +233,16 @@ def _gather(
     clients, n, channels, *sides = x.shape
     outputs, size = weight.shape[1], weight.shape[-1]
     rows, depth, warps = tile_of(x.dtype)
-    columns = max(16, min(rows, triton.next_power_of_2(outputs)))
+    columns = _side(outputs, rows)
     tiles = triton.cdiv(n * positions[0] * positions[1], rows) * triton.cdiv(outputs, columns)
     classes = windows.stride**2 if turned else 1
     with torch.cuda.device_of(x):  # triton launches on the current device
         convolution_kernel[(tiles * classes * clients,)](
-            x, weight, x if bias is None else bias, out, n, channels, outputs, *sides, *positions,
+            x, weight, x if bias is None else bias, out, n, outputs, *sides, *positions,
             *out.shape[-2:], windows.padding, *x.stride(), *weight.stride(), *out.stride(),
-            SIZE=size, STRIDE=windows.stride, TURNED=turned, BIASED=bias is not None,
-            PRECISION=windows.precision, ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
+            CHANNELS=channels, SIZE=size, STRIDE=windows.stride, TURNED=turned,
+            BIASED=bias is not None, PRECISION=windows.precision,
+            ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
         )  # fmt: skip
 
 
@@ -248,8 +257,8 @@ def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) 
     """
     clients, outputs, channels, size, _ = weight.shape
     n, (down, along) = grad.shape[1], grad.shape[-2:]
-    columns, depth, warps = tile_of(x.dtype)
-    rows = max(16, min(columns, triton.next_power_of_2(outputs)))
+    most, depth, warps = tile_of(x.dtype)
+    rows, columns = (_side(length, most) for length in (outputs, size**2 * channels))
     others = triton.cdiv(outputs, rows) * triton.cdiv(size**2 * channels, columns) * clients
     splits, span = splits_of(n * down * along, depth, others)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -258,9 +267,10 @@ def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) 
     if grad.numel() and out.numel():
         with torch.cuda.device_of(x):  # triton launches on the current device
             weight_gradient_kernel[(splits * others,)](
-                x, grad, out, n, channels, outputs, *x.shape[-2:], down, along, windows.padding,
-                clients, span, *x.stride(), *grad.stride(),
-                SIZE=size, STRIDE=windows.stride, PRECISION=windows.precision,
+                x, grad, out, n, outputs, *x.shape[-2:], windows.padding, clients, span,
+                *x.stride(), *grad.stride(),
+                CHANNELS=channels, SIZE=size, STRIDE=windows.stride, DOWN=down, ALONG=along,
+                PRECISION=windows.precision,
                 ROWS=rows, COLUMNS=columns, DEPTH=depth, num_warps=warps,
             )  # fmt: skip
     return (out[0] if splits == 1 else out.sum(0)).to(x.dtype)
