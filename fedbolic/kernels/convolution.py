@@ -45,10 +45,23 @@ def _sums(out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def _inside(row, column, height, width):
+    """True for pixels of an image, False for its padding."""
+    return (row >= 0) & (row < height) & (column >= 0) & (column < width)
+
+
+@triton.jit
 def _pixels(x, place, row, column, real, height, width):
     """Elements of windows; those of the padding are 0."""
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    return tl.load(x + place, mask=real & inside, other=0.0)
+    return tl.load(x + place, mask=real & _inside(row, column, height, width), other=0.0)
+
+
+@triton.jit
+def _taps(u, v, above, before, TAPS: tl.constexpr, STRIDE: tl.constexpr, TURNED: tl.constexpr):
+    """Rows and columns of a kernel that meet those of a window."""
+    if TURNED:
+        u, v = above + STRIDE * (TAPS - 1 - u), before + STRIDE * (TAPS - 1 - v)
+    return u, v
 
 
 @triton.jit
@@ -91,15 +104,11 @@ def convolution_kernel(
     for first in range(0, TAPS * TAPS * CHANNELS, DEPTH):
         k = first + tl.arange(0, DEPTH)
         channel, u, v = k % CHANNELS, k // CHANNELS // TAPS, k // CHANNELS % TAPS
-        if TURNED:
-            tap_row, tap_column = above + STRIDE * (TAPS - 1 - u), before + STRIDE * (TAPS - 1 - v)
-        else:
-            tap_row, tap_column = u, v
+        tap_row, tap_column = _taps(u, v, above, before, TAPS, STRIDE, TURNED)
         real = (u < TAPS) & (tap_row < SIZE) & (tap_column < SIZE)
         windows = _pixels(
             x, start[:, None] + (channel * x_channel + u * x_row + v * x_column)[None, :],
-            top[:, None] + u[None, :], left[:, None] + v[None, :],
-            real[None, :], height, width,
+            top[:, None] + u[None, :], left[:, None] + v[None, :], real[None, :], height, width,
         )  # fmt: skip
         place = client * w_client + channel * w_channel + tap_row * w_row + tap_column * w_column
         taps = tl.load(
@@ -109,10 +118,10 @@ def convolution_kernel(
         total = _plus_product(total, windows, taps, PRECISION)
     if BIASED:
         total += tl.load(bias + client * outputs + j, mask=j < outputs, other=0.0)[None, :]
-    real = (row >= 0) & (row < out_height) & (column >= 0) & (column < out_width)
+    real = _inside(row, column, out_height, out_width) & (i < n * down * along)
     place = client * out_client + image * out_image + row * out_row + column * out_column
-    mask = (real & (i < n * down * along))[:, None] & (j < outputs)[None, :]
-    tl.store(out + place[:, None] + j[None, :] * out_channel, total, mask=mask)
+    place = place[:, None] + j[None, :] * out_channel
+    tl.store(out + place, total, mask=real[:, None] & (j < outputs)[None, :])
 
 
 @triton.jit
