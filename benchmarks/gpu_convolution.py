@@ -1,4 +1,4 @@
-"""Convolution with an axis of clients: groups, as torch makes of it, against matrix products."""
+"""Convolution with an axis of clients: torch's groups, a matrix product of windows, the kernel."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,9 @@ from torch.nn.functional import conv2d
 from benchmarks.gpu_meter import median_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import Size
+from benchmarks.measure import peak_mebibytes
 from fedbolic.nn.convolution import im2col_convolution
+from fedbolic.nn.convolution_kernel import has_convolution_kernel, kernel_convolution
 
 PART = "convolution"
 REPEATS = 5
@@ -30,7 +32,7 @@ LAYERS: dict[str, Layer] = {
 
 
 def convolution(report: Report, device: torch.device, size: Size) -> None:
-    """Measure a forward and backward pass of each layer with both algorithms.
+    """Measure a forward and backward pass of each layer with every algorithm.
 
     Args:
         report: Receives the rows.
@@ -48,7 +50,9 @@ def convolution(report: Report, device: torch.device, size: Size) -> None:
 
 
 def layer_row(device: torch.device, num_clients: int, batch: int, layer: Layer) -> Row:
-    """Milliseconds of both algorithms and their ratio.
+    """Milliseconds and peak MiB of every algorithm, and times over that of groups.
+
+    The kernel has a column where it would run: on a CUDA device with triton.
 
     Args:
         device: Device to measure.
@@ -64,12 +68,18 @@ def layer_row(device: torch.device, num_clients: int, batch: int, layer: Layer) 
     given = [x, weight.requires_grad_(), bias.requires_grad_()]
     trained = [value for value in given if value.requires_grad]
 
-    def seconds(alone: Callable[..., Tensor]) -> float:
+    def figures(alone: Callable[..., Tensor]) -> tuple[float, float]:
         def step() -> tuple[Tensor, ...]:
             y = vmap(lambda *of: alone(*of, stride=stride, padding=kernel // 2))(*given)
             return torch.autograd.grad(y, trained, y.detach())
 
-        return median_seconds(step, device, REPEATS)
+        return median_seconds(step, device, REPEATS), peak_mebibytes(step, device.type)
 
-    groups, product = seconds(conv2d), seconds(im2col_convolution)
-    return {"groups_ms": 1e3 * groups, "im2col_ms": 1e3 * product, "im2col_times": groups / product}
+    algorithms = {"groups": conv2d, "im2col": im2col_convolution}
+    if has_convolution_kernel(x, weight):
+        algorithms["kernel"] = kernel_convolution
+    found = {key: figures(alone) for key, alone in algorithms.items()}
+    row: Row = {f"{key}_ms": 1e3 * seconds for key, (seconds, _) in found.items()}
+    row |= {f"{key}_mib": mebibytes for key, (_, mebibytes) in found.items()}
+    groups = found.pop("groups")[0]
+    return row | {f"{key}_times": groups / seconds for key, (seconds, _) in found.items()}

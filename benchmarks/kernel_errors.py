@@ -15,7 +15,7 @@ import torch
 from mpmath import mp, mpf, workdps
 from torch import Tensor
 
-from benchmarks import logit_errors, radial_errors, truth
+from benchmarks import convolution_errors, logit_errors, radial_errors, truth
 from benchmarks.error_table import RADII, table_row
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -155,6 +155,8 @@ def rows() -> Iterator[str]:
 def main() -> None:
     """Print the errors of every kernel."""
     for line in itertools.chain(rows(), [""], radial_errors.rows(), [""], logit_errors.rows()):
+        print(line, flush=True)
+    for line in itertools.chain([""], convolution_errors.rows()):
         print(line, flush=True)
 
 

@@ -7,6 +7,7 @@ Needs triton (``pip install triton``). Errors are those of triton's interpreter 
 """
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -168,7 +169,45 @@ def hash_cases() -> Iterator[Compiled]:
         )  # fmt: skip
 
 
+def convolution_cases() -> Iterator[Compiled]:
+    """Convolutions with an axis of clients, of 16 channels in channels-last layout."""
+    from fedbolic.kernels import convolution
+
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        tile = convolution.tile_of(dtype)
+        sizes = {"ROWS": tile.rows, "COLUMNS": tile.rows, "DEPTH": tile.columns}
+        sizes |= {"CHANNELS": 16, "PRECISION": "ieee", "x_channel": 1}
+        for size, stride in ((5, 1), (3, 1), (3, 2)):
+            name = f"convolution {size} x {size}, stride {stride}"
+            model = sizes | {"SIZE": size, "STRIDE": stride}
+            for turned in (False, True):
+                yield Compiled(
+                    f"{name}, by images" if turned else name, convolution.convolution_kernel,
+                    "x weight bias out",
+                    model | {"TURNED": turned, "BIASED": not turned, "out_channel": 1},
+                    dtype, tile.warps, 128,
+                )  # fmt: skip
+            yield Compiled(
+                f"{name}, by kernels", convolution.weight_gradient_kernel, "x g out",
+                model | {"g_channel": 1, "DOWN": 14, "ALONG": 14}, dtype, tile.warps, 128,
+            )  # fmt: skip
+
+
+def adam_cases() -> Iterator[Compiled]:
+    """A step of Adam in flat space."""
+    from fedbolic.kernels import adam
+
+    numbers = {"BETA1": 0.9, "BETA2": 0.999, "LOG1": math.log(0.9), "LOG2": math.log(0.999)}
+    for dtype in (torch.float32, torch.float64):
+        yield Compiled(
+            "Adam", adam.adam_kernel, "x g mean square new_x new_mean new_square",
+            numbers | {"EPS": 1e-8, "DECAY": 0.1, "NUMBERS": adam.ADAM_NUMBERS},
+            dtype, adam.ADAM_WARPS, 128, "step",
+        )  # fmt: skip
+
+
 ELEMENTS = {torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32"}
+ELEMENTS[torch.bfloat16] = "bf16"
 
 
 def compile_all() -> list[str]:
@@ -186,6 +225,8 @@ def compile_all() -> list[str]:
         normal_cases,
         dropout_cases,
         hash_cases,
+        convolution_cases,
+        adam_cases,
     )
     for case in itertools.chain.from_iterable(make() for make in cases):
         options = {"element": ELEMENTS[case.dtype], "warps": case.warps}
@@ -202,8 +243,14 @@ def compile_all() -> list[str]:
 def main() -> None:
     """Compile every kernel and count launches, then measure errors by triton's interpreter."""
     above = compile_all()
-    for line in ("", *kernel_launches.table(), ""):
+    tables = (
+        kernel_launches.table,
+        kernel_launches.adam_launches,
+        kernel_launches.convolution_memory,
+    )
+    for line in itertools.chain.from_iterable(("", *table()) for table in tables):
         print(line, flush=True)
+    print(flush=True)
     interpreted = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "benchmarks.kernel_errors"]
     code = subprocess.run(command, env=interpreted, check=False).returncode

@@ -1,5 +1,6 @@
 """Riemannian SGD and Adam as pure functions of named tensors."""
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -7,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.foreach import each
+from fedbolic.fused_adam import AdamLists, AdamNumbers, can_fuse_adam, fused_adam
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.types import Params, Tree
 
@@ -208,8 +209,15 @@ class Adam(Optimizer):
         donate: bool = False,
     ) -> tuple[Params, Tree]:
         names, spaces = _names(parameters, gradients, spaces)
-        if not spaces and _fusible(names, parameters, state["mean"], state["square"]):
-            return self._fused(names, parameters, gradients, state, lr, donate=donate)
+        if not spaces:
+            given = AdamLists(
+                *(_of(x, names) for x in (parameters, state["mean"], state["square"]))
+            )
+            towards = _of(gradients, names)
+            if can_fuse_adam(given, towards, lr):
+                step, numbers = state["step"] + 1, AdamNumbers(**dataclasses.asdict(self))
+                fused = fused_adam(given, towards, step, lr=lr, numbers=numbers, donate=donate)
+                return _adam_results(parameters, state, names, step, fused)
         points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
         step = state["step"] + 1
         mean = each("lerp", _of(state["mean"], names), g, 1 - self.beta1, donate=donate)
@@ -226,52 +234,7 @@ class Adam(Optimizer):
         descent = each("div", descent, root, donate=True)
         moved = _move(names, points, descent, spaces, lr, donate=donate)
         carried = _carry(names, points, moved, mean, spaces)
-        return parameters | _named(names, moved), {
-            "step": step,
-            "mean": state["mean"] | _named(names, carried),
-            "square": state["square"] | _named(names, square),
-        }
-
-    def _fused(
-        self,
-        names: list[str],
-        parameters: Params,
-        gradients: Params,
-        state: Tree,
-        lr: float,
-        *,
-        donate: bool,
-    ) -> tuple[Params, Tree]:
-        """A step in flat space by torch's fused kernel, in one pass over memory instead of twelve.
-
-        Stacked clients have separate step counters, so the kernel is given one row per client. It
-        ignores strides, so channels-last gradients are first copied to those of the parameters.
-        """
-        step = state["step"] + 1
-
-        def rows(tensors: list[Tensor]) -> list[Tensor]:
-            return [row for x in tensors for row in (x.unbind() if step.ndim else [x])]
-
-        given = [_of(x, names) for x in (parameters, state["mean"], state["square"])]
-        if not donate:
-            given = [[x.clone() for x in tensors] for tensors in given]
-        points, mean, square = given
-        lined_up = [_lying_as(x, g) for x, g in zip(points, _of(gradients, names), strict=True)]
-        numbers = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        torch._fused_adam_(  # type: ignore[attr-defined]  # the public adam() counts per row
-            *map(rows, (points, lined_up, mean, square)),
-            [],
-            list(step.float().reshape(-1).unbind()) * len(names),
-            **numbers,
-            weight_decay=self.weight_decay,
-            amsgrad=False,
-            maximize=False,
-        )
-        return parameters | _named(names, points), {
-            "step": step,
-            "mean": state["mean"] | _named(names, mean),
-            "square": state["square"] | _named(names, square),
-        }
+        return _adam_results(parameters, state, names, step, AdamLists(moved, carried, square))
 
     @override
     def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
@@ -280,23 +243,6 @@ class Adam(Optimizer):
             "mean": _rescaled(state["mean"], old, new, 1),
             "square": _rescaled(state["square"], old, new, 2),
         }
-
-
-def _fusible(names: list[str], *values: Params) -> bool:
-    """True if torch's fused kernel takes the tensors: contiguous, full precision, no ``vmap``."""
-    return bool(names) and all(
-        not is_functorch_wrapped_tensor(x)
-        and x.is_contiguous()
-        and x.dtype in (torch.float32, torch.float64)
-        and not x.requires_grad
-        for of in values
-        for x in _of(of, names)
-    )
-
-
-def _lying_as(like: Tensor, x: Tensor) -> Tensor:
-    """``x`` itself if it has the strides of ``like``, otherwise a copy with these strides."""
-    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
 def _names(
@@ -319,6 +265,16 @@ def _of(tensors: Params, names: list[str]) -> list[Tensor]:
 
 def _named(names: list[str], tensors: list[Tensor]) -> Params:
     return dict(zip(names, tensors, strict=True))
+
+
+def _adam_results(
+    parameters: Params, state: Tree, names: list[str], step: Tensor, found: AdamLists
+) -> tuple[Params, Tree]:
+    return parameters | _named(names, found.points), {
+        "step": step,
+        "mean": state["mean"] | _named(names, found.mean),
+        "square": state["square"] | _named(names, found.square),
+    }
 
 
 def _gradients(

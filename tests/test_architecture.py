@@ -21,7 +21,7 @@ LAYERS = (
     ("fedbolic.client_states", "fedbolic.pair_keys", "fedbolic.kernels", "fedbolic.foreach"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.comparison", "fedbolic.run_scores"),
-    ("fedbolic.client_table", "fedbolic.table_rows"),
+    ("fedbolic.client_table", "fedbolic.table_rows", "fedbolic.fused_adam"),
     ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
     ("fedbolic.federated", "fedbolic.report", "fedbolic.panels", "fedbolic.torch_optim"),
     ("fedbolic.methods", "fedbolic.hierarchies", "flatland", "hyperfed", "fedhull", "flynn"),

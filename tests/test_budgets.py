@@ -18,7 +18,7 @@ ENGINES = {
 
 LAUNCHES = {
     "fedavg mlp": ((17, 17), (49, 7), (53, 11)),
-    "fedavg mlp adam": ((19, 29), (125, 12), (129, 18)),
+    "fedavg mlp adam": ((19, 29), (53, 12), (57, 18)),
     "fedavg mlp dropout": ((50, 20), (82, 9), (86, 13)),
     "fedavg convnet": ((29, 21), (69, 10), (73, 16)),
     "fedprox convnet": ((56, 30), (96, 13), (100, 21)),

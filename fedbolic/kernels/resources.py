@@ -41,7 +41,8 @@ def compiled_resources(
     """Compile a kernel for a CUDA device that need not be there.
 
     Args:
-        kernel: Function decorated by ``triton.jit``, with integers besides its pointers.
+        kernel: Function decorated by ``triton.jit``, with integers besides its pointers, or numbers
+            whose type is annotated.
         pointers: Names of its arguments that are tensors.
         constants: Values of the arguments that are known to the compiler.
         element: Type of the tensors, such as ``fp32``, ``fp64`` or ``i32``.
@@ -59,7 +60,7 @@ def compiled_resources(
         **dict.fromkeys(integers, "*i64"),
         **dict.fromkeys(constants, "constexpr"),
     }
-    signature = {name: types.get(name, "i32") for name in kernel.arg_names}
+    signature = {p.name: types.get(p.name, p.annotation_type or "i32") for p in kernel.params}
     source = ASTSource(fn=kernel, signature=signature, constexprs=dict(constants))
     options = {"num_warps": warps, "enable_fp_fusion": True}
     made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)

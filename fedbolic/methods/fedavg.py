@@ -21,7 +21,7 @@ from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, select_kind
 from fedbolic.nn.classifier import SimplexHead, classifier
 from fedbolic.nn.model import Model
-from fedbolic.optim import SGD, Optimizer
+from fedbolic.optim import SGD, Adam, Optimizer
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
@@ -132,7 +132,7 @@ class FedAvg(ClassifierMethod):
 
     @override
     def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        if type(self).step is FedAvg.step and type(self.optimizer) is SGD:
+        if type(self).step is FedAvg.step and type(self.optimizer) in (SGD, Adam):
             return self.step(local, gradients, context)  # number by number, so it needs no vmap
         return super().stacked_step(local, gradients, context, axes=axes)
 

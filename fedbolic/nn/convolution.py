@@ -7,13 +7,15 @@ from torch._C._functorch import is_batchedtensor
 from torch.nn import functional
 from typing_extensions import override
 
+from fedbolic.nn.convolution_kernel import has_convolution_kernel, kernel_convolution
+
 
 class StackableConv2d(nn.Conv2d):
     """A 2D convolution that many clients with kernels of their own compute as a matrix product.
 
     Without an axis of clients it is ``nn.Conv2d``. Under ``vmap`` over kernels, torch calls a
     convolution with one group per client, and cuDNN is slow at training many groups: on a CUDA
-    device, :func:`im2col_convolution` takes its place. On a CPU the grouped convolution stays,
+    device, :func:`stacked_convolution` takes its place. On a CPU the grouped convolution stays,
     which is the faster one in most layers; ``benchmarks.gpu`` measures both on either device.
 
     Args:
@@ -48,12 +50,38 @@ class StackableConv2d(nn.Conv2d):
         if not prefers_im2col(self.weight):
             return super().forward(input)
         stride, padding = int(self.stride[0]), int(self.padding[0])
-        return im2col_convolution(input, self.weight, self.bias, stride=stride, padding=padding)
+        return stacked_convolution(input, self.weight, self.bias, stride=stride, padding=padding)
 
 
 def prefers_im2col(weight: Tensor) -> bool:
     """True if ``vmap`` would turn a convolution with these kernels into cuDNN's groups."""
     return weight.is_cuda and is_batchedtensor(weight)
+
+
+def stacked_convolution(
+    x: Float[Tensor, "n inputs height width"],
+    weight: Float[Tensor, "outputs inputs size size"],
+    bias: Float[Tensor, " outputs"] | None,
+    *,
+    stride: int,
+    padding: int,
+) -> Float[Tensor, "n outputs _ _"]:
+    """Convolution as a matrix product: by a kernel where there is one, else of copied windows.
+
+    Args:
+        x: As in :func:`im2col_convolution`, like all arguments.
+        weight: Kernels.
+        bias: One number for each output channel; ``None`` for zeros.
+        stride: Step between two windows, at least 1.
+        padding: Rows and columns of zeros on each side, at least 0.
+
+    Example:
+        >>> x, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 5, 5)
+        >>> stacked_convolution(x, weight, None, stride=2, padding=2).shape
+        torch.Size([2, 4, 4, 4])
+    """
+    convolve = kernel_convolution if has_convolution_kernel(x, weight) else im2col_convolution
+    return convolve(x, weight, bias, stride=stride, padding=padding)
 
 
 def im2col_convolution(

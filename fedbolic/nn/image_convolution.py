@@ -21,7 +21,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature
 from fedbolic.manifolds.numerics import root, square
-from fedbolic.nn.convolution import im2col_convolution, prefers_im2col
+from fedbolic.nn.convolution import prefers_im2col, stacked_convolution
 from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
 from fedbolic.nn.space import HyperbolicModule, rounded, wide
 from fedbolic.nn.tangent import exp_factors, points_to_tangents
@@ -102,7 +102,7 @@ class Window(NamedTuple):
         kernels = rows.unflatten(1, (self.size, self.size, -1)).permute(0, 3, 1, 2)
         images = x.permute(0, 3, 1, 2)
         if self.dilation == 1 and prefers_im2col(rows):
-            y = im2col_convolution(images, kernels, None, stride=self.stride, padding=self.padding)
+            y = stacked_convolution(images, kernels, None, stride=self.stride, padding=self.padding)
         else:
             y = functional.conv2d(images, kernels, None, self.stride, self.padding, self.dilation)
         return y.permute(0, 2, 3, 1)
