@@ -99,6 +99,29 @@ def radial_cases() -> Iterator[Compiled]:
                 )  # fmt: skip
 
 
+def map_cases() -> Iterator[Compiled]:
+    """Maps at points."""
+    from fedbolic.kernels import maps, rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            for outward in (True, False):
+                place = "hyperboloid" if hyperboloid else "ball"
+                for width in (4, 64, kernels.MOST_DIMENSIONS):
+                    name = f"{place} {'expmap' if outward else 'logmap'}, d <= {width}"
+                    model = {"HYPERBOLOID": hyperboloid, "OUTWARD": outward, "WIDTH": width}
+                    yield Compiled(
+                        name, maps.map_kernel, "x y c out",
+                        model | {"ROWS": maps.MAP_NUMBERS[dtype] // width}, dtype,
+                        rows.ROW_WARPS, 128,
+                    )  # fmt: skip
+                    sizes = {"ROWS": maps.MAP_GRADIENT_NUMBERS[dtype] // width, "CURVED": True}
+                    yield Compiled(
+                        name.replace(",", ", gradient,"), maps.map_gradient_kernel,
+                        "x y c g by_x by_y by_c", model | sizes, dtype, rows.ROW_WARPS, 168,
+                    )  # fmt: skip
+
+
 def head_cases() -> Iterator[Compiled]:
     """Logits of few and many hyperplanes."""
     from fedbolic.kernels import logits
@@ -182,6 +205,7 @@ def compile_all() -> list[str]:
         pair_cases,
         row_cases,
         radial_cases,
+        map_cases,
         head_cases,
         normal_cases,
         dropout_cases,

@@ -80,7 +80,8 @@ def radial_factor(t, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
     elif OUTWARD:
         grown = expm1(2.0 * tl.minimum(s, 40.0))
         value = grown / (grown + 2.0) / s
-        slope = 1.0 - t * value * value
+        # one minus the square of a tanh that may round to 1
+        slope = 4.0 * (grown + 1.0) / (grown + 2.0) / (grown + 2.0)
     else:
         value = log1p(2.0 * s / (1.0 - s)) / (2.0 * s)
         slope = 1.0 / (1.0 - t)
