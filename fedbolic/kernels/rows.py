@@ -16,6 +16,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import asinhc, asinhc_slope, largest, largest_sinh, tiny
+from fedbolic.kernels.launch import row_sizes
 
 ROW_NUMBERS = {torch.float32: 1024, torch.float64: 512}
 ROW_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
@@ -34,20 +35,26 @@ def clamped_to_hyperboloid(x, c):
     norm = tl.minimum(tl.maximum(norm, tl.sqrt(tiny(x))), tl.sqrt(largest(x)))
     # the second bound keeps the square of the sum of two points finite
     most = 4e18 if x.dtype == tl.float32 else 1e152
-    limit = tl.minimum(largest_sinh(x) / tl.sqrt(c), most)
+    limit = tl.minimum(largest_sinh(x) / tl.sqrt(tl.maximum(c, tiny(x))), most)
     within = tl.minimum(norm, limit)
     factor = within / norm
     return x * factor[:, None], tl.sqrt(c * within * within + 1.0), factor
 
 
 @triton.jit
+def most_in_ball(x):
+    """The largest ``c |x|^2`` in the ball, in the dtype of ``x``."""
+    margin: tl.constexpr = 2.0**-21 if x.dtype == tl.float32 else 2.0**-50  # four eps
+    # other numbers than constants of the type are rounded to float32
+    return tl.full([], 1.0 - margin, x.dtype)
+
+
+@triton.jit
 def clamped_to_ball(x, c):
     """Points clamped to the ball, the gaps ``1 - c |x|^2`` and the factors that clamp."""
-    margin: tl.constexpr = 2.0**-21 if x.dtype == tl.float32 else 2.0**-50  # four eps
     t = tl.sum(x * x, 1) * (c * CLOSER)
     t = tl.minimum(tl.maximum(t, tiny(x)), largest(x))
-    # other numbers than constants of the type are rounded to float32
-    within = tl.minimum(t, tl.full([], (1.0 - margin) * CLOSER, x.dtype))
+    within = tl.minimum(t, most_in_ball(x) * CLOSER)
     factor = tl.sqrt(within / t)
     return x * factor[:, None], 1.0 - within / CLOSER, factor
 
@@ -264,12 +271,11 @@ class RowCall:
     def __init__(self, tensors: Sequence[Tensor], numbers: int, hyperboloid: bool) -> None:
         self.lead = torch.broadcast_shapes(*(t.shape[:-1] for t in tensors))
         self.n, self.d = self.lead.numel(), tensors[0].shape[-1] - hyperboloid
-        width = triton.next_power_of_2(max(self.d, 1))
-        rows = max(1, numbers // width)
+        sizes = row_sizes(self.d, numbers)
         self.tensors = [self._flat(t) for t in tensors]
         self.strides = [t.stride(0) if len(t) > 1 else 0 for t in self.tensors]
-        self.grid = (triton.cdiv(self.n, rows),)
-        self.sizes = {"HYPERBOLOID": hyperboloid, "ROWS": rows, "WIDTH": width}
+        self.grid = (triton.cdiv(self.n, sizes["ROWS"]),)
+        self.sizes = {"HYPERBOLOID": hyperboloid, **sizes}
 
     def _flat(self, x: Tensor) -> Tensor:
         lead = (1,) * len(self.lead) if x.shape[:-1].numel() == 1 else self.lead

@@ -1,0 +1,239 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
+r"""Kernels of the weighted centroid of each set of points.
+
+One kernel sums the images, the second takes the squared sinh of half the distance :math:`q_i` of
+each from the mean, the third divides the mean by its Minkowski length; see ``pairwise.centroid``.
+With the centroid :math:`\mu`, that length :math:`L` and a gradient :math:`g` by :math:`\mu`, those
+by an image and by its weight are
+
+.. math:: \frac{w_i} L \Bigl(g - 2 c \, (g \cdot \mu) \frac{\partial q_i}{\partial s_i}\Bigr),
+    \qquad \frac 1 L \bigl(g \cdot (s_i - \mu) - 2 c \, q_i \, (g \cdot \mu)\bigr)
+
+where :math:`q_i` is that of the distance from :math:`\mu`, so that one kernel has all gradients.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton import language as tl
+
+from fedbolic.kernels.images import image, image_gradient, one_row, set_rows
+from fedbolic.kernels.launch import PROGRAMS, batch_strides, batches_of, row_sizes, splits_of
+from fedbolic.kernels.rows import ROW_WARPS, gap_gradient, squared_gap, store_rows
+
+CENTROID_NUMBERS = {torch.float32: 1024, torch.float64: 512}
+CENTROID_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
+"""Coordinates of points that a program holds."""
+
+MOST_SPLITS = tl.constexpr(128)
+"""Largest number of parts of a set that separate programs sum."""
+
+GROUP = tl.constexpr(8)
+"""Sums of parts that are added at a time."""
+
+
+@triton.jit
+def _mean(sums, batch, splits, d, WIDTH: tl.constexpr):
+    """The weighted mean of one set, from the sums of its parts."""
+    k = tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], sums.dtype.element_ty)
+    for start in range(0, splits, GROUP):
+        j = start + tl.arange(0, GROUP)
+        place = sums + (batch * splits + j)[:, None] * d + k[None, :]
+        total += tl.sum(tl.load(place, mask=(j < splits)[:, None] & (k < d)[None, :], other=0.0), 0)
+    return total[None, :]
+
+
+@triton.jit
+def _time(m, c):
+    """The time coordinate in radii of an image."""
+    return tl.sqrt(c * tl.sum(m * m, 1) + 1.0)
+
+
+@triton.jit
+def centroid_sum_kernel(
+    x, w, c, sums, n, d, span, splits, w_row, of_x, of_w, of_c,
+    HYPERBOLOID: tl.constexpr, FIRST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The weighted sum of images of one part of one set."""
+    batch, split = (tl.program_id(0) // splits).to(tl.int64), tl.program_id(0) % splits
+    every = tl.zeros([ROWS], x.dtype.element_ty) + tl.load(c + batch * of_c)
+    total = tl.zeros([WIDTH], x.dtype.element_ty)
+    for block in range(split * span, tl.minimum(split * span + span, tl.cdiv(n, ROWS))):
+        u, i, _, _ = set_rows(x, batch, tl.cast(block, tl.int64), n, d, of_x, FIRST, ROWS, WIDTH)
+        weight = tl.load(w + batch * of_w + i * w_row, mask=i < n, other=0.0)
+        s, _, _ = image(u, every, HYPERBOLOID)
+        total += tl.sum(weight[:, None] * s, 0)
+    k = tl.arange(0, WIDTH)
+    tl.store(sums + (batch * splits + split) * d + k, total, mask=k < d)
+
+
+@triton.jit
+def centroid_spread_kernel(
+    x, w, c, sums, spreads, n, d, span, splits, w_row, of_x, of_w, of_c,
+    HYPERBOLOID: tl.constexpr, FIRST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The weighted sum of the squared sinh of half the distances of one part from the mean."""
+    batch, split = (tl.program_id(0) // splits).to(tl.int64), tl.program_id(0) % splits
+    every = tl.zeros([ROWS], x.dtype.element_ty) + tl.load(c + batch * of_c)
+    m = _mean(sums, batch, splits, d, WIDTH)
+    b = _time(m, every)
+    total = tl.zeros([ROWS], x.dtype.element_ty)
+    for block in range(split * span, tl.minimum(split * span + span, tl.cdiv(n, ROWS))):
+        u, i, _, _ = set_rows(x, batch, tl.cast(block, tl.int64), n, d, of_x, FIRST, ROWS, WIDTH)
+        weight = tl.load(w + batch * of_w + i * w_row, mask=i < n, other=0.0)
+        s, a, _ = image(u, every, HYPERBOLOID)
+        total += weight * squared_gap(s, a, m, b, every, True)[0]
+    tl.store(spreads + batch * splits + split, tl.sum(every * total, 0))
+
+
+@triton.jit
+def centroid_kernel(
+    c, sums, spreads, out, lengths, d, splits, of_c, WIDTH: tl.constexpr
+):  # fmt: skip
+    """The centroid of one set, and the Minkowski length of its mean."""
+    batch = tl.program_id(0).to(tl.int64)
+    one = tl.zeros([1], sums.dtype.element_ty) + tl.load(c + batch * of_c)
+    m = _mean(sums, batch, splits, d, WIDTH)
+    j, k = tl.arange(0, MOST_SPLITS), tl.arange(0, WIDTH)
+    spread = tl.load(spreads + batch * splits + j, mask=j < splits, other=0.0)
+    spread = 2.0 * tl.sum(spread, 0) + tl.zeros_like(one)
+    share = spread / _time(m, one)
+    length = tl.sqrt(2.0 * spread + share * share + 1.0)
+    tl.store(out + batch * d + k[None, :], m / length[:, None], mask=(k < d)[None, :])
+    tl.store(lengths + batch + tl.arange(0, 1), length)
+
+
+@triton.jit
+def centroid_gradient_kernel(
+    x, w, c, centroids, lengths, g, by_x, by_w, by_c, n, d, w_row, of_x, of_w, of_c,
+    HYPERBOLOID: tl.constexpr, FIRST: tl.constexpr, WEIGHTED: tl.constexpr, CURVED: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Gradients of some points and weights, and a sum by the curvature."""
+    blocks = tl.cdiv(n, ROWS)
+    batch, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    u, i, k, mask = set_rows(x, batch, block, n, d, of_x, FIRST, ROWS, WIDTH)
+    every = tl.zeros([ROWS], u.dtype) + tl.load(c + batch * of_c)
+    m, given = one_row(centroids, batch, d, WIDTH), one_row(g, batch, d, WIDTH)
+    b, length = _time(m, every), tl.load(lengths + batch)
+    weight = tl.load(w + batch * of_w + i * w_row, mask=i < n, other=0.0)
+    s, a, factor = image(u, every, HYPERBOLOID)
+    q, across, root, lean = squared_gap(s, a, m, b, every, True)
+    along = tl.sum(given * m, 1) + tl.zeros_like(every)
+    by_s, _, _, _, _ = gap_gradient(
+        -2.0 * every * along, s, a, m, b, every, q, across, root, lean, True
+    )
+    by_s = (weight / length)[:, None] * (given + by_s)
+    to_x, curved = image_gradient(by_s, u, a, factor, every, HYPERBOLOID)
+    row, end = batch * n + i, batch * n + n
+    store_rows(by_x, to_x, tl.zeros_like(a), row, end, d, k + FIRST, mask, FIRST)
+    if WEIGHTED:
+        to_w = (tl.sum(given * (s - m), 1) - 2.0 * every * q * along) / length
+        tl.store(by_w + row, to_w, mask=i < n)
+    if CURVED:
+        # the product of a point with the derivative of its gap is known
+        curved -= weight * along / (2.0 * length) * (2.0 * q + lean * root / a)
+        tl.store(by_c + batch * blocks + block, tl.sum(tl.where(i < n, curved, 0.0), 0))
+
+
+class CentroidGradients(NamedTuple):
+    """Gradients of centroids.
+
+    Args:
+        x: With respect to the points, of shape ``(..., n, width)``.
+        weights: With respect to the weights, of shape ``(..., n, 1)``; ``None`` if it is not asked
+            for.
+        curvature: With respect to the curvature, as numbers to sum, of shape ``(..., parts, 1)``;
+            ``None`` if it is not asked for.
+    """
+
+    x: Tensor
+    weights: Tensor | None
+    curvature: Tensor | None
+
+
+def centroids(
+    x: Tensor, w: Tensor, c: Tensor, *, hyperboloid: bool, timed: bool
+) -> tuple[Tensor, Tensor]:
+    """Images of centroids, ``(..., 1, d)``, and Minkowski lengths of means, ``(..., 1, 1)``.
+
+    Args:
+        x: Points, of shape ``(..., n, width)``. Leading axes broadcast, as they do for the other
+            arguments.
+        w: Weights that sum to 1, of shape ``(..., n, 1)``, or one for all.
+        c: Minus the sectional curvature, of shape ``(..., 1, 1)``.
+        hyperboloid: True for points of the hyperboloid, False for those of the ball.
+        timed: True if the first coordinate is a time coordinate, which is not read.
+    """
+    lead, ((x,), (w,), (c,)) = batches_of((x,), (w,), (c,))
+    n, d = x.shape[-2], x.shape[-1] - timed
+    sizes = row_sizes(d, CENTROID_NUMBERS[x.dtype])
+    batches = lead.numel()
+    blocks = triton.cdiv(n, sizes["ROWS"])
+    splits, span = splits_of(blocks, 1, max(batches, PROGRAMS // MOST_SPLITS.value))
+    sums, spreads = x.new_empty(batches, splits, d), x.new_empty(batches, splits)
+    out, lengths = x.new_empty(*lead, 1, d), x.new_empty(*lead, 1, 1)
+    given = n, d, span, splits, *_weight_strides(x, w, c)
+    model = {"HYPERBOLOID": hyperboloid, "FIRST": int(timed), "num_warps": ROW_WARPS}
+    if out.numel():
+        with torch.cuda.device_of(out):  # triton launches on the current device
+            grid = (batches * splits,)
+            centroid_sum_kernel[grid](x, w, c, sums, *given, **model, **sizes)
+            centroid_spread_kernel[grid](x, w, c, sums, spreads, *given, **model, **sizes)
+            centroid_kernel[(batches,)](
+                c, sums, spreads, out, lengths, d, splits, *batch_strides((c,)),
+                WIDTH=sizes["WIDTH"], num_warps=ROW_WARPS,
+            )  # fmt: skip
+    return out, lengths
+
+
+def centroid_gradients(
+    grad: Tensor,
+    known: tuple[Tensor, Tensor],
+    x: Tensor,
+    w: Tensor,
+    c: Tensor,
+    *,
+    hyperboloid: bool,
+    timed: bool,
+    weighted: bool,
+    curved: bool,
+) -> CentroidGradients:
+    """Gradients of :func:`centroids`, for weights that are scaled to sum to 1.
+
+    Args:
+        grad: Gradient with respect to the centroids, of shape ``(..., 1, d)``.
+        known: Results of :func:`centroids`.
+        x: As in :func:`centroids`.
+        w: As in :func:`centroids`.
+        c: As in :func:`centroids`.
+        hyperboloid: As in :func:`centroids`.
+        timed: As in :func:`centroids`.
+        weighted: True for the gradient with respect to the weights.
+        curved: True for the gradient with respect to the curvature.
+    """
+    lead, ((x,), (w,), (c,)) = batches_of((x,), (w,), (c,), lead=grad.shape[:-2])
+    n, d = x.shape[-2], x.shape[-1] - timed
+    sizes = row_sizes(d, CENTROID_GRADIENT_NUMBERS[x.dtype])
+    blocks = triton.cdiv(n, sizes["ROWS"])
+    by_x = x.new_empty(*lead, n, x.shape[-1])
+    by_w = x.new_empty(*lead, n, 1) if weighted else grad
+    by_c = x.new_empty(*lead, blocks, 1) if curved else grad
+    if grad.numel():
+        with torch.cuda.device_of(grad):  # triton launches on the current device
+            centroid_gradient_kernel[(blocks * lead.numel(),)](
+                x, w, c, *(t.contiguous() for t in (*known, grad)), by_x, by_w, by_c, n, d,
+                *_weight_strides(x, w, c), HYPERBOLOID=hyperboloid, FIRST=int(timed),
+                WEIGHTED=weighted, CURVED=curved, num_warps=ROW_WARPS, **sizes,
+            )  # fmt: skip
+    return CentroidGradients(by_x, by_w if weighted else None, by_c if curved else None)
+
+
+def _weight_strides(x: Tensor, w: Tensor, c: Tensor) -> tuple[int, int, int, int]:
+    """Strides of weights along a set, of sets, of their weights and of their curvatures."""
+    of_x, of_w, of_c = batch_strides((x,), (w,), (c,))
+    n = w.shape[-2]
+    return int(n > 1), of_x, of_w * n, of_c
