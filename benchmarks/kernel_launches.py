@@ -22,6 +22,7 @@ MODELS = ("hyperboloid", "ball")
 OPERATIONS = (
     *(f"{model} {name}" for model in MODELS for name in ("dist", "expmap0")),
     *(f"{model} {name}" for model in MODELS for name in ("logmap0", "expmap", "logmap")),
+    *(f"{model} centroid" for model in MODELS),
     *("hyperboloid dist, learnt c", "LorentzMLR", "PoincareMLR", "Dropout"),
     *(f"HyperbolicBatchNorm, {model}" for model in MODELS),
 )
@@ -53,13 +54,13 @@ def launches(row: Row, *, kernel: bool) -> tuple[int, int]:
         row: A function and its arguments, all of which take a gradient.
         kernel: True with kernels, False with operators alone.
     """
-    from fedbolic.kernels import dropout, logits, maps, normals, radial
+    from fedbolic.kernels import boosts, centroids, dropout, logits, maps, normals, radial
     from fedbolic.kernels import rows as of_rows
 
     function, given = row
     leaves = [x.detach().clone().requires_grad_() for x in given]
     forward, backward = Launches(), Launches()
-    modules = dropout, logits, maps, normals, radial, of_rows
+    modules = boosts, centroids, dropout, logits, maps, normals, radial, of_rows
     with mock.patch.object(kernels, "run_on", return_value=kernel):
         with _counted_by(Launches(), modules):  # numbers that are computed once
             function(*leaves)

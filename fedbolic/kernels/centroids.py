@@ -91,7 +91,7 @@ def centroid_spread_kernel(
 
 @triton.jit
 def centroid_kernel(
-    c, sums, spreads, out, lengths, d, splits, of_c, WIDTH: tl.constexpr
+    c, sums, spreads, out, known, d, splits, of_c, WIDTH: tl.constexpr
 ):  # fmt: skip
     """The centroid of one set, and the Minkowski length of its mean."""
     batch = tl.program_id(0).to(tl.int64)
@@ -102,13 +102,15 @@ def centroid_kernel(
     spread = 2.0 * tl.sum(spread, 0) + tl.zeros_like(one)
     share = spread / _time(m, one)
     length = tl.sqrt(2.0 * spread + share * share + 1.0)
-    tl.store(out + batch * d + k[None, :], m / length[:, None], mask=(k < d)[None, :])
-    tl.store(lengths + batch + tl.arange(0, 1), length)
+    made = m / length[:, None]
+    tl.store(out + batch * d + k[None, :], made, mask=(k < d)[None, :])
+    tl.store(known + batch * (d + 1) + k[None, :], made, mask=(k < d)[None, :])
+    tl.store(known + batch * (d + 1) + d + tl.arange(0, 1), length)
 
 
 @triton.jit
 def centroid_gradient_kernel(
-    x, w, c, centroids, lengths, g, by_x, by_w, by_c, n, d, w_row, of_x, of_w, of_c,
+    x, w, c, known, g, by_x, by_w, by_c, n, d, w_row, of_x, of_w, of_c,
     HYPERBOLOID: tl.constexpr, FIRST: tl.constexpr, WEIGHTED: tl.constexpr, CURVED: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -117,8 +119,8 @@ def centroid_gradient_kernel(
     batch, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     u, i, k, mask = set_rows(x, batch, block, n, d, of_x, FIRST, ROWS, WIDTH)
     every = tl.zeros([ROWS], u.dtype) + tl.load(c + batch * of_c)
-    m, given = one_row(centroids, batch, d, WIDTH), one_row(g, batch, d, WIDTH)
-    b, length = _time(m, every), tl.load(lengths + batch)
+    m, given = one_row(known + batch, batch, d, WIDTH), one_row(g, batch, d, WIDTH)
+    b, length = _time(m, every), tl.load(known + batch * (d + 1) + d)
     weight = tl.load(w + batch * of_w + i * w_row, mask=i < n, other=0.0)
     s, a, factor = image(u, every, HYPERBOLOID)
     q, across, root, lean = squared_gap(s, a, m, b, every, True)
@@ -158,7 +160,7 @@ class CentroidGradients(NamedTuple):
 def centroids(
     x: Tensor, w: Tensor, c: Tensor, *, hyperboloid: bool, timed: bool
 ) -> tuple[Tensor, Tensor]:
-    """Images of centroids, ``(..., 1, d)``, and Minkowski lengths of means, ``(..., 1, 1)``.
+    """Images of centroids, of shape ``(..., 1, d)``, and the same with the lengths of the means.
 
     Args:
         x: Points, of shape ``(..., n, width)``. Leading axes broadcast, as they do for the other
@@ -175,7 +177,7 @@ def centroids(
     blocks = triton.cdiv(n, sizes["ROWS"])
     splits, span = splits_of(blocks, 1, max(batches, PROGRAMS // MOST_SPLITS.value))
     sums, spreads = x.new_empty(batches, splits, d), x.new_empty(batches, splits)
-    out, lengths = x.new_empty(*lead, 1, d), x.new_empty(*lead, 1, 1)
+    out, known = (x.new_empty(*lead, 1, k) for k in (d, d + 1))
     given = n, d, span, splits, *_weight_strides(x, w, c)
     model = {"HYPERBOLOID": hyperboloid, "FIRST": int(timed), "num_warps": ROW_WARPS}
     if out.numel():
@@ -184,15 +186,15 @@ def centroids(
             centroid_sum_kernel[grid](x, w, c, sums, *given, **model, **sizes)
             centroid_spread_kernel[grid](x, w, c, sums, spreads, *given, **model, **sizes)
             centroid_kernel[(batches,)](
-                c, sums, spreads, out, lengths, d, splits, *batch_strides((c,)),
+                c, sums, spreads, out, known, d, splits, *batch_strides((c,)),
                 WIDTH=sizes["WIDTH"], num_warps=ROW_WARPS,
             )  # fmt: skip
-    return out, lengths
+    return out, known
 
 
 def centroid_gradients(
     grad: Tensor,
-    known: tuple[Tensor, Tensor],
+    known: Tensor,
     x: Tensor,
     w: Tensor,
     c: Tensor,
@@ -206,7 +208,7 @@ def centroid_gradients(
 
     Args:
         grad: Gradient with respect to the centroids, of shape ``(..., 1, d)``.
-        known: Results of :func:`centroids`.
+        known: Second result of :func:`centroids`.
         x: As in :func:`centroids`.
         w: As in :func:`centroids`.
         c: As in :func:`centroids`.
@@ -225,7 +227,7 @@ def centroid_gradients(
     if grad.numel():
         with torch.cuda.device_of(grad):  # triton launches on the current device
             centroid_gradient_kernel[(blocks * lead.numel(),)](
-                x, w, c, *(t.contiguous() for t in (*known, grad)), by_x, by_w, by_c, n, d,
+                x, w, c, known.contiguous(), grad.contiguous(), by_x, by_w, by_c, n, d,
                 *_weight_strides(x, w, c), HYPERBOLOID=hyperboloid, FIRST=int(timed),
                 WEIGHTED=weighted, CURVED=curved, num_warps=ROW_WARPS, **sizes,
             )  # fmt: skip

@@ -61,8 +61,8 @@ class _Centroids(KernelFunction):
         from fedbolic.kernels.centroids import centroids
 
         hyperboloid, timed = settings
-        found, lengths = centroids(*tensors, hyperboloid=hyperboloid, timed=timed)
-        return (found, found.clone(), lengths) if kept else (found,)
+        found, known = centroids(*tensors, hyperboloid=hyperboloid, timed=timed)
+        return (found, known) if kept else (found,)
 
     @override
     @staticmethod
@@ -75,9 +75,9 @@ class _Centroids(KernelFunction):
     ) -> tuple[Tensor | None, ...]:
         from fedbolic.kernels.centroids import centroid_gradients
 
-        (hyperboloid, timed), (found, lengths) = settings, kept
+        (hyperboloid, timed), (known,) = settings, kept
         return centroid_gradients(
-            grad, (found, lengths), *tensors, hyperboloid=hyperboloid, timed=timed,
+            grad, known, *tensors, hyperboloid=hyperboloid, timed=timed,
             weighted=needed[1], curved=needed[2],
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from fedbolic.manifolds.analytic import (
     radial_asinh,
     radial_sinh,
 )
+from fedbolic.manifolds.centroid_kernel import kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -268,8 +269,11 @@ class Lorentz(Manifold):
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
-        x, time = space._read(points)
-        mean = pairwise.centroid(x, time, weights, per_point(space.c, x))
+        c = per_point(space.c, points)
+        if has_row_kernel(points):
+            mean = kernel_centroid(points, weights, c, hyperboloid=True, timed=True)
+        else:
+            mean = pairwise.centroid(*space._read(points), weights, c)
         return self._point(mean.squeeze(-2))
 
     @override

@@ -16,6 +16,7 @@ from fedbolic.manifolds.analytic import (
     radial_atanh,
     radial_tanh,
 )
+from fedbolic.manifolds.centroid_kernel import kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -236,9 +237,13 @@ class Poincare(Manifold):
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
-        x, gap = space._read(points)
-        c, factor = per_point(space.c, x), 2 / gap
-        mean = pairwise.centroid(factor * x, factor - 1, weights, c)
+        c = per_point(space.c, points)
+        if has_row_kernel(points):
+            mean = kernel_centroid(points, weights, c, hyperboloid=False, timed=False)
+        else:
+            x, gap = space._read(points)
+            factor = 2 / gap
+            mean = pairwise.centroid(factor * x, factor - 1, weights, c)
         return self.within((mean / (1 + (1 + c * square(mean)).sqrt())).squeeze(-2))
 
     @override
