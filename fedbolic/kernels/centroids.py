@@ -1,15 +1,25 @@
 # pyright: reportMissingImports=false, reportIndexIssue=false
 r"""Kernels of the weighted centroid of each set of points.
 
-One kernel sums the images, the second takes the squared sinh of half the distance :math:`q_i` of
-each from the mean, the third divides the mean by its Minkowski length; see ``pairwise.centroid``.
-With the centroid :math:`\mu`, that length :math:`L` and a gradient :math:`g` by :math:`\mu`, those
-by an image and by its weight are
+One kernel sums the images :math:`s_i`. The second takes the squared sinh of half the distance
+:math:`q_i` of each from the mean :math:`m`, whose time is :math:`C`, and sums what rounding left of
+the mean, :math:`\delta = \sum_i w_i (s_i - m)`. The third divides by the Minkowski length,
 
-.. math:: \frac{w_i} L \Bigl(g - 2 c \, (g \cdot \mu) \frac{\partial q_i}{\partial s_i}\Bigr),
-    \qquad \frac 1 L \bigl(g \cdot (s_i - \mu) - 2 c \, q_i \, (g \cdot \mu)\bigr)
+.. math:: \mu = \frac{m + \delta} L, \quad L^2 = 1 + 2 Q + h^2, \quad
+    Q = 2 c \sum_i w_i q_i, \quad h = \frac{Q + c \, m \cdot \delta} C
 
-where :math:`q_i` is that of the distance from :math:`\mu`, so that one kernel has all gradients.
+as ``pairwise.centroid`` does but for the remainder. Then :math:`C + h` is the time of the mean of
+points. With a gradient :math:`g` by the centroid and :math:`\kappa = g \cdot (m + \delta) / L^2`,
+those by an image and by its weight are
+
+.. math:: \frac{w_i} L (g - c \kappa \, e_i), \quad e_i = \frac{C + h}{a_i} s_i - m - \delta
+    = 2 \frac{\partial q_i}{\partial s_i} + \frac h {a_i} s_i - \delta
+
+.. math:: \frac 1 L \bigl(g \cdot (s_i - m - \delta) +
+    \kappa (2 Q + h^2 - 2 c q_i - h a_i + c \, \delta \cdot s_i)\bigr)
+
+so that one kernel has all gradients. Far from the origin, the remainder is not small next to the
+components of :math:`e_i` across the direction of the points.
 """
 
 from typing import NamedTuple
@@ -35,8 +45,8 @@ GROUP = tl.constexpr(8)
 
 
 @triton.jit
-def _mean(sums, batch, splits, d, WIDTH: tl.constexpr):
-    """The weighted mean of one set, from the sums of its parts."""
+def _total(sums, batch, splits, d, WIDTH: tl.constexpr):
+    """The sum over all parts of one set."""
     k = tl.arange(0, WIDTH)
     total = tl.zeros([WIDTH], sums.dtype.element_ty)
     for start in range(0, splits, GROUP):
@@ -72,40 +82,52 @@ def centroid_sum_kernel(
 
 @triton.jit
 def centroid_spread_kernel(
-    x, w, c, sums, spreads, n, d, span, splits, w_row, of_x, of_w, of_c,
+    x, w, c, sums, rests, spreads, n, d, span, splits, w_row, of_x, of_w, of_c,
     HYPERBOLOID: tl.constexpr, FIRST: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The weighted sum of the squared sinh of half the distances of one part from the mean."""
+    """The remainder of the mean and the spread about it, of one part of one set."""
     batch, split = (tl.program_id(0) // splits).to(tl.int64), tl.program_id(0) % splits
     every = tl.zeros([ROWS], x.dtype.element_ty) + tl.load(c + batch * of_c)
-    m = _mean(sums, batch, splits, d, WIDTH)
+    m = _total(sums, batch, splits, d, WIDTH)
     b = _time(m, every)
-    total = tl.zeros([ROWS], x.dtype.element_ty)
+    spread, rest = tl.zeros_like(every), tl.zeros([WIDTH], x.dtype.element_ty)
     for block in range(split * span, tl.minimum(split * span + span, tl.cdiv(n, ROWS))):
         u, i, _, _ = set_rows(x, batch, tl.cast(block, tl.int64), n, d, of_x, FIRST, ROWS, WIDTH)
         weight = tl.load(w + batch * of_w + i * w_row, mask=i < n, other=0.0)
         s, a, _ = image(u, every, HYPERBOLOID)
-        total += weight * squared_gap(s, a, m, b, every, True)[0]
-    tl.store(spreads + batch * splits + split, tl.sum(every * total, 0))
+        spread += weight * squared_gap(s, a, m, b, every, True)[0]
+        rest += tl.sum(weight[:, None] * (s - m), 0)
+    k, place = tl.arange(0, WIDTH), batch * splits + split
+    tl.store(rests + place * d + k, rest, mask=k < d)
+    tl.store(spreads + place, 2.0 * tl.sum(every * spread, 0))
+
+
+@triton.jit
+def _shift_and_length(m, rest, spread, c):
+    """The change of the time of the mean, and the Minkowski length."""
+    shift = (spread + c * tl.sum(m * rest, 1)) / _time(m, c)
+    return shift, tl.sqrt(2.0 * spread + shift * shift + 1.0)
 
 
 @triton.jit
 def centroid_kernel(
-    c, sums, spreads, out, known, d, splits, of_c, WIDTH: tl.constexpr
+    c, sums, rests, spreads, out, known, d, splits, of_c, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """The centroid of one set, and the Minkowski length of its mean."""
+    """The centroid of one set; its mean, the remainder and the spread are kept."""
     batch = tl.program_id(0).to(tl.int64)
     one = tl.zeros([1], sums.dtype.element_ty) + tl.load(c + batch * of_c)
-    m = _mean(sums, batch, splits, d, WIDTH)
+    m = _total(sums, batch, splits, d, WIDTH)
+    rest = _total(rests, batch, splits, d, WIDTH)
     j, k = tl.arange(0, MOST_SPLITS), tl.arange(0, WIDTH)
     spread = tl.load(spreads + batch * splits + j, mask=j < splits, other=0.0)
-    spread = 2.0 * tl.sum(spread, 0) + tl.zeros_like(one)
-    share = spread / _time(m, one)
-    length = tl.sqrt(2.0 * spread + share * share + 1.0)
-    made = m / length[:, None]
-    tl.store(out + batch * d + k[None, :], made, mask=(k < d)[None, :])
-    tl.store(known + batch * (d + 1) + k[None, :], made, mask=(k < d)[None, :])
-    tl.store(known + batch * (d + 1) + d + tl.arange(0, 1), length)
+    spread = tl.sum(spread, 0) + tl.zeros_like(one)
+    _, length = _shift_and_length(m, rest, spread, one)
+    mask = (k < d)[None, :]
+    tl.store(out + batch * d + k[None, :], (m + rest) / length[:, None], mask=mask)
+    start = known + batch * (2 * d + 1)
+    tl.store(start + k[None, :], m, mask=mask)
+    tl.store(start + d + k[None, :], rest, mask=mask)
+    tl.store(start + 2 * d + tl.arange(0, 1), spread)
 
 
 @triton.jit
@@ -119,25 +141,31 @@ def centroid_gradient_kernel(
     batch, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     u, i, k, mask = set_rows(x, batch, block, n, d, of_x, FIRST, ROWS, WIDTH)
     every = tl.zeros([ROWS], u.dtype) + tl.load(c + batch * of_c)
-    m, given = one_row(known + batch, batch, d, WIDTH), one_row(g, batch, d, WIDTH)
-    b, length = _time(m, every), tl.load(known + batch * (d + 1) + d)
     weight = tl.load(w + batch * of_w + i * w_row, mask=i < n, other=0.0)
+    start = known + batch * (2 * d + 1)
+    m, rest = one_row(start, 0, d, WIDTH), one_row(start + d, 0, d, WIDTH)
+    given, spread = one_row(g, batch, d, WIDTH), tl.load(start + 2 * d)
+    shift, length = _shift_and_length(m, rest, spread, every)
     s, a, factor = image(u, every, HYPERBOLOID)
+    b, zero = _time(m, every), tl.zeros_like(every)
     q, across, root, lean = squared_gap(s, a, m, b, every, True)
-    along = tl.sum(given * m, 1) + tl.zeros_like(every)
-    by_s, _, _, _, _ = gap_gradient(
-        -2.0 * every * along, s, a, m, b, every, q, across, root, lean, True
-    )
-    by_s = (weight / length)[:, None] * (given + by_s)
+    turn, _, _, _, _ = gap_gradient(zero + 2.0, s, a, m, b, every, q, across, root, lean, True)
+    share = tl.sum(given * (m + rest), 1) / (length * length)
+    turn += (shift / a)[:, None] * s - rest
+    by_s = (weight / length)[:, None] * (given - (every * share)[:, None] * turn)
     to_x, curved = image_gradient(by_s, u, a, factor, every, HYPERBOLOID)
     row, end = batch * n + i, batch * n + n
-    store_rows(by_x, to_x, tl.zeros_like(a), row, end, d, k + FIRST, mask, FIRST)
+    store_rows(by_x, to_x, zero, row, end, d, k + FIRST, mask, FIRST)
+    left = tl.sum(rest * s, 1)
     if WEIGHTED:
-        to_w = (tl.sum(given * (s - m), 1) - 2.0 * every * q * along) / length
+        grown = 2.0 * spread + shift * shift - 2.0 * every * q
+        grown += every * left - shift * a
+        to_w = (tl.sum(given * ((s - m) - rest), 1) + share * grown) / length
         tl.store(by_w + row, to_w, mask=i < n)
     if CURVED:
         # the product of a point with the derivative of its gap is known
-        curved -= weight * along / (2.0 * length) * (2.0 * q + lean * root / a)
+        radial = 2.0 * q + lean * root / a + shift / a * tl.sum(s * s, 1) - left
+        curved -= weight * share / (2.0 * length) * radial
         tl.store(by_c + batch * blocks + block, tl.sum(tl.where(i < n, curved, 0.0), 0))
 
 
@@ -160,7 +188,7 @@ class CentroidGradients(NamedTuple):
 def centroids(
     x: Tensor, w: Tensor, c: Tensor, *, hyperboloid: bool, timed: bool
 ) -> tuple[Tensor, Tensor]:
-    """Images of centroids, of shape ``(..., 1, d)``, and the same with the lengths of the means.
+    """Images of centroids, of shape ``(..., 1, d)``, and the numbers that gradients read.
 
     Args:
         x: Points, of shape ``(..., n, width)``. Leading axes broadcast, as they do for the other
@@ -176,17 +204,17 @@ def centroids(
     batches = lead.numel()
     blocks = triton.cdiv(n, sizes["ROWS"])
     splits, span = splits_of(blocks, 1, max(batches, PROGRAMS // MOST_SPLITS.value))
-    sums, spreads = x.new_empty(batches, splits, d), x.new_empty(batches, splits)
-    out, known = (x.new_empty(*lead, 1, k) for k in (d, d + 1))
+    sums, rests, spreads = (x.new_empty(batches, splits, k) for k in (d, d, 1))
+    out, known = (x.new_empty(*lead, 1, k) for k in (d, 2 * d + 1))
     given = n, d, span, splits, *_weight_strides(x, w, c)
     model = {"HYPERBOLOID": hyperboloid, "FIRST": int(timed), "num_warps": ROW_WARPS}
     if out.numel():
         with torch.cuda.device_of(out):  # triton launches on the current device
             grid = (batches * splits,)
             centroid_sum_kernel[grid](x, w, c, sums, *given, **model, **sizes)
-            centroid_spread_kernel[grid](x, w, c, sums, spreads, *given, **model, **sizes)
+            centroid_spread_kernel[grid](x, w, c, sums, rests, spreads, *given, **model, **sizes)
             centroid_kernel[(batches,)](
-                c, sums, spreads, out, known, d, splits, *batch_strides((c,)),
+                c, sums, rests, spreads, out, known, d, splits, *batch_strides((c,)),
                 WIDTH=sizes["WIDTH"], num_warps=ROW_WARPS,
             )  # fmt: skip
     return out, known
