@@ -15,7 +15,7 @@ import torch
 from mpmath import mp, mpf, workdps
 from torch import Tensor
 
-from benchmarks import logit_errors, map_errors, radial_errors, truth
+from benchmarks import logit_errors, map_errors, radial_errors, set_errors, truth
 from benchmarks.error_table import RADII, table_row
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -154,7 +154,8 @@ def rows() -> Iterator[str]:
 
 def main() -> None:
     """Print the errors of every kernel."""
-    tables = rows(), radial_errors.rows(), map_errors.rows(), logit_errors.rows()
+    modules = radial_errors, map_errors, set_errors, logit_errors
+    tables = rows(), *(module.rows() for module in modules)
     for line in itertools.chain.from_iterable((*table, "") for table in tables):
         print(line, flush=True)
 

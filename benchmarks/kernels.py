@@ -122,6 +122,47 @@ def map_cases() -> Iterator[Compiled]:
                     )  # fmt: skip
 
 
+def set_cases() -> Iterator[Compiled]:
+    """Centroids, and translations of sets."""
+    from fedbolic.kernels import boosts, centroids, rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            place = "hyperboloid" if hyperboloid else "ball"
+            model = {"HYPERBOLOID": hyperboloid, "WIDTH": 64}
+            for outward in (True, False):
+                name = f"{place} {'from' if outward else 'to'} origin, d <= 64"
+                sizes = model | {"OUTWARD": outward, "ROWS": boosts.BOOST_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name, boosts.boost_kernel, "x mean c out", sizes, dtype, rows.ROW_WARPS, 128
+                )
+                sizes |= {"CURVED": True, "ROWS": boosts.BOOST_GRADIENT_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name.replace(",", ", gradient,"), boosts.boost_gradient_kernel,
+                    "x mean c g by_x by_mean by_c", sizes, dtype, rows.ROW_WARPS, 168,
+                )  # fmt: skip
+            sizes = model | {"FIRST": int(hyperboloid)}
+            sizes |= {"ROWS": centroids.CENTROID_NUMBERS[dtype] // 64}
+            for name, kernel, pointers in (
+                ("sum", centroids.centroid_sum_kernel, "x w c sums"),
+                ("spread", centroids.centroid_spread_kernel, "x w c sums rests spreads"),
+            ):
+                yield Compiled(
+                    f"{place} centroid, {name}, d <= 64", kernel, pointers,
+                    sizes, dtype, rows.ROW_WARPS, 128,
+                )  # fmt: skip
+            sizes |= {"ROWS": centroids.CENTROID_GRADIENT_NUMBERS[dtype] // 64}
+            yield Compiled(
+                f"{place} centroid, gradient, d <= 64", centroids.centroid_gradient_kernel,
+                "x w c known g by_x by_w by_c", sizes | {"WEIGHTED": True, "CURVED": True},
+                dtype, rows.ROW_WARPS, 168,
+            )  # fmt: skip
+        yield Compiled(
+            "centroid, d <= 64", centroids.centroid_kernel, "c sums rests spreads out known",
+            {"WIDTH": 64}, dtype, rows.ROW_WARPS, 96,
+        )  # fmt: skip
+
+
 def head_cases() -> Iterator[Compiled]:
     """Logits of few and many hyperplanes."""
     from fedbolic.kernels import logits
@@ -206,6 +247,7 @@ def compile_all() -> list[str]:
         row_cases,
         radial_cases,
         map_cases,
+        set_cases,
         head_cases,
         normal_cases,
         dropout_cases,
