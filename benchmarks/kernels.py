@@ -154,13 +154,15 @@ def set_cases() -> Iterator[Compiled]:
             sizes |= {"ROWS": centroids.CENTROID_GRADIENT_NUMBERS[dtype] // 64}
             yield Compiled(
                 f"{place} centroid, gradient, d <= 64", centroids.centroid_gradient_kernel,
-                "x w c known g by_x by_w by_c", sizes | {"WEIGHTED": True, "CURVED": True},
+                "x w c known g by_x by_w by_c",
+                sizes | {"POINTS": True, "WEIGHTED": True, "CURVED": True},
                 dtype, rows.ROW_WARPS, 168,
             )  # fmt: skip
-        yield Compiled(
-            "centroid, d <= 64", centroids.centroid_kernel, "c sums rests spreads out known",
-            {"WIDTH": 64}, dtype, rows.ROW_WARPS, 96,
-        )  # fmt: skip
+            yield Compiled(
+                f"{place} centroid, d <= 64", centroids.centroid_kernel,
+                "c sums rests spreads out known", model | {"POINTS": True},
+                dtype, rows.ROW_WARPS, 128,
+            )  # fmt: skip
 
 
 def head_cases() -> Iterator[Compiled]:

@@ -29,9 +29,16 @@ import triton
 from torch import Tensor
 from triton import language as tl
 
-from fedbolic.kernels.images import image, image_gradient, one_row, set_rows
+from fedbolic.kernels.images import (
+    image,
+    image_gradient,
+    one_row,
+    point_gradient,
+    point_of,
+    set_rows,
+)
 from fedbolic.kernels.launch import PROGRAMS, batch_strides, batches_of, row_sizes, splits_of
-from fedbolic.kernels.rows import ROW_WARPS, gap_gradient, squared_gap, store_rows
+from fedbolic.kernels.rows import ROW_WARPS, gap_gradient, load_gradient, squared_gap, store_rows
 
 CENTROID_NUMBERS = {torch.float32: 1024, torch.float64: 512}
 CENTROID_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
@@ -111,7 +118,8 @@ def _shift_and_length(m, rest, spread, c):
 
 @triton.jit
 def centroid_kernel(
-    c, sums, rests, spreads, out, known, d, splits, of_c, WIDTH: tl.constexpr
+    c, sums, rests, spreads, out, known, d, splits, of_c,
+    HYPERBOLOID: tl.constexpr, POINTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The centroid of one set; its mean, the remainder and the spread are kept."""
     batch = tl.program_id(0).to(tl.int64)
@@ -122,8 +130,12 @@ def centroid_kernel(
     spread = tl.load(spreads + batch * splits + j, mask=j < splits, other=0.0)
     spread = tl.sum(spread, 0) + tl.zeros_like(one)
     _, length = _shift_and_length(m, rest, spread, one)
-    mask = (k < d)[None, :]
-    tl.store(out + batch * d + k[None, :], (m + rest) / length[:, None], mask=mask)
+    mask, row = (k < d)[None, :], batch + tl.arange(0, 1)
+    timed: tl.constexpr = 1 if POINTS and HYPERBOLOID else 0
+    made, first = (m + rest) / length[:, None], tl.zeros_like(one)
+    if POINTS:
+        made, first = point_of(made, one, HYPERBOLOID)
+    store_rows(out, made, first, row, batch + 1, d, k + timed, mask, timed)
     start = known + batch * (2 * d + 1)
     tl.store(start + k[None, :], m, mask=mask)
     tl.store(start + d + k[None, :], rest, mask=mask)
@@ -131,10 +143,23 @@ def centroid_kernel(
 
 
 @triton.jit
+def _given(g, centroid, c, batch, d, HYPERBOLOID: tl.constexpr, POINTS: tl.constexpr):
+    """Gradients by the image of a centroid and, if they are by the point, by the curvature."""
+    row, k = batch + tl.arange(0, 1), tl.arange(0, centroid.shape[1])
+    timed: tl.constexpr = 1 if POINTS and HYPERBOLOID else 0
+    mask = (k < d)[None, :]
+    given, first = load_gradient(g, row, batch + 1, d, k + timed, mask, timed)
+    by_c = tl.zeros_like(c)
+    if POINTS:
+        given, by_c = point_gradient(given, first, centroid, c, HYPERBOLOID)
+    return given, by_c
+
+
+@triton.jit
 def centroid_gradient_kernel(
     x, w, c, known, g, by_x, by_w, by_c, n, d, w_row, of_x, of_w, of_c,
-    HYPERBOLOID: tl.constexpr, FIRST: tl.constexpr, WEIGHTED: tl.constexpr, CURVED: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    HYPERBOLOID: tl.constexpr, FIRST: tl.constexpr, POINTS: tl.constexpr,
+    WEIGHTED: tl.constexpr, CURVED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of some points and weights, and a sum by the curvature."""
     blocks = tl.cdiv(n, ROWS)
@@ -144,8 +169,10 @@ def centroid_gradient_kernel(
     weight = tl.load(w + batch * of_w + i * w_row, mask=i < n, other=0.0)
     start = known + batch * (2 * d + 1)
     m, rest = one_row(start, 0, d, WIDTH), one_row(start + d, 0, d, WIDTH)
-    given, spread = one_row(g, batch, d, WIDTH), tl.load(start + 2 * d)
-    shift, length = _shift_and_length(m, rest, spread, every)
+    one = tl.zeros([1], u.dtype) + tl.load(c + batch * of_c)
+    spread = tl.load(start + 2 * d)
+    shift, length = _shift_and_length(m, rest, spread, one)
+    given, curved_once = _given(g, (m + rest) / length[:, None], one, batch, d, HYPERBOLOID, POINTS)
     s, a, factor = image(u, every, HYPERBOLOID)
     b, zero = _time(m, every), tl.zeros_like(every)
     q, across, root, lean = squared_gap(s, a, m, b, every, True)
@@ -166,7 +193,8 @@ def centroid_gradient_kernel(
         # the product of a point with the derivative of its gap is known
         radial = 2.0 * q + lean * root / a + shift / a * tl.sum(s * s, 1) - left
         curved -= weight * share / (2.0 * length) * radial
-        tl.store(by_c + batch * blocks + block, tl.sum(tl.where(i < n, curved, 0.0), 0))
+        total = tl.sum(tl.where(i < n, curved, 0.0), 0) + tl.where(block == 0, curved_once, 0.0)
+        tl.store(by_c + batch * blocks + block + tl.arange(0, 1), total)
 
 
 class CentroidGradients(NamedTuple):
@@ -186,9 +214,9 @@ class CentroidGradients(NamedTuple):
 
 
 def centroids(
-    x: Tensor, w: Tensor, c: Tensor, *, hyperboloid: bool, timed: bool
+    x: Tensor, w: Tensor, c: Tensor, *, hyperboloid: bool, timed: bool, images: bool
 ) -> tuple[Tensor, Tensor]:
-    """Images of centroids, of shape ``(..., 1, d)``, and the numbers that gradients read.
+    """Centroids, of shape ``(..., 1, width)``, and the numbers that gradients read.
 
     Args:
         x: Points, of shape ``(..., n, width)``. Leading axes broadcast, as they do for the other
@@ -197,6 +225,7 @@ def centroids(
         c: Minus the sectional curvature, of shape ``(..., 1, 1)``.
         hyperboloid: True for points of the hyperboloid, False for those of the ball.
         timed: True if the first coordinate is a time coordinate, which is not read.
+        images: True for space coordinates on the hyperboloid, False for points.
     """
     lead, ((x,), (w,), (c,)) = batches_of((x,), (w,), (c,))
     n, d = x.shape[-2], x.shape[-1] - timed
@@ -205,7 +234,8 @@ def centroids(
     blocks = triton.cdiv(n, sizes["ROWS"])
     splits, span = splits_of(blocks, 1, max(batches, PROGRAMS // MOST_SPLITS.value))
     sums, rests, spreads = (x.new_empty(batches, splits, k) for k in (d, d, 1))
-    out, known = (x.new_empty(*lead, 1, k) for k in (d, 2 * d + 1))
+    width = d + (hyperboloid and not images)
+    out, known = (x.new_empty(*lead, 1, k) for k in (width, 2 * d + 1))
     given = n, d, span, splits, *_weight_strides(x, w, c)
     model = {"HYPERBOLOID": hyperboloid, "FIRST": int(timed), "num_warps": ROW_WARPS}
     if out.numel():
@@ -215,7 +245,8 @@ def centroids(
             centroid_spread_kernel[grid](x, w, c, sums, rests, spreads, *given, **model, **sizes)
             centroid_kernel[(batches,)](
                 c, sums, rests, spreads, out, known, d, splits, *batch_strides((c,)),
-                WIDTH=sizes["WIDTH"], num_warps=ROW_WARPS,
+                HYPERBOLOID=hyperboloid, POINTS=not images, WIDTH=sizes["WIDTH"],
+                num_warps=ROW_WARPS,
             )  # fmt: skip
     return out, known
 
@@ -229,6 +260,7 @@ def centroid_gradients(
     *,
     hyperboloid: bool,
     timed: bool,
+    images: bool,
     weighted: bool,
     curved: bool,
 ) -> CentroidGradients:
@@ -242,6 +274,7 @@ def centroid_gradients(
         c: As in :func:`centroids`.
         hyperboloid: As in :func:`centroids`.
         timed: As in :func:`centroids`.
+        images: As in :func:`centroids`.
         weighted: True for the gradient with respect to the weights.
         curved: True for the gradient with respect to the curvature.
     """
@@ -257,7 +290,7 @@ def centroid_gradients(
             centroid_gradient_kernel[(blocks * lead.numel(),)](
                 x, w, c, known.contiguous(), grad.contiguous(), by_x, by_w, by_c, n, d,
                 *_weight_strides(x, w, c), HYPERBOLOID=hyperboloid, FIRST=int(timed),
-                WEIGHTED=weighted, CURVED=curved, num_warps=ROW_WARPS, **sizes,
+                POINTS=not images, WEIGHTED=weighted, CURVED=curved, num_warps=ROW_WARPS, **sizes,
             )  # fmt: skip
     return CentroidGradients(by_x, by_w if weighted else None, by_c if curved else None)
 

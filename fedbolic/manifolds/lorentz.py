@@ -16,7 +16,7 @@ from fedbolic.manifolds.analytic import (
     radial_asinh,
     radial_sinh,
 )
-from fedbolic.manifolds.centroid_kernel import kernel_centroid
+from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -271,9 +271,9 @@ class Lorentz(Manifold):
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
         c = per_point(space.c, points)
         if has_row_kernel(points):
-            mean = kernel_centroid(points, weights, c, hyperboloid=True, timed=True)
-        else:
-            mean = pairwise.centroid(*space._read(points), weights, c)
+            form = CentroidForm(hyperboloid=True, timed=True, images=False)
+            return kernel_centroid(points, weights, c, form).squeeze(-2)
+        mean = pairwise.centroid(*space._read(points), weights, c)
         return self._point(mean.squeeze(-2))
 
     @override

@@ -16,7 +16,7 @@ from fedbolic.manifolds.analytic import (
     radial_atanh,
     radial_tanh,
 )
-from fedbolic.manifolds.centroid_kernel import kernel_centroid
+from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -239,11 +239,11 @@ class Poincare(Manifold):
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
         c = per_point(space.c, points)
         if has_row_kernel(points):
-            mean = kernel_centroid(points, weights, c, hyperboloid=False, timed=False)
-        else:
-            x, gap = space._read(points)
-            factor = 2 / gap
-            mean = pairwise.centroid(factor * x, factor - 1, weights, c)
+            form = CentroidForm(hyperboloid=False, timed=False, images=False)
+            return kernel_centroid(points, weights, c, form).squeeze(-2)
+        x, gap = space._read(points)
+        factor = 2 / gap
+        mean = pairwise.centroid(factor * x, factor - 1, weights, c)
         return self.within((mean / (1 + (1 + c * square(mean)).sqrt())).squeeze(-2))
 
     @override

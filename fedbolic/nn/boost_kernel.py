@@ -7,11 +7,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds.analytic import radial_sinh
-from fedbolic.manifolds.ball_formulas import ball_read
-from fedbolic.manifolds.centroid_kernel import images
+from fedbolic.manifolds.centroid_kernel import images_of, points_of
 from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel
-from fedbolic.manifolds.lorentz_formulas import hyperboloid_point_of, hyperboloid_read
-from fedbolic.manifolds.numerics import square
+from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
 from fedbolic.nn.boost import from_origin, to_origin
 
 
@@ -65,13 +63,11 @@ class _Boosts(KernelFunction):
     def operators(settings: Any, *tensors: Tensor) -> Tensor:
         (hyperboloid, outward), (x, mean, c) = settings, tensors
         if not outward:
-            points = images(x, c, hyperboloid=hyperboloid, timed=hyperboloid)
+            points = images_of(x, c, hyperboloid=hyperboloid, timed=hyperboloid)
             return to_origin(c, points, hyperboloid_read(mean, c, mean.dtype))
         mean = radial_sinh(mean, c)
         s = from_origin(c, hyperboloid_read(x, c, x.dtype), hyperboloid_read(mean, c, mean.dtype))
-        if hyperboloid:
-            return hyperboloid_point_of(s, c, s.dtype)
-        return ball_read(s / (1 + (1 + c * square(s)).sqrt()), c, s.dtype)[0]
+        return points_of(s, c, hyperboloid=hyperboloid)
 
 
 _boosts = by_kernel(_Boosts)

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedbolic.manifolds import Lorentz, Poincare, pairwise
-from fedbolic.manifolds.centroid_kernel import kernel_centroid
+from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.numerics import bounded
 from fedbolic.manifolds.row_kernel import has_row_kernel
 from fedbolic.nn.boost import from_origin, timed_points, to_origin, with_time
@@ -35,7 +35,7 @@ def centred(
             isinstance(space, Lorentz),
         )
         if base is None:
-            base = kernel_centroid(x, None, c, hyperboloid=hyperboloid, timed=hyperboloid)
+            base = kernel_centroid(x, None, c, CentroidForm(hyperboloid, hyperboloid, images=True))
         return base, kernel_boost(x, base, c, hyperboloid=hyperboloid, outward=False)
     s, time = timed_points(space, points)
     if base is None:
@@ -77,7 +77,8 @@ def weighted_centroid(
         weights: Numbers of 0 or more, not all 0.
     """
     if has_row_kernel(s):
-        return kernel_centroid(s, weights, _one_curvature(space, s), hyperboloid=True, timed=False)
+        form = CentroidForm(hyperboloid=True, timed=False, images=True)
+        return kernel_centroid(s, weights, _one_curvature(space, s), form)
     return pairwise.centroid(*with_time(space, s), weights, space.c)
 
 
