@@ -143,13 +143,13 @@ def set_cases() -> Iterator[Compiled]:
                 )  # fmt: skip
             sizes = model | {"FIRST": int(hyperboloid)}
             sizes |= {"ROWS": centroids.CENTROID_NUMBERS[dtype] // 64}
-            for name, kernel, pointers in (
-                ("sum", centroids.centroid_sum_kernel, "x w c sums"),
-                ("spread", centroids.centroid_spread_kernel, "x w c sums rests spreads"),
+            for name, kernel, pointers, most in (
+                ("sum", centroids.centroid_sum_kernel, "x w c sums", 128),
+                ("spread", centroids.centroid_spread_kernel, "x w c sums rests spreads", 168),
             ):
                 yield Compiled(
                     f"{place} centroid, {name}, d <= 64", kernel, pointers,
-                    sizes, dtype, rows.ROW_WARPS, 128,
+                    sizes, dtype, rows.ROW_WARPS, most,
                 )  # fmt: skip
             sizes |= {"ROWS": centroids.CENTROID_GRADIENT_NUMBERS[dtype] // 64}
             yield Compiled(
