@@ -58,7 +58,7 @@ def rows_of_map(
     y = space.transp0(x, w)
     if name == "logmap":
         y = space.expmap(x, y)
-    return *(t.to(dtype).requires_grad_() for t in (x, y)), g.to(dtype)
+    return x.to(dtype).requires_grad_(), y.to(dtype).requires_grad_(), g.to(dtype)
 
 
 def true_row(

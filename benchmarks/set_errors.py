@@ -4,7 +4,7 @@ Called by ``benchmarks.kernel_errors``. Arguments are rounded once to the type; 
 textbook formulas in 60 digits, true derivatives their differences.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 from unittest import mock
 
@@ -47,14 +47,14 @@ def set_arguments(
     about = image.expmap0(image.lift(near))[:, 1:]
     if name == "from origin":
         timed = torch.cat((g[:, :1], g), -1) if kind is Lorentz else g
-        return *(t.to(dtype).requires_grad_() for t in (about, tangent)), timed.to(dtype)
+        return about.to(dtype).requires_grad_(), tangent.to(dtype).requires_grad_(), timed.to(dtype)
     x = recentred(kind(1.0), about, tangent)
     if name == "to origin":
         second = image.expmap0(image.lift(tangent))[1:]
     else:
         second = weights
         g = torch.cat((g[:1, :1], g[:1]), -1)[0] if kind is Lorentz else g[0]
-    return *(t.to(dtype).requires_grad_() for t in (x, second)), g.to(dtype)
+    return x.to(dtype).requires_grad_(), second.to(dtype).requires_grad_(), g.to(dtype)
 
 
 def found_set(
@@ -114,11 +114,11 @@ def set_errors(
     x, y, g = set_arguments(kind, name, radius, dtype)
     c = torch.tensor(1.0, dtype=dtype, requires_grad=True)
     with workdps(60):
-        given = [truth.exact(t.flatten().tolist()) for t in (x, y)]
-        weights = truth.exact(g.flatten().tolist())
-        made = true_set(kind, name, *given, mpf(1))
-        loss: Callable = lambda p, r, k: truth.dot(weights, true_set(kind, name, p, r, k[0]))  # noqa: E731
-        *slopes, (by_c,) = derivatives(loss, *given, [mpf(1)])
+        p, r, weights = (truth.exact(t.flatten().tolist()) for t in (x, y, g))
+        made = true_set(kind, name, p, r, mpf(1))
+        *slopes, (by_c,) = derivatives(
+            lambda p, r, c: truth.dot(weights, true_set(kind, name, p, r, c[0])), p, r, [mpf(1)]
+        )
         unit = sum(abs(a * b) for a, b in zip(weights, made, strict=True))
         errors = []
         for kernel in (False, True):

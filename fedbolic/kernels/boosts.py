@@ -160,7 +160,7 @@ class BoostGradients(NamedTuple):
     curvature: Tensor | None
 
 
-def boosted(x: Tensor, mean: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Tensor:
+def boosted_sets(x: Tensor, mean: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Tensor:
     """Points moved as the origin is moved to a mean, or their images as a mean to the origin.
 
     Args:
@@ -195,15 +195,15 @@ def boost_gradients(
     outward: bool,
     curved: bool,
 ) -> BoostGradients:
-    """Gradients of :func:`boosted`.
+    """Gradients of :func:`boosted_sets`.
 
     Args:
         grad: Gradient with respect to the result, of its shape.
-        x: As in :func:`boosted`.
-        mean: As in :func:`boosted`.
-        c: As in :func:`boosted`.
-        hyperboloid: As in :func:`boosted`.
-        outward: As in :func:`boosted`.
+        x: As in :func:`boosted_sets`.
+        mean: As in :func:`boosted_sets`.
+        c: As in :func:`boosted_sets`.
+        hyperboloid: As in :func:`boosted_sets`.
+        outward: As in :func:`boosted_sets`.
         curved: True for the gradient with respect to the curvature.
     """
     lead, ((x,), (mean,), (c,)) = batches_of((x,), (mean,), (c,), lead=grad.shape[:-2])

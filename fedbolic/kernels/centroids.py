@@ -47,7 +47,7 @@ CENTROID_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
 MOST_SPLITS = tl.constexpr(128)
 """Largest number of parts of a set that separate programs sum."""
 
-GROUP = tl.constexpr(8)
+ADDED_AT_ONCE = tl.constexpr(8)
 """Sums of parts that are added at a time."""
 
 
@@ -56,8 +56,8 @@ def _total(sums, batch, splits, d, WIDTH: tl.constexpr):
     """The sum over all parts of one set."""
     k = tl.arange(0, WIDTH)
     total = tl.zeros([WIDTH], sums.dtype.element_ty)
-    for start in range(0, splits, GROUP):
-        j = start + tl.arange(0, GROUP)
+    for start in range(0, splits, ADDED_AT_ONCE):
+        j = start + tl.arange(0, ADDED_AT_ONCE)
         place = sums + (batch * splits + j)[:, None] * d + k[None, :]
         total += tl.sum(tl.load(place, mask=(j < splits)[:, None] & (k < d)[None, :], other=0.0), 0)
     return total[None, :]
@@ -213,7 +213,7 @@ class CentroidGradients(NamedTuple):
     curvature: Tensor | None
 
 
-def centroids(
+def set_centroids(
     x: Tensor, w: Tensor, c: Tensor, *, hyperboloid: bool, timed: bool, images: bool
 ) -> tuple[Tensor, Tensor]:
     """Centroids, of shape ``(..., 1, width)``, and the numbers that gradients read.
@@ -264,17 +264,17 @@ def centroid_gradients(
     weighted: bool,
     curved: bool,
 ) -> CentroidGradients:
-    """Gradients of :func:`centroids`, for weights that are scaled to sum to 1.
+    """Gradients of :func:`set_centroids`, for weights that are scaled to sum to 1.
 
     Args:
         grad: Gradient with respect to the centroids, of shape ``(..., 1, d)``.
-        known: Second result of :func:`centroids`.
-        x: As in :func:`centroids`.
-        w: As in :func:`centroids`.
-        c: As in :func:`centroids`.
-        hyperboloid: As in :func:`centroids`.
-        timed: As in :func:`centroids`.
-        images: As in :func:`centroids`.
+        known: Second result of :func:`set_centroids`.
+        x: As in :func:`set_centroids`.
+        w: As in :func:`set_centroids`.
+        c: As in :func:`set_centroids`.
+        hyperboloid: As in :func:`set_centroids`.
+        timed: As in :func:`set_centroids`.
+        images: As in :func:`set_centroids`.
         weighted: True for the gradient with respect to the weights.
         curved: True for the gradient with respect to the curvature.
     """

@@ -93,7 +93,8 @@ def ball_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
     """The exponential of tangents at points; ``c`` has an axis for the coordinates."""
     x, gap = ball_read(x, c, x.dtype)
     step = radial_tanh(u / gap, c)
-    return ball_sum(x, gap, *ball_read(step, c, step.dtype), c)
+    step, gap_step = ball_read(step, c, step.dtype)
+    return ball_sum(x, gap, step, gap_step, c)
 
 
 def ball_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:

@@ -65,7 +65,7 @@ def images_of(
     return 2 / gap * x, 2 / gap - 1
 
 
-def points_of(s: Tensor, c: Tensor | float, *, hyperboloid: bool) -> Tensor:
+def image_points(s: Tensor, c: Tensor | float, *, hyperboloid: bool) -> Tensor:
     """Points whose images have the given space coordinates, clamped to the manifold.
 
     Args:
@@ -84,9 +84,9 @@ class _Centroids(KernelFunction):
     @override
     @staticmethod
     def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
-        from fedbolic.kernels.centroids import centroids
+        from fedbolic.kernels.centroids import set_centroids
 
-        found, known = centroids(*tensors, **settings._asdict())
+        found, known = set_centroids(*tensors, **settings._asdict())
         return (found, known) if kept else (found,)
 
     @override
@@ -111,7 +111,9 @@ class _Centroids(KernelFunction):
         w = w.expand(*w.shape[:-2], x.shape[-2], 1).squeeze(-1)
         given = images_of(x, c, hyperboloid=settings.hyperboloid, timed=settings.timed)
         found = pairwise.centroid(*given, w, c)
-        return found if settings.images else points_of(found, c, hyperboloid=settings.hyperboloid)
+        return (
+            found if settings.images else image_points(found, c, hyperboloid=settings.hyperboloid)
+        )
 
 
 _centroids = by_kernel(_Centroids)

@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds.analytic import radial_sinh
-from fedbolic.manifolds.centroid_kernel import images_of, points_of
+from fedbolic.manifolds.centroid_kernel import images_of, image_points
 from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel
 from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
 from fedbolic.nn.boost import from_origin, to_origin
@@ -37,10 +37,10 @@ class _Boosts(KernelFunction):
     @override
     @staticmethod
     def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
-        from fedbolic.kernels.boosts import boosted
+        from fedbolic.kernels.boosts import boosted_sets
 
         hyperboloid, outward = settings
-        return (boosted(*tensors, hyperboloid=hyperboloid, outward=outward),)
+        return (boosted_sets(*tensors, hyperboloid=hyperboloid, outward=outward),)
 
     @override
     @staticmethod
@@ -67,7 +67,7 @@ class _Boosts(KernelFunction):
             return to_origin(c, points, hyperboloid_read(mean, c, mean.dtype))
         mean = radial_sinh(mean, c)
         s = from_origin(c, hyperboloid_read(x, c, x.dtype), hyperboloid_read(mean, c, mean.dtype))
-        return points_of(s, c, hyperboloid=hyperboloid)
+        return image_points(s, c, hyperboloid=hyperboloid)
 
 
 _boosts = by_kernel(_Boosts)

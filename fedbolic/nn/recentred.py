@@ -55,14 +55,15 @@ def recentred(
         s: Space coordinates on the hyperboloid.
         tangent: Tangent at the origin; ``None`` for 0.
     """
+    base = None if tangent is None else bounded(tangent)
     if has_row_kernel(s):
-        tangent = s.new_zeros(s.shape[-1]) if tangent is None else bounded(tangent)
+        base = s.new_zeros(s.shape[-1]) if base is None else base
         c, hyperboloid = _one_curvature(space, s), isinstance(space, Lorentz)
-        return kernel_boost(s, tangent.unsqueeze(0), c, hyperboloid=hyperboloid, outward=True)
-    if tangent is not None:
-        scaled, tangent = with_time(space, s), bounded(tangent)
-        factor, time = exp_factors(space.c, length_of(tangent))
-        s = from_origin(space.c, scaled, (factor * tangent, time))
+        return kernel_boost(s, base.unsqueeze(0), c, hyperboloid=hyperboloid, outward=True)
+    if base is not None:
+        scaled = with_time(space, s)
+        factor, time = exp_factors(space.c, length_of(base))
+        s = from_origin(space.c, scaled, (factor * base, time))
     return with_space_part(space, s)
 
 
