@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds.analytic import radial_sinh
-from fedbolic.manifolds.centroid_kernel import images_of, image_points
+from fedbolic.manifolds.centroid_kernel import image_points, images_of
 from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel
 from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
 from fedbolic.nn.boost import from_origin, to_origin
