@@ -176,6 +176,14 @@ def test_mixed_types_and_forward_derivatives_take_the_operators(kind, name, on):
 
 
 @every_map
+def test_rows_of_another_length_are_refused_by_the_operators(kind, name, on):
+    x, _ = arguments(kind, name, 1.0, 5, 3)
+    with pytest.raises(RuntimeError, match="size"):
+        getattr(kind(1.0), name)(x, x[..., :-1])
+    assert not on
+
+
+@every_map
 def test_half_types_are_computed_in_float32(kind, name, on):
     x, y = (t.bfloat16() for t in arguments(kind, name, 1.0, 5, 3))
     made = getattr(kind(1.0), name)(x, y)
