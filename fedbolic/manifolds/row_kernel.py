@@ -30,8 +30,8 @@ from fedbolic.manifolds.lorentz_formulas import (
 def has_row_kernel(*points: Tensor) -> bool:
     """True if distances and maps of rows are computed by kernels, also under ``vmap``."""
     dtype, *others = {x.dtype for x in points}
-    alike = not others and len({x.shape[-1] for x in points}) == 1
-    full = alike and dtype in (torch.float32, torch.float64)
+    equal = not others and len({x.shape[-1] for x in points}) == 1
+    full = equal and dtype in (torch.float32, torch.float64)
     return full and takes_kernels() and kernels.replace_operators(*points)
 
 
