@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+
+from benchmarks import truth
 
 RADII = (1e-3, 0.5, 2.0, 5.0, 9.0)
 """Distances of the points from the origin, in units of length."""
@@ -22,3 +25,14 @@ def table_row(
     cells = [", ".join(f"{e:.1e}" for e in same) for same in zip(*errors, strict=True)]
     type_name = str(dtype).removeprefix("torch.")
     return f"| {name} | {type_name} | {radius:g} | {' | '.join(cells)} |"
+
+
+def row_error(found: Tensor, true: list) -> truth.Number:
+    """The largest error of a coordinate over the largest coordinate.
+
+    Args:
+        found: Coordinates of one row.
+        true: The same in 60 digits.
+    """
+    gaps = [abs(a - b) for a, b in zip(truth.exact(found.tolist()), true, strict=True)]
+    return max(gaps) / max(abs(b) for b in true)

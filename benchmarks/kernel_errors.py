@@ -15,7 +15,14 @@ import torch
 from mpmath import mp, mpf, workdps
 from torch import Tensor
 
-from benchmarks import convolution_errors, logit_errors, radial_errors, truth
+from benchmarks import (
+    convolution_errors,
+    logit_errors,
+    map_errors,
+    radial_errors,
+    set_errors,
+    truth,
+)
 from benchmarks.error_table import RADII, table_row
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -154,9 +161,9 @@ def rows() -> Iterator[str]:
 
 def main() -> None:
     """Print the errors of every kernel."""
-    for line in itertools.chain(rows(), [""], radial_errors.rows(), [""], logit_errors.rows()):
-        print(line, flush=True)
-    for line in itertools.chain([""], convolution_errors.rows()):
+    modules = radial_errors, map_errors, set_errors, logit_errors, convolution_errors
+    tables = rows(), *(module.rows() for module in modules)
+    for line in itertools.chain.from_iterable((*table, "") for table in tables):
         print(line, flush=True)
 
 

@@ -28,10 +28,14 @@ from fedbolic.nn.resnet import ResNet
 from fedbolic.optim import Adam
 from fedbolic.types import Meta
 
+MODELS = ("hyperboloid", "ball")
+
 OPERATIONS = (
-    *(f"{model} {name}" for model in ("hyperboloid", "ball") for name in ("dist", "expmap0")),
-    *(f"{model} logmap0" for model in ("hyperboloid", "ball")),
+    *(f"{model} {name}" for model in MODELS for name in ("dist", "expmap0")),
+    *(f"{model} {name}" for model in MODELS for name in ("logmap0", "expmap", "logmap")),
+    *(f"{model} centroid" for model in MODELS),
     *("hyperboloid dist, learnt c", "LorentzMLR", "PoincareMLR", "Dropout"),
+    *(f"HyperbolicBatchNorm, {model}" for model in MODELS),
 )
 
 CONVOLUTION = "StackableConv2d x 4"
@@ -78,13 +82,22 @@ def launches(row: Row, *, kernel: bool) -> tuple[int, int]:
         row: A function and its arguments, all of which take a gradient.
         kernel: True with kernels, False with operators alone.
     """
-    from fedbolic.kernels import convolution, dropout, logits, normals, radial
+    from fedbolic.kernels import (
+        boosts,
+        centroids,
+        convolution,
+        dropout,
+        logits,
+        maps,
+        normals,
+        radial,
+    )
     from fedbolic.kernels import rows as of_rows
 
     function, given = row
     leaves = [x.detach().clone().requires_grad_() for x in given]
     forward, backward = Launches(), Launches()
-    modules = dropout, logits, normals, radial, of_rows, convolution
+    modules = boosts, centroids, dropout, logits, maps, normals, radial, of_rows, convolution
     with mock.patch.object(kernels, "run_on", return_value=kernel):
         with _counted_by(Launches(), modules):  # numbers that are computed once
             function(*leaves)

@@ -100,6 +100,72 @@ def radial_cases() -> Iterator[Compiled]:
                 )  # fmt: skip
 
 
+def map_cases() -> Iterator[Compiled]:
+    """Maps at points."""
+    from fedbolic.kernels import maps, rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            for outward in (True, False):
+                place = "hyperboloid" if hyperboloid else "ball"
+                for width in (4, 64, kernels.MOST_DIMENSIONS):
+                    name = f"{place} {'expmap' if outward else 'logmap'}, d <= {width}"
+                    model = {"HYPERBOLOID": hyperboloid, "OUTWARD": outward, "WIDTH": width}
+                    yield Compiled(
+                        name, maps.map_kernel, "x y c out",
+                        model | {"ROWS": maps.MAP_NUMBERS[dtype] // width}, dtype,
+                        rows.ROW_WARPS, 128,
+                    )  # fmt: skip
+                    sizes = {"ROWS": maps.MAP_GRADIENT_NUMBERS[dtype] // width, "CURVED": True}
+                    yield Compiled(
+                        name.replace(",", ", gradient,"), maps.map_gradient_kernel,
+                        "x y c g by_x by_y by_c", model | sizes, dtype, rows.ROW_WARPS, 168,
+                    )  # fmt: skip
+
+
+def set_cases() -> Iterator[Compiled]:
+    """Centroids, and translations of sets."""
+    from fedbolic.kernels import boosts, centroids, rows
+
+    for dtype in (torch.float32, torch.float64):
+        for hyperboloid in (True, False):
+            place = "hyperboloid" if hyperboloid else "ball"
+            model = {"HYPERBOLOID": hyperboloid, "WIDTH": 64}
+            for outward in (True, False):
+                name = f"{place} {'from' if outward else 'to'} origin, d <= 64"
+                sizes = model | {"OUTWARD": outward, "ROWS": boosts.BOOST_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name, boosts.boost_kernel, "x mean c out", sizes, dtype, rows.ROW_WARPS, 128
+                )
+                sizes |= {"CURVED": True, "ROWS": boosts.BOOST_GRADIENT_NUMBERS[dtype] // 64}
+                yield Compiled(
+                    name.replace(",", ", gradient,"), boosts.boost_gradient_kernel,
+                    "x mean c g by_x by_mean by_c", sizes, dtype, rows.ROW_WARPS, 168,
+                )  # fmt: skip
+            sizes = model | {"FIRST": int(hyperboloid)}
+            sizes |= {"ROWS": centroids.CENTROID_NUMBERS[dtype] // 64}
+            for name, kernel, pointers, most in (
+                ("sum", centroids.centroid_sum_kernel, "x w c sums", 128),
+                ("spread", centroids.centroid_spread_kernel, "x w c sums rests spreads", 168),
+            ):
+                yield Compiled(
+                    f"{place} centroid, {name}, d <= 64", kernel, pointers,
+                    sizes, dtype, rows.ROW_WARPS, most,
+                )  # fmt: skip
+            sizes |= {"ROWS": centroids.CENTROID_GRADIENT_NUMBERS[dtype] // 64}
+            yield Compiled(
+                f"{place} centroid, gradient, d <= 64", centroids.centroid_gradient_kernel,
+                "x w c known g by_x by_w by_c",
+                sizes | {"POINTS": True, "WEIGHTED": True, "CURVED": True},
+                dtype, rows.ROW_WARPS, 168,
+            )  # fmt: skip
+            yield Compiled(
+                f"{place} centroid, d <= 64", centroids.centroid_kernel,
+                "c sums rests spreads out known", model | {"POINTS": True},
+                dtype, rows.ROW_WARPS, 128,
+            )  # fmt: skip
+
+
 def head_cases() -> Iterator[Compiled]:
     """Logits of few and many hyperplanes."""
     from fedbolic.kernels import logits
@@ -221,6 +287,8 @@ def compile_all() -> list[str]:
         pair_cases,
         row_cases,
         radial_cases,
+        map_cases,
+        set_cases,
         head_cases,
         normal_cases,
         dropout_cases,

@@ -13,7 +13,7 @@ from mpmath import mp, mpf, workdps
 from torch import Tensor
 
 from benchmarks import truth
-from benchmarks.error_table import RADII, table_row
+from benchmarks.error_table import RADII, row_error, table_row
 from benchmarks.logit_errors import derivatives
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -92,16 +92,10 @@ def radial_errors(
                 lambda p, c, w=w: truth.dot(w, exact(p, c[0])), p, [mpf(1)]
             )
             slopes.append(by_curvature)
-            errors.append((_error(value, exact(p, mpf(1))), _error(gradient, slope)))
+            errors.append((row_error(value, exact(p, mpf(1))), row_error(gradient, slope)))
         curvature = abs(mpf(by_c.item()) - sum(slopes)) / max(abs(s) for s in slopes)
     largest, steepest = (float(max(of_rows)) for of_rows in zip(*errors, strict=True))
     return RadialErrors(largest, steepest, float(curvature))
-
-
-def _error(found: Tensor, true: list) -> truth.Number:
-    """The largest error of a coordinate over the largest coordinate."""
-    gaps = [abs(a - b) for a, b in zip(truth.exact(found.tolist()), true, strict=True)]
-    return max(gaps) / max(abs(b) for b in true)
 
 
 def rows() -> Iterator[str]:

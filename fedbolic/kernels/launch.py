@@ -35,6 +35,17 @@ def splits_of(length: int, step: int, others: int) -> tuple[int, int]:
     return max(1, triton.cdiv(length, span)) if span else 1, span
 
 
+def row_sizes(d: int, numbers: int) -> dict[str, int]:
+    """Rows of one program, and their width, a power of 2.
+
+    Args:
+        d: Coordinates of a row.
+        numbers: Coordinates that a program holds, unless one row has more.
+    """
+    width = triton.next_power_of_2(max(d, 1))
+    return {"ROWS": max(1, numbers // width), "WIDTH": width}
+
+
 def batches_of(
     *groups: Sequence[Tensor], lead: Sequence[int] | None = None
 ) -> tuple[torch.Size, list[tuple[Tensor, ...]]]:
@@ -49,6 +60,15 @@ def batches_of(
     shapes = [t.shape[:-2] for tensors in groups for t in tensors]
     whole = torch.broadcast_shapes(*shapes) if lead is None else torch.Size(lead)
     return whole, [_flat(tensors, whole) for tensors in groups]
+
+
+def batch_strides(*groups: Sequence[Tensor]) -> tuple[int, ...]:
+    """1 for groups with one matrix per batch, 0 for those that all batches share.
+
+    Args:
+        *groups: Groups of tensors as :func:`batches_of` returns them.
+    """
+    return tuple(int(len(tensors[0]) > 1) for tensors in groups)
 
 
 def _flat(tensors: Sequence[Tensor], lead: torch.Size) -> tuple[Tensor, ...]:

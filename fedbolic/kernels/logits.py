@@ -8,7 +8,6 @@ kernel reads it once for the gradient with respect to the products and for the s
 gradients with respect to points and normals are torch's matrix products.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from fedbolic.kernels.functions import (
     series_limit,
     tiny,
 )
-from fedbolic.kernels.launch import Tile, batches_of, splits_of
+from fedbolic.kernels.launch import Tile, batch_strides, batches_of, splits_of
 
 MOST_COLUMNS = {torch.float32: 64, torch.float64: 32}
 """Hyperplanes of one tile; 16, the least of a matrix product, if there are fewer."""
@@ -143,7 +142,7 @@ def plane_logits(
     if out.numel():
         with torch.cuda.device_of(out):  # triton launches on the current device
             logit_kernel[(tiles * lead.numel(),)](
-                *x, *planes, c, out, products, n, m, d, *_strides(x, planes, (c,)),
+                *x, *planes, c, out, products, n, m, d, *batch_strides(x, planes, (c,)),
                 FACTOR=factor, KEPT=kept, ROWS=tile.rows, COLUMNS=columns, DEPTH=tile.columns,
                 num_warps=tile.warps,
             )  # fmt: skip
@@ -178,16 +177,11 @@ def plane_gradients(
         with torch.cuda.device_of(grad):  # triton launches on the current device
             logit_gradient_kernel[(splits * across,)](
                 grad, products, lengths, c, by_product, by_length, by_c, n, m, batches,
-                *_strides((lengths,), (c,)), *grad.stride(), span, FACTOR=factor, CURVED=curved,
-                ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+                *batch_strides((lengths,), (c,)), *grad.stride(), span, FACTOR=factor,
+                CURVED=curved, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
             )  # fmt: skip
     return LogitGradients(
         by_product.reshape(*lead, n, m),
         by_length.sum(0).reshape(*lead, 1, m),
         by_c.sum((0, 2)).reshape(*lead, 1, 1) if curved else None,
     )
-
-
-def _strides(*sets: Sequence[Tensor]) -> tuple[int, ...]:
-    """1 for tensors with one matrix per batch, 0 for those that all batches share."""
-    return tuple(int(len(tensors[0]) > 1) for tensors in sets)

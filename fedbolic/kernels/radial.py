@@ -23,7 +23,15 @@ from fedbolic.kernels.functions import (
     sinhc_series,
     tiny,
 )
-from fedbolic.kernels.rows import ROW_WARPS, RowCall, clamped_to_ball, clamped_to_hyperboloid
+from fedbolic.kernels.rows import (
+    ROW_WARPS,
+    RowCall,
+    clamped,
+    clamped_to_ball,
+    clamped_to_hyperboloid,
+    load_gradient,
+    store_rows,
+)
 
 RADIAL_NUMBERS = {torch.float32: 1024, torch.float64: 512}
 RADIAL_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
@@ -57,7 +65,7 @@ def _atanhc_series(t):
 
 
 @triton.jit
-def _factor(t, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
+def radial_factor(t, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
     """The factor of a row, and the derivative of the length that it gives."""
     s = tl.sqrt(tl.minimum(tl.maximum(t, tiny(t)), largest(t)))
     # the longest step on the hyperboloid, beyond which a tanh is 1
@@ -72,7 +80,8 @@ def _factor(t, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
     elif OUTWARD:
         grown = expm1(2.0 * tl.minimum(s, 40.0))
         value = grown / (grown + 2.0) / s
-        slope = 1.0 - t * value * value
+        # one minus the square of a tanh that may round to 1
+        slope = 4.0 * (grown + 1.0) / (grown + 2.0) / (grown + 2.0)
     else:
         value = log1p(2.0 * s / (1.0 - s)) / (2.0 * s)
         slope = 1.0 / (1.0 - t)
@@ -80,7 +89,7 @@ def _factor(t, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
 
 
 @triton.jit
-def _bend(t, value, slope, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
+def radial_bend(t, value, slope, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
     """The derivative of the factor with respect to ``t``."""
     near = tl.minimum(t, series_limit(t))
     if HYPERBOLOID and OUTWARD:
@@ -103,17 +112,26 @@ def _scaled(u, c, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr):
     """
     clamp = tl.sum(u, 1) * 0.0 + 1.0
     if not OUTWARD:
-        if HYPERBOLOID:
-            u, _, clamp = clamped_to_hyperboloid(u, c)
-        else:
-            u, _, clamp = clamped_to_ball(u, c)
+        u, _, clamp = clamped(u, c, HYPERBOLOID)
     t = c * tl.minimum(tl.sum(u * u, 1), largest(u))
-    value, slope = _factor(t, HYPERBOLOID, OUTWARD)
+    value, slope = radial_factor(t, HYPERBOLOID, OUTWARD)
     return u, clamp, t, value, slope
 
 
 @triton.jit
-def _point(p, c, HYPERBOLOID: tl.constexpr):
+def scaled_gradient(
+    given, v, c, t, value, slope, HYPERBOLOID: tl.constexpr, OUTWARD: tl.constexpr
+):  # fmt: skip
+    """Gradients by ``v`` and the curvature of the factor times ``v``."""
+    along = tl.sum(given * v, 1)
+    bend = radial_bend(t, value, slope, HYPERBOLOID, OUTWARD)
+    by_v = value[:, None] * given + (2.0 * along * bend * c)[:, None] * v
+    # the squared length may be as large as the bend is small
+    return by_v, tl.minimum(tl.sum(v * v, 1), largest(v)) * bend * along
+
+
+@triton.jit
+def clamped_result(p, c, HYPERBOLOID: tl.constexpr):
     """A point clamped to the manifold, its time coordinate in radii and the factor that clamps."""
     if HYPERBOLOID:
         most = tl.sqrt(tl.zeros_like(c) + largest(p) / p.shape[1])
@@ -123,6 +141,18 @@ def _point(p, c, HYPERBOLOID: tl.constexpr):
     else:
         point, time, clamp = clamped_to_ball(p, c)
     return point, time, clamp
+
+
+@triton.jit
+def result_gradient(given, first, p, c, HYPERBOLOID: tl.constexpr):
+    """Gradients by ``p`` and the curvature of a result, from those by its coordinates."""
+    point, time, factor = clamped_result(p, c, HYPERBOLOID)
+    by_c = tl.zeros_like(c)
+    if HYPERBOLOID:
+        share = first * tl.sqrt(c) / time
+        given += share[:, None] * point
+        by_c = share / (-2.0 * c * c)
+    return given * factor[:, None], by_c
 
 
 @triton.jit
@@ -141,12 +171,9 @@ def radial_kernel(
     made = value[:, None] * v
     time = tl.zeros([ROWS], u.dtype)
     if OUTWARD:
-        made, time, _ = _point(made, curvature, HYPERBOLOID)
+        made, time, _ = clamped_result(made, curvature, HYPERBOLOID)
         time = time / tl.sqrt(curvature) if HYPERBOLOID else time
-    width = d + 1 if HYPERBOLOID else d
-    tl.store(out + (i * width)[:, None] + shift[None, :], made, mask=mask)
-    if HYPERBOLOID:
-        tl.store(out + i * width, time, mask=i < n)
+    store_rows(out, made, time, i, n, d, shift, mask, HYPERBOLOID)
 
 
 @triton.jit
@@ -160,29 +187,18 @@ def radial_gradient_kernel(
     k = tl.arange(0, WIDTH)
     mask = (i < n)[:, None] & (k < d)[None, :]
     shift = k + 1 if HYPERBOLOID else k
-    width = d + 1 if HYPERBOLOID else d
     u = tl.load(x + (i * x_row)[:, None] + shift[None, :], mask=mask, other=0.0)
     curvature = tl.load(c + i * of_c, mask=i < n, other=1.0)
-    given = tl.load(g + (i * width)[:, None] + shift[None, :], mask=mask, other=0.0)
+    given, first = load_gradient(g, i, n, d, shift, mask, HYPERBOLOID)
     v, clamp, t, value, slope = _scaled(u, curvature, HYPERBOLOID, OUTWARD)
     curved = tl.zeros([ROWS], u.dtype)
     if OUTWARD:
-        point, time, factor = _point(value[:, None] * v, curvature, HYPERBOLOID)
-        if HYPERBOLOID:
-            root = tl.sqrt(curvature)
-            share = tl.load(g + i * width, mask=i < n, other=0.0) * root / time
-            given += share[:, None] * point
-            curved = share / (-2.0 * curvature * curvature)
-        given *= factor[:, None]
-    along = tl.sum(given * v, 1)
-    bend = _bend(t, value, slope, HYPERBOLOID, OUTWARD)
-    made = value[:, None] * given + (2.0 * along * bend * curvature)[:, None] * v
-    tl.store(by_x + (i * width)[:, None] + shift[None, :], made * clamp[:, None], mask=mask)
-    if HYPERBOLOID:
-        tl.store(by_x + i * width, tl.zeros([ROWS], u.dtype), mask=i < n)
+        given, curved = result_gradient(given, first, value[:, None] * v, curvature, HYPERBOLOID)
+    made, bent = scaled_gradient(given, v, curvature, t, value, slope, HYPERBOLOID, OUTWARD)
+    zero = tl.zeros([ROWS], u.dtype)
+    store_rows(by_x, made * clamp[:, None], zero, i, n, d, shift, mask, HYPERBOLOID)
     if CURVED:
-        q = tl.minimum(tl.sum(v * v, 1), largest(u))
-        tl.store(by_c + i, curved + along * q * bend, mask=i < n)
+        tl.store(by_c + i, curved + bent, mask=i < n)
 
 
 class RadialGradients(NamedTuple):

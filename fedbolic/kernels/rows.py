@@ -3,7 +3,8 @@ r"""Kernels of the distance of each point of a set to the point in the same row 
 
 A program holds some rows of both sets in registers. It clamps the points to the manifold as its
 operations do, and then computes the distance of ``fedbolic.kernels.pairs``. The gradient kernel
-computes all of that again, so that nothing but points and distances is stored.
+computes all of that again, so that nothing but points and distances is stored. Maps of rows
+are built from the same functions.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 from triton import language as tl
 
 from fedbolic.kernels.functions import asinhc, asinhc_slope, largest, largest_sinh, tiny
+from fedbolic.kernels.launch import row_sizes
 
 ROW_NUMBERS = {torch.float32: 1024, torch.float64: 512}
 ROW_GRADIENT_NUMBERS = {torch.float32: 512, torch.float64: 256}
@@ -33,26 +35,58 @@ def clamped_to_hyperboloid(x, c):
     norm = tl.minimum(tl.maximum(norm, tl.sqrt(tiny(x))), tl.sqrt(largest(x)))
     # the second bound keeps the square of the sum of two points finite
     most = 4e18 if x.dtype == tl.float32 else 1e152
-    limit = tl.minimum(largest_sinh(x) / tl.sqrt(c), most)
+    limit = tl.minimum(largest_sinh(x) / tl.sqrt(tl.maximum(c, tiny(x))), most)
     within = tl.minimum(norm, limit)
     factor = within / norm
     return x * factor[:, None], tl.sqrt(c * within * within + 1.0), factor
 
 
 @triton.jit
+def most_in_ball(x):
+    """The largest ``c |x|^2`` in the ball, in the dtype of ``x``."""
+    margin: tl.constexpr = 2.0**-21 if x.dtype == tl.float32 else 2.0**-50  # four eps
+    # other numbers than constants of the type are rounded to float32
+    return tl.full([], 1.0 - margin, x.dtype)
+
+
+@triton.jit
 def clamped_to_ball(x, c):
     """Points clamped to the ball, the gaps ``1 - c |x|^2`` and the factors that clamp."""
-    margin: tl.constexpr = 2.0**-21 if x.dtype == tl.float32 else 2.0**-50  # four eps
     t = tl.sum(x * x, 1) * (c * CLOSER)
     t = tl.minimum(tl.maximum(t, tiny(x)), largest(x))
-    # other numbers than constants of the type are rounded to float32
-    within = tl.minimum(t, tl.full([], (1.0 - margin) * CLOSER, x.dtype))
+    within = tl.minimum(t, most_in_ball(x) * CLOSER)
     factor = tl.sqrt(within / t)
     return x * factor[:, None], 1.0 - within / CLOSER, factor
 
 
 @triton.jit
-def _gap(x, a, y, b, c, HYPERBOLOID: tl.constexpr):
+def clamped(x, c, HYPERBOLOID: tl.constexpr):
+    """Clamped points, their times in radii or their gaps, and the factors that clamp."""
+    if HYPERBOLOID:
+        point, a, factor = clamped_to_hyperboloid(x, c)
+    else:
+        point, a, factor = clamped_to_ball(x, c)
+    return point, a, factor
+
+
+@triton.jit
+def clamp_gradient(by_point, by_gap, x, factor, c, HYPERBOLOID: tl.constexpr):
+    """Gradients with respect to rows before they are clamped, and to the curvature.
+
+    Factors that clamp are constants. Gradients by times are included in those by points.
+    """
+    by_x = factor[:, None] * by_point
+    by_c = tl.zeros_like(factor)
+    if not HYPERBOLOID:
+        within = factor == 1.0
+        slope = tl.where(within, by_gap, 0.0)
+        by_x -= (2.0 * c * slope)[:, None] * x
+        by_c = tl.where(within, -slope * tl.sum(x * x, 1), 0.0)
+    return by_x, by_c
+
+
+@triton.jit
+def squared_gap(x, a, y, b, c, HYPERBOLOID: tl.constexpr):
     """The squared sinh of half the distance over ``c``, and the terms of its gradient."""
     difference = x - y
     if HYPERBOLOID:
@@ -68,14 +102,34 @@ def _gap(x, a, y, b, c, HYPERBOLOID: tl.constexpr):
 
 
 @triton.jit
-def _with_radial(vector, radial, x, a, c):
+def gap_gradient(given, x, a, y, b, c, q, across, root, lean, HYPERBOLOID: tl.constexpr):
+    """Gradients of :func:`squared_gap` by ``x``, its gap, ``y``, its gap and the curvature."""
+    by_gap_x, by_gap_y = tl.zeros_like(q), tl.zeros_like(q)
+    by_c = tl.zeros_like(q)
+    if HYPERBOLOID:
+        near, far = root / a, root / b
+        radial = 2.0 * q + lean * near
+        by_x = (given / 2.0)[:, None] * with_radial(near[:, None] * across, radial, x, a, c)
+        radial = 2.0 * q - lean * far
+        by_y = (given / 2.0)[:, None] * with_radial(-far[:, None] * across, radial, y, b, c)
+        by_c = -lean * lean / 4.0 * given
+    else:
+        share = given / root
+        by_x = (2.0 * share)[:, None] * across
+        by_y = -by_x
+        by_gap_x, by_gap_y = -share * q * b, -share * q * a
+    return by_x, by_gap_x, by_y, by_gap_y, by_c
+
+
+@triton.jit
+def with_radial(vector, radial, x, a, c):
     """A covector whose product with the point ``x`` is known to be ``radial``."""
     share = c / (a * a) * (radial - tl.sum(x * vector, 1))
     return vector + share[:, None] * x
 
 
 @triton.jit
-def _rows(x, y, c, n, d, x_row, y_row, of_c, HYPERBOLOID, ROWS, WIDTH):
+def two_rows(x, y, c, n, d, x_row, y_row, of_c, HYPERBOLOID, ROWS, WIDTH):
     """Coordinates of both points and the curvature of some rows, and the places of the former."""
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, WIDTH)
@@ -88,19 +142,35 @@ def _rows(x, y, c, n, d, x_row, y_row, of_c, HYPERBOLOID, ROWS, WIDTH):
 
 
 @triton.jit
+def store_rows(out, made, first, i, n, d, shift, mask, HYPERBOLOID: tl.constexpr):
+    """Store coordinates of some rows, on the hyperboloid with their time coordinates."""
+    width = d + 1 if HYPERBOLOID else d
+    tl.store(out + (i * width)[:, None] + shift[None, :], made, mask=mask)
+    if HYPERBOLOID:
+        tl.store(out + i * width, first, mask=i < n)
+
+
+@triton.jit
+def load_gradient(g, i, n, d, shift, mask, HYPERBOLOID: tl.constexpr):
+    """Gradients by coordinates of some rows, and those by time coordinates, 0 in the ball."""
+    width = d + 1 if HYPERBOLOID else d
+    given = tl.load(g + (i * width)[:, None] + shift[None, :], mask=mask, other=0.0)
+    first = tl.zeros_like(i).to(given.dtype)
+    if HYPERBOLOID:
+        first = tl.load(g + i * width, mask=i < n, other=0.0)
+    return given, first
+
+
+@triton.jit
 def row_distance_kernel(
     x, y, c, out, n, d, x_row, y_row, of_c,
     HYPERBOLOID: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Distances of some rows."""
-    u, v, curvature, i, _, _ = _rows(x, y, c, n, d, x_row, y_row, of_c, HYPERBOLOID, ROWS, WIDTH)
-    if HYPERBOLOID:
-        u, a, _ = clamped_to_hyperboloid(u, curvature)
-        v, b, _ = clamped_to_hyperboloid(v, curvature)
-    else:
-        u, a, _ = clamped_to_ball(u, curvature)
-        v, b, _ = clamped_to_ball(v, curvature)
-    q = _gap(u, a, v, b, curvature, HYPERBOLOID)[0]
+    u, v, curvature, i, _, _ = two_rows(x, y, c, n, d, x_row, y_row, of_c, HYPERBOLOID, ROWS, WIDTH)
+    u, a, _ = clamped(u, curvature, HYPERBOLOID)
+    v, b, _ = clamped(v, curvature, HYPERBOLOID)
+    q = squared_gap(u, a, v, b, curvature, HYPERBOLOID)[0]
     tl.store(out + i, 2.0 * tl.sqrt(q) * asinhc(curvature * q), mask=i < n)
 
 
@@ -110,51 +180,31 @@ def row_gradient_kernel(
     HYPERBOLOID: tl.constexpr, CURVED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the distances of some rows; factors that clamp points are constants."""
-    u, v, curvature, i, shift, mask = _rows(
+    u, v, curvature, i, shift, mask = two_rows(
         x, y, c, n, d, x_row, y_row, of_c, HYPERBOLOID, ROWS, WIDTH
     )
     given = tl.load(g + i * g_row, mask=i < n, other=0.0)
-    if HYPERBOLOID:
-        p, a, factor_x = clamped_to_hyperboloid(u, curvature)
-        r, b, factor_y = clamped_to_hyperboloid(v, curvature)
-    else:
-        p, a, factor_x = clamped_to_ball(u, curvature)
-        r, b, factor_y = clamped_to_ball(v, curvature)
-    q, across, root, lean = _gap(p, a, r, b, curvature, HYPERBOLOID)
+    p, a, factor_x = clamped(u, curvature, HYPERBOLOID)
+    r, b, factor_y = clamped(v, curvature, HYPERBOLOID)
+    q, across, root, lean = squared_gap(p, a, r, b, curvature, HYPERBOLOID)
     t = curvature * q
     length = tl.sqrt(tl.maximum(q, tiny(q)))  # the change of q at 0 is 0
     slope = given / (length * tl.sqrt(1.0 + t))
-    if HYPERBOLOID:
-        near, far = root / a, root / b
-        radial = 2.0 * q + lean * near
-        along_x = _with_radial(near[:, None] * across, radial, p, a, curvature)
-        radial = 2.0 * q - lean * far
-        along_y = _with_radial(-far[:, None] * across, radial, r, b, curvature)
-        to_x = (slope / 2.0 * factor_x)[:, None] * along_x
-        to_y = (slope / 2.0 * factor_y)[:, None] * along_y
-        curved = -lean * lean / 4.0 * slope
-    else:
-        share = slope / root
-        step = (2.0 * share)[:, None] * across
-        gap_x = tl.where(factor_x == 1.0, -share * q * b, 0.0)
-        gap_y = tl.where(factor_y == 1.0, -share * q * a, 0.0)
-        to_x = factor_x[:, None] * step - (2.0 * curvature * gap_x)[:, None] * u
-        to_y = -factor_y[:, None] * step - (2.0 * curvature * gap_y)[:, None] * v
-        curved = -gap_x * tl.sum(u * u, 1) - gap_y * tl.sum(v * v, 1)
-    width = d + 1 if HYPERBOLOID else d
-    places = (i * width)[:, None] + shift[None, :]
-    tl.store(by_x + places, to_x, mask=mask)
-    tl.store(by_y + places, to_y, mask=mask)
-    if HYPERBOLOID:
-        tl.store(by_x + i * width, tl.zeros([ROWS], u.dtype), mask=i < n)
-        tl.store(by_y + i * width, tl.zeros([ROWS], u.dtype), mask=i < n)
+    by_p, by_a, by_r, by_b, curved = gap_gradient(
+        slope, p, a, r, b, curvature, q, across, root, lean, HYPERBOLOID
+    )
+    to_x, curved_x = clamp_gradient(by_p, by_a, u, factor_x, curvature, HYPERBOLOID)
+    to_y, curved_y = clamp_gradient(by_r, by_b, v, factor_y, curvature, HYPERBOLOID)
+    zero = tl.zeros([ROWS], u.dtype)
+    store_rows(by_x, to_x, zero, i, n, d, shift, mask, HYPERBOLOID)
+    store_rows(by_y, to_y, zero, i, n, d, shift, mask, HYPERBOLOID)
     if CURVED:
-        curved += 2.0 * given * length * q * asinhc_slope(t, asinhc(t))
+        curved += curved_x + curved_y + 2.0 * given * length * q * asinhc_slope(t, asinhc(t))
         tl.store(by_c + i, curved, mask=i < n)
 
 
 class RowGradients(NamedTuple):
-    """Gradients of distances, in the broadcast shape.
+    """Gradients of distances or maps, in the broadcast shape.
 
     Args:
         x: With respect to the first points, of shape ``(..., width)``.
@@ -221,12 +271,11 @@ class RowCall:
     def __init__(self, tensors: Sequence[Tensor], numbers: int, hyperboloid: bool) -> None:
         self.lead = torch.broadcast_shapes(*(t.shape[:-1] for t in tensors))
         self.n, self.d = self.lead.numel(), tensors[0].shape[-1] - hyperboloid
-        width = triton.next_power_of_2(max(self.d, 1))
-        rows = max(1, numbers // width)
+        sizes = row_sizes(self.d, numbers)
         self.tensors = [self._flat(t) for t in tensors]
         self.strides = [t.stride(0) if len(t) > 1 else 0 for t in self.tensors]
-        self.grid = (triton.cdiv(self.n, rows),)
-        self.sizes = {"HYPERBOLOID": hyperboloid, "ROWS": rows, "WIDTH": width}
+        self.grid = (triton.cdiv(self.n, sizes["ROWS"]),)
+        self.sizes = {"HYPERBOLOID": hyperboloid, **sizes}
 
     def _flat(self, x: Tensor) -> Tensor:
         lead = (1,) * len(self.lead) if x.shape[:-1].numel() == 1 else self.lead

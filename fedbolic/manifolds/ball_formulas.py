@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.manifolds.analytic import length_over_sinh, radial_tanh
 from fedbolic.manifolds.fused import Formula, fused
-from fedbolic.manifolds.numerics import BALL_MARGIN, SMALL, dot
+from fedbolic.manifolds.numerics import BALL_MARGIN, SMALL, dot, square
 
 
 class BallRead(Formula):
@@ -78,3 +79,27 @@ class _Square(Formula):
 
 ball_gap = fused(_Square)
 """The squared sinh of half the distance in radii over ``c``: ``|x - y|^2`` over both gaps."""
+
+
+def ball_sum(x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: Tensor | float) -> Tensor:
+    """The Möbius sum of points that :data:`ball_read` gave, clamped to the ball."""
+    s = x + y
+    t = c * square(s)
+    made = (gap_x * s + t * x) / (gap_x * gap_y + t)
+    return ball_read(made, c, made.dtype)[0]
+
+
+def ball_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
+    """The exponential of tangents at points; ``c`` has an axis for the coordinates."""
+    x, gap = ball_read(x, c, x.dtype)
+    step = radial_tanh(u / gap, c)
+    step, gap_step = ball_read(step, c, step.dtype)
+    return ball_sum(x, gap, step, gap_step, c)
+
+
+def ball_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """The tangents at ``x`` towards ``y``; ``c`` has an axis for the coordinates."""
+    (x, gap_x), (y, gap_y) = ball_read(x, c, x.dtype), ball_read(y, c, y.dtype)
+    s, q = y - x, ball_gap(x, gap_x, y, gap_y)
+    ratio = length_over_sinh(q, c) * gap_x  # length over the sinh of the length
+    return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)

@@ -13,10 +13,10 @@ from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.analytic import (
     asinhc,
     gap_length,
-    length_over_sinh,
     radial_asinh,
     radial_sinh,
 )
+from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -31,7 +31,12 @@ from fedbolic.manifolds.numerics import (
     to_point,
 )
 from fedbolic.manifolds.pairwise_kernel import kernel_distances
-from fedbolic.manifolds.row_kernel import has_row_kernel, kernel_dist, kernel_radial_map
+from fedbolic.manifolds.row_kernel import (
+    has_row_kernel,
+    kernel_dist,
+    kernel_map,
+    kernel_radial_map,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +168,10 @@ class Lorentz(Manifold):
     @override
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        (s, time), u = self._read(x), u[..., 1:]
-        c = per_point(self.c, s)
-        cosh1, ratio = formulas.cosh_and_sinhc(formulas.tangent_square(s, time, u, c), c)
-        return self._point(torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u))
+        c = per_point(self.c, x)
+        if has_row_kernel(x, u):
+            return kernel_map(x, u, c, hyperboloid=True, outward=True)
+        return formulas.hyperboloid_expmap(x, u, c)
 
     @override
     @to_point
@@ -179,11 +184,10 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
-        (x, time_x), (y, time_y) = self._read(x), self._read(y)
-        q = self._gap(x, time_x, y, time_y)
-        c = per_point(self.c, q)
-        ratio = length_over_sinh(q, c)  # length over the sinh of the length
-        return self._tangent(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x))
+        c = per_point(self.c, x)
+        if has_row_kernel(x, y):
+            return kernel_map(x, y, c, hyperboloid=True, outward=False)
+        return formulas.hyperboloid_logmap(x, y, c)
 
     @override
     @in_float32
@@ -265,8 +269,11 @@ class Lorentz(Manifold):
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
-        x, time = space._read(points)
-        mean = pairwise.centroid(x, time, weights, per_point(space.c, x))
+        c = per_point(space.c, points)
+        if has_row_kernel(points):
+            form = CentroidForm(hyperboloid=True, timed=True, images=False)
+            return kernel_centroid(points, weights, c, form).squeeze(-2)
+        mean = pairwise.centroid(*space._read(points), weights, c)
         return self._point(mean.squeeze(-2))
 
     @override

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds.analytic import SINH, sinhc
+from fedbolic.manifolds.analytic import SINH, length_over_sinh, sinhc
 from fedbolic.manifolds.fused import Formula, fused
 from fedbolic.manifolds.numerics import (
     HYPERBOLOID_RADIUS,
@@ -232,6 +232,22 @@ r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the poi
     \frac{\partial}{\partial y} = v - \frac{c \, x \cdot v}{a b} y, \quad
     \frac{\partial}{\partial x} = \frac b a \Bigl(\frac{c \, x \cdot v}{a^2} x - v\Bigr)
 """
+
+
+def hyperboloid_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
+    """The exponential of tangents at points; ``c`` has an axis for the coordinates."""
+    (s, time), u = hyperboloid_read(x[..., 1:], c, x.dtype), u[..., 1:]
+    cosh1, ratio = cosh_and_sinhc(tangent_square(s, time, u, c), c)
+    end = torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u)
+    return hyperboloid_point_of(end, c, end.dtype)
+
+
+def hyperboloid_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """The tangents at ``x`` towards ``y``; ``c`` has an axis for the coordinates."""
+    (x, time_x), (y, time_y) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
+    q = hyperboloid_gap(x, time_x, y, time_y, c)
+    ratio = length_over_sinh(q, c)  # length over the sinh of the length
+    return tangent_at(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x), c)
 
 
 def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | float) -> Tensor:

@@ -13,10 +13,10 @@ from fedbolic.manifolds.analytic import (
     asinhc,
     atanhc,
     gap_length,
-    length_over_sinh,
     radial_atanh,
     radial_tanh,
 )
+from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.manifolds.numerics import (
     HALVES,
@@ -30,7 +30,12 @@ from fedbolic.manifolds.numerics import (
     unit,
 )
 from fedbolic.manifolds.pairwise_kernel import kernel_distances
-from fedbolic.manifolds.row_kernel import has_row_kernel, kernel_dist, kernel_radial_map
+from fedbolic.manifolds.row_kernel import (
+    has_row_kernel,
+    kernel_dist,
+    kernel_map,
+    kernel_radial_map,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,19 +142,15 @@ class Poincare(Manifold):
             >>> Poincare().mobius_add(torch.tensor([0.5, 0.0]), torch.tensor([-0.5, 0.0]))
             tensor([0., 0.])
         """
-        return self._add(*self._read(x), *self._read(y))
-
-    def _add(self, x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor) -> Tensor:
-        s = x + y
-        t = per_point(self.c, s) * square(s)
-        return self.within((gap_x * s + t * x) / (gap_x * gap_y + t))
+        return formulas.ball_sum(*self._read(x), *self._read(y), per_point(self.c, x))
 
     @override
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        x, gap = self._read(x)
-        step = radial_tanh(u / gap, per_point(self.c, u))
-        return self._add(x, gap, *self._read(step))
+        c = per_point(self.c, x)
+        if has_row_kernel(x, u):
+            return kernel_map(x, u, c, hyperboloid=False, outward=True)
+        return formulas.ball_expmap(x, u, c)
 
     @override
     @to_point
@@ -162,10 +163,10 @@ class Poincare(Manifold):
     @override
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
-        (x, gap_x), (y, gap_y) = self._read(x), self._read(y)
-        s, q, c = y - x, formulas.ball_gap(x, gap_x, y, gap_y), per_point(self.c, x)
-        ratio = length_over_sinh(q, c) * gap_x  # length over the sinh of the length
-        return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)
+        c = per_point(self.c, x)
+        if has_row_kernel(x, y):
+            return kernel_map(x, y, c, hyperboloid=False, outward=False)
+        return formulas.ball_logmap(x, y, c)
 
     @override
     @in_float32
@@ -236,8 +237,12 @@ class Poincare(Manifold):
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
         space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
+        c = per_point(space.c, points)
+        if has_row_kernel(points):
+            form = CentroidForm(hyperboloid=False, timed=False, images=False)
+            return kernel_centroid(points, weights, c, form).squeeze(-2)
         x, gap = space._read(points)
-        c, factor = per_point(space.c, x), 2 / gap
+        factor = 2 / gap
         mean = pairwise.centroid(factor * x, factor - 1, weights, c)
         return self.within((mean / (1 + (1 + c * square(mean)).sqrt())).squeeze(-2))
 

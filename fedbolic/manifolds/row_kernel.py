@@ -16,10 +16,12 @@ from fedbolic.manifolds.analytic import (
     radial_sinh,
     radial_tanh,
 )
-from fedbolic.manifolds.ball_formulas import ball_gap, ball_read
+from fedbolic.manifolds.ball_formulas import ball_expmap, ball_gap, ball_logmap, ball_read
 from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel, takes_kernels
 from fedbolic.manifolds.lorentz_formulas import (
+    hyperboloid_expmap,
     hyperboloid_gap,
+    hyperboloid_logmap,
     hyperboloid_point_of,
     hyperboloid_read,
 )
@@ -28,7 +30,8 @@ from fedbolic.manifolds.lorentz_formulas import (
 def has_row_kernel(*points: Tensor) -> bool:
     """True if distances and maps of rows are computed by kernels, also under ``vmap``."""
     dtype, *others = {x.dtype for x in points}
-    full = dtype in (torch.float32, torch.float64) and not others
+    equal = not others and len({x.shape[-1] for x in points}) == 1
+    full = equal and dtype in (torch.float32, torch.float64)
     return full and takes_kernels() and kernels.replace_operators(*points)
 
 
@@ -142,3 +145,61 @@ class _RadialMap(KernelFunction):
 
 
 _radial_map = by_kernel(_RadialMap)
+
+
+def kernel_map(
+    x: Tensor, y: Tensor, c: Tensor | float, *, hyperboloid: bool, outward: bool
+) -> Tensor:
+    """The exponential or the logarithm at points, differentiable any number of times.
+
+    First derivatives are kernels, too; higher ones are those of torch's operators.
+
+    Args:
+        x: Points, which are clamped to the manifold.
+        y: Tangents at ``x`` for the exponential, points for the logarithm; the axes before the last
+            one broadcast.
+        c: Minus the sectional curvature, with an axis for the coordinates if it is a tensor.
+        hyperboloid: True for the hyperboloid, False for the ball.
+        outward: True for the exponential, False for the logarithm.
+    """
+    c = c if isinstance(c, Tensor) else x.new_full((1,), c)
+    return _row_map((hyperboloid, outward), x, y, c)
+
+
+class _RowMap(KernelFunction):
+    """The maps of :func:`kernel_map`."""
+
+    @override
+    @staticmethod
+    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+        from fedbolic.kernels.maps import row_map
+
+        hyperboloid, outward = settings
+        return (row_map(*tensors, hyperboloid=hyperboloid, outward=outward),)
+
+    @override
+    @staticmethod
+    def gradients(
+        settings: Any,
+        grad: Tensor,
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> tuple[Tensor | None, ...]:
+        from fedbolic.kernels.maps import row_map_gradients
+
+        hyperboloid, outward = settings
+        return row_map_gradients(
+            grad, *tensors, hyperboloid=hyperboloid, outward=outward, curved=needed[-1]
+        )
+
+    @override
+    @staticmethod
+    def operators(settings: Any, *tensors: Tensor) -> Tensor:
+        hyperboloid, outward = settings
+        if hyperboloid:
+            return (hyperboloid_expmap if outward else hyperboloid_logmap)(*tensors)
+        return (ball_expmap if outward else ball_logmap)(*tensors)
+
+
+_row_map = by_kernel(_RowMap)

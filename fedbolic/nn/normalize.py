@@ -10,10 +10,9 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.manifolds import Curvature, Lorentz, Poincare, pairwise
-from fedbolic.manifolds.numerics import bounded
-from fedbolic.nn.boost import from_origin, timed_points, to_origin, with_time
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.coordinates import space_part, with_space_part
+from fedbolic.nn.recentred import centred, recentred, weighted_centroid
 from fedbolic.nn.space import HyperbolicModule, wide
 from fedbolic.nn.tangent import exp_factors, length_of, log_factor
 
@@ -96,31 +95,25 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x, self.num_features, self.running_mean)
         space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
-        s, time = timed_points(space, points)
         if self.training:
             if len(points) < 2:
                 raise ValueError(
                     f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
                     "call eval() to normalise single points"
                 )
-            mean = pairwise.centroid(s, time, None, space.c)
-            s = to_origin(space.c, (s, time), with_time(space, mean))
+            mean, s = centred(space, points)
             v = self.coordinates(space.c, s)
             variance = self.variance(v)
             self._follow(space, mean, variance, len(points))
         else:
-            s = to_origin(space.c, (s, time), with_time(space, wide(self.running_mean)))
+            _, s = centred(space, points, wide(self.running_mean))
             v = self.coordinates(space.c, s)
             variance = wide(self.running_var)
         v = v * (variance + self.eps).rsqrt()
         if self.weight is not None:
             v = v * wide(self.weight)
         s = self.space_coordinates(space.c, v)
-        if self.bias is not None:
-            scaled, bias = with_time(space, s), bounded(wide(self.bias))
-            factor, bias_time = exp_factors(space.c, length_of(bias))
-            s = from_origin(space.c, scaled, (factor * bias, bias_time))
-        y = with_space_part(space, s)
+        y = recentred(space, s, None if self.bias is None else wide(self.bias))
         return self.rounded(y.reshape(x.shape), x, self.running_mean)
 
     @torch.no_grad()
@@ -130,7 +123,7 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         along = torch.linspace(
             1 - self.momentum, self.momentum, 2, dtype=mean.dtype, device=mean.device
         )
-        new = pairwise.centroid(*with_time(space, both), along, space.c)
+        new = weighted_centroid(space, both, along)
         self.running_mean.copy_(new.squeeze(0))
         kept = (1 - self.momentum) * wide(self.running_var)
         new = kept + self.momentum * n / (n - 1) * variance

@@ -1,6 +1,7 @@
 """Kernels of rows in place of torch's operators and back, for tensors of the CPU."""
 
 import pytest
+from torch.autograd import gradcheck, gradgradcheck
 
 from fedbolic import kernels
 
@@ -23,3 +24,9 @@ def by_operators(call):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "replace_operators", lambda *tensors: False)
         return call()
+
+
+def check_derivatives(call, given):
+    """Check first and second derivatives against differences in random directions."""
+    assert gradcheck(call, given, fast_mode=True)
+    assert gradgradcheck(call, given, fast_mode=True, check_undefined_grad=False)

@@ -48,6 +48,7 @@ def test_distances_and_layers_do_not_import_triton():
         "import fedbolic.federated\n"
         "x = Lorentz().origin(2, 3).requires_grad_()\n"
         "found = Lorentz().cdist(x, x), Lorentz().dist(x, x), Lorentz().logmap0(x)\n"
+        "found = *found, Lorentz().expmap(x, Lorentz().logmap(x, x))\n"
         "found = *found, LorentzMLR(2, 3)(x), Dropout()(x)\n"
         "sum(t.sum() for t in found).backward()\n"
         "images, kernels = torch.zeros(2, 1, 1, 3, 3), torch.zeros(2, 4, 1, 3, 3)\n"

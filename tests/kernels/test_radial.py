@@ -81,6 +81,18 @@ def test_rows_of_any_length_are_clamped_as_the_operators_do(kind, name, c, on):
     assert on
 
 
+@pytest.mark.parametrize("length", [20.0, 1e3, 1e6])
+def test_tangents_beyond_the_boundary_of_the_ball_turn_its_points_only(length, on):
+    u = normal(0, 5, 4, dtype=torch.float32)
+    u = (length * u / u.norm(dim=-1, keepdim=True)).requires_grad_()
+    g = normal(1, 5, 4, dtype=torch.float32)
+    (by_u,) = torch.autograd.grad(Poincare(1.0).expmap0(u), u, g)
+    out = (u / length).detach()
+    wanted = (g - (g * out).sum(-1, keepdim=True) * out) / length
+    torch.testing.assert_close(by_u * length, wanted * length, rtol=1e-5, atol=1e-5)
+    assert on
+
+
 @pytest.mark.parametrize("c", [1e-4, 1.0, 50.0])
 def test_points_outside_the_ball_are_as_far_as_its_boundary(c, on):
     x = normal(0, 5, 4).float() * torch.tensor([1e3, 1e5, 1e8, 1e12, 1e15]).unsqueeze(-1)

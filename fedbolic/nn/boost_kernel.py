@@ -1,0 +1,73 @@
+"""Translations along geodesics by the kernels for CUDA, and their derivatives."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.manifolds.analytic import radial_sinh
+from fedbolic.manifolds.centroid_kernel import image_points, images_of
+from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel
+from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
+from fedbolic.nn.boost import from_origin, to_origin
+
+
+def kernel_boost(x: Tensor, mean: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Tensor:
+    """Points moved as the origin is moved to a mean, or their images as a mean to the origin.
+
+    They are differentiable any number of times. First derivatives are kernels, too; higher ones are
+    those of torch's operators.
+
+    Args:
+        x: Images if ``outward``, otherwise points, of shape ``(..., n, width)``; they are clamped
+            to the manifold.
+        mean: The tangent at the origin that leads to the mean if ``outward``, otherwise the image
+            of the mean, of shape ``(..., 1, d)``.
+        c: Minus the sectional curvature, of shape ``(..., 1, 1)``.
+        hyperboloid: True for points of the hyperboloid, False for those of the ball.
+        outward: True if the origin is moved, False if the mean.
+    """
+    return _boosts((hyperboloid, outward), x, mean, c)
+
+
+class _Boosts(KernelFunction):
+    """The translations of :func:`kernel_boost`."""
+
+    @override
+    @staticmethod
+    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+        from fedbolic.kernels.boosts import boosted_sets
+
+        hyperboloid, outward = settings
+        return (boosted_sets(*tensors, hyperboloid=hyperboloid, outward=outward),)
+
+    @override
+    @staticmethod
+    def gradients(
+        settings: Any,
+        grad: Tensor,
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> tuple[Tensor | None, ...]:
+        from fedbolic.kernels.boosts import boost_gradients
+
+        hyperboloid, outward = settings
+        return boost_gradients(
+            grad, *tensors, hyperboloid=hyperboloid, outward=outward, curved=needed[-1]
+        )
+
+    @override
+    @staticmethod
+    def operators(settings: Any, *tensors: Tensor) -> Tensor:
+        (hyperboloid, outward), (x, mean, c) = settings, tensors
+        if not outward:
+            points = images_of(x, c, hyperboloid=hyperboloid, timed=hyperboloid)
+            return to_origin(c, points, hyperboloid_read(mean, c, mean.dtype))
+        mean = radial_sinh(mean, c)
+        s = from_origin(c, hyperboloid_read(x, c, x.dtype), hyperboloid_read(mean, c, mean.dtype))
+        return image_points(s, c, hyperboloid=hyperboloid)
+
+
+_boosts = by_kernel(_Boosts)
