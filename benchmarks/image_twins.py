@@ -38,14 +38,14 @@ DIM, CLASSES = 64, 10
 NUM_VALIDATION, EPOCHS, BATCH = 1_000, 10, 64
 GRID = (0.03, 0.1, 0.3)
 SEEDS = range(3)
-FLAT_LIMIT = 1e-6
+FLAT_LIMIT = 0.01
 TIMED = 7
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 
 NETWORKS: dict[str, Backbone] = {
     "ResNet-20": ResNet(DIM, (3, 3, 3), 16, "cifar"),
     "hyperboloid, c = 1": HyperbolicResNet(DIM),
-    "hyperboloid, c = 1e-6": HyperbolicResNet(DIM, curvature=FLAT_LIMIT),
+    "hyperboloid, c = 0.01": HyperbolicResNet(DIM, curvature=FLAT_LIMIT),
     "hyperboloid, learnt c": HyperbolicResNet(DIM, learnable_curvature=True),
     "ball, c = 1": HyperbolicResNet(DIM, model="poincare"),
 }
@@ -53,7 +53,8 @@ NETWORKS: dict[str, Backbone] = {
 
 The hyperboloid of little curvature is the flat limit of the same layers: what differs from it is
 curvature, and what differs between it and the reference is the residual connection, a weighted mean
-instead of a sum, and the start of the weights.
+instead of a sum, and the start of the weights. With much less curvature the last layer, a
+``LorentzLinear``, would need a step size of its own.
 """
 
 Part: TypeAlias = tuple[Tensor, Tensor]

@@ -24,6 +24,10 @@ class LorentzLinear(HyperbolicModule[Lorentz]):
     rotation. The distance of an output from the origin grows only with the logarithm of ``W`` and
     ``b``; in ``LorentzFC`` it grows linearly with the bias.
 
+    The time coordinate is :math:`1 / \sqrt c` or more, so a gradient step along the time column of
+    ``W`` moves outputs at least :math:`1 / c` times as far as the same step along ``b``. For a
+    space that is nearly flat, c = 0.01 trains with usual step sizes, and c = 1e-6 does not.
+
     Outputs beyond the range of the hyperboloid (41 radii in float32) are finite, and the operations
     clamp them. Clamping them here would cost a pass over all coordinates.
 
