@@ -21,10 +21,10 @@ from fedbolic.federated.evaluation.ridge_head import (
 )
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
+from fedbolic.federated.solved_head import HeadExchange, SolvedHead, sums_form
 from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
 from fedbolic.figure import Figure
 from fedbolic.methods.random_features import RandomFeatures
-from fedbolic.methods.solved_head import HeadExchange, SolvedHead, sums_form
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
