@@ -82,16 +82,17 @@ class _Centroids(KernelFunction):
     """The centroids of :func:`kernel_centroid`, for weights that sum to 1."""
 
     @override
-    @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+    @classmethod
+    def values(cls, settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
         from fedbolic.kernels.centroids import set_centroids
 
         found, known = set_centroids(*tensors, **settings._asdict())
         return (found, known) if kept else (found,)
 
     @override
-    @staticmethod
+    @classmethod
     def gradients(
+        cls,
         settings: Any,
         grad: Tensor,
         tensors: Sequence[Tensor],

@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from typing_extensions import override
 
 
 class KernelFunction(ABC):
@@ -17,17 +18,18 @@ class KernelFunction(ABC):
     differentiable function of it.
     """
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+    def values(cls, settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
         """The value and, if ``kept`` is true, tensors that its gradients read.
 
         All of them have the leading axes to which those of the arguments broadcast.
         """
 
-    @staticmethod
+    @classmethod
     @abstractmethod
     def gradients(
+        cls,
         settings: Any,
         grad: Tensor,
         tensors: Sequence[Tensor],
@@ -54,6 +56,49 @@ class KernelFunction(ABC):
     @abstractmethod
     def operators(settings: Any, *tensors: Tensor) -> Tensor:
         """The value by operators of torch."""
+
+
+class CurvedKernel(KernelFunction):
+    """A function whose kernels take settings by name, and whose last argument is the curvature."""
+
+    @staticmethod
+    @abstractmethod
+    def kernels() -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor | None, ...]]]:
+        """The functions that launch the kernels of the value and of its gradients.
+
+        They are imported here, because triton is not installed everywhere.
+        """
+
+    @override
+    @classmethod
+    def values(cls, settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+        del kept  # gradients read nothing but the arguments
+        return (cls.kernels()[0](*tensors, **settings._asdict()),)
+
+    @override
+    @classmethod
+    def gradients(
+        cls,
+        settings: Any,
+        grad: Tensor,
+        tensors: Sequence[Tensor],
+        kept: Sequence[Tensor],
+        needed: Sequence[bool],
+    ) -> tuple[Tensor | None, ...]:
+        del kept
+        return cls.kernels()[1](grad, *tensors, **settings._asdict(), curved=needed[-1])
+
+
+class Way(NamedTuple):
+    """Settings of maps and translations.
+
+    Args:
+        hyperboloid: True for the hyperboloid, False for the ball.
+        outward: True away from the origin or a point, False for the inverse.
+    """
+
+    hyperboloid: bool
+    outward: bool
 
 
 def takes_kernels() -> bool:

@@ -45,16 +45,17 @@ class _Distances(KernelFunction):
     """The matrix of distances of :func:`kernel_distances`."""
 
     @override
-    @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+    @classmethod
+    def values(cls, settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
         from fedbolic.kernels.pairs import pair_distances
 
         x, a, y, b, c = tensors
         return (pair_distances((x, a), (y, b), c, hyperboloid=settings),)
 
     @override
-    @staticmethod
+    @classmethod
     def gradients(
+        cls,
         settings: Any,
         grad: Tensor,
         tensors: Sequence[Tensor],

@@ -1,7 +1,7 @@
 """Distances and maps of points, row by row, by the kernels for CUDA, and their derivatives."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from fedbolic.manifolds.analytic import (
     radial_tanh,
 )
 from fedbolic.manifolds.ball_formulas import ball_expmap, ball_gap, ball_logmap, ball_read
-from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel, takes_kernels
+from fedbolic.manifolds.kernel_function import CurvedKernel, Way, by_kernel, takes_kernels
 from fedbolic.manifolds.lorentz_formulas import (
     hyperboloid_expmap,
     hyperboloid_gap,
@@ -47,42 +47,33 @@ def kernel_dist(x: Tensor, y: Tensor, c: Tensor | float, *, hyperboloid: bool) -
         hyperboloid: True for points of the hyperboloid, False for those of the ball.
     """
     c = c if isinstance(c, Tensor) else x.new_full((1,), c)
-    return _row_distances(hyperboloid, x, y, c).squeeze(-1)
+    return _row_distances(_Model(hyperboloid), x, y, c).squeeze(-1)
 
 
-class _RowDistances(KernelFunction):
+class _Model(NamedTuple):
+    hyperboloid: bool
+
+
+class _RowDistances(CurvedKernel):
     """The distances of :func:`kernel_dist`."""
 
     @override
     @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
-        from fedbolic.kernels.rows import row_distances
+    def kernels() -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor | None, ...]]]:
+        from fedbolic.kernels.rows import row_distances, row_gradients
 
-        return (row_distances(*tensors, hyperboloid=settings),)
-
-    @override
-    @staticmethod
-    def gradients(
-        settings: Any,
-        grad: Tensor,
-        tensors: Sequence[Tensor],
-        kept: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> tuple[Tensor | None, ...]:
-        from fedbolic.kernels.rows import row_gradients
-
-        return row_gradients(grad, *tensors, hyperboloid=settings, curved=needed[-1])
+        return row_distances, row_gradients
 
     @override
     @staticmethod
     def operators(settings: Any, *tensors: Tensor) -> Tensor:
         x, y, c = tensors
-        if settings:
+        if settings.hyperboloid:
             read, gap, x, y = hyperboloid_read, hyperboloid_gap, x[..., 1:], y[..., 1:]
         else:
             read, gap = ball_read, ball_gap
         known = *read(x, c, x.dtype), *read(y, c, y.dtype)
-        return gap_length(gap(*known, c) if settings else gap(*known), c)
+        return gap_length(gap(*known, c) if settings.hyperboloid else gap(*known), c)
 
 
 _row_distances = by_kernel(_RowDistances)
@@ -100,35 +91,18 @@ def kernel_radial_map(x: Tensor, c: Tensor | float, *, hyperboloid: bool, outwar
         outward: True for the exponential, False for the logarithm.
     """
     c = c if isinstance(c, Tensor) else x.new_full((1,), c)
-    return _radial_map((hyperboloid, outward), x, c)
+    return _radial_map(Way(hyperboloid, outward), x, c)
 
 
-class _RadialMap(KernelFunction):
+class _RadialMap(CurvedKernel):
     """The maps of :func:`kernel_radial_map`."""
 
     @override
     @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
-        from fedbolic.kernels.radial import radial_map
+    def kernels() -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor | None, ...]]]:
+        from fedbolic.kernels.radial import radial_gradients, radial_map
 
-        hyperboloid, outward = settings
-        return (radial_map(*tensors, hyperboloid=hyperboloid, outward=outward),)
-
-    @override
-    @staticmethod
-    def gradients(
-        settings: Any,
-        grad: Tensor,
-        tensors: Sequence[Tensor],
-        kept: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> tuple[Tensor | None, ...]:
-        from fedbolic.kernels.radial import radial_gradients
-
-        hyperboloid, outward = settings
-        return radial_gradients(
-            grad, *tensors, hyperboloid=hyperboloid, outward=outward, curved=needed[-1]
-        )
+        return radial_map, radial_gradients
 
     @override
     @staticmethod
@@ -163,35 +137,18 @@ def kernel_map(
         outward: True for the exponential, False for the logarithm.
     """
     c = c if isinstance(c, Tensor) else x.new_full((1,), c)
-    return _row_map((hyperboloid, outward), x, y, c)
+    return _row_map(Way(hyperboloid, outward), x, y, c)
 
 
-class _RowMap(KernelFunction):
+class _RowMap(CurvedKernel):
     """The maps of :func:`kernel_map`."""
 
     @override
     @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
-        from fedbolic.kernels.maps import row_map
+    def kernels() -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor | None, ...]]]:
+        from fedbolic.kernels.maps import row_map, row_map_gradients
 
-        hyperboloid, outward = settings
-        return (row_map(*tensors, hyperboloid=hyperboloid, outward=outward),)
-
-    @override
-    @staticmethod
-    def gradients(
-        settings: Any,
-        grad: Tensor,
-        tensors: Sequence[Tensor],
-        kept: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> tuple[Tensor | None, ...]:
-        from fedbolic.kernels.maps import row_map_gradients
-
-        hyperboloid, outward = settings
-        return row_map_gradients(
-            grad, *tensors, hyperboloid=hyperboloid, outward=outward, curved=needed[-1]
-        )
+        return row_map, row_map_gradients
 
     @override
     @staticmethod

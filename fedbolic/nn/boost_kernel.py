@@ -1,6 +1,6 @@
 """Translations along geodesics by the kernels for CUDA, and their derivatives."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from fedbolic.manifolds.analytic import radial_sinh
 from fedbolic.manifolds.centroid_kernel import image_points, images_of
-from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel
+from fedbolic.manifolds.kernel_function import CurvedKernel, Way, by_kernel
 from fedbolic.manifolds.lorentz_formulas import hyperboloid_read
 from fedbolic.nn.boost import from_origin, to_origin
 
@@ -28,35 +28,18 @@ def kernel_boost(x: Tensor, mean: Tensor, c: Tensor, *, hyperboloid: bool, outwa
         hyperboloid: True for points of the hyperboloid, False for those of the ball.
         outward: True if the origin is moved, False if the mean.
     """
-    return _boosts((hyperboloid, outward), x, mean, c)
+    return _boosts(Way(hyperboloid, outward), x, mean, c)
 
 
-class _Boosts(KernelFunction):
+class _Boosts(CurvedKernel):
     """The translations of :func:`kernel_boost`."""
 
     @override
     @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
-        from fedbolic.kernels.boosts import boosted_sets
+    def kernels() -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor | None, ...]]]:
+        from fedbolic.kernels.boosts import boost_gradients, boosted_sets
 
-        hyperboloid, outward = settings
-        return (boosted_sets(*tensors, hyperboloid=hyperboloid, outward=outward),)
-
-    @override
-    @staticmethod
-    def gradients(
-        settings: Any,
-        grad: Tensor,
-        tensors: Sequence[Tensor],
-        kept: Sequence[Tensor],
-        needed: Sequence[bool],
-    ) -> tuple[Tensor | None, ...]:
-        from fedbolic.kernels.boosts import boost_gradients
-
-        hyperboloid, outward = settings
-        return boost_gradients(
-            grad, *tensors, hyperboloid=hyperboloid, outward=outward, curved=needed[-1]
-        )
+        return boosted_sets, boost_gradients
 
     @override
     @staticmethod

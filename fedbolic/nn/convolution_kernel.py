@@ -63,8 +63,8 @@ class _Convolution(KernelFunction):
     """The convolution of :func:`kernel_convolution`."""
 
     @override
-    @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+    @classmethod
+    def values(cls, settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
         from fedbolic.kernels.convolution import Windows, client_convolution
 
         del kept  # gradients read nothing but the arguments
@@ -74,8 +74,9 @@ class _Convolution(KernelFunction):
         return (y.reshape(*lead, *y.shape[1:]),)
 
     @override
-    @staticmethod
+    @classmethod
     def gradients(
+        cls,
         settings: Any,
         grad: Tensor,
         tensors: Sequence[Tensor],

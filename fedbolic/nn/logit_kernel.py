@@ -59,8 +59,8 @@ class _Logits(KernelFunction):
     """The matrix of logits of :func:`kernel_logits`."""
 
     @override
-    @staticmethod
-    def values(settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
+    @classmethod
+    def values(cls, settings: Any, tensors: Sequence[Tensor], *, kept: bool) -> tuple[Tensor, ...]:
         from fedbolic.kernels.logits import plane_logits
         from fedbolic.kernels.normals import plane_normals
 
@@ -73,8 +73,9 @@ class _Logits(KernelFunction):
         return (*made, *(t.expand(*lead, *t.shape[-2:]) for t in (normals, lengths)))
 
     @override
-    @staticmethod
+    @classmethod
     def gradients(
+        cls,
         settings: Any,
         grad: Tensor,
         tensors: Sequence[Tensor],
