@@ -13,7 +13,7 @@ from mpmath import mp, mpf, workdps
 from torch import Tensor
 
 from benchmarks import truth
-from benchmarks.error_table import RADII, row_error, table_row
+from benchmarks.error_table import row_error, table_of_models
 from benchmarks.logit_errors import derivatives
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -117,14 +117,5 @@ def map_errors(
 
 def rows() -> Iterator[str]:
     """The table, a line at a time."""
-    names = " | ".join(
-        f"{what}: operators, kernel" for what in ("result", "by point", "by argument", "curvature")
-    )
-    yield f"| maps | dtype | radius | {names} |"
-    yield "|---" * (3 + len(MapErrors._fields)) + "|"
-    for kind in (Lorentz, Poincare):
-        for name in POINT_MAPS:
-            for dtype in (torch.float32, torch.float64):
-                for radius in RADII:
-                    both = map_errors(kind, name, radius, dtype)
-                    yield table_row(f"{kind.__name__} {name}", dtype, radius, both)
+    columns = "result", "by point", "by argument", "curvature"
+    return table_of_models("maps", columns, POINT_MAPS, map_errors)

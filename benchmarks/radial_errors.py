@@ -5,7 +5,7 @@ textbook formulas in 60 digits, true derivatives their differences.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from unittest import mock
 
 import torch
@@ -13,7 +13,7 @@ from mpmath import mp, mpf, workdps
 from torch import Tensor
 
 from benchmarks import truth
-from benchmarks.error_table import RADII, row_error, table_row
+from benchmarks.error_table import row_error, table_of_models
 from benchmarks.logit_errors import derivatives
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -100,14 +100,8 @@ def radial_errors(
 
 def rows() -> Iterator[str]:
     """The table, a line at a time."""
-    names = " | ".join(f"{what}: operators, kernel" for what in RadialErrors._fields)
-    yield f"| maps | dtype | radius | {names} |"
-    yield "|---" * (3 + len(RadialErrors._fields)) + "|"
-    for kind in (Lorentz, Poincare):
-        for name in MAPS:
-            for dtype in (torch.float32, torch.float64):
-                for radius in RADII:
-                    both = [
-                        radial_errors(kind, name, radius, dtype, kernel=k) for k in (False, True)
-                    ]
-                    yield table_row(f"{kind.__name__} {name}", dtype, radius, both)
+
+    def both(*cell: Any) -> list[RadialErrors]:
+        return [radial_errors(*cell, kernel=kernel) for kernel in (False, True)]
+
+    return table_of_models("maps", RadialErrors._fields, MAPS, both)

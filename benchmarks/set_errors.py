@@ -13,7 +13,7 @@ from mpmath import mp, mpf, workdps
 from torch import Tensor
 
 from benchmarks import truth
-from benchmarks.error_table import RADII, row_error, table_row
+from benchmarks.error_table import row_error, table_of_models
 from benchmarks.logit_errors import derivatives
 from benchmarks.map_errors import MapErrors
 from fedbolic import kernels
@@ -136,14 +136,5 @@ def set_errors(
 
 def rows() -> Iterator[str]:
     """The table, a line at a time."""
-    names = " | ".join(
-        f"{what}: operators, kernels" for what in ("result", "points", "second", "curvature")
-    )
-    yield f"| sets | dtype | radius | {names} |"
-    yield "|---" * (3 + len(MapErrors._fields)) + "|"
-    for kind in (Lorentz, Poincare):
-        for name in SET_FUNCTIONS:
-            for dtype in (torch.float32, torch.float64):
-                for radius in RADII:
-                    both = set_errors(kind, name, radius, dtype)
-                    yield table_row(f"{kind.__name__} {name}", dtype, radius, both)
+    columns = "result", "points", "second", "curvature"
+    return table_of_models("sets", columns, SET_FUNCTIONS, set_errors)

@@ -123,12 +123,11 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         along = torch.linspace(
             1 - self.momentum, self.momentum, 2, dtype=mean.dtype, device=mean.device
         )
-        new = weighted_centroid(space, both, along)
-        self.running_mean.copy_(new.squeeze(0))
+        self.running_mean.copy_(weighted_centroid(space, both, along).squeeze(0))
         kept = (1 - self.momentum) * wide(self.running_var)
-        new = kept + self.momentum * n / (n - 1) * variance
+        moved = kept + self.momentum * n / (n - 1) * variance
         # a compiled graph of torch 2.13 does not write to a float64 buffer without axes
-        self.running_var.unsqueeze(0).copy_(new.unsqueeze(0))
+        self.running_var.unsqueeze(0).copy_(moved.unsqueeze(0))
 
     @override
     def extra_repr(self) -> str:

@@ -29,11 +29,8 @@ def centred(
     """
     base = None if mean is None else mean.unsqueeze(0)
     if has_row_kernel(points):
-        x, c, hyperboloid = (
-            bounded(points),
-            _one_curvature(space, points),
-            isinstance(space, Lorentz),
-        )
+        x, c = bounded(points), _one_curvature(space, points)
+        hyperboloid = isinstance(space, Lorentz)
         if base is None:
             base = kernel_centroid(x, None, c, CentroidForm(hyperboloid, hyperboloid, images=True))
         return base, kernel_boost(x, base, c, hyperboloid=hyperboloid, outward=False)
