@@ -153,9 +153,11 @@ def _sweep(settings: dict[str, Any]) -> int:
         "published": tuple(_seen_from(configs, file) for file in settings["published"]),
     }
     path, stopped = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
-    _report([path], path)
-    for reason in stopped:
-        _say(STOPPED, f"stopped: {one_line(reason)}")
+    try:
+        _report([path], path)
+    finally:  # if no run was saved there is no table, and the reasons say why
+        for reason in stopped:
+            _say(STOPPED, f"stopped: {one_line(reason)}")
     return STOPPED if stopped else 0
 
 

@@ -277,6 +277,16 @@ def test_one_stopped_row_does_not_stop_a_sweep(fedbolic, config, runs):
     assert torch.load(runs / "sweep" / "good" / "seed0" / "state.pt")["round"] == 2
 
 
+def test_a_sweep_without_any_run_says_why_every_row_was_refused(fedbolic, config, runs):
+    sweep = config.with_name("sweep.yaml")
+    sweep.write_text("base: tiny.yaml\nrows: {a: {data.num_train: 1}, b: {data.num_train: 2}}")
+    code, out, err = fedbolic("sweep", "--config", sweep, "--runs", runs)
+    assert (code, out) == (2, "")
+    first, second = (line for line in err.splitlines() if line.startswith("fedbolic: stopped: "))
+    assert f"{runs / 'sweep' / 'a' / 'seed0'}: " in first
+    assert f"{runs / 'sweep' / 'b' / 'seed0'}: " in second
+
+
 def test_what_stops_a_library_call_is_an_error_of_its_own(config, runs, monkeypatch):
     monkeypatch.setattr(Sequential, "run", failing_from(1))
     settings = build(fedbolic.experiment.run, ["--config", str(config), "--runs", str(runs)])
