@@ -117,12 +117,12 @@ def scores(runs: Runs, score: str = "accuracy") -> dict[str, Chosen]:
     return found
 
 
-def table(path: Path, reference: str, score: str = "accuracy") -> None:
+def table(path: Path, references: Sequence[str], score: str = "accuracy") -> None:
     """Print a sweep's table: every score at the round chosen on validation.
 
     Args:
         path: Folder of the sweep, or of one of its settings.
-        reference: Row with which the others are compared.
+        references: Rows with which the others are compared, a column of differences for each.
         score: Name of the score.
     """
     rows = find(path)
@@ -133,10 +133,13 @@ def table(path: Path, reference: str, score: str = "accuracy") -> None:
     }
     runs = {row.name: ended(row) for row in rows}
     local = {name: scores(of, score) for name, of in runs.items()}
-    gaps = _differences(local, reference)
-    print("| | local model % | weighted % | worst client % | server's model % | "
-          f"minus {reference} [95 %] | published % | rising | seeds |")  # fmt: skip
-    print("|" + " --- |" * 9)
+    gaps = [_differences(local, reference) for reference in references]
+    heads = [
+        *("local model %", "weighted %", "worst client %", "server's model %"),
+        *(f"minus {reference} [95 %]" for reference in references),
+        *("published %", "rising", "seeds"),
+    ]
+    print("| | " + " | ".join(heads) + " |\n|" + " --- |" * (1 + len(heads)))
     for row in rows:
         own = local[row.name]
         sent = [c for of in runs[row.name].values() if (c := choose(of, of="", score=score))]
@@ -144,7 +147,7 @@ def table(path: Path, reference: str, score: str = "accuracy") -> None:
             *(_spread([getattr(c, name) for c in own.values()])
               for name in ("mean", "weighted", "worst")),
             _spread([c.mean for c in sent]),
-            gaps.get(row.name, ""),
+            *(of_reference.get(row.name, "") for of_reference in gaps),
             known.get(row.name, ""),
             f"{sum(c.rising for c in own.values())} of {len(own)}",
             str(len(own)),
@@ -215,7 +218,9 @@ def main() -> None:
     parts.add_argument("--plot", type=Path, help="file for a figure of the first seed's clients")
     scored = commands.add_parser("table", help="a sweep's scores, chosen on validation")
     scored.add_argument("sweep", type=Path)
-    scored.add_argument("--reference", default="Local(E)", help="the row to compare with")
+    scored.add_argument(
+        "--reference", nargs="+", default=["Local(E)"], help="the rows to compare with"
+    )
     scored.add_argument("--score", default="accuracy", help="accuracy, or a metric of the runs")
     tried = commands.add_parser("choose", help="the best try of every row on validation")
     tried.add_argument("sweep", type=Path)

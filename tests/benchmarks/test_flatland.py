@@ -54,7 +54,7 @@ def sweep(tmp_path):
 
 
 def test_scores_are_of_the_round_chosen_on_validation_and_copies_are_marked(sweep, capsys):
-    flatland.table(sweep, "Local(E)")
+    flatland.table(sweep, ["Local(E)"])
     head, rule, local, ours, *notes = capsys.readouterr().out.splitlines()
     assert head.count("|") == rule.count("|") == local.count("|") == ours.count("|")
     cells = [cell.strip() for cell in local.strip("|").split("|")]
@@ -80,9 +80,12 @@ def test_scores_are_of_the_round_chosen_on_validation_and_copies_are_marked(swee
     ]
 
 
-def test_the_row_to_compare_with_may_be_another(sweep, capsys):
-    flatland.table(sweep, "FlatLand")
-    assert "| -10.00 [-10.00, -10.00] |" in capsys.readouterr().out
+def test_every_row_to_compare_with_gets_a_column(sweep, capsys):
+    flatland.table(sweep, ["FlatLand", "Local(E)"])
+    head, _, local, ours, *_ = capsys.readouterr().out.splitlines()
+    assert "| minus FlatLand [95 %] | minus Local(E) [95 %] | published % |" in head
+    assert "| -10.00 [-10.00, -10.00] |  | 79.94" in local
+    assert "|  | +10.00 [+10.00, +10.00] | 80.46" in ours
 
 
 def test_tries_are_chosen_on_validation_and_their_test_scores_stay_hidden(tmp_path, capsys):
