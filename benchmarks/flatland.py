@@ -124,6 +124,9 @@ def table(path: Path, references: Sequence[str], score: str = "accuracy") -> Non
         path: Folder of the sweep, or of one of its settings.
         references: Rows with which the others are compared, a column of differences for each.
         score: Name of the score.
+
+    Raises:
+        ValueError: If the sweep has no such row.
     """
     rows = find(path)
     file = path / PUBLISHED
@@ -161,8 +164,6 @@ def table(path: Path, references: Sequence[str], score: str = "accuracy") -> Non
 
 
 def _differences(local: Mapping[str, dict[str, Chosen]], reference: str) -> dict[str, str]:
-    if reference not in local:
-        return {}
     means: dict[str, dict[Hashable, float]] = {
         row: {seed: 100 * chosen.mean for seed, chosen in of.items()} for row, of in local.items()
     }

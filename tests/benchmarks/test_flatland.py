@@ -88,6 +88,11 @@ def test_every_row_to_compare_with_gets_a_column(sweep, capsys):
     assert "|  | +10.00 [+10.00, +10.00] | 80.46" in ours
 
 
+def test_an_unknown_row_to_compare_with_is_named_with_the_rows_there_are(sweep):
+    with pytest.raises(ValueError, match=r"no row 'Twin', only Local\(E\), FlatLand"):
+        flatland.table(sweep, ["Twin"])
+
+
 def test_tries_are_chosen_on_validation_and_their_test_scores_stay_hidden(tmp_path, capsys):
     for name, validation, test in (("lr=1 scale=l1", 0.6, 0.99), ("lr=2 scale=l2", 0.75, 0.5)):
         folder = tmp_path / f"Local(E) {name}" / "seed0"
