@@ -10,11 +10,13 @@ BIN := .venv/bin
 # a process per core, up to 4: each takes most of a gigabyte
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-# whole runs and texts: checking types at every call would double their time, and the tests of the
-# parts do it
+# whole runs and texts: checking types at every call would take two to three times as long, and the
+# tests of the parts do it
 UNTYPED := tests/plain tests/federated/engines tests/remote tests/benchmarks \
-	tests/test_architecture.py tests/test_budgets.py tests/test_contract.py tests/test_language.py \
-	tests/test_shadow.py
+	$(addprefix tests/federated/secure/test_,gradient_methods.py lies.py methods.py secure.py) \
+	tests/data/test_client_slices.py tests/flatland/test_joint.py \
+	tests/test_architecture.py tests/test_budgets.py tests/test_contract.py tests/test_html_report.py \
+	tests/test_language.py tests/test_shadow.py tests/test_sweep.py
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
 SEED := $(or $(SEED),$(shell date +%s))
