@@ -126,7 +126,7 @@ def table(path: Path, references: Sequence[str], score: str = "accuracy") -> Non
         score: Name of the score.
 
     Raises:
-        ValueError: If the sweep has no such row.
+        ValueError: If the sweep lacks one of the references.
     """
     rows = find(path)
     file = path / PUBLISHED
@@ -138,9 +138,14 @@ def table(path: Path, references: Sequence[str], score: str = "accuracy") -> Non
     local = {name: scores(of, score) for name, of in runs.items()}
     gaps = [_differences(local, reference) for reference in references]
     heads = [
-        *("local model %", "weighted %", "worst client %", "server's model %"),
+        "local model %",
+        "weighted %",
+        "worst client %",
+        "server's model %",
         *(f"minus {reference} [95 %]" for reference in references),
-        *("published %", "rising", "seeds"),
+        "published %",
+        "rising",
+        "seeds",
     ]
     print("| | " + " | ".join(heads) + " |\n|" + " --- |" * (1 + len(heads)))
     for row in rows:
