@@ -47,15 +47,44 @@ class StackableConv2d(nn.Conv2d):
     @override
     def forward(self, input: Tensor) -> Tensor:
         """Feature maps of a batch of images."""
-        if not prefers_im2col(self.weight):
-            return super().forward(input)
         stride, padding = int(self.stride[0]), int(self.padding[0])
-        return stacked_convolution(input, self.weight, self.bias, stride=stride, padding=padding)
+        if prefers_im2col(self.weight):
+            return stacked_convolution(
+                input, self.weight, self.bias, stride=stride, padding=padding
+            )
+        if self.kernel_size == (1, 1) and stride > 1 and is_channels_last(input, self.weight):
+            pixels = strided_pixels(input, stride=stride, padding=padding)
+            return functional.conv2d(pixels, self.weight, self.bias)
+        return super().forward(input)
 
 
 def prefers_im2col(weight: Tensor) -> bool:
     """True if ``vmap`` would turn a convolution with these kernels into cuDNN's groups."""
     return weight.is_cuda and is_batchedtensor(weight)
+
+
+def is_channels_last(x: Tensor, weight: Tensor) -> bool:
+    """True if a CPU would compute the convolution with 1x1 kernels in channels-last order."""
+    return not x.is_cuda and (x.stride(1) == 1 or weight.stride(3) > 1)
+
+
+def strided_pixels(
+    x: Float[Tensor, "n inputs height width"], *, stride: int, padding: int
+) -> Float[Tensor, "n inputs _ _"]:
+    """Pixels that a 1x1 kernel reads with a stride, so that a convolution needs none.
+
+    In channels-last order, with fewer than 8 input channels and sides that are multiples of the
+    stride, the weight gradient of oneDNN's AVX2 code (torch 2.13) writes past its buffer.
+    ``tests/nn/test_convolution_memory.py`` has the smallest case.
+
+    Args:
+        x: Images.
+        stride: Step between two pixels, at least 1.
+        padding: Rows and columns of zeros on each side, at least 0.
+    """
+    if padding:
+        x = functional.pad(x, (padding,) * 4)
+    return x[..., ::stride, ::stride]
 
 
 def stacked_convolution(

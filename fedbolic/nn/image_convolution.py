@@ -21,7 +21,7 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.manifolds import Curvature
 from fedbolic.manifolds.numerics import root, square
-from fedbolic.nn.convolution import prefers_im2col, stacked_convolution
+from fedbolic.nn.convolution import prefers_im2col, stacked_convolution, strided_pixels
 from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
 from fedbolic.nn.space import HyperbolicModule, rounded, wide
 from fedbolic.nn.tangent import exp_factors, points_to_tangents
@@ -100,11 +100,13 @@ class Window(NamedTuple):
     ) -> Float[Tensor, "n _ _ outputs"]:
         """Products of windows with rows of coefficients, whose columns are window then channel."""
         kernels = rows.unflatten(1, (self.size, self.size, -1)).permute(0, 3, 1, 2)
-        images = x.permute(0, 3, 1, 2)
+        images, stride, padding = x.permute(0, 3, 1, 2), self.stride, self.padding
+        if self.size == 1 and stride > 1:
+            images, stride, padding = strided_pixels(images, stride=stride, padding=padding), 1, 0
         if self.dilation == 1 and prefers_im2col(rows):
-            y = stacked_convolution(images, kernels, None, stride=self.stride, padding=self.padding)
+            y = stacked_convolution(images, kernels, None, stride=stride, padding=padding)
         else:
-            y = functional.conv2d(images, kernels, None, self.stride, self.padding, self.dilation)
+            y = functional.conv2d(images, kernels, None, stride, padding, self.dilation)
         return y.permute(0, 2, 3, 1)
 
 
