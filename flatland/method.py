@@ -24,7 +24,7 @@ from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.blocks import graph_block
 from flatland.graph_averaging import GraphAveraging
-from flatland.graph_method import with_proximal_term
+from flatland.graph_method import GRAPH_EXAMPLES, with_proximal_term
 from flatland.model import GraphNetwork, LorentzGCN, num_clamped
 from flatland.private_ricci import PrivateForman
 from flatland.ricci import BOUNDS, Estimator, FormanInverse
@@ -145,6 +145,15 @@ class FlatLand(GraphAveraging):
             return {kind: self.optimizer.init(group) for kind, group in groups}
 
     @override
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        private = isinstance(self.curvature, PrivateForman) and "estimate" not in client_state
+        has_graph = isinstance(client.train, GRAPH_EXAMPLES)
+        if private and has_graph and self._estimates(client.meta, message):
+            drawn = self._raw(client.train.graph, client.no_inputs)  # the client's only release
+            client_state = {**client_state, "estimate": drawn}
+        return super().start(message, client, client_state)
+
+    @override
     def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         means = message.get("means", {})  # a client's personal parameters start there
         sent = {**message, "parameters": {**means, **message["parameters"]}}
@@ -153,16 +162,16 @@ class FlatLand(GraphAveraging):
         (graph,) = context["own"]["graph"].parts
         known, private = {**trained, **fixed}, isinstance(self.curvature, PrivateForman)
         estimated = CURVATURE in known and CURVATURE not in message["parameters"]
-        if estimated and (private or CURVATURE not in client_state.get("parameters", {})):
-            estimate = client_state.get("estimate")  # kept if another one would cost again
-            raw = self._raw(graph, known[CURVATURE]) if estimate is None else estimate
-            if CURVATURE in fixed:
-                fixed = {**fixed, CURVATURE: raw}
-            elif CURVATURE not in client_state.get("parameters", {}):
-                trained = {**trained, CURVATURE: raw}
-            local = {**local, "estimate": raw} if private else local
+        if private and "estimate" in client_state:
+            local = {**local, "estimate": client_state["estimate"]}
+        if estimated and CURVATURE not in client_state.get("parameters", {}):
+            raw = known[CURVATURE]  # of a client that is scored before its first turn
+            raw = local.get("estimate", raw) if private else self._known_raw(graph, raw)
+            trained, fixed = (
+                {**of, CURVATURE: raw} if CURVATURE in of else of for of in (trained, fixed)
+            )
         known = {**trained, **fixed}
-        if CURVATURE in known and not client_state:
+        if CURVATURE in known and "parameters" not in client_state:
             estimator = self.curvature if estimated and not private else None
             warn_of_start(graph, _public(CURVATURE, known[CURVATURE]), client, estimator)
         shared = {"global_parameters": message["parameters"], "means": means}
@@ -238,13 +247,15 @@ class FlatLand(GraphAveraging):
         return server_state
 
     def _raw(self, graph: Graph, like: Tensor) -> Tensor:
-        """Raw value of the curvature estimated from a client's graph, computed once."""
+        """Raw value of the curvature estimated from a client's graph; drawn anew if private."""
+        c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
+        return _CURVATURE.raw_of(c).to(like)
+
+    def _known_raw(self, graph: Graph, like: Tensor) -> Tensor:
+        """Result of :meth:`_raw` for an estimator without noise, computed once."""
         known, key = _RAW.setdefault(graph, {}), (self.curvature, like.device, like.dtype)
-        if self.curvature not in known:  # once for all dtypes, as it may be a release
-            c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
-            known[self.curvature] = _CURVATURE.raw_of(c)
         if key not in known:
-            known[key] = known[self.curvature].to(like)
+            known[key] = self._raw(graph, like)
         return known[key]
 
 
@@ -252,7 +263,7 @@ _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
 """Conversion between raw values and curvatures."""
 
 _RAW: WeakKeyDictionary[Graph, dict[Hashable, Tensor]] = WeakKeyDictionary()
-"""Raw curvatures by estimator, kept for as long as the graph is referenced elsewhere."""
+"""Raw curvatures by graph and estimator, which determine them, while the graph is referenced."""
 
 
 def _groups(parameters: Params) -> dict[str, Params]:

@@ -32,9 +32,10 @@ class PrivateForman(Estimator):
 
     The estimate is differentially private with delta 0 for every single edge of the graph, present
     or not; nodes and their numbering count as public. **Every call is a new release and costs
-    epsilon again.** ``FlatLand`` calls it once for a client and keeps the result in the client
-    state. It then records this number as ``released/curvature``, with its cost as
-    ``privacy/curvature_epsilon``, and records neither the trained curvature nor the fraction of
+    epsilon again.** ``FlatLand`` calls it in the first turn of a client and keeps the result in the
+    client state; a client that is scored before its first turn has :math:`c = 1`. It then records
+    this number as ``released/curvature``, with its cost as ``privacy/curvature_epsilon``, and
+    records neither the trained curvature nor the fraction of
     clamped nodes, which no epsilon covers. Deltas, scores and losses are not covered either: they
     have their own protection, such as a ``SecureSum``.
 

@@ -1,5 +1,6 @@
 """The contract tests for other packages: what keeps the laws passes, what breaks one is found."""
 
+import os
 from dataclasses import dataclass, replace
 
 import pytest
@@ -80,9 +81,24 @@ class Stepping(Majority):
         return {**super().server_update(server_state, total), "turns": server_state["turns"]}
 
 
+KNOWN: dict[int, float] = {}
+"""Numbers of clients that this process has seen, which no argument of a method holds."""
+
+
+@dataclass(frozen=True)
+class Remembering(Majority):
+    """Depends on what the process has done before."""
+
+    def local_update(self, message, client, client_state, rng):
+        update, new = super().local_update(message, client, client_state, rng)
+        KNOWN.setdefault(client.id, float(len(KNOWN) + os.getpid()))
+        return replace(update, metrics={"known": KNOWN[client.id]}), new
+
+
 @pytest.mark.parametrize(
     ("method", "law"),
     [
+        (Remembering(), "pickled_copies_answer_alike_in_another_process"),
         (Global(), "local_work_is_pure_and_deterministic"),
         (Leaking(), "no_row_of_a_payload_is_an_input"),
         (Undeclared(), "payloads_have_the_declared_form"),

@@ -17,6 +17,7 @@ from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Additive, Batched, Method, Sequential, Update
 from fedbolic.record import RunFolder
 from fedbolic.testing.compare import assert_same, flat, saved_and_loaded, storages
+from fedbolic.testing.fresh_process import answers, answers_elsewhere
 from fedbolic.testing.recording import MethodRun
 
 
@@ -98,6 +99,15 @@ def local_work_ignores_the_global_random_stream(run: MethodRun) -> None:
         assert_same(update.payload, x.updates[x.clients[0].id].payload)
         assert_same(client_state, x.kept[x.clients[0].id])
     torch.set_rng_state(server_state)
+
+
+def pickled_copies_answer_alike_in_another_process(run: MethodRun) -> None:
+    """Pickled copies give the same results in another process: no state lies outside arguments.
+
+    Numbers that a method draws from ``secrets`` are the same in both processes.
+    """
+    for x in run.exchanges:
+        assert_same(answers_elsewhere(run.method, x), answers(run.method, x))
 
 
 def server_is_pure_and_deterministic(run: MethodRun) -> None:
@@ -294,6 +304,7 @@ METHOD_LAWS: tuple[Callable[[MethodRun], None], ...] = (
     init_is_pure_and_follows_the_seed,
     local_work_is_pure_and_deterministic,
     local_work_ignores_the_global_random_stream,
+    pickled_copies_answer_alike_in_another_process,
     server_is_pure_and_deterministic,
     evaluation_is_pure_and_its_scores_are_finite,
     figures_are_pure_and_may_be_saved,

@@ -11,7 +11,14 @@ import torch
 from scipy import stats
 
 from fedbolic.data import Graph
-from fedbolic.federated import Batched, ClientPrivacy, LocalTraining, Trainer, TrainerState
+from fedbolic.federated import (
+    Batched,
+    ClientPrivacy,
+    Cohort,
+    LocalTraining,
+    Trainer,
+    TrainerState,
+)
 from fedbolic.manifolds import Curvature
 from fedbolic.rng import Rng
 from fedbolic.testing import saved_and_loaded
@@ -204,6 +211,22 @@ def test_a_resumed_run_draws_no_new_noise(method):
     _, later = run(method, state=middle)
     before, after = values(rows, "released/curvature"), values(later, "released/curvature")
     assert after == {key: value for key, value in before.items() if key[0] > 1}
+
+
+@pytest.mark.parametrize("method", [PRIVATE, FIXED])
+@pytest.mark.parametrize("engine", [Trainer().engine, Batched()])
+def test_a_client_draws_at_its_first_turn_and_never_again(method, engine, monkeypatch):
+    """Nor does a client draw to be scored, before or after its turn."""
+    drawn, draw = [], PrivateForman.noisy_counts
+
+    def noisy_counts(estimator, graph):
+        drawn.append(id(graph))
+        return draw(estimator, graph)
+
+    monkeypatch.setattr(PrivateForman, "noisy_counts", noisy_counts)
+    states, rows = run(method, engine=engine, cohort=Cohort(0.4))
+    assert len(drawn) == len(set(drawn)) == len(states[-1].client_states) < 5
+    assert len(values(rows, "test/accuracy")) == 2 * 4  # all who have test nodes were scored
 
 
 def test_two_runs_draw_different_noise():
