@@ -83,6 +83,11 @@ Not listed, as they have their usual meaning elsewhere: ``anchor`` (YAML), ``ans
 string), ``memory`` (in megabytes), ``pairs``, ``parts`` and ``Task`` (of a benchmark).
 """
 
+UNSHOWN = re.compile(
+    r"(curvature|geometry)\s+(wins|pays|leads)|(wins|help\S*)\b.{0,30}\bby far", re.I | re.S
+)
+"""Claims of a win of curvature, which no table with a flat bias a node shows."""
+
 
 def names_in(source):
     """Identifiers of Python code."""
@@ -137,6 +142,15 @@ def test_a_page_names_what_there_is(page):
     assert spans_in(page.read_text()) & REPLACED == set()
 
 
+def test_no_text_claims_a_win_of_curvature():
+    texts = [
+        *PAGES,
+        *(f for f in FILES if "tests" not in f.parts),
+        *(ROOT / "configs").rglob("*.*"),
+    ]
+    assert {str(f): m[0] for f in texts if (m := UNSHOWN.search(f.read_text()))} == {}
+
+
 def test_a_public_name_is_defined_once():
     found = defaultdict(list)
     for file in FILES:
@@ -151,4 +165,5 @@ def test_the_checks_can_fail():
     assert clauses(planted) == ["Whether it is so; none: not."]
     assert names_in(planted) & REPLACED == {"Tune"}
     assert spans_in("a `Shelf.keep` and the shelf") & REPLACED == {"Shelf"}
+    assert UNSHOWN.search("On hierarchies\nit wins by far")
     assert list(definitions("a: int = 1\n_b = 2\nclass C: ...\n")) == ["a", "C"]
