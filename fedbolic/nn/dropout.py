@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.nn.dropout_kernel import has_dropout_kernel, kernel_dropout
+from fedbolic.nn.recomputed import seed_of_pass
 
 SEED = "dropout_seed"
 """Name of the seed buffer; a federated engine looks for it in any network."""
@@ -32,7 +33,10 @@ class _Coins(nn.Module):
         return min(round(self.p * 2**32), 2**32 - 1)
 
     def _next_seed(self) -> Tensor:
-        """The seed, which is then advanced."""
+        """The seed of a pass; a new pass advances the buffer."""
+        return seed_of_pass(self, self._advance)
+
+    def _advance(self) -> Tensor:
         seed = self.dropout_seed
         self.dropout_seed = seed + 1
         return seed
@@ -57,7 +61,8 @@ class Dropout(_Coins):
 
     The mask is computed from a seed, a buffer of the module, and from the index of each element.
     It is the same on every device and in every dtype, under ``vmap`` with one seed per copy, and
-    after a checkpoint is loaded. Every forward pass in training advances the seed. A federated
+    after a checkpoint is loaded. Every forward pass in training advances the seed, except one that
+    ``torch.utils.checkpoint`` computes again: it has the mask of the first pass. A federated
     engine sets a separate seed for each client and round, so the mask of a client depends neither
     on the engine nor on other clients. With a vector of seeds, each row of ``x`` is masked by its
     own seed.

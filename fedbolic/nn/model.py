@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbolic.log import logger
+from fedbolic.nn.recomputed import keep_activations
 from fedbolic.nn.repeatable import with_own_dropout
 from fedbolic.types import Params
 
@@ -19,7 +20,9 @@ class Model:
 
     Any ``nn.Module`` can be wrapped; clients then share the architecture and nothing else. Dropout
     layers of torch are replaced by those of :mod:`fedbolic.nn.dropout`, with a log message: torch's
-    would use the global random stream, and runs would not be reproducible.
+    would use the global random stream, and runs would not be reproducible. Segments of the module
+    in ``torch.utils.checkpoint`` with ``use_reentrant=False`` keep their activations, because a
+    backward pass takes place after the values of a call have left the module.
 
     Args:
         build: Builds the module; called for the architecture and for each :meth:`init` and
@@ -138,6 +141,7 @@ class Model:
                 f"missing or unknown are {sorted(values.keys() ^ places.keys())}"
             )
         before = [tensors[key] for _, tensors, key in slots]
+        keeping = keep_activations(True)
         try:
             for name, tensors, key in slots:
                 tensors[key] = values[name]
@@ -145,6 +149,7 @@ class Model:
             # read back from the module, which may have replaced a buffer
             return outputs, {name: places[name].value for name in buffers}
         finally:
+            keep_activations(keeping)
             for (_, tensors, key), value in zip(slots, before, strict=True):
                 tensors[key] = value
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
+from torch.utils.checkpoint import checkpoint
 
 from fedbolic import kernels
 from fedbolic.nn import dropout_kernel
@@ -88,6 +89,16 @@ def test_vmap_of_values_and_gradients_is_a_loop(dims, on):
     each = seeds.unbind() if dims[1] == 0 else [seeds] * len(xs)
     wanted = by_operators(lambda: [grad(loss)(a, s) for a, s in zip(xs, each, strict=True)])
     assert torch.equal(got, torch.stack(wanted))
+
+
+def test_a_pass_that_is_computed_again_drops_what_the_first_did(on):
+    for mode in (False, True):
+        x, module = torch.ones(4, 50, requires_grad=True), layer(3)
+        out = checkpoint(lambda x, module=module: module(x.exp()).exp(), x, use_reentrant=mode)
+        gradient = torch.autograd.grad(layer(3)(x.exp()).exp().sum(), x)[0]
+        out.sum().backward()
+        assert torch.equal(x.grad, gradient)
+    assert on
 
 
 def test_half_types_and_other_orders_of_memory_take_the_operators(on):
