@@ -57,23 +57,6 @@ def own_loop(v, global_parameters, client, round, personal_proximal):
     return values(network)
 
 
-@pytest.mark.parametrize("personal_proximal", [0.0, 0.5, 2.0])
-def test_the_own_part_descends_the_pulled_loss(personal_proximal):
-    data = federation(SIZES)
-    method = dataclasses.replace(METHOD, personal_proximal=personal_proximal)
-    positions, _ = train(method, data)
-    common, _ = train(fedavg(method), data)
-    initial = {
-        n: v.double() for n, v in method.init(data.meta, RNG.at("init"))["parameters"].items()
-    }
-    anchors = [initial, *(p.server_state["parameters"] for p in common[:-1])]
-    for client in data.clients:
-        v = initial
-        for r, global_parameters in enumerate(anchors, start=1):
-            v = own_loop(v, global_parameters, client, r, personal_proximal)
-        assert_near(positions[-1].client_states[client.id]["own_parameters"], v, 1e-12)
-
-
 @pytest.mark.parametrize("backbone", [MLP((4,)), NormNet()])
 def test_without_a_pull_the_own_model_is_trained_in_isolation(backbone):
     data = federation(SIZES)
@@ -83,22 +66,6 @@ def test_without_a_pull_the_own_model_is_trained_in_isolation(backbone):
     for i, client_state in alone[-1].client_states.items():
         assert_same(ours[-1].client_states[i]["own_parameters"], client_state["parameters"])
         assert_same(ours[-1].client_states[i]["own_buffers"], client_state["buffers"])
-
-
-def test_clients_are_scored_with_their_own_model_and_the_server_with_the_common_one():
-    data = federation(SIZES)
-    positions, rows = train(METHOD, data)
-    scores = {(r.client, r.name): r.value for r in rows if r.round == 3}
-
-    def accuracy(parameters, client):
-        hits = plain_network(parameters)(client.test.tensors["x"]).argmax(1)
-        return int((hits == client.test.tensors["y"]).sum()) / len(client.test)
-
-    for client in data.clients:
-        own = positions[-1].client_states[client.id]["own_parameters"]
-        assert scores[client.id, "test/accuracy"] == accuracy(own, client)
-    common = positions[-1].server_state["parameters"]
-    assert scores[None, "holdout/accuracy"] == accuracy(common, data.holdout)
 
 
 def test_a_client_that_joins_late_starts_where_the_common_model_is():

@@ -210,22 +210,6 @@ def test_a_personal_head_stays_at_home():
     assert set(client_state["parameters"]) == {"head.weight", "head.bias"}
 
 
-def test_a_personal_head_equals_a_loop_where_only_bodies_are_averaged():
-    data = federation()
-    theta = start(data)
-    heads = {client.id: {n: v for n, v in theta.items() if "head" in n} for client in data.clients}
-    body = {n: v for n, v in theta.items() if "body" in n}
-    n = data.sizes
-    for r in (1, 2, 3):
-        local = [local_loop({**body, **heads[c.id]}, c, r, PLAIN) for c in data.clients]
-        heads = {i: {name: local[i][name] for name in heads[i]} for i in heads}
-        body = {name: average(local, n)[name] for name in body}
-    positions, _ = train(with_(sharing={"head.*": "personal", "*": "shared"}), data, RNG)
-    assert_near(positions[-1].server_state["parameters"], body, 1e-12)
-    for i, head in heads.items():
-        assert_near(positions[-1].client_states[i]["parameters"], head, 1e-12)
-
-
 def test_fixed_parameters_never_move_and_are_never_sent():
     data = federation()
     method = with_(sharing={"head.*": "fixed", "*": "shared"})

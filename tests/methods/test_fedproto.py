@@ -1,13 +1,12 @@
-"""FedProto against Algorithm 1 of Tan et al. (2022), written with plain networks."""
+"""Limits and refusals of FedProto, whose algorithm is in ``tests/conformance``."""
 
 import dataclasses
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, mse_loss
 
 from fedbolic.data import Examples, FederatedData
-from fedbolic.federated import Batched, Cohort, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.federated import Batched, Graphed, LocalTraining, Sequential, Trainer
 from fedbolic.federated.engines import stacked_batches
 from fedbolic.methods import FedAvg, FedProto
 from fedbolic.methods.fedproto import UNKNOWN_DISTANCE
@@ -19,11 +18,8 @@ from tests.federated.simple_method import (
     NormNet,
     assert_near,
     assert_same,
-    batches,
     federation,
-    plain_network,
     train,
-    values,
 )
 
 METHOD = FedProto(MLP((4,)), rounds=4, local=LocalTraining(2, 3), lr=0.2, prototype_weight=2.0)
@@ -37,74 +33,6 @@ def skewed_federation():
         labels = client.train.tensors["y"]
         labels.copy_(torch.arange(len(labels)) % 2 if client.id else torch.tensor(2))
     return data
-
-
-def initial_network(data):
-    seed = RNG.at("init").at("model").number()
-    parameters, _ = FedAvg(METHOD.backbone).model(data.meta).init(seed)
-    return plain_network({name: value.double() for name, value in parameters.items()})
-
-
-def local_training(network, prototypes, client, round):
-    """``LocalUpdate`` of the box: the prototypes of the client's classes."""
-    descent = torch.optim.SGD(network.parameters(), lr=METHOD.lr)
-    for x, y in batches(RNG, round, client, epochs=2, batch_size=3):
-        z = network.body(x)
-        target = z.detach().clone()
-        for i, label in enumerate(y.tolist()):
-            target[i] = prototypes.get(label, target[i])
-        loss = cross_entropy(network.head(z), y) + METHOD.prototype_weight * mse_loss(z, target)
-        descent.zero_grad()
-        loss.backward()
-        descent.step()
-    x, y = client.train.tensors["x"], client.train.tensors["y"]
-    z = network.body(x).detach()
-    return {c: z[y == c].mean(dim=0) for c in set(y.tolist())}
-
-
-def box(data, cohorts):
-    prototypes, networks = {}, {client.id: initial_network(data) for client in data.clients}
-    for r, cohort in enumerate(cohorts, 1):
-        found = [local_training(networks[i], prototypes, data.clients[i], r) for i in cohort]
-        for c in set().union(*found):
-            of_class = [of_client[c] for of_client in found if c in of_client]
-            prototypes = {**prototypes, c: torch.stack(of_class).mean(dim=0)}
-    return prototypes, networks
-
-
-def accuracy(network, prototypes, client, prediction):
-    x, y = client.test.tensors["x"], client.test.tensors["y"]
-    with torch.no_grad():
-        z, logits = network.body(x), network(x)
-    if prediction == "prototypes":
-        far = torch.full((len(x),), torch.inf).double()
-        distances = [(z - prototypes[c]).norm(dim=1) if c in prototypes else far for c in range(3)]
-        logits = -torch.stack(distances, dim=1)
-    return float((logits.argmax(1) == y).double().mean())
-
-
-@pytest.mark.parametrize("make", [lambda: federation(SIZES), skewed_federation])
-@pytest.mark.parametrize("prediction", ["prototypes", "head"])
-@pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_rounds_and_scores_are_those_of_the_box(rate, prediction, make):
-    data = make()
-    method = dataclasses.replace(METHOD, prediction=prediction)
-    states, rows = train(method, data, RNG, cohort=Cohort(rate))
-    trained = [row for row in rows if row.name == "train/loss" and row.client is not None]
-    cohorts = [[row.client for row in trained if row.round == r] for r in range(1, 5)]
-    prototypes, networks = box(data, cohorts)
-    state = states[-1].server_state
-    assert state["known"].tolist() == [int(c in prototypes) for c in range(3)]
-    for c, prototype in prototypes.items():
-        assert_near({"p": state["prototypes"][c]}, {"p": prototype}, 1e-12)
-    scores = {row.client: row.value for row in rows[-40:] if row.name == "test/accuracy"}
-    for client in data.clients:
-        network = networks[client.id]
-        assert scores[client.id] == accuracy(network, prototypes, client, prediction)
-        if client.id in set().union(*cohorts):
-            kept = states[-1].client_states[client.id]["parameters"]
-            assert_near(kept, values(network), 1e-12)
-    assert not any(row.name.startswith("holdout/") for row in rows)
 
 
 def test_only_prototypes_and_the_known_classes_leave_a_client():

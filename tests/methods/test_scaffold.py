@@ -2,18 +2,15 @@ import dataclasses
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
-from fedbolic.federated import Cohort, LocalTraining
+from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg, Scaffold
 from fedbolic.nn.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
-    Averaged,
     NormNet,
     assert_near,
     assert_same,
-    batches,
     federation,
     plain_network,
     train,
@@ -22,54 +19,6 @@ from tests.federated.simple_method import (
 
 SIZES = (7, 4, 12, 5, 9)
 METHOD = Scaffold(MLP((4,)), rounds=3, local=LocalTraining(2, 3), lr=0.2, server_lr=0.7)
-
-
-def cohorts(data, rate, rounds=3):
-    """Cohorts of a run, read from the simplest method, since the same streams choose them."""
-    _, rows = train(Averaged(rounds), data, cohort=Cohort(rate))
-    return [
-        [r.client for r in rows if r.name == "noise" and r.round == n and r.client is not None]
-        for n in range(1, rounds + 1)
-    ]
-
-
-def algorithm_1(data, method, rounds, rate):
-    """Karimireddy et al. (2020), Algorithm 1, line by line, with option II."""
-    x = method.init(data.meta, RNG.at("init"))["parameters"]
-    x = {name: value.double() for name, value in x.items()}
-    c = {name: torch.zeros_like(value) for name, value in x.items()}
-    c_i = {client.id: dict(c) for client in data.clients}
-    for r, sample in enumerate(cohorts(data, rate), start=1):
-        moves, variates = [], []
-        for i in sample:
-            y, steps = dict(x), 0
-            for inputs, labels in batches(RNG, r, data.clients[i], epochs=2, batch_size=3):
-                network = plain_network(y)
-                cross_entropy(network(inputs), labels).backward()
-                g = {name: value.grad for name, value in network.named_parameters()}
-                y = {n: y[n] - method.lr * (g[n] - c_i[i][n] + c[n]) for n in y}
-                steps += 1
-            plus = {n: c_i[i][n] - c[n] + (x[n] - y[n]) / (steps * method.lr) for n in y}
-            moves.append({n: y[n] - x[n] for n in y})
-            variates.append({n: plus[n] - c_i[i][n] for n in y})
-            c_i[i] = plus
-        share = len(sample) / len(data.clients)
-        x = {n: x[n] + method.server_lr * torch.stack([m[n] for m in moves]).mean(0) for n in x}
-        c = {n: c[n] + share * torch.stack([v[n] for v in variates]).mean(0) for n in c}
-    return x, c, c_i
-
-
-@pytest.mark.parametrize("rate", [0.4, 0.6, 1.0])
-def test_rounds_are_those_of_algorithm_1_with_option_2(rate):
-    data = federation(SIZES)
-    positions, _ = train(METHOD, data, cohort=Cohort(rate))
-    x, c, c_i = algorithm_1(data, METHOD, 3, rate)
-    server_state, client_states = positions[-1].server_state, positions[-1].client_states
-    assert_near(server_state["parameters"], x, 1e-10)
-    assert_near(server_state["variate"], c, 1e-10)
-    for i, client_state in client_states.items():
-        assert_near(client_state["own_variate"], c_i[i], 1e-10)
-    assert any(value.abs().max() > 1e-2 for value in c.values())
 
 
 def test_the_servers_variate_is_the_mean_of_the_clients():

@@ -13,12 +13,9 @@ from tests.federated.simple_method import (
     NormNet,
     assert_near,
     assert_same,
-    average,
-    batches,
     federation,
     plain_network,
     train,
-    values,
 )
 
 SIZES = (7, 4, 12, 5)
@@ -50,44 +47,6 @@ def test_else_its_rows_have_length_one_and_are_scaled_rows_of_orthonormal_column
 
 def test_different_seeds_give_different_heads():
     assert not torch.allclose(head(4, 3, seed=0), head(4, 3, seed=1))
-
-
-class Cosine(torch.nn.Module):
-    def __init__(self, weight):
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, z):
-        return z / z.norm(dim=1, keepdim=True).clamp_min(1e-12) @ self.weight.T
-
-
-def body_loop(data, rounds):
-    """Mean squared error of cosines against one-hot labels; bodies averaged by size."""
-    theta = METHOD.init(data.meta, RNG.at("init"))["parameters"]
-    theta = {name: value.double() for name, value in theta.items()}
-    weight = theta.pop(HEAD)
-    for r in range(1, rounds + 1):
-        local = []
-        for client in data.clients:
-            empty = {"head.weight": torch.zeros(3, 4), "head.bias": torch.zeros(3)}
-            network = plain_network({**theta, **empty})
-            network.head = Cosine(weight)
-            descent = torch.optim.SGD(network.body.parameters(), lr=METHOD.lr)
-            for x, y in batches(RNG, r, client, epochs=2, batch_size=3):
-                descent.zero_grad()
-                target = torch.eye(3, dtype=torch.float64)[y]
-                torch.nn.functional.mse_loss(network(x), target).backward()
-                descent.step()
-            local.append(values(network))
-        theta = average(local, data.sizes)
-    return theta, weight
-
-
-def test_rounds_equal_the_plain_loop_and_the_head_is_frozen():
-    data = federation(SIZES)
-    positions, _ = train(dataclasses.replace(METHOD, closed_form_head=False), data)
-    theta, weight = body_loop(data, 3)
-    assert_near(positions[-1].server_state["parameters"], {**theta, HEAD: weight}, 1e-12)
 
 
 def test_the_head_never_leaves_a_client():
