@@ -9,7 +9,7 @@ NOT_LOOPS = "loop", "norms", "table"
 LOOPS = {
     name: loop
     for file in sorted(Path(__file__).parent.glob("*.py"))
-    if file.stem not in NOT_LOOPS and not file.stem.startswith("test_")
+    if file.stem not in NOT_LOOPS
     for name, loop in importlib.import_module(f"tests.conformance.{file.stem}").LOOPS.items()
 }
 
