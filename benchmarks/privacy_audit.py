@@ -80,7 +80,7 @@ def scores(privacy: ClientPrivacy, present: np.ndarray) -> np.ndarray:
     run = PrivateAggregation.of_run(privacy, method, Cohort(), num_clients)
     form = {"delta": {"x": torch.zeros(num_clients)}, "buffers": {}}
     axes = torch.eye(num_clients)
-    state, total = run.begin(Rng(0)), torch.zeros(num_clients)
+    state, total = run.begin(Rng(0), num_clients), torch.zeros(num_clients)
     for round in range(1, ROUNDS + 1):
         updates = (
             (i, Update({"delta": {"x": 9 * axes[i]}, "buffers": {}}))

@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from typing_extensions import override
@@ -125,11 +125,12 @@ class ClientStateLog(Mapping[int, Tree]):
     def __contains__(self, client_id: object) -> bool:
         return isinstance(client_id, int) and self._places.get(client_id) is not None
 
-    def append(self, changed: Mapping[int, Tree]) -> None:
+    def append(self, changed: Mapping[int, Tree], *, anew: bool = False) -> None:
         """Append new states, which become permanent with the next checkpoint.
 
         Args:
             changed: New states by client id. An empty state is skipped if the client has no record.
+            anew: Whether to write a new log, so that no outdated record remains.
 
         Raises:
             ValueError: If a state holds anything but tensors, numbers and strings.
@@ -144,10 +145,10 @@ class ClientStateLog(Mapping[int, Tree]):
             return
         added = sum(map(len, records.values()))
         kept = self._places.num_bytes - self._places.bytes_of(records)
-        if self.size + added > WASTE * (kept + added) + SLACK:
+        if self.size and (anew or self.size + added > WASTE * (kept + added) + SLACK):
             self._begin_anew(records)
         else:
-            with self.file.open("r+b" if self.size else "wb") as file:
+            with open_as_folder(self.file, "r+b" if self.size else "wb") as file:
                 file.seek(self.size)
                 self._write(file, records)
 
@@ -167,7 +168,7 @@ class ClientStateLog(Mapping[int, Tree]):
         old, places = self.file, self._places
         self.generation += 1
         self.size, self.checksum, self._places = 0, 0, _Places()
-        with self.file.open("wb") as file, old.open("rb") as source:
+        with open_as_folder(self.file, "wb") as file, old.open("rb") as source:
             for client_id in places.ids():
                 if client_id in records:
                     continue
@@ -246,10 +247,14 @@ class ClientStates(Mapping[int, Tree]):
         self._refuse_old()
         return client_id in self.changed or client_id in self.store
 
-    def save(self) -> None:
-        """Append the changed states to the store."""
+    def save(self, *, anew: bool = False) -> None:
+        """Append the changed states to the store.
+
+        Args:
+            anew: Whether to rewrite the store, so that no outdated state remains in it.
+        """
         self._refuse_old()
-        self.store.append(self.changed)
+        self.store.append(self.changed, anew=anew)
         self.changed, self._appended = {}, self.store.appended
 
     def _refuse_old(self) -> None:
@@ -258,6 +263,18 @@ class ClientStates(Mapping[int, Tree]):
                 "these client states are of an earlier exchange and were overwritten since: use "
                 "those of the latest trainer state"
             )
+
+
+def open_as_folder(file: Path, mode: str) -> BinaryIO:
+    """Open a file that, if it is new, may be read and written by whoever may do so in its folder.
+
+    Args:
+        file: The file.
+        mode: ``r+b``, ``wb`` or ``wb+``, as of :func:`open`.
+    """
+    allowed = file.parent.stat().st_mode & 0o666
+    flags = os.O_RDWR | (0 if mode == "r+b" else os.O_CREAT | os.O_TRUNC)
+    return cast(BinaryIO, os.fdopen(os.open(file, flags, allowed), mode))
 
 
 class _Places:

@@ -115,6 +115,8 @@ def run(
             made = {**job.environment(), **facts}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
             held.enter_context(folder.alone())
+            if job.keeps_secrets:
+                folder.restrict()
             state = dataclasses.replace(state, client_states=folder.client_states())
         job = _settle(_with_loggers(job, folder, callbacks), folder, state)
         state = _train(job, folder, state)
@@ -150,6 +152,8 @@ def resume(
             held.enter_context(reproducible(place(settings)))
             job = _prepare(settings, callbacks, nodes)
             _refuse_other_arithmetic(made, job.environment())
+            if job.keeps_secrets:
+                folder.restrict()
             state = job.trainer.begin(job.method, job.data, job.stream)
             checkpoint = folder.load()
             state = dataclasses.replace(state, client_states=folder.client_states())
@@ -178,6 +182,11 @@ class _Job:
     def stream(self) -> Rng:
         """The random stream of all rounds."""
         return Rng(self.settings["seed"]).at("run")
+
+    @property
+    def keeps_secrets(self) -> bool:
+        """True if the run's folder holds keys until the last round has ended."""
+        return self.trainer.privacy is not None or self.method.keeps_secrets
 
     def arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """Context for training and evaluating clients in the run's precision."""
@@ -361,7 +370,9 @@ def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
         with job.arithmetic(), contextlib.closing(exchanges):
             for state, rows in exchanges:
                 with _disk_errors_stop(folder):
-                    folder.save(state.checkpoint(), rows, time.perf_counter() - began)
+                    seconds = time.perf_counter() - began
+                    forget = job.keeps_secrets and state.round == rounds
+                    folder.save(state.checkpoint(), rows, seconds, forget=forget)
                 began = time.perf_counter()
                 if state.exchange == 0:  # a round has ended
                     common = {row.name: row.value for row in rows if row.client is None}

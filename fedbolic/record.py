@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from fedbolic import figure
 from fedbolic.checksums import DamagedError, Grown, load_sealed, save_sealed
-from fedbolic.client_states import ClientStateLog, ClientStates
+from fedbolic.client_states import ClientStateLog, ClientStates, open_as_folder
 from fedbolic.figure import Figure
 from fedbolic.renamed import renamed_metric
 
@@ -127,6 +127,12 @@ class RunFolder:
         with held:
             yield
 
+    def restrict(self) -> None:
+        """Let nobody but the owner read the folder and its files, as it will hold secret keys."""
+        self.path.chmod(0o700)
+        for file in self.path.rglob("*"):
+            file.chmod(0o700 if file.is_dir() else 0o600)
+
     def remove(self) -> None:
         """Delete the folder and its content.
 
@@ -174,7 +180,14 @@ class RunFolder:
         """An empty store of client states on disk, for a run that starts in this folder."""
         return ClientStates(ClientStateLog(self.path))
 
-    def save(self, checkpoint: dict[str, Any], rows: Iterable[Row], seconds: float) -> None:
+    def save(
+        self,
+        checkpoint: dict[str, Any],
+        rows: Iterable[Row],
+        seconds: float,
+        *,
+        forget: bool = False,
+    ) -> None:
         """Append new measurements and states, then replace the checkpoint; safe against kills.
 
         Args:
@@ -183,11 +196,12 @@ class RunFolder:
                 :meth:`client_states` of this folder, only changed states are written.
             rows: Measurements since the last checkpoint.
             seconds: Seconds since the last checkpoint, saved in ``times.csv``.
+            forget: Whether to delete outdated client states, which may hold secret keys.
         """
         states = checkpoint.get("client_states", {})
         if not isinstance(states, ClientStates):
             states = ClientStates(ClientStateLog(self.path), states)
-        states.save()
+        states.save(anew=forget)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([r.round, r.client, r.name, repr(float(r.value))] for r in rows)
@@ -215,7 +229,7 @@ class RunFolder:
     def _replace(self, name: str, write: Callable[[BinaryIO], object]) -> None:
         draft = self.path / f"{name}.draft"
         try:
-            with draft.open("wb+") as file:
+            with open_as_folder(draft, "wb+") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())

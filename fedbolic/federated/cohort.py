@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from fedbolic import check
+from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.rng import Rng
 
 
@@ -56,18 +59,34 @@ class Cohort:
             return 1
         return math.ceil(num_clients / self.expected_size(num_clients))
 
-    def sample(self, ids: Sequence[int], rng: Rng, *, place: int = 0) -> tuple[int, ...]:
+    def sample(
+        self, ids: Sequence[int], stream: Rng | SecretStream, *, place: int = 0
+    ) -> tuple[int, ...]:
         """Ids of the sampled clients, ascending.
+
+        A sample that must stay secret needs a secret stream: from an :class:`~fedbolic.rng.Rng` all
+        of it follows from 32 bits, and a few members reveal the others.
 
         Args:
             ids: Ids of all clients.
-            rng: Random stream of the exchange; with ``once``, of the first round of its epoch.
+            stream: Random stream of the exchange; with ``once``, of the first round of its epoch.
             place: Number of the round in its epoch, from 0.
         """
         if self.sampling == "poisson":
-            drawn = torch.rand(len(ids), generator=rng.generator(), dtype=torch.float64)
-            return tuple(ids[i] for i in torch.nonzero(drawn < self.rate).flatten().tolist())
-        count = int(self.expected_size(len(ids)))
-        order = torch.randperm(len(ids), generator=rng.generator())
-        chosen = order[place * count : (place + 1) * count]
+            chosen = torch.nonzero(_uniform(stream, len(ids)) < self.rate).flatten()
+        else:
+            count = int(self.expected_size(len(ids)))
+            chosen = _order(stream, len(ids))[place * count : (place + 1) * count]
         return tuple(ids[i] for i in sorted(chosen.tolist()))
+
+
+def _uniform(stream: Rng | SecretStream, size: int) -> Float64[Tensor, " size"]:
+    if isinstance(stream, SecretStream):
+        return stream.uniform(size)
+    return torch.rand(size, generator=stream.generator(), dtype=torch.float64)
+
+
+def _order(stream: Rng | SecretStream, size: int) -> Int64[Tensor, " size"]:
+    if isinstance(stream, SecretStream):
+        return stream.uniform(size).argsort(stable=True)
+    return torch.randperm(size, generator=stream.generator())

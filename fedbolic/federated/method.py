@@ -156,6 +156,15 @@ class Method(ABC):
         """True if this exchange ends a round, which is then counted, scored and recorded."""
         return True
 
+    @property
+    def keeps_secrets(self) -> bool:
+        """True if client state holds keys, as ``key`` or below ``secure``; by default false.
+
+        The files of such a run can be read by their owner alone, and the keys are deleted after the
+        last round.
+        """
+        return False
+
     def check_deployed(self) -> None:
         """Refuse settings that are safe in a simulation but not if every client is a node.
 

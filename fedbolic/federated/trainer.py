@@ -22,6 +22,7 @@ from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.privacy.coverage import covered_form
+from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.record import Row
@@ -61,6 +62,12 @@ class TrainerState:
     def restore(cls, checkpoint: dict[str, Any]) -> "TrainerState":
         """State that a checkpoint holds."""
         return cls(**{**checkpoint, "answered": tuple(checkpoint["answered"])})
+
+    def without_secrets(self) -> "TrainerState":
+        """The state after the last round, without the keys of noise and of secure sums."""
+        kept = {i: _without_keys(own) for i, own in self.client_states.items()}
+        states = self.client_states | kept
+        return dataclasses.replace(self, client_states=states, privacy=_without_keys(self.privacy))
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ class Trainer:
         if (private := self._private(method, data)) is None:
             return TrainerState(server_state)
         covered_form(phase, server_state)  # refuses what is not covered
-        return TrainerState(server_state, privacy=private.begin(rng))
+        return TrainerState(server_state, privacy=private.begin(rng, len(data.clients)))
 
     def settle(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
@@ -219,10 +226,10 @@ class Trainer:
         if private is not None:
             private.check_budget(current)
         place = state.round % self.cohort.period(len(data.clients))
-        secret = rng.at("round", current - place, "exchange", state.exchange)
+        order: Rng | SecretStream = rng.at("round", current - place, "exchange", state.exchange)
         if private is not None:
-            secret = private.stream(state.privacy, current - place).rng()
-        members = self._members(phase, data, state, secret, place=place)
+            order = private.stream(state.privacy, current - place)
+        members = self._members(phase, data, state, order, place=place)
         cohort = [data.clients[i] for i in members]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         own = _states_of(cohort, state.client_states)
@@ -278,6 +285,8 @@ class Trainer:
                 engine=self.engine,
                 rng=rng,
             )
+            if current == method.rounds and (private is not None or method.keeps_secrets):
+                done = done.without_secrets()
         return done, rows
 
     def _members(
@@ -285,7 +294,7 @@ class Trainer:
         phase: Method,
         data: FederatedData,
         state: TrainerState,
-        stream: Rng,
+        stream: Rng | SecretStream,
         *,
         place: int = 0,
     ) -> tuple[int, ...]:
@@ -295,6 +304,12 @@ class Trainer:
         if phase.cohort == "all":
             return tuple(ids)
         return self.cohort.sample(ids, stream.at("cohort"), place=place)
+
+
+def _without_keys(x: Tree) -> Tree:
+    """A tree without entries named as keys are, at any depth, and without the noise of a tree."""
+    kept = {name: value for name, value in x.items() if name not in ("key", "secure", "nodes")}
+    return {n: _without_keys(v) if isinstance(v, dict) else v for n, v in kept.items()}
 
 
 def _stream(rng: Rng | int) -> Rng:

@@ -34,6 +34,11 @@ class WrappingMethod(Method):
     def cohort(self) -> CohortKind:
         return self.method.cohort
 
+    @property
+    @override
+    def keeps_secrets(self) -> bool:
+        return self.method.keeps_secrets
+
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
         return self.method.costs(server_state)

@@ -1,29 +1,30 @@
 """DP-SGD at the clients: differential privacy of single examples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.func import grad, vmap
 from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data.client import Client
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.method import Method
+from fedbolic.federated.privacy.draws import DRAWS_VERSION, SecretStream, check_draws
 from fedbolic.federated.privacy.gaussian import check_delta
-from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
+from fedbolic.federated.privacy.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.wrapping_method import WrappingMethod
-from fedbolic.log import logger
 from fedbolic.methods.fedavg import FedAvg
-from fedbolic.nn.ghost_norms import ghost_norms, linear_layers, recorded_calls
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
+
+BLOCK_NUMBERS = 2**24
+"""Numbers of the gradients that are computed together; 64 MiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,12 @@ class PrivateSteps(WrappingMethod):
 
     Every example of a client is in a batch B with probability q, independently; n is the number of
     the client's examples, which counts as public. What a client sends is differentially private for
-    each of its examples, present or absent, whoever reads it: the server need not be trusted.
+    each of its examples, whose gradients count or are zero, whoever reads it: the server need not
+    be trusted. Clipped gradients are rounded, summed and made noisy as integers
+    (:class:`~fedbolic.federated.privacy.gaussian_grid.GaussianGrid`), so the proof holds for the
+    numbers that are sent. Gradients are computed in blocks of one size, and an example's place in a
+    block follows from its number, so a gradient does not depend on the other examples, not even by
+    rounding, as long as torch computes the rows of a block independently.
     Clients have disjoint examples, and sampling of cohorts is not credited, so the cost for the
     federation is that of one client that takes part in every round, ``privacy/epsilon`` in
     ``metrics.csv``. It is the only metric of local training, and weights are uniform. Scores of the
@@ -51,18 +57,15 @@ class PrivateSteps(WrappingMethod):
         rate: Probability of every example to be in a batch, q, in (0, 1].
         noise_multiplier: Standard deviation of the noise over the bound, z, above 0.
         clip_norm: Bound of the norm of an example's gradient, b, above 0.
-        dp_delta: Delta, in (0, 1), below one over the number of a client's examples.
-        clipping: Computation of the clipped gradients: ``vmap`` has the gradients of all examples
-            of a batch in memory; ``ghost`` needs their norms alone, from which a second backward
-            pass gives the sum. It is for networks of linear layers.
+        dp_delta: Delta, in (0, 1), far below one over the number of a client's examples.
 
     Raises:
-        ValueError: If a value is out of range, or (from ``init``) the model mixes the examples of a
-            batch, has buffers or, for ``ghost``, other layers than linear ones with parameters.
+        ValueError: If a value is out of range, the method is another than ``FedAvg``, which the
+            proof covers with all of its settings, or (from ``init``) the model mixes the examples
+            of a batch or has buffers, such as the seeds of dropout.
 
     References:
-        Abadi et al. (2016), Algorithm 1, arXiv:1607.00133; Li et al. (2022), Sec. 4, for ghost
-        clipping, arXiv:2110.05679.
+        Abadi et al. (2016), Algorithm 1, arXiv:1607.00133.
 
     Example:
         >>> from fedbolic.data import IID, Digits, Partitioned
@@ -72,7 +75,7 @@ class PrivateSteps(WrappingMethod):
         >>> method = PrivateSteps(FedAvg(rounds=2), steps=5)
         >>> *_, (_, rows) = Trainer().run(method, data, Rng(0))
         >>> [round(r.value, 2) for r in rows if r.name == "privacy/epsilon" and r.client == 0]
-        [2.22]
+        [2.85]
     """
 
     method: FedAvg
@@ -80,8 +83,7 @@ class PrivateSteps(WrappingMethod):
     rate: float = 0.1
     noise_multiplier: float = 1.0
     clip_norm: float = 1.0
-    dp_delta: float = 1e-4
-    clipping: Literal["vmap", "ghost"] = "vmap"
+    dp_delta: float = 1e-5
 
     def __post_init__(self) -> None:
         check.at_least(1, steps=self.steps)
@@ -90,12 +92,16 @@ class PrivateSteps(WrappingMethod):
         )
         check.rate(rate=self.rate)
         check_delta(self.dp_delta)
-        check.one_of(("vmap", "ghost"), clipping=self.clipping)
+        if type(self.method) is not FedAvg:
+            raise ValueError(
+                f"the proof of PrivateSteps covers FedAvg, which sends nothing of its examples but "
+                f"their gradients' noisy sums, not {type(self.method).__name__}: use FedAvg"
+            )
 
     @property
     @override
-    def aggregator(self) -> Aggregator:
-        return Mean()
+    def keeps_secrets(self) -> bool:
+        return True
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -108,16 +114,13 @@ class PrivateSteps(WrappingMethod):
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         model = self.method.model(meta)
-        server_state = self.method.init(meta, rng)
-        if model.mixes_examples or server_state["buffers"]:
+        _, buffers = model.init(seed=0)
+        if model.mixes_examples or buffers:
             raise ValueError(
-                "DP-SGD needs the gradient of every single example, which a model with batch norm "
-                "or other buffers does not have: use another backbone"
+                "DP-SGD needs the gradient of every single example, which a model with batch norm, "
+                "dropout or other buffers does not have: use another backbone"
             )
-        if self.clipping == "ghost":
-            linear_layers(model)  # refuses others
-        logger.info("privacy of single examples at a client in all rounds: %s", self.ledger)
-        return {"method": server_state, "round": 0}
+        return {"method": self.method.init(meta, rng), "round": 0, "draws": DRAWS_VERSION}
 
     @override
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
@@ -126,12 +129,18 @@ class PrivateSteps(WrappingMethod):
                 f"dp_delta must be below one over the number of a client's examples, here up to "
                 f"{max(sizes)}; got {self.dp_delta}"
             )
+        log_ledger(self.ledger, max(sizes), of="examples of a client")
         return server_state
+
+    @override
+    def phase(self, server_state: Tree) -> Method:
+        check_draws(server_state)
+        return self
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         inner = self.method.broadcast(server_state["method"], client_id)
-        return {"method": inner, "round": server_state["round"]}
+        return {**server_state, "method": inner}
 
     @override
     def template(self, message: Tree) -> Tree | None:
@@ -167,56 +176,43 @@ class PrivateSteps(WrappingMethod):
         self, model: Model, local: Tree, examples: Params, context: Tree, stream: SecretStream
     ) -> Params:
         """Private mean gradient of a Poisson batch."""
-        size = len(examples["y"])
-        chosen = stream.at("batch").uniform(size) < self.rate
-        batch = {name: x[chosen.to(x.device)] for name, x in examples.items()}
-        total = {name: x.new_zeros(x.shape) for name, x in local["parameters"].items()}
-        if len(batch["y"]):
-            total = self._clipped_sum(model, local, batch, context)
-        drawn = stream.at("noise").normal(sum(g.numel() for g in total.values()))
-        noise = drawn.split([g.numel() for g in total.values()])
-        std, expected = self.noise_multiplier * self.clip_norm, self.rate * max(size, 1)
-        return {
-            name: (g + std * z.to(g).view(g.shape)) / expected
-            for (name, g), z in zip(total.items(), noise, strict=True)
-        }
+        parameters, size = local["parameters"], len(examples["y"])
+        chosen = torch.nonzero(stream.at("batch").uniform(size) < self.rate).flatten()
+        lengths = [x.numel() for x in parameters.values()]
+        grid = GaussianGrid(sum(lengths), self.clip_norm, self.noise_multiplier * self.clip_norm)
+        total = grid.noise(stream.at("noise")).to(examples["y"].device)
+        for rows in _blocks(chosen, max(1, min(64, BLOCK_NUMBERS // grid.size))):
+            rows = rows.to(total.device)
+            each = self._each_gradient(model, local, examples, context, rows)
+            total += grid.rounded_sum(each)
+        mean = grid.scaled(total) / (self.rate * max(size, 1))
+        parts = zip(parameters.items(), mean.split(lengths), strict=True)
+        return {name: part.to(x).view(x.shape) for (name, x), part in parts}
 
-    def _clipped_sum(self, model: Model, local: Tree, batch: Params, context: Tree) -> Params:
-        """Sum of the gradients of the examples, each with a norm of at most the bound."""
-        if self.clipping == "ghost":
-            return self._ghost_sum(model, local, batch, context)
+    def _each_gradient(
+        self,
+        model: Model,
+        local: Tree,
+        examples: Params,
+        context: Tree,
+        rows: Int64[Tensor, " width"],
+    ) -> Float[Tensor, "width size"]:
+        """Gradients of the examples of a block as rows; zero in rows without an example."""
 
         def loss(parameters: Params, example: Params) -> Tensor:
             alone = _marked({name: x.unsqueeze(0) for name, x in example.items()})
             buffers = local["buffers"]
             return self.method.loss(model, parameters, buffers, alone, context)[0].sum()
 
-        each = vmap(grad(loss), in_dims=(None, 0), randomness="different")(
-            local["parameters"], batch
-        )
-        squares = [g.double().square().flatten(1).sum(1) for g in each.values()]
-        factors = self._factors(torch.stack(squares).sum(0).sqrt())
-        return {n: torch.tensordot(factors.to(g), g, dims=1) for n, g in each.items()}
-
-    def _ghost_sum(self, model: Model, local: Tree, batch: Params, context: Tree) -> Params:
-        """The same from the norms of the gradients, and a backward pass of the weighted losses."""
-        parameters = {n: x.detach().requires_grad_() for n, x in local["parameters"].items()}
-        with recorded_calls(model) as calls:
-            losses, _ = self.method.loss(
-                model, parameters, local["buffers"], _marked(batch), context
-            )
-        factors = self._factors(ghost_norms(calls, losses, parameters))
-        values = list(parameters.values())
-        sums = torch.autograd.grad(losses, values, factors.to(losses), materialize_grads=True)
-        return dict(zip(parameters, sums, strict=True))
-
-    def _factors(self, norms: Tensor) -> Tensor:
-        return self.clip_norm / norms.clamp_min(self.clip_norm)
+        batch = {name: x[rows.clamp_min(0)] for name, x in examples.items()}
+        each = vmap(grad(loss), in_dims=(None, 0))(local["parameters"], batch)
+        flat = torch.cat([g.flatten(1) for g in each.values()], dim=1)
+        return flat.masked_fill_((rows < 0).unsqueeze(1), 0.0)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         inner = self.method.server_update(server_state["method"], total)
-        return {"method": inner, "round": server_state["round"] + 1}
+        return {**server_state, "method": inner, "round": server_state["round"] + 1}
 
     @override
     def evaluate(
@@ -232,3 +228,12 @@ def _marked(batch: Params) -> Params:
     present = torch.ones(len(y), dtype=torch.bool, device=y.device)
     visit = torch.zeros((), dtype=torch.int64, device=y.device)
     return {**batch, "mask": present, "visit": visit}
+
+
+def _blocks(chosen: Int64[Tensor, " n"], width: int) -> Iterator[Int64[Tensor, " width"]]:
+    """Blocks of rows that hold every chosen number k in row ``k % width``, and -1 where empty."""
+    rows: list[list[int]] = [[] for _ in range(width)]
+    for k in chosen.tolist():
+        rows[k % width].append(k)
+    for i in range(max(map(len, rows))):
+        yield torch.tensor([row[i] if i < len(row) else -1 for row in rows])

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from fedbolic import tree
@@ -14,8 +14,10 @@ from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.privacy.draws import DRAWS_VERSION, SecretStream, check_draws
+from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
+from fedbolic.federated.privacy.ledger import PrivacyLedger, log_ledger
+from fedbolic.federated.privacy.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
 from fedbolic.federated.privacy.tree_noise import add_leaf
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.log import logger
@@ -27,8 +29,9 @@ from fedbolic.types import Tree
 class PrivateAggregation:
     """Private aggregation of the updates of one run.
 
-    The state of a run's privacy holds the ``key`` of the noise, the clipping bound ``clip_norm``
-    and, under correlated noise, the noise of the ``nodes`` of the tree that are still needed.
+    The state of a run's privacy holds the ``key`` of cohorts and noise, the version of their
+    ``draws``, the clipping bound ``clip_norm`` and, under correlated noise, the noise of the
+    ``nodes`` of the tree that are still needed.
 
     Args:
         privacy: Settings.
@@ -57,20 +60,21 @@ class PrivateAggregation:
         size = float(num_clients) if everyone else cohort.expected_size(num_clients)
         return cls(privacy, ledger, size)
 
-    def begin(self, rng: Rng) -> Tree:
+    def begin(self, rng: Rng, num_clients: int) -> Tree:
         """Initial state of a run's privacy; the ledger is logged.
 
         Args:
             rng: Random stream of the run, which gives the key of seeded noise.
+            num_clients: Number of clients of the federation.
         """
-        logger.info("privacy: %s", self.ledger)
+        log_ledger(self.ledger, num_clients, of="clients")
         if self.privacy.noise == "seeded":
             logger.warning("NOT PRIVATE: the noise follows from the seed of the run")
             stream = SecretStream.seeded(rng.at("privacy"))
         else:
             stream = SecretStream.fresh()
         key = torch.frombuffer(bytearray(stream.key), dtype=torch.uint8)
-        return {"key": key, "clip_norm": self.privacy.clip_norm}
+        return {"key": key, "clip_norm": self.privacy.clip_norm, "draws": DRAWS_VERSION}
 
     def stream(self, state: Tree, round: int) -> SecretStream:
         """Secret random stream of a round.
@@ -78,7 +82,11 @@ class PrivateAggregation:
         Args:
             state: State of the run's privacy.
             round: Number of the round, from 1.
+
+        Raises:
+            RunStoppedError: If an earlier version started the run.
         """
+        check_draws(state)
         return SecretStream(bytes(state["key"].tolist())).at("round", round)
 
     def check_budget(self, round: int) -> None:
@@ -122,42 +130,42 @@ class PrivateAggregation:
             ValueError: If the noise of adaptive clipping is too small.
         """
         bound, noise = state["clip_norm"], self.ledger.noise_multiplier
-        total, within = _clipped_sum(updates, form["delta"], bound)
-        stream = self.stream(state, round)
-        if (adaptive := self.privacy.adaptive) is not None:
+        stream, adaptive, count_noise = self.stream(state, round), self.privacy.adaptive, 0.0
+        if adaptive is not None:
             count_noise = _count_noise(adaptive, noise, self.size)
             noise = (noise**-2 - (2 * count_noise) ** -2) ** -0.5
-            within += count_noise * float(stream.at("count").normal(1))
-            gap = within / self.size + 0.5 - adaptive.quantile
+        size = sum(leaf.numel() for leaf in tree.tensors(form["delta"]).values())
+        grid = GaussianGrid(size, bound, noise * bound)
+        total, within = _rounded_sum(updates, form["delta"], grid)
+        if adaptive is not None:
+            count = _noisy_count(within, count_noise, stream.at("count"))
+            gap = count / self.size + 0.5 - adaptive.quantile
             state = {**state, "clip_norm": bound * math.exp(-adaptive.lr * gap)}
-        state = self._add_noise_(total, state, round, members=members, std=noise * bound)
-        mean = tree.map(lambda x, like: cast_like(x / self.size, like), total, form["delta"])
+        drawn, state = self._noise(grid, state, round, members=members)
+        flat = grid.scaled(total + drawn.to(total.device)) / self.size
+        mean = _shaped(flat, form["delta"])
         metrics = {"privacy/epsilon": self.ledger.epsilon(round), "privacy/clip_norm": bound}
         ids = tuple(range(max(1, int(self.size + 0.5))))
         return AggregatedUpdate({**form, "delta": mean}, self.size, ids, metrics), state
 
-    def _add_noise_(
-        self, total: Tree, state: Tree, round: int, *, members: Iterable[int], std: float
-    ) -> Tree:
-        """Add the noise of a round, and return the next state of the run's privacy."""
-        size = sum(leaf.numel() for leaf in tree.tensors(total).values())
+    def _noise(
+        self, grid: GaussianGrid, state: Tree, round: int, *, members: Iterable[int]
+    ) -> tuple[Int64[Tensor, " size"], Tree]:
+        """Noise of a round, and the next state of the run's privacy."""
         stream = self.stream(state, round)
         if self.privacy.placement == "clients":
-            for i in members:
-                _add_flat_(total, stream.at("client", i).normal(size), std)
-            return state
+            drawn = [grid.noise(stream.at("client", i)) for i in members]
+            return sum(drawn, torch.zeros(grid.size, dtype=torch.int64)), state
         if self.privacy.correlation == "none":
-            _add_flat_(total, stream.normal(size), std)
-            return state
+            return grid.noise(stream.at("noise")), state
         place = (round - 1) % self.ledger.period
         epoch = self.stream(state, round - place).at("tree")
         nodes, growth = add_leaf(
             state["nodes"] if place else {},
             place,
-            lambda level, index: epoch.at(level, index).normal(size),
+            lambda level, index: grid.noise(epoch.at(level, index)),
         )
-        _add_flat_(total, growth, std)
-        return {**state, "nodes": nodes}
+        return growth, {**state, "nodes": nodes}
 
     def counts(self, message: Tree, form: Tree) -> dict[str, float]:
         """Expected costs of a round, which do not depend on who takes part.
@@ -173,22 +181,36 @@ class PrivateAggregation:
         }
 
 
-def _clipped_sum(
-    updates: Iterable[tuple[int, Update]], form: Tree, bound: float
-) -> tuple[Tree, float]:
-    """Sum of the clipped deltas, and a count of 1/2 for each within the bound, else -1/2.
+def _rounded_sum(
+    updates: Iterable[tuple[int, Update]], form: Tree, grid: GaussianGrid
+) -> tuple[Int64[Tensor, " size"], int]:
+    """Sum of the clipped deltas on a grid; and in half units the count of those within the bound.
 
-    An absent client counts as 0, so its absence changes the count by 1/2 only.
+    A client within the bound counts as 1/2, another one as -1/2. An absent client counts as 0, so
+    its absence changes the count by 1/2 only.
     """
-    total = tree.map(lambda x: torch.zeros_like(x, dtype=torch.float64), form)
-    within = 0.0
+    names = tree.tensors(form)
+    device = next(iter(names.values())).device
+    total, within = torch.zeros(grid.size, dtype=torch.int64, device=device), 0
     for _, update in updates:
-        delta = tree.map(as_double, update.payload["delta"])
-        norm = float(tree.norm(delta))
-        factor = 1.0 if norm <= bound else bound / norm
-        total = tree.map(lambda x, y, f=factor: x.add_(y, alpha=f), total, delta)
-        within += 0.5 if norm <= bound else -0.5
+        leaves = tree.tensors(update.payload["delta"])
+        delta = torch.cat([as_double(leaves[name]).flatten() for name in names])
+        within += 1 if float(delta.norm()) <= grid.bound else -1
+        total += grid.rounded_sum(delta[None])
     return total, within
+
+
+def _noisy_count(half_units: int, std: float, stream: SecretStream) -> float:
+    """A count in half units with Gaussian noise, on a fine grid.
+
+    Args:
+        half_units: Twice the count.
+        std: Standard deviation of the noise of the count.
+        stream: Secret random stream that serves nothing else.
+    """
+    parts = 2 ** math.floor(math.log2(LARGEST_SCALE / max(1.0, 2 * std)))
+    drawn = rounded_gaussian(stream, 1, scale=2 * std * parts)
+    return (half_units * parts + int(drawn[0])) / (2 * parts)
 
 
 def _count_noise(adaptive: AdaptiveClipping, noise: float, size: float) -> float:
@@ -200,9 +222,7 @@ def _count_noise(adaptive: AdaptiveClipping, noise: float, size: float) -> float
     return found
 
 
-def _add_flat_(total: Tree, noise: Float64[Tensor, " size"], std: float) -> None:
-    """Add the numbers of a vector, times a factor, to those of a tree."""
-    leaves = list(tree.tensors(total).values())
-    parts = noise.split([leaf.numel() for leaf in leaves])
-    for leaf, part in zip(leaves, parts, strict=True):
-        leaf.add_(part.to(leaf.device).view(leaf.shape), alpha=std)
+def _shaped(flat: Float64[Tensor, " size"], form: Tree) -> Tree:
+    """A vector as a tree of the given form."""
+    parts = iter(flat.split([leaf.numel() for leaf in tree.tensors(form).values()]))
+    return tree.map(lambda like: cast_like(next(parts).view(like.shape), like), form)

@@ -69,13 +69,18 @@ class ClientPrivacy:
       The model is scored on the server's own test set, which must not come from the clients;
     * ``privacy/epsilon`` in ``metrics.csv`` is the cost of all rounds so far.
 
-    The noise of a round follows from a key in the checkpoint. A round that is repeated after an
-    interruption therefore has the same noise, but whoever has ``state.pt`` can subtract it: keep
-    that file, and publish the model alone. The noise is in floating point, whereas the ledger is
-    proven for real numbers.
+    The cohorts and the noise of a round follow from a key of 256 bits in the checkpoint. A round
+    that is repeated after an interruption therefore has the same noise, but whoever has
+    ``state.pt`` can subtract it: only its owner can read it, and the key is deleted after the last
+    round. Clipped updates are rounded, summed and made noisy as integers
+    (:class:`~fedbolic.federated.privacy.gaussian_grid.GaussianGrid`), so the ledger holds for the
+    numbers that are released, if an update follows from its client's data alone. With an engine
+    that computes several clients together it may depend on the others by rounding, which is not
+    covered; with ``Sequential`` it does not.
 
     Args:
-        dp_delta: Delta, in (0, 1) and below one over the number of clients.
+        dp_delta: Delta, in (0, 1) and below one over the number of clients; above a hundredth of
+            that a run warns.
         epsilon: Budget of the whole run, above 0: without ``noise_multiplier``, the noise that the
             run needs for it is found; with it, the run stops before the round that would exceed
             the budget. ``None`` for no budget.

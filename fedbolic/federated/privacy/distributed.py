@@ -20,7 +20,7 @@ from fedbolic.federated.evaluation.score import Predictor
 from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.lattice import NoisyLattice
-from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.privacy.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.privacy.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.update import AggregatedUpdate, Update
@@ -91,6 +91,11 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
     def aggregator(self) -> Aggregator:
         return SumModulo(2**self.privacy.bits)
 
+    @property
+    @override
+    def keeps_secrets(self) -> bool:
+        return True
+
     @override
     def check_threshold(self, least: int) -> None:
         if least < (needed := self.privacy.survivors):
@@ -115,7 +120,7 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
         inner = self.method.init(meta, rng)
         form = covered_form(self.method.phase(inner), inner)
         lattice, ledger = self._plan(meta.num_clients, form)
-        logger.info("privacy: %s", ledger)
+        log_ledger(ledger, meta.num_clients, of="clients")
         if lattice.inflation > WARNED_INFLATION:
             logger.warning(
                 "rounding with %d bits makes the noise %.2f times as large: use more bits",

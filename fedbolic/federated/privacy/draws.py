@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, UInt64
+from numpy import ndarray
 from scipy.special import ndtri
 from torch import Tensor
 
+from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.privacy.integers import IntegerDraws
 from fedbolic.rng import Rng
+from fedbolic.types import Tree
 
 _KEY_BYTES = 32
+
+DRAWS_VERSION = 2
+"""Version of the draws of cohorts and noise, which is part of the state of a private run."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,6 @@ class SecretStream:
         """The stream named ``names`` below this one."""
         return SecretStream(self.key, self.path + names)
 
-    def rng(self) -> Rng:
-        """Random stream of the code base's usual kind, for choices instead of noise."""
-        return Rng(int.from_bytes(self._bytes(_KEY_BYTES), "big"))
-
     def normal(self, size: int) -> Float64[Tensor, " size"]:
         r"""Independent draws from the standard normal distribution, on the CPU.
 
@@ -79,9 +81,17 @@ class SecretStream:
     def integers(self) -> IntegerDraws:
         """Exact draws of integers; every call begins the same draws again."""
         blocks = itertools.count()
-        return IntegerDraws(
-            lambda size: np.frombuffer(self.at("words", next(blocks))._bytes(8 * size), dtype="<u8")
-        )
+        return IntegerDraws(lambda size: self.at("words", next(blocks)).words(size))
+
+    def words(self, size: int) -> UInt64[ndarray, " size"]:
+        """Independent words of 64 bits.
+
+        Args:
+            size: Number of words.
+        """
+        # the key has a fixed length, so no two pairs of key and path give the same text
+        digest = hashlib.shake_256(self.key + repr(self.path).encode())
+        return np.frombuffer(digest.digest(8 * size), dtype="<u8")
 
     def uniform(self, size: int) -> Float64[Tensor, " size"]:
         """Independent draws from the uniform distribution on (0, 1), on the CPU.
@@ -89,9 +99,21 @@ class SecretStream:
         Args:
             size: Number of draws.
         """
-        words = np.frombuffer(self._bytes(8 * size), dtype="<u8") >> np.uint64(11)
+        words = self.words(size) >> np.uint64(11)
         return torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-53)
 
-    def _bytes(self, count: int) -> bytes:
-        # the key has a fixed length, so no two pairs of key and path give the same text
-        return hashlib.shake_256(self.key + repr(self.path).encode()).digest(count)
+
+def check_draws(state: Tree) -> None:
+    """Refuse to continue a private run whose cohorts and noise an earlier version drew.
+
+    Args:
+        state: State that holds ``draws``, the version of the draws.
+
+    Raises:
+        RunStoppedError: If the version is another one.
+    """
+    if state.get("draws") != DRAWS_VERSION:
+        raise RunStoppedError(
+            "this private run was started by an earlier version, which drew its cohorts from 32 "
+            "bits and its noise in floating point: run its configuration again"
+        )

@@ -12,6 +12,7 @@ from fedbolic.federated.privacy.accountants import Participation, poisson_epsilo
 from fedbolic.federated.privacy.costs import ConcentratedCost, PureCost
 from fedbolic.federated.privacy.gaussian import check_delta, gaussian_epsilon
 from fedbolic.federated.privacy.tree_noise import tree_height
+from fedbolic.log import logger
 
 Neighbours: TypeAlias = Literal["add/remove", "replace"]
 Correlation: TypeAlias = Literal["none", "tree"]
@@ -22,6 +23,9 @@ SMALLEST_DELTA = 1e-10
 
 LARGEST_EPSILON = 300.0
 """Above it, nothing is private anyway, and Rényi bounds serve."""
+
+LARGEST_SHARE = 0.01
+"""Delta times the number of units of privacy above which a ledger warns."""
 
 _WORDS = {
     "add/remove": "of one {} that takes part, or whose contribution is zero",
@@ -206,6 +210,26 @@ class PrivacyLedger:
             f"{releases} over {size[self.participation]} (rate {self.rate:g}){bound}; "
             f"noise {self.noise_multiplier:.4g} times the bound; it limits what the "
             f"releases reveal {words}"
+        )
+
+
+def log_ledger(ledger: PrivacyLedger, num_units: int, *, of: str) -> None:
+    """Log a ledger and the product of its delta and the number of units; warn if that is large.
+
+    A mechanism that publishes each unit's data with probability delta satisfies the definition, and
+    the product is the number of units that it publishes on average.
+
+    Args:
+        ledger: Ledger of a run.
+        num_units: Number of units of privacy.
+        of: Name of the units, in the plural.
+    """
+    share = ledger.dp_delta * num_units
+    logger.info("privacy: %s; delta times the number of %s is %.2g", ledger, of, share)
+    if share > LARGEST_SHARE:
+        logger.warning(
+            "dp_delta %g allows to publish %.2g of the %d %s outright: use %.2g or less",
+            *(ledger.dp_delta, share, num_units, of, LARGEST_SHARE / num_units),
         )
 
 

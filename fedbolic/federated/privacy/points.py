@@ -12,6 +12,7 @@ from fedbolic import check
 from fedbolic.federated.privacy.costs import PureCost
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.gaussian import check_delta
+from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.ledger import PrivacyLedger, solve_noise
 from fedbolic.federated.privacy.riemannian_laplace import (
     RiemannianLaplace,
@@ -162,7 +163,9 @@ class LaplaceMean(PrivateMean):
 
     Its delta is 0, and it has no preferred direction or centre. As volumes grow exponentially, such
     a density exists only for :math:`\varepsilon > 2 (\dim - 1) \sqrt c \, r / n`: the more curved a
-    space, the more points a mean needs; :class:`TangentMean` has no such limit.
+    space, the more points a mean needs; :class:`TangentMean` has no such limit. The draw is in
+    floating point, whereas the proof is for real numbers: the last digits of a released mean may
+    reveal more than epsilon allows.
 
     Args:
         epsilon: Privacy budget of one mean, above 0.
@@ -220,7 +223,9 @@ class TangentMean(PrivateMean):
         \frac{r}{d(p, x_i)}\right) + N(0, z^2 r^2 I) \right) \right)
 
     The noise is normal in the metric of the tangent space at the centre p. Without noise it is the
-    first step of a descent towards the Fréchet mean, and near it if the points are near p.
+    first step of a descent towards the Fréchet mean, and near it if the points are near p. Tangents
+    are rounded, summed and made noisy as integers
+    (:class:`~fedbolic.federated.privacy.gaussian_grid.GaussianGrid`).
 
     Args:
         epsilon: Privacy budget of one mean, above 0.
@@ -267,7 +272,9 @@ class TangentMean(PrivateMean):
     def _mean(
         self, space: Lorentz | Poincare, clipped: Tensor, center: Tensor, stream: SecretStream
     ) -> Tensor:
-        drawn = stream.normal(clipped.shape[-1] - isinstance(space, Lorentz)).to(clipped.device)
-        std = self.ledger().noise_multiplier * self.radius
-        total = space.logmap(center, clipped).sum(dim=0) + tangent_of(space, center, std * drawn)
-        return space.expmap(center, total / len(clipped))
+        dim = clipped.shape[-1] - isinstance(space, Lorentz)
+        basis = tangent_of(space, center, torch.eye(dim).to(clipped))
+        coordinates = space.inner(center, space.logmap(center, clipped).unsqueeze(1), basis)
+        grid = GaussianGrid(dim, self.radius, self.ledger().noise_multiplier * self.radius)
+        total = grid.rounded_sum(coordinates) + grid.noise(stream).to(clipped.device)
+        return space.expmap(center, tangent_of(space, center, grid.scaled(total) / len(clipped)))

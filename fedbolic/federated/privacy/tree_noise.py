@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Int64
 from torch import Tensor
 
 NodeNoise: TypeAlias = Callable[[int, int], Tensor]
@@ -26,7 +26,7 @@ def tree_height(num_leaves: int) -> int:
 
 def add_leaf(
     nodes: dict[str, Tensor], leaf: int, noise: NodeNoise
-) -> tuple[dict[str, Tensor], Float64[Tensor, " size"]]:
+) -> tuple[dict[str, Tensor], Int64[Tensor, " size"]]:
     r"""Noise of the complete subtrees after another leaf, and the growth of their sum.
 
     The rounds are leaves, and every node of the tree holds the sum of its leaves with noise of its
@@ -37,13 +37,15 @@ def add_leaf(
     .. math:: V_l = \frac{1}{2 (1 - 2^{-l - 1})}, \quad
         e_l = V_l z_{\text{root}} + (1 - V_l) (e_{\text{left}} + e_{\text{right}})
 
-    in units of the noise of one node.
+    in units of the noise of one node. Estimates are rounded to integers. What is rounded, a
+    multiple of :math:`z_{\text{root}} - e_{\text{left}} - e_{\text{right}}`, is known to whoever
+    has the nodes' noisy integers, so the rounding is post-processing.
 
     Args:
         nodes: Noise of the estimates of the complete subtrees, by height as text; empty for a new
             tree.
         leaf: Number of the new leaf, from 0.
-        noise: Noise of every node, independent of all other nodes.
+        noise: Noise of every node, as integers, independent of all other nodes.
 
     References:
         Kairouz et al. (2021), Practical and private (deep) learning without sampling or shuffling,
@@ -51,9 +53,9 @@ def add_leaf(
         binary trees.
 
     Example:
-        >>> nodes, growth = add_leaf({}, 0, lambda level, place: torch.ones(1).double())
-        >>> add_leaf(nodes, 1, lambda level, place: torch.zeros(1).double())
-        ({'1': tensor([0.3333], dtype=torch.float64)}, tensor([-0.6667], dtype=torch.float64))
+        >>> nodes, growth = add_leaf({}, 0, lambda level, place: torch.tensor([300]))
+        >>> add_leaf(nodes, 1, lambda level, place: torch.tensor([0]))
+        ({'1': tensor([100])}, tensor([-200]))
     """
     kept, level, estimate = dict(nodes), 0, noise(0, leaf)
     before = noise_of_sum(nodes, estimate)
@@ -61,12 +63,13 @@ def add_leaf(
         halves = kept.pop(str(level)) + estimate
         level += 1
         weight = 1 / (2 * (1 - 2.0 ** (-level - 1)))
-        estimate = weight * noise(level, leaf >> level) + (1 - weight) * halves
+        gap = noise(level, leaf >> level) - halves
+        estimate = halves + (weight * gap.double()).round().long()
     kept[str(level)] = estimate
     return kept, noise_of_sum(kept, estimate) - before
 
 
-def noise_of_sum(nodes: dict[str, Tensor], like: Tensor) -> Float64[Tensor, " size"]:
+def noise_of_sum(nodes: dict[str, Tensor], like: Tensor) -> Int64[Tensor, " size"]:
     """Noise of the sum of all leaves so far.
 
     Args:

@@ -111,6 +111,11 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
             check.at_least(2, threshold=self.threshold)
         _check_additive(self.method)
 
+    @property
+    @override
+    def keeps_secrets(self) -> bool:
+        return True
+
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         least = self._protocol.least(meta.num_clients)

@@ -69,7 +69,7 @@ def test_without_noise_the_server_takes_the_unweighted_mean_of_the_clipped_delta
     start = Trainer(privacy=QUIET).begin(SMALL, DATA, RNG).server_state["parameters"]
     moved = flat(delta_of(start, first.server_state["parameters"]))
     expected = torch.stack(updates_by_hand(SMALL, DATA, 0.1, range(4))).sum(0) / 4
-    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-7)  # a grid of 2 ** -25 bounds
 
 
 def test_a_poisson_cohort_is_divided_by_its_expected_size():
@@ -80,7 +80,7 @@ def test_a_poisson_cohort_is_divided_by_its_expected_size():
     moved = flat(delta_of(start.server_state["parameters"], first.server_state["parameters"]))
     members = sorted(first.client_states)
     sums = updates_by_hand(SMALL, DATA, 0.1, members)
-    torch.testing.assert_close(moved, sum(sums, torch.zeros(())) / 2.4, rtol=0, atol=1e-9)
+    torch.testing.assert_close(moved, sum(sums, torch.zeros(())) / 2.4, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("placement", ["server", "clients"])

@@ -9,6 +9,7 @@ from scipy import stats
 
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.gaussian import gaussian_epsilon
+from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.points import (
     LaplaceMean,
     TangentMean,
@@ -95,11 +96,6 @@ def test_the_sensitivity_is_attained_by_antipodes_on_a_line():
     assert moved == pytest.approx(mean_sensitivity(float(space.dist0(line[0])), 2), rel=1e-6)
 
 
-def noiseless(monkeypatch):
-    """Draws without effect: medians for uniform numbers, zeros for normal ones."""
-    monkeypatch.setattr(SecretStream, "normal", lambda self, size: torch.zeros(size).double())
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_budget_gives_the_frechet_mean_of_the_clipped_points(kind):
     space, center, data = in_a_ball(kind, 1.0, 4, 9, 3, 1.0)
@@ -111,12 +107,26 @@ def test_a_large_budget_gives_the_frechet_mean_of_the_clipped_points(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_tangent_mean_without_noise_is_that_of_its_formula(kind, monkeypatch):
     space, center, data = in_a_ball(kind, 1.0, 4, 9, 3, 1.0)
-    noiseless(monkeypatch)
+    monkeypatch.setattr(GaussianGrid, "noise", lambda self, stream: torch.zeros(self.size).long())
     got = TangentMean(1.0, 1e-3, radius=0.5).release(space, data, center=center)
     logs = [space.logmap(center, x) for x in data]
     shares = [min(1.0, 0.5 / max(float(space.dist(center, x)), 1e-12)) for x in data]
     mean = sum(share * u for share, u in zip(shares, logs, strict=True)) / len(data)
     torch.testing.assert_close(got, space.expmap(center, mean))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tangent_mean_is_one_of_whole_units(kind):
+    """Its coordinates at the centre are multiples of a public unit, whatever the points are."""
+    space, center, data = in_a_ball(kind, 1.0, 4, 16, 3, 1.0)
+    mechanism = TangentMean(1.0, 1e-3)
+    got = mechanism.release(space, data, center=center)
+    basis = tangent_of(space, center, torch.eye(3).double())
+    tangent = space.logmap(center, got)
+    coordinates = torch.stack([space.inner(center, tangent, axis) for axis in basis])
+    units = coordinates * 16 / GaussianGrid(3, 1.0, mechanism.ledger().noise_multiplier).unit
+    assert units.abs().max() > 1e4
+    assert (units - units.round()).abs().max() < 0.01
 
 
 @pytest.mark.parametrize("kind", KINDS)

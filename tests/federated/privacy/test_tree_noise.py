@@ -17,6 +17,7 @@ from fedbolic.federated import (
 from fedbolic.federated.privacy.accountants import ORDERS
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.gaussian import gaussian_epsilon
+from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.ledger import PrivacyLedger, solve_noise
 from fedbolic.federated.privacy.tree_noise import add_leaf, tree_height
 from tests.federated.simple_method import (
@@ -35,6 +36,8 @@ TREE = ClientPrivacy(
     dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, noise="seeded", correlation="tree"
 )
 METHOD = dataclasses.replace(SMALL, rounds=5)
+UNIT = 2**40
+"""A noise so large that roundings to integers do not count."""
 
 
 def complete_subtrees(t):
@@ -53,17 +56,17 @@ def estimate(level, place, own):
     Weights are those of least variance: inversely proportional to the variances.
     """
     if level == 0:
-        return own[0, place], 1.0
+        return own[0, place].double(), 1.0
     left, var_left = estimate(level - 1, 2 * place, own)
     right, var_right = estimate(level - 1, 2 * place + 1, own)
     below = var_left + var_right
     weight = below / (1 + below)
-    return weight * own[level, place] + (1 - weight) * (left + right), weight
+    return weight * own[level, place].double() + (1 - weight) * (left + right), weight
 
 
 def sums_of(num_leaves, draw):
     """Noise of the sums of the first 1, 2, ... leaves by the code, and the noise of every node."""
-    own, nodes, total, sums = {}, {}, 0.0, []
+    own, nodes, total, sums = {}, {}, 0, []
 
     def remember(level, place):
         assert (level, place) not in own  # no node is drawn twice
@@ -77,14 +80,14 @@ def sums_of(num_leaves, draw):
 
 
 def random_node(level, place):
-    return SecretStream(bytes(32)).at(level, place).normal(3)
+    return (1e9 * SecretStream(bytes(32)).at(level, place).normal(3)).long()
 
 
 def test_the_noise_of_every_sum_is_that_of_the_written_out_tree():
     sums, own = sums_of(13, random_node)
     for t, found in enumerate(sums, 1):
         exact = sum(estimate(*node, own)[0] for node in complete_subtrees(t))
-        torch.testing.assert_close(found, exact)
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=8)  # roundings
 
 
 def test_growths_need_no_more_nodes_than_the_tree_has_levels():
@@ -100,12 +103,13 @@ def test_the_covariance_is_that_of_the_best_unbiased_estimate_of_every_subtree()
     width = 15
 
     def unit(level, place):
-        vector = torch.zeros(width).double()
-        vector[places.setdefault((level, place), len(places))] = 1.0
+        vector = torch.zeros(width, dtype=torch.int64)
+        vector[places.setdefault((level, place), len(places))] = UNIT
         return vector
 
     sums, own = sums_of(8, unit)
     assert len(own) == width  # 8 + 4 + 2 + 1 nodes
+    sums = [x.double() / UNIT for x in sums]
     for t in (1, 2, 4, 8):
         nodes = [(level, k) for level, k in own if (k + 1) << level <= t]
         sees = np.array([[k << level <= leaf < (k + 1) << level for leaf in range(t)]
@@ -119,7 +123,7 @@ def test_the_covariance_is_that_of_the_best_unbiased_estimate_of_every_subtree()
 
 def nodes_of_a_leaf(num_leaves):
     """Largest number of nodes with a common leaf, by enumeration of the nodes that are drawn."""
-    _, own = sums_of(num_leaves, lambda level, place: torch.zeros(1).double())
+    _, own = sums_of(num_leaves, lambda level, place: torch.zeros(1).long())
     counts = [sum(k << level <= leaf < (k + 1) << level for level, k in own)
               for leaf in range(num_leaves)]  # fmt: skip
     return max(counts)
@@ -171,8 +175,8 @@ def clipped_sum(method, states, round):
     """Sum of the clipped deltas of a round, from the state before it, client by client."""
     order = SecretStream.seeded(RNG.at("privacy"))
     place = (round - 1) % 3
-    rng = order.at("round", round - place).rng()
-    chosen = ONCE.sample(range(5), rng.at("cohort"), place=place)
+    drawn = order.at("round", round - place, "cohort").uniform(5)
+    chosen = drawn.argsort()[2 * place : 2 * place + 2].tolist()
     total = torch.zeros(())
     for i in chosen:
         stream = RNG.at("round", round, "exchange", 0, "client", i)
@@ -201,13 +205,15 @@ def test_a_run_takes_the_steps_of_dp_ftrl_with_restarts(momentum):
         signal = signal + clipped_sum(method, states, t)
         place = (t - 1) % 3
         stream = key.at("round", t - place).at("tree")
-        own = {(level, k): stream.at(level, k).normal(len(first))
+        grid = GaussianGrid(len(first), 0.1, 0.1)
+        own = {(level, k): grid.scaled(grid.noise(stream.at(level, k))) / 0.1
                for level, k in ((0, 0), (0, 1), (1, 0), (0, 2))}  # fmt: skip
         noise = sum(estimate(*node, own)[0] for node in complete_subtrees(place + 1))
         velocity = momentum * velocity + (signal + 0.1 * (before + noise)) / 2
         before = before + noise if place == 2 else before
         expected = first + 0.7 * velocity
-        torch.testing.assert_close(flat(states[t].server_state["parameters"]), expected)
+        found = flat(states[t].server_state["parameters"])
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
@@ -247,9 +253,10 @@ def test_the_noise_of_a_long_sum_is_smaller_than_that_of_independent_rounds():
     """At one epsilon for an epoch of 256 rounds; the noise of the sum as an exact linear map."""
 
     def unit(level, place):
-        return torch.eye(511).double()[512 - (512 >> level) + place]
+        return UNIT * torch.eye(511, dtype=torch.int64)[512 - (512 >> level) + place]
 
     sums, own = sums_of(256, unit)
     assert len(own) == 511
-    variance = float(sums[-1].square().sum()) * tree_height(256)  # in units of one release
+    end = sums[-1].double() / UNIT
+    variance = float(end.square().sum()) * tree_height(256)  # in units of one release
     assert variance < 256 / 50
