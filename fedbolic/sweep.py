@@ -96,9 +96,12 @@ def sweep(
 
 def _check(tasks: Iterable[tuple[list[str], Path]], *, overwrite: bool) -> None:
     """Refuse invalid rows before the first one runs, then mark the runs to be replaced."""
-    there = []
+    there, valid = [], set()
     for arguments, path in tasks:
+        if path.parent in valid and not path.exists():
+            continue  # a row differs between seeds in nothing that could be refused
         built = build(run, arguments)
+        valid.add(path.parent)
         if path.exists():
             there.append(path)
             if not overwrite and not (path / OUTDATED).exists():

@@ -7,8 +7,6 @@ import tokenize
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FILES = sorted(
@@ -121,25 +119,29 @@ def definitions(source):
         yield from (name for name in names if not name.startswith("_"))
 
 
-def clauses(source):
-    """Summaries that begin with a clause."""
-    summaries = [text.partition("\n")[0] for text in docstrings(source)]
-    return [line for line in summaries if line.split()[0].rstrip(",") in CLAUSES]
+def faults_of_file(source):
+    """Summaries that are clauses, ``None`` that is not written so, and names that were replaced."""
+    texts = docstrings(source)
+    summaries = [text.partition("\n")[0] for text in texts]
+    return {
+        "clauses": [line for line in summaries if line.split()[0].rstrip(",") in CLAUSES],
+        "write ``None``": [text for text in texts if re.search(r"\bnone: ", text)],
+        "names": sorted(names_in(source) & REPLACED),
+    }
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_file_speaks_the_fields_language(file):
-    source = file.read_text()
-    assert clauses(source) == []
-    assert [line for line in docstrings(source) if re.search(r"\bnone: ", line)] == [], (
-        "write ``None``"
-    )
-    assert names_in(source) & REPLACED == set()
+def test_files_speak_the_fields_language():
+    faults = {
+        (str(f), kind): found
+        for f in FILES
+        for kind, found in faults_of_file(f.read_text()).items()
+        if found
+    }
+    assert faults == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_what_there_is(page):
-    assert spans_in(page.read_text()) & REPLACED == set()
+def test_pages_name_what_there_is():
+    assert {str(f): found for f in PAGES if (found := spans_in(f.read_text()) & REPLACED)} == {}
 
 
 def test_no_text_claims_a_win_of_curvature():
@@ -162,8 +164,9 @@ def test_a_public_name_is_defined_once():
 
 def test_the_checks_can_fail():
     planted = 'x = Tune()\ndef f():\n    """Whether it is so; none: not."""\n'
-    assert clauses(planted) == ["Whether it is so; none: not."]
-    assert names_in(planted) & REPLACED == {"Tune"}
+    faults = faults_of_file(planted)
+    line = ["Whether it is so; none: not."]
+    assert faults == {"clauses": line, "write ``None``": line, "names": ["Tune"]}
     assert spans_in("a `Shelf.keep` and the shelf") & REPLACED == {"Shelf"}
     assert UNSHOWN.search("On hierarchies\nit wins by far")
     assert list(definitions("a: int = 1\n_b = 2\nclass C: ...\n")) == ["a", "C"]

@@ -45,6 +45,14 @@ def test_every_row_runs_with_every_seed(base, tmp_path):
     assert [(folder / row / "place").read_text() for row in ROWS] == ["0", "1"]
 
 
+def test_a_row_is_built_once_before_its_first_run_whatever_its_seeds(base, tmp_path, monkeypatch):
+    built = []
+    monkeypatch.setattr(module, "build", lambda *given: built.append(given) or build(*given))
+    monkeypatch.setattr(module, "_run_all", lambda *_: [])
+    sweep(base, ROWS, seeds=tuple(range(9)), runs=tmp_path / "runs")
+    assert len(built) == len(ROWS)
+
+
 def test_a_row_is_the_base_with_its_own_settings_and_nothing_else(base, tmp_path):
     folder, _ = sweep(base, ROWS, seeds=(3,), runs=tmp_path / "runs")
     words = ["--config", str(base), "--method.lr=0.01", "--seed=3", f"--runs={tmp_path}"]
