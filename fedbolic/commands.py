@@ -30,6 +30,7 @@ from fedbolic.html_report import write_page
 from fedbolic.packaged_configs import config_names, description
 from fedbolic.progress import ProgressBar, terminal
 from fedbolic.remote import loopback
+from fedbolic.remote.accounts import UNITS, PrivacyAccounts
 from fedbolic.report import compose, keep, report
 from fedbolic.sweep import sweep
 
@@ -196,6 +197,25 @@ def _export(settings: dict[str, Any]) -> int:
     return 0
 
 
+def _account(settings: dict[str, Any]) -> int:
+    """Create an account, or print what the accounts of some data have spent."""
+    asked = settings[settings["action"]]
+    with setting_up():
+        accounts = PrivacyAccounts(asked["folder"], asked["data"])
+        if settings["action"] == "create":
+            names = ("unit", "epsilon", "dp_delta", "neighbours")
+            sys.stdout.write(f"{accounts.create(**{name: asked[name] for name in names})}\n")
+            return 0
+        for unit in UNITS:
+            if accounts.file(unit).exists():
+                b = accounts.balance(unit)
+                sys.stdout.write(
+                    f"{unit}: epsilon {b.epsilon:.4g} of {b.budget:g} at delta {b.dp_delta:g} of "
+                    f"{b.budget_delta:g}, {b.num_charges} charges\n"
+                )
+    return 0
+
+
 COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "run": _run,
     "resume": _resume,
@@ -203,6 +223,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
     "flower": _flower,
     "configs": _configs,
     "export": _export,
+    "account": _account,
     "report": _report_or_page,
 }
 
@@ -253,7 +274,22 @@ def command_line() -> ArgumentParser:
     )
     command.add_argument("--client", type=int, help="Client whose personal model is saved.")
     commands.add_subcommand("export", command, help=_first_line(export))
+    command = new_parser()
+    about = "Create or show the privacy accounts of a node's data."
+    commands.add_subcommand("account", command, help=about)
+    _add_account_actions(command)
     return parser
+
+
+def _add_account_actions(command: ArgumentParser) -> None:
+    actions = command.add_subcommands(dest="action")
+    for name, about in (("create", "Create an account."), ("show", "Print what was spent.")):
+        action = new_parser()
+        action.add_argument("folder", type=Path, help="Folder of the accounts.")
+        action.add_argument("data", type=str, help="Owner's name of the data.")
+        if name == "create":
+            action.add_method_arguments(PrivacyAccounts, "create", as_positional=False)
+        actions.add_subcommand(name, action, help=about)
 
 
 def _first_line(function: Callable) -> str:

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data import Client, Graph
+from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.federated.sharing import Sharing, select_kind
 from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.log import logger
@@ -119,6 +120,11 @@ class FlatLand(GraphAveraging):
         """True if a client's curvature begins as the estimate from its graph."""
         parameters, _ = self.model(meta).init(server_state["seed"])
         return CURVATURE in parameters and CURVATURE not in server_state["parameters"]
+
+    @property
+    @override
+    def privacy_unit(self) -> Unit | None:
+        return "edge" if isinstance(self.curvature, PrivateForman) else None
 
     @override
     def check_deployed(self) -> None:

@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data import Graph
+from fedbolic.federated.privacy.charges import charge_releases
 from fedbolic.federated.privacy.costs import PureCost
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.ledger import PrivacyLedger
@@ -99,6 +100,7 @@ class PrivateForman(Estimator):
         Args:
             graph: Graph of a client.
         """
+        charge_releases(self.ledger)
         stream = SecretStream.fresh()
         if self.seed is not None:
             stream = SecretStream.seeded(Rng(self.seed).at("edges", str(graph.edges.tolist())))

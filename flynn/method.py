@@ -15,6 +15,8 @@ from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.evaluation.score import score_labels
 from fedbolic.federated.method import CohortKind, Method
+from fedbolic.federated.privacy.charges import charge_releases
+from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.log import logger
 from fedbolic.rng import Rng
@@ -90,6 +92,11 @@ class FlyNN(Method):
     def aggregator(self) -> Aggregator:
         return Sum()
 
+    @property
+    @override
+    def privacy_unit(self) -> Unit | None:
+        return None if self.privacy is None else "example"
+
     @override
     def check_deployed(self) -> None:
         if self.privacy is not None and self.noise == "seeded":
@@ -160,6 +167,9 @@ class FlyNN(Method):
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
+        if self.privacy is not None:
+            ledger = self.privacy.ledger(self.active, client.meta.num_clients)
+            charge_releases(ledger.of_examples(ledger.relation))
         examples = client.train.all()
         counts = bloom.count(
             self._hash(examples["x"], message, client.meta),

@@ -9,6 +9,7 @@ from typing_extensions import override
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.evaluation.score import Predictor
+from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
@@ -164,6 +165,14 @@ class Method(ABC):
         last round.
         """
         return False
+
+    @property
+    def privacy_unit(self) -> Unit | None:
+        """Unit of privacy that the clients' releases cost; ``None`` if they have no such cost.
+
+        A node whose method has a unit needs an account for it.
+        """
+        return None
 
     def check_deployed(self) -> None:
         """Refuse settings that are safe in a simulation but not if every client is a node.

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.method import CohortKind, Method
+from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.types import Tree
 
 
@@ -38,6 +39,11 @@ class WrappingMethod(Method):
     @override
     def keeps_secrets(self) -> bool:
         return self.method.keeps_secrets
+
+    @property
+    @override
+    def privacy_unit(self) -> Unit | None:
+        return self.method.privacy_unit
 
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:

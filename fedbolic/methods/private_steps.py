@@ -12,10 +12,11 @@ from typing_extensions import override
 from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.method import Method
+from fedbolic.federated.privacy.charges import charge_releases
 from fedbolic.federated.privacy.draws import DRAWS_VERSION, SecretStream, check_draws
 from fedbolic.federated.privacy.gaussian import check_delta
 from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
-from fedbolic.federated.privacy.ledger import PrivacyLedger, log_ledger
+from fedbolic.federated.privacy.ledger import PrivacyLedger, Unit, log_ledger
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.methods.fedavg import FedAvg
@@ -49,7 +50,8 @@ class PrivateSteps(WrappingMethod):
     clients on their own test examples are not covered.
 
     The key of a client's noise is in its client state, and the noise follows from the key and the
-    number of the round: a repeated round has the same noise.
+    number of the round: a repeated round has the same noise. At a node it follows from the number
+    of the charge to the node's account instead.
 
     Args:
         method: Model, local optimiser, sharing and server's step. Its ``local`` is not used.
@@ -146,24 +148,23 @@ class PrivateSteps(WrappingMethod):
     def template(self, message: Tree) -> Tree | None:
         return self.method.template(message["method"])
 
+    @property
     @override
-    def check_deployed(self) -> None:
-        raise ValueError(
-            "PrivateSteps counts rounds by what the server says, which a node must not trust: run "
-            "it in a simulation"
-        )
+    def privacy_unit(self) -> Unit | None:
+        return "example"
 
     @override
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
+        charge = charge_releases(self.ledger, self.steps)
         key = client_state.get("key")
         secret = SecretStream.fresh() if key is None else SecretStream(bytes(key.tolist()))
         model, inner = self.method.model(client.meta), client_state.get("method", {})
         local, context = self.method.start(message["method"], client, inner)
         local, examples = tree.clone(local), client.train.all()
         for step in range(self.steps):
-            stream = secret.at(*rng.path, "round", message["round"], "step", step)
+            stream = secret.at(*charge, *rng.path, "round", message["round"], "step", step)
             gradients = self._gradients(model, local, examples, context, stream)
             local = self.method.step(local, gradients, context)
         update, inner = self.method.finish(local, client, context)

@@ -1,7 +1,7 @@
 """The Flower app: the server in one process, every client in its own.
 
 Both read the run's configuration from the app. A node may override parts of it with its own file,
-for example the path of its data.
+for example the path of its data. A node with privacy accounts reads its own file alone.
 """
 
 # pyright: reportMissingImports=false
@@ -22,6 +22,7 @@ from fedbolic.configuration import SetupError, build, one_line, setting_up
 from fedbolic.data import Client
 from fedbolic.experiment import DTYPES, arithmetic, load_data, place, resume, run
 from fedbolic.progress import ProgressBar
+from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.flower import FlowerTransport, from_records, to_records
 from fedbolic.remote.node import Node, handshake
@@ -39,8 +40,13 @@ def run_server(grid: Grid, context: Context) -> None:
     with _telling(str(app["outcome"])):
         with setting_up():
             settings = build(run, ["--config", str(app["config"])])
-            limits = {"timeout": float(app["timeout"]), "least": int(app["least"])}
-            nodes = Nodes(FlowerTransport(grid), int(app["clients"]), **limits)
+            nodes = Nodes(
+                FlowerTransport(grid),
+                int(app["clients"]),
+                timeout=float(app["timeout"]),
+                least=int(app["least"]),
+                accounts=str(app.get("accounts", "")),
+            )
         path = Path(settings["runs"]) / settings["name"] / f"seed{settings['seed']}"
         bar = ProgressBar(settings["name"])
         if app["resume"] or (path.exists() and not app["overwrite"]):
@@ -75,7 +81,8 @@ def reply(message: Message, context: Context) -> Message:
     if request.get("task") == "handshake":
         return Message(to_records(handshake(own)), reply_to=message)
     evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
-    node = Node(settings["method"], own, settings["channels"], evaluation, store)
+    accounts = _accounts(context)
+    node = Node(settings["method"], own, settings["channels"], evaluation, store, accounts)
     device = own.no_inputs.device
     with reproducible(device), arithmetic(settings["precision"], device):
         told = node.reply(request)
@@ -83,11 +90,29 @@ def reply(message: Message, context: Context) -> Message:
 
 
 def _settings(context: Context) -> dict[str, Any]:
-    """Settings of the app, overridden by those in this node's own file."""
-    files = ["--config", str(context.run_config["config"])]
-    if "config" in context.node_config:
-        files += ["--config", str(context.node_config["config"])]
-    return build(run, files)
+    """Settings of the app, overridden by those in this node's own file.
+
+    A server could weaken a mechanism, or read data that belong to another account, so under
+    accounts all settings are the node's own.
+    """
+    node = context.node_config
+    own = ["--config", str(node["config"])] if "config" in node else []
+    if "accounts" not in node:
+        return build(run, ["--config", str(context.run_config["config"]), *own])
+    settings = build(run, own)
+    if missing := {"method", "data"} - settings.keys():
+        raise SetupError(f"a node with accounts needs {sorted(missing)} in its own config")
+    return settings
+
+
+def _accounts(context: Context) -> PrivacyAccounts | None:
+    """Privacy accounts of this node's data, by its own configuration."""
+    node = context.node_config
+    if "accounts" not in node:
+        return None
+    if "data_name" not in node:
+        raise SetupError("a node with accounts needs data_name, its owner's name of the data")
+    return PrivacyAccounts(Path(str(node["accounts"])), str(node["data_name"]))
 
 
 def _client(settings: dict[str, Any], context: Context) -> Client:

@@ -11,7 +11,9 @@ from fedbolic import check
 from fedbolic.configuration import SetupError, build, describe, setting_up
 from fedbolic.experiment import load_data, run
 from fedbolic.federated import RunStoppedError
+from fedbolic.methods import FedAvg
 from fedbolic.record import RunFolder, refuse_existing
+from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.processes import Federation
 
 CLIENT_STATES = "nodes"
@@ -48,6 +50,8 @@ class DeploymentConfig:
         simulated: Let Flower simulate the clients one after another, without SuperNodes. This tests
             the same app in fewer processes.
         clients: Number of clients, at least 1; ``None`` for the number in this machine's data.
+        accounts: Folder of the clients' privacy accounts, which a method with noise at the clients
+            needs; the data of the clients on this machine are named ``client0``, ``client1``, ...
 
     Raises:
         ValueError: If a value is out of range.
@@ -57,6 +61,7 @@ class DeploymentConfig:
     least: int = 1
     simulated: bool = False
     clients: int | None = None
+    accounts: Path | str | None = None
 
     def __post_init__(self) -> None:
         check.positive(timeout=self.timeout)
@@ -108,6 +113,7 @@ def flower(
         if not overwrite:
             refuse_existing(path)
         app = _app(settings, deployment)
+        _check_accounts(settings, deployment, app["clients"])
     _serve(path, {**app, "overwrite": overwrite}, deployment)
     return path
 
@@ -115,8 +121,8 @@ def flower(
 def go_on(path: Path) -> None:
     """Resume a stopped run of :func:`flower`.
 
-    Of its deployment only ``timeout`` and ``least`` are restored: a simulated run is resumed with
-    SuperNodes, one for each client of the data.
+    Of its deployment only ``timeout``, ``least`` and ``accounts`` are restored: a simulated run
+    is resumed with SuperNodes, one for each client of the data.
 
     Args:
         path: Folder of the run.
@@ -134,6 +140,7 @@ def go_on(path: Path) -> None:
         settings = build(run, ["--config", str(folder.config)])
         deployment = DeploymentConfig(**folder.environment["deployment"])
         app = _app(settings, deployment)
+        _check_accounts(settings, deployment, app["clients"])
     _serve(folder.path, {**app, "resume": str(folder.path)}, deployment)
 
 
@@ -169,10 +176,38 @@ def _app(settings: dict[str, Any], deployment: DeploymentConfig) -> dict[str, An
         "clients": deployment.clients or len(load_data(settings).clients),
         "timeout": deployment.timeout,
         "least": deployment.least,
+        "accounts": str(Path(deployment.accounts).absolute()) if deployment.accounts else "",
         "overwrite": False,
         "resume": "",
         "outcome": "",
     }
+
+
+def _check_accounts(
+    settings: dict[str, Any], deployment: DeploymentConfig, num_clients: int
+) -> None:
+    """Refuse a private run on this machine whose clients have no accounts.
+
+    Raises:
+        ValueError: If the folder of the accounts is not given, or Flower simulates the clients.
+        FileNotFoundError: If an account is missing.
+    """
+    unit = settings.get("method", FedAvg()).privacy_unit
+    if unit is None:
+        return
+    if deployment.accounts is None or deployment.simulated:
+        raise ValueError(
+            f"the clients spend the privacy of every {unit}, and nodes count that: create accounts "
+            "with `fedbolic account create`, give their folder as --deployment.accounts, and do "
+            "not set --deployment.simulated"
+        )
+    for i in range(num_clients):
+        PrivacyAccounts(Path(deployment.accounts), _data_name(i)).balance(unit)
+
+
+def _data_name(client_id: int) -> str:
+    """Owner's name of the data of a client on this machine."""
+    return f"client{client_id}"
 
 
 def _serve(path: Path, app: dict[str, Any], deployment: DeploymentConfig) -> None:
@@ -186,7 +221,12 @@ def _serve(path: Path, app: dict[str, Any], deployment: DeploymentConfig) -> Non
             "outcome": str(outcome),
         }
         _write_app(folder / "app", {**app, **own})
-        federation.start(number, simulated=deployment.simulated)
+        nodes = [f"partition-id={i}" for i in range(number)]
+        if app["accounts"]:  # these nodes read their own file and nothing of the app
+            (file := folder / "nodes.yaml").write_text(app["config"])
+            kept = f'clients={number} config="{file}" accounts="{app["accounts"]}"'
+            nodes = [f'{node} {kept} data_name="{_data_name(i)}"' for i, node in enumerate(nodes)]
+        federation.start(nodes, simulated=deployment.simulated)
         cores = [f"num-supernodes={number}", "client-resources-num-cpus=1", "init-args-num-cpus=1"]
         federation.submit(folder / "app", cores if deployment.simulated else ())
         code, error = 1, "the server process ended without a result"

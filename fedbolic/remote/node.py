@@ -16,8 +16,11 @@ from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.evaluation.ridge_head import RidgeHeadPhase
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
+from fedbolic.federated.privacy.charges import charging
+from fedbolic.federated.privacy.ledger import PrivacyLedger
 from fedbolic.federated.update_filter import find_update_fault
 from fedbolic.log import logger
+from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.wire import encode_message
 from fedbolic.rng import Rng
@@ -100,7 +103,9 @@ class Node:
 
     Only replies leave the client: payload, weight and metrics of an update after the channels, or
     scores. An error is reported by its class alone; its text may reveal data, and is written only
-    to the client's own log.
+    to the client's own log. Private releases are charged to the accounts of the data's owner before
+    their noise is drawn, so an error or an interruption does not make them free; a stored reply is
+    sent again for free.
 
     Args:
         method: Method that is trained.
@@ -109,6 +114,8 @@ class Node:
         channels: Channels that an update passes through before it leaves.
         evaluation: Evaluation settings, for metrics, fine-tuning and the ridge head.
         store: Store of the client state.
+        accounts: Privacy accounts of the client's data; ``None`` refuses every private release.
+            With accounts the method must be private, as everything else would leave uncharged.
     """
 
     method: Method
@@ -116,6 +123,7 @@ class Node:
     channels: tuple[Channel, ...]
     evaluation: Evaluation
     store: ClientStateStore
+    accounts: PrivacyAccounts | None = None
 
     def reply(self, request: Tree) -> Tree:
         """Reply to a request of :func:`make_request`, or ``{"error": class name}``.
@@ -125,11 +133,27 @@ class Node:
         """
         try:
             self.method.check_deployed()
-            with measuring(self.evaluation.metrics):
+            self._check_accounts()
+            with measuring(self.evaluation.metrics), charging(self._charge):
                 return _TASKS[request["task"]](self, request)
         except Exception as error:  # the server continues without this client
             logger.exception("client %d cannot reply", self.client.id)
             return {"error": type(error).__name__}
+
+    def _check_accounts(self) -> None:
+        name, unit = type(self.method).__name__, self.method.privacy_unit
+        if self.accounts is None and unit is not None:
+            raise ValueError(
+                f"{name} spends the privacy of every {unit}, and this node has no accounts: name "
+                "their folder and the data in its configuration"
+            )
+        if self.accounts is not None and unit is None:
+            raise ValueError(f"this node has privacy accounts, and {name} adds no noise to charge")
+
+    def _charge(self, ledger: PrivacyLedger, num_releases: int) -> tuple[str | int, ...]:
+        if self.accounts is None:
+            raise ValueError("this node has no privacy accounts, so it releases nothing private")
+        return self.accounts.charge(ledger, num_releases)
 
     def _update(self, request: Tree) -> Tree:
         """The update; a repeated request gets the stored reply."""
@@ -201,6 +225,8 @@ class Node:
         Raises:
             ValueError: If this client's method has no such phase.
         """
+        if self.accounts is not None and request["purpose"] != "train":
+            raise ValueError("fine_tuning and ridge_head send more than privacy covers")
         phase = self._found(request)
         if phase is None or type(phase).__name__ != request["phase"]:
             raise ValueError(

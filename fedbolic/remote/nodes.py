@@ -70,18 +70,26 @@ class Nodes(Remote):
             0.
         least: Minimum number of replies in every exchange and evaluation, at least 1. If fewer
             clients are asked, all must reply. Otherwise the run stops and can be resumed.
+        accounts: Folder of the privacy accounts of nodes on this machine, to resume with it;
+            ``""`` if there is none.
 
     Raises:
         ValueError: If a value is out of range.
     """
 
     def __init__(
-        self, transport: Transport, num_clients: int, *, timeout: float = 600.0, least: int = 1
+        self,
+        transport: Transport,
+        num_clients: int,
+        *,
+        timeout: float = 600.0,
+        least: int = 1,
+        accounts: str = "",
     ) -> None:
         check.at_least(1, num_clients=num_clients, least=least)
         check.positive(timeout=timeout)
         self.transport, self.num_clients = transport, num_clients
-        self.timeout, self.least = timeout, least
+        self.timeout, self.least, self.accounts = timeout, least, accounts
         self.handshakes: dict[int, Tree] = {}
         self.refused: set[int] = set()
         self.num_classes = MOST_CLASSES
@@ -89,8 +97,9 @@ class Nodes(Remote):
 
     @property
     @override
-    def deployment(self) -> dict[str, float]:
-        return {"timeout": self.timeout, "least": self.least}
+    def deployment(self) -> dict[str, float | str]:
+        kept = {"accounts": self.accounts} if self.accounts else {}
+        return {"timeout": self.timeout, "least": self.least, **kept}
 
     @override
     def federation(self, holdout: Client | None) -> FederatedData:

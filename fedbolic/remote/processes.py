@@ -90,11 +90,11 @@ class Federation:
         if error is None:
             shutil.rmtree(self.folder)
 
-    def start(self, number: int, *, simulated: bool) -> None:
-        """Start the SuperLink and ``number`` SuperNodes.
+    def start(self, nodes: Sequence[str], *, simulated: bool) -> None:
+        """Start the SuperLink and a SuperNode for every client.
 
         Args:
-            number: Number of clients, at least 1.
+            nodes: Flower's configuration of every node, at least one.
             simulated: True to let Flower simulate the clients, without SuperNodes.
 
         Raises:
@@ -110,10 +110,10 @@ class Federation:
             if process.poll() is not None or time.monotonic() > end:
                 raise SetupError(f"the SuperLink did not start: see {self.folder}/superlink.log")
             time.sleep(_PAUSE)
-        for i in range(0 if simulated else number):
+        for i, config in enumerate(() if simulated else nodes):
             node = ["flower-supernode", "--insecure", "--superlink", self.address]
             node += ["--host", HOST, "--port", str(_free_port())]
-            self._launch(f"node{i}", [*node, "--node-config", f"partition-id={i}"])
+            self._launch(f"node{i}", [*node, "--node-config", config])
 
     def submit(self, app: Path, settings: Sequence[str] = ()) -> None:
         """Run an app and wait for its end; its log goes to standard error.

@@ -199,8 +199,3 @@ def test_an_example_whose_gradient_is_not_finite_counts_as_none():
 def test_a_delta_that_would_allow_to_publish_one_example_is_refused():
     with pytest.raises(ValueError, match="here up to 12"):
         Trainer().begin(dataclasses.replace(METHOD, dp_delta=0.1), DATA, RNG)
-
-
-def test_a_deployment_is_refused():
-    with pytest.raises(ValueError, match="must not trust"):
-        METHOD.check_deployed()

@@ -131,3 +131,20 @@ def test_after_an_error_the_logs_are_kept(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError), processes.Federation(tmp_path / "run") as federation:
         raise RuntimeError
     assert (federation.folder / "home" / "config.toml").exists()
+
+
+def test_a_private_run_on_this_machine_needs_accounts(fedbolic, config, runs, tmp_path):
+    words = ["flower", "--config", config, "--runs", runs, "--method=fedbolic.methods.PrivateSteps"]
+    words += ["--method.method=fedbolic.methods.FedAvg"]
+    assert refused(fedbolic(*words), names=["give their folder as --deployment.accounts"])
+    words += ["--deployment.accounts", tmp_path / "accounts"]
+    assert refused(fedbolic(*words), names=["client0 --unit example --epsilon E"])
+    for i in range(3):
+        given = [tmp_path / "accounts", f"client{i}", "--unit=example", "--epsilon=2"]
+        assert fedbolic("account", "create", *given)[0] == 0
+    assert refused(fedbolic("account", "create", *given), names=["there is an account already"])
+    shown = fedbolic("account", "show", *given[:2])
+    assert shown[1] == "example: epsilon 0 of 2 at delta 0 of 0, 0 charges\n"
+    simulated = fedbolic(*words, "--deployment.simulated=true")
+    assert refused(simulated, names=["do not set --deployment.simulated"])
+    assert not runs.exists()

@@ -8,6 +8,9 @@ import torch
 
 from fedbolic.configuration import build, describe
 from fedbolic.experiment import run
+from fedbolic.federated import Evaluation
+from fedbolic.remote.accounts import PrivacyAccounts
+from flynn import FlyNN, Histogram
 from tests.federated.simple_method import assert_near
 
 flwr = pytest.importorskip("flwr.app")
@@ -177,6 +180,36 @@ def test_a_node_takes_the_number_of_clients_from_its_own_configuration(settings,
     names, values = rows(runs / "far" / "seed0")
     failed = [v for n, v in zip(names, values, strict=True) if n.endswith(",clients/failed")]
     assert failed == [1, 1]  # the server claims another federation to client 0
+
+
+def test_a_node_with_accounts_takes_nothing_that_protects_its_data_from_the_app(
+    settings, runs, tmp_path
+):
+    """The app asks for exact counts; nodes with accounts answer by their own mechanism or not."""
+    folder, own = tmp_path / "accounts", tmp_path / "own.yaml"
+    exact = {**settings, "method": FlyNN(dim=64, fan_in=3, active=5)}
+    exact |= {"evaluation": Evaluation()}
+    noisy = {**exact, "method": FlyNN(dim=64, fan_in=3, active=5, privacy=Histogram(0.4))}
+    for i in range(3):
+        PrivacyAccounts(folder, f"clinic{i}").create("example", epsilon=0.5)
+    mine = {"accounts": str(folder), "config": str(own), "clients": 3}
+    nodes = [{"partition-id": i, "data_name": f"clinic{i}", **mine} for i in range(3)]
+
+    def replies(app, text):
+        own.write_text(text)
+        return serve({**app, "name": f"far{len(text)}"}, tmp_path, configs=nodes)["error"]
+
+    assert "needs ['data', 'method'] in its own config" in replies(exact, "device: cpu\n")
+    assert "0 of 3 clients replied" in replies(exact, describe(run, exact))
+    assert all(not p.balance("example").num_charges for p in accounts_in(folder))
+    assert replies(noisy, describe(run, noisy)) == ""
+    assert [p.balance("example").epsilon for p in accounts_in(folder)] == [0.4] * 3
+    assert "0 of 3 clients replied" in replies({**noisy, "seed": 1}, describe(run, noisy))
+    assert [p.balance("example").epsilon for p in accounts_in(folder)] == [0.4] * 3
+
+
+def accounts_in(folder):
+    return [PrivacyAccounts(folder, f"clinic{i}") for i in range(3)]
 
 
 def test_what_is_no_letter_is_refused():

@@ -8,6 +8,7 @@ import torch
 
 from fedbolic.federated import RunStoppedError, Trainer
 from fedbolic.federated.update import Update
+from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.node import make_request
 from fedbolic.types import Tree
 from flynn import FlyNN, Paper
@@ -136,7 +137,8 @@ def test_private_noise_does_not_follow_from_what_the_server_says(lie, tmp_path):
     """A party spends epsilon / num_clients: with one claimed client it would spend all of it."""
     method = FlyNN(dim=300, fan_in=2, active=7, privacy=Paper(1.0, 5))
     data = federation((5,) * 10)
-    post = Here(method, data, tmp_path)
+    PrivacyAccounts(tmp_path, "client0").create("example", epsilon=1.0)
+    post = Here(method, data, tmp_path, accounts=tmp_path)
     server_state = method.admit(method.init(data.meta, RNG), data.sizes)
     for meta in (dataclasses.replace(data.meta, **lie), data.meta):
         asked = make_request(

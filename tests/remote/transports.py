@@ -1,6 +1,7 @@
 """A federation of nodes in this process: messages are encoded and decoded, but not sent."""
 
 from fedbolic.federated import Evaluation
+from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import Node, handshake
 from fedbolic.remote.nodes import Nodes, Transport
@@ -16,9 +17,12 @@ class Here(Transport):
         folder: Folder of the nodes' client states.
         channels: Channels of every node.
         evaluation: Evaluation at every node.
+        accounts: Folder of the accounts of ``client0``, ``client1``, ...; ``None`` for none.
     """
 
-    def __init__(self, method, data, folder, *, channels=(), evaluation=Evaluation()):
+    def __init__(
+        self, method, data, folder, *, channels=(), evaluation=Evaluation(), accounts=None
+    ):
         self.nodes = {
             1000 - client.id: Node(
                 method,
@@ -26,6 +30,7 @@ class Here(Transport):
                 channels,
                 evaluation,
                 ClientStateStore(folder / str(client.id) / "client_state.pt"),
+                None if accounts is None else PrivacyAccounts(accounts, f"client{client.id}"),
             )
             for client in data.clients
         }

@@ -119,7 +119,7 @@ class Remote(Engine):
 
     @property
     @abstractmethod
-    def deployment(self) -> dict[str, float]:
+    def deployment(self) -> dict[str, float | str]:
         """Settings from which an equal engine is rebuilt when a run is resumed."""
 
     @abstractmethod

@@ -45,7 +45,7 @@ def renyi_epsilon(
         >>> round(renyi_epsilon("poisson", 0.1, 1.0, 100, dp_delta=1e-5), 1)
         8.0
     """
-    of_one = _divergences(participation, rate, noise_multiplier)
+    of_one = renyi_divergences(participation, rate, noise_multiplier)
     of_all = [num_releases * divergence for divergence in of_one]
     epsilon, _ = _library().rdp.compute_epsilon(ORDERS, of_all, dp_delta)
     return float(epsilon)
@@ -115,10 +115,19 @@ def concentrated_epsilon(rho: float, xi: float, num_releases: int, *, dp_delta: 
 
 
 @functools.lru_cache(maxsize=64)  # the rounds of a run share them
-def _divergences(
+def renyi_divergences(
     participation: Participation, rate: float, noise_multiplier: float
 ) -> tuple[float, ...]:
-    """Rényi divergences of one release at every order."""
+    """Upper bounds of the Rényi divergences of one Gaussian release, at every order of ``ORDERS``.
+
+    Args:
+        participation: As for :func:`renyi_epsilon`.
+        rate: Probability of a client to be in a sum, in (0, 1].
+        noise_multiplier: Standard deviation of the noise over the sensitivity, above 0.
+
+    Raises:
+        ValueError: If dp-accounting, the extra ``accounting``, is not installed.
+    """
     library = _library()
     neighbours = library.NeighboringRelation
     release = library.GaussianDpEvent(noise_multiplier)

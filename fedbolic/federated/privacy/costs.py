@@ -45,6 +45,14 @@ class ConcentratedCost:
         """
         return concentrated_epsilon(self.rho, self.xi, num_releases, dp_delta=dp_delta)
 
+    def divergence(self, order: int) -> float:
+        """Upper bound of the Rényi divergence of one release.
+
+        Args:
+            order: Order of the divergence, above 1.
+        """
+        return self.xi + self.rho * order
+
 
 @dataclass(frozen=True)
 class PureCost:
@@ -78,3 +86,14 @@ class PureCost:
         """
         del dp_delta
         return num_releases * self.of_one
+
+    def divergence(self, order: int) -> float:
+        """Upper bound of the Rényi divergence of one release.
+
+        Args:
+            order: Order of the divergence, above 1.
+
+        References:
+            Bun and Steinke (2016), Proposition 3.3, arXiv:1605.02065.
+        """
+        return min(self.of_one, order * self.of_one**2 / 2)

@@ -17,10 +17,11 @@ from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.capabilities import NoisySummands
 from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.evaluation.score import Predictor
+from fedbolic.federated.privacy.charges import charge_releases
 from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.lattice import NoisyLattice
-from fedbolic.federated.privacy.ledger import PrivacyLedger, log_ledger
+from fedbolic.federated.privacy.ledger import PrivacyLedger, Unit, log_ledger
 from fedbolic.federated.privacy.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.update import AggregatedUpdate, Update
@@ -96,6 +97,11 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
     def keeps_secrets(self) -> bool:
         return True
 
+    @property
+    @override
+    def privacy_unit(self) -> Unit | None:
+        return "client"
+
     @override
     def check_threshold(self, least: int) -> None:
         if least < (needed := self.privacy.survivors):
@@ -159,13 +165,14 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
                 f"this client has contributed to {releases} sums, all that its "
                 "privacy budget is for"
             )
+        form = self.method.template(message["inner"]) or {}
+        lattice, ledger = self._plan(client.meta.num_clients, form)
+        charge = charge_releases(ledger)
         key = client_state.get("key")
         secret = self._new_key(client, rng) if key is None else SecretStream(bytes(key.tolist()))
         state = client_state.get("inner", {})
         update, state = self.method.local_update(message["inner"], client, state, rng)
-        form = self.method.template(message["inner"]) or {}
-        lattice, _ = self._plan(client.meta.num_clients, form)
-        stream = secret.at("release", releases, "round", message["round"])
+        stream = secret.at(*charge, "release", releases, "round", message["round"])
         x = rotate(self._clipped(update.payload["delta"], form["delta"]), _signs_of(message))
         noise = torch.from_numpy(stream.integers().gaussian(lattice.variance, lattice.dim))
         numbers = (lattice.rounded(x, stream) + noise) % 2**self.privacy.bits

@@ -8,7 +8,13 @@ from typing import Literal, TypeAlias
 from scipy.optimize import root_scalar
 
 from fedbolic import check
-from fedbolic.federated.privacy.accountants import Participation, poisson_epsilon, renyi_epsilon
+from fedbolic.federated.privacy.accountants import (
+    ORDERS,
+    Participation,
+    poisson_epsilon,
+    renyi_divergences,
+    renyi_epsilon,
+)
 from fedbolic.federated.privacy.costs import ConcentratedCost, PureCost
 from fedbolic.federated.privacy.gaussian import check_delta, gaussian_epsilon
 from fedbolic.federated.privacy.tree_noise import tree_height
@@ -177,11 +183,26 @@ class PrivacyLedger:
         """
         if num_releases == 0:
             return 0.0
-        settings = self.participation, self.rate, self._multiplier
-        if self.participation == "once":  # as many Gaussian releases to everyone
-            settings = "everyone", 1.0, self._multiplier
-            num_releases = self._changed(num_releases)
+        settings, num_releases = self._gaussian(num_releases)
         return renyi_epsilon(*settings, num_releases, dp_delta=self.dp_delta)
+
+    def divergences(self, num_releases: int) -> dict[int, float]:
+        """Upper bounds of the Rényi divergences of some releases, by order.
+
+        Args:
+            num_releases: Number of releases, at least 0; it may be above ``rounds``.
+        """
+        if self.cost is not None:
+            return {order: num_releases * self.cost.divergence(order) for order in ORDERS}
+        settings, num_releases = self._gaussian(num_releases)
+        of_one = renyi_divergences(*settings)
+        return {order: num_releases * one for order, one in zip(ORDERS, of_one, strict=True)}
+
+    def _gaussian(self, num_releases: int) -> tuple[tuple[Participation, float, float], int]:
+        """Sampling and noise of Gaussian releases that cost as much, and their number."""
+        if self.participation == "once":  # as many Gaussian releases to everyone
+            return ("everyone", 1.0, self._multiplier), self._changed(num_releases)
+        return (self.participation, self.rate, self._multiplier), num_releases
 
     def _poisson_epsilon(self, num_releases: int) -> float:
         bound = self.renyi_epsilon(self.rounds)
