@@ -102,10 +102,11 @@ class Node:
     """A client that replies to requests.
 
     Only replies leave the client: payload, weight and metrics of an update after the channels, or
-    scores. An error is reported by its class alone; its text may reveal data, and is written only
-    to the client's own log. Private releases are charged to the accounts of the data's owner before
-    their noise is drawn, so an error or an interruption does not make them free; a stored reply is
-    sent again for free.
+    scores. Scores are withheld where a secure sum or noise protects the client. An error is
+    reported by its class alone; its text may reveal data, and is written only to the client's own
+    log. Private releases are charged to the accounts of the data's owner before their noise is
+    drawn, so an error or an interruption does not make them free; a stored reply is sent again for
+    free.
 
     Args:
         method: Method that is trained.
@@ -182,7 +183,17 @@ class Node:
         self.store.keep(name, reply, kept, beside=beside)
         return reply
 
+    @property
+    def _withholds_scores(self) -> bool:
+        """True if a secure sum or noise protects the client, whose exact scores would betray it.
+
+        A few models that predict one class each would read its counts of labels.
+        """
+        return self.accounts is not None or isinstance(self.method, OneTimeSecrets)
+
     def _scores(self, request: Tree) -> Tree:
+        if self._withholds_scores:
+            return {"scores": {}}
         client, rng, client_state = self._place(request)
         with torch_stream(client, rng):
             scores = self._phase(request).evaluate(request["message"], client, client_state, rng)
