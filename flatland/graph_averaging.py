@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from typing_extensions import override
@@ -12,7 +12,7 @@ from fedbolic import check, tree
 from fedbolic.data import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.engines.stacking import unstacked
+from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.sharing import select_kind
 from fedbolic.federated.update import (
     AggregatedUpdate,
@@ -120,7 +120,7 @@ class GraphAveraging(GraphMethod):
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         payload, client_state = self.outcome(local, context)
-        added, kept = (unstacked(x, 1)[0] for x in self.additions(local, [client], context))
+        added, kept = map(_of_one, self.additions(local, [client], context))
         payload, client_state = {**payload, **added}, {**client_state, **kept}
         scores = self.scores(local, client, context)
         metrics: dict[str, float | Tensor] = {f"local/{n}": value for n, value in scores.items()}
@@ -155,3 +155,14 @@ class GraphAveraging(GraphMethod):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         parameters = tree.add(server_state["parameters"], total.payload["delta"])
         return {**server_state, "parameters": parameters}
+
+
+def _of_one(values: Tree) -> Tree:
+    """Values of a single client, without the axis of clients."""
+
+    def leaf_of_one(x: Any) -> Any:
+        if isinstance(x, Jagged):
+            return x.parts[0]
+        return x[0] if isinstance(x, Tensor) else x
+
+    return tree.map(leaf_of_one, values)

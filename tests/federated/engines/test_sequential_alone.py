@@ -1,0 +1,48 @@
+"""The reference trains, ends and scores clients by itself, without what other engines stack."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedbolic
+from fedbolic.federated import Evaluation, FineTune, Method, RidgeHead, Sequential
+from tests.subjects import QUICK, RNG, recorded
+from tests.test_fresh_process import RUNS
+
+ENGINES = Path(fedbolic.__file__).parent / "federated" / "engines"
+OWN = {str(ENGINES / name) for name in ("sequential.py", "engine.py")}
+ALL = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
+
+
+def entered(work):
+    """Functions of other engines, and batched forms of methods, that ``work`` enters."""
+    found = set()
+
+    def note(frame, event, _):
+        code = frame.f_code
+        elsewhere = code.co_filename.startswith(str(ENGINES)) and code.co_filename not in OWN
+        of_method = isinstance(frame.f_locals.get("self"), Method)
+        batched = of_method and code.co_name.startswith("stacked_")
+        if event == "call" and (elsewhere or batched):
+            found.add(f"{Path(code.co_filename).name}: {code.co_name}")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("name", [*QUICK, *RUNS])
+def test_the_reference_enters_no_stacked_code(name):
+    run, engine = RUNS.get(name) or recorded(name), Sequential()
+    for x in run.exchanges:
+        given = x.phase, x.messages, x.clients[:1], x.client_states, x.rng
+        assert not entered(lambda given=given: list(engine.run(*given)))
+    data = dataclasses.replace(run.data, clients=run.data.clients[:1])
+    given = run.method, data, x.next, x.kept
+    settings = {"round": run.method.rounds, "engine": engine, "rng": RNG}
+    assert not entered(lambda: ALL.rows(*given, **settings))
