@@ -1,6 +1,6 @@
 """FlatLand: personalised federated graph learning in Lorentz spaces (Liu et al., FedKDD 2024)."""
 
-from flatland.affinities import GradientNorms, UpdateCosines
+from flatland.affinities import GradientNorms, ShiftedCosines, UpdateCosines
 from flatland.fedgnn import FedGnn
 from flatland.fedgta import FedGta
 from flatland.fedpub import FedPub, MaskedGCN
@@ -39,6 +39,7 @@ __all__ = [
     "MaskedGCN",
     "NeighbourGenerator",
     "PrivateForman",
+    "ShiftedCosines",
     "Twin",
     "UpdateCosines",
 ]

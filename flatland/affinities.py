@@ -37,15 +37,14 @@ class ClientAffinity(ABC):
 
 @dataclass(frozen=True)
 class UpdateCosines(ClientAffinity):
-    r"""Cosine similarity of updates, 0 where it is negative, as in GCFL.
+    r"""Cosine similarity of updates, 0 where it is negative.
 
     .. math:: \alpha_{ij} = \max \Bigl( 0, \frac{\langle \Delta_i, \Delta_j \rangle}
         {\| \Delta_i \| \| \Delta_j \|} \Bigr)
 
-    The paper keeps negative cosines, with which a minimum cut is not defined.
-
-    References:
-        Xie et al. (2021), arXiv:2106.13423.
+    A minimum cut is not defined for negative cosines. The authors of GCFL add 1 instead
+    (:class:`ShiftedCosines`). With 0, clients of opposite directions add nothing to a cut, and a
+    cut between two groups of them costs less than one around a single client.
 
     Example:
         >>> UpdateCosines().matrix(torch.eye(2), torch.zeros(2, 0)).tolist()
@@ -61,8 +60,48 @@ class UpdateCosines(ClientAffinity):
     def matrix(
         self, updates: Float[Tensor, "clients numbers"], norms: Float[Tensor, "clients rounds"]
     ) -> Float[Tensor, "clients clients"]:
-        directions = normalize(updates, dim=1)
-        return (directions @ directions.T).clamp(min=0)
+        return _cosines(updates).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class ShiftedCosines(ClientAffinity):
+    r"""Cosine similarity of updates plus 1, as in the authors' code of GCFL.
+
+    .. math:: \alpha_{ij} = 1 + \frac{\langle \Delta_i, \Delta_j \rangle}
+        {\| \Delta_i \| \| \Delta_j \|}
+
+    A cut pays for every pair that it separates, unless the two updates are opposite, and one client
+    has the fewest pairs. So groups are found only if they are far apart: with cosines of 0.5 within
+    and -0.5 between two groups of four, a cut between them weighs 16 * 0.5 = 8, and one around a
+    single client 3 * 1.5 + 4 * 0.5 = 6.5.
+
+    References:
+        Xie et al. (2021), arXiv:2106.13423, and its authors' code.
+
+    Example:
+        >>> groups = torch.kron(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), torch.ones(4, 4)) / 2
+        >>> updates = torch.linalg.cholesky(groups + torch.eye(8) / 2)  # cosines of 0.5 and -0.5
+        >>> for affinity in (ShiftedCosines(), UpdateCosines()):
+        ...     print(sorted(map(len, minimum_cut(affinity.matrix(updates, torch.zeros(8, 0))))))
+        [1, 7]
+        [4, 4]
+    """
+
+    @property
+    @override
+    def window(self) -> int:
+        return 0
+
+    @override
+    def matrix(
+        self, updates: Float[Tensor, "clients numbers"], norms: Float[Tensor, "clients rounds"]
+    ) -> Float[Tensor, "clients clients"]:
+        return (1 + _cosines(updates)).clamp(min=0)  # rounding may leave -1e-16
+
+
+def _cosines(updates: Float[Tensor, "clients numbers"]) -> Float[Tensor, "clients clients"]:
+    directions = normalize(updates, dim=1)
+    return directions @ directions.T
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """GCFL and GCFL+: federated averaging in clusters of clients that the server finds by itself."""
 
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -46,10 +47,13 @@ class Gcfl(GraphAveraging):
     full window; norms of a cluster that was split are forgotten. A cluster of which nobody answered
     keeps its parameters. There is no global model, so the server's own test set has no score.
 
-    Departs from the paper: bounds are in units of the largest update of the first round, because
-    the norm of an update grows with the step size and with the network; ``units="absolute"`` is the
-    paper's. Negative cosines count as 0 (:class:`~flatland.affinities.UpdateCosines`). A gradient's
-    norm is that of a client's last step in the round, over all shared parameters.
+    Departs from the authors' code, whose form has ``units="absolute"`` with the bounds 0.01 and
+    0.1, :class:`~flatland.affinities.ShiftedCosines`, ``bounded_mean="uniform"``,
+    ``normed="body.*"`` and ``forgets="all"``. By default, bounds are in units of the largest update
+    of the first round, because the norm of an update grows with the step size and with the network;
+    negative cosines count as 0 (:class:`~flatland.affinities.UpdateCosines`), with which groups are
+    found that a cut of cosines plus 1 does not see; and the clusters' windows are independent. A
+    gradient's norm is that of a client's last step in the round.
 
     Args:
         network: Graph network from a block of graphs to logits.
@@ -67,12 +71,17 @@ class Gcfl(GraphAveraging):
         largest_bound: Bound :math:`\epsilon_2` on the norm of the largest update, at least 0.
         units: Unit of both bounds: ``first round`` or ``absolute``.
         warmup: Number of rounds before the first split, at least 0.
+        bounded_mean: Mean update that ``mean_bound`` bounds: ``weighted`` by the weights of the
+            clients, or ``uniform``, in which all clients count alike.
+        normed: Pattern of the names of those shared parameters whose gradient has its norm sent.
+        forgets: Clients whose windows begin anew when a cluster is split: those of the cluster
+            (``split``), or ``all``. With ``all``, a split also needs full windows of all clients.
 
     Raises:
-        ValueError: If a value is outside its range.
+        ValueError: If a value is outside its range, or ``normed`` matches no shared parameter.
 
     References:
-        Xie et al. (2021), arXiv:2106.13423.
+        Xie et al. (2021), arXiv:2106.13423, and its authors' code.
 
     Example:
         >>> from flatland.affinities import GradientNorms
@@ -85,6 +94,9 @@ class Gcfl(GraphAveraging):
     largest_bound: float = 0.1
     units: Units = "first round"
     warmup: int = 20
+    bounded_mean: Literal["weighted", "uniform"] = "weighted"
+    normed: str = "*"
+    forgets: Literal["split", "all"] = "split"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,6 +104,8 @@ class Gcfl(GraphAveraging):
         check.not_negative(largest_bound=self.largest_bound)
         check.at_least(0, warmup=self.warmup)
         check.one_of(("first round", "absolute"), units=self.units)
+        check.one_of(("weighted", "uniform"), bounded_mean=self.bounded_mean)
+        check.one_of(("split", "all"), forgets=self.forgets)
 
     @property
     @override
@@ -104,6 +118,8 @@ class Gcfl(GraphAveraging):
         parameters = server_state.pop("parameters")
         if not parameters:
             raise ValueError(f"sharing leaves no parameter to be sent: {self.sharing}")
+        if not fnmatch.filter(parameters, self.normed):
+            raise ValueError(f"normed matches none of {[*parameters]}, got {self.normed!r}")
         everyone = torch.arange(meta.num_clients)
         return {
             **server_state,
@@ -147,7 +163,7 @@ class Gcfl(GraphAveraging):
         if self.affinity.window:
             squares = [  # before the optimiser, which may reuse the gradients' storage
                 gradients[name].square().sum(tuple(range(num_batch_axes, gradients[name].dim())))
-                for name in context["shared"]["global_parameters"]
+                for name in fnmatch.filter(context["shared"]["global_parameters"], self.normed)
             ]
             local = {**local, NORM: torch.stack(squares).sum(0).sqrt()}
         return super().step(local, gradients, context)
@@ -185,13 +201,13 @@ class Gcfl(GraphAveraging):
             present = [i for i in members if i in updates]
             parts = [members]
             if len(present) == len(members) and current > self.warmup:
-                shares = self._shares(server_state, members)
                 own = torch.stack([updates[i] for i in members])
-                if self._is_divided(own, shares, unit):
-                    parts = self._parts(members, own, norms)
+                if self._is_divided(own, self._bounded_shares(server_state, members), unit):
+                    parts = self._parts(members, own, norms, server_state)
             if len(parts) > 1:
                 logger.info("round %d: a cluster is split into %s and %s", current, *parts)
-                norms = {i: values for i, values in norms.items() if int(i) not in members}
+                others = norms.items() if self.forgets == "split" else ()
+                norms = {i: values for i, values in others if int(i) not in members}
             for part in parts:
                 moved = self._moved(cluster["parameters"], part, server_state, total)
                 clusters.append({"members": torch.tensor(part), "parameters": moved})
@@ -214,6 +230,13 @@ class Gcfl(GraphAveraging):
         weights = [sizes[i] if self.weights == "size" else 1 for i in clients]
         return torch.tensor(weights, dtype=torch.float64) / sum(weights)
 
+    def _bounded_shares(self, server_state: Tree, clients: Sequence[int]) -> Tensor:
+        """Weights of some clients in the mean that the bound is on."""
+        shares = self._shares(server_state, clients)
+        return (
+            shares if self.bounded_mean == "weighted" else torch.full_like(shares, 1 / len(shares))
+        )
+
     def _is_divided(self, updates: Tensor, shares: Tensor, unit: float) -> bool:
         """True if a cluster has more than two clients and meets both bounds."""
         scale = unit if self.units == "first round" else 1.0
@@ -222,14 +245,19 @@ class Gcfl(GraphAveraging):
         return len(updates) > 2 and small and bool(largest > self.largest_bound * scale)
 
     def _parts(
-        self, members: Sequence[int], updates: Tensor, norms: dict[str, Tensor]
+        self,
+        members: Sequence[int],
+        updates: Tensor,
+        norms: dict[str, Tensor],
+        server_state: Tree,
     ) -> list[list[int]]:
         """Both sides of the minimum cut of a cluster; one side if a window is not full yet."""
-        window = self.affinity.window
-        if any(len(norms.get(str(i), ())) < window for i in members):
+        everyone = range(len(server_state["sizes"]))
+        awaited = members if self.forgets == "split" else everyone
+        if any(len(norms.get(str(i), ())) < self.affinity.window for i in awaited):
             return [list(members)]
         sequences = updates.new_zeros(len(members), 0)
-        if window:
+        if self.affinity.window:
             sequences = torch.stack([norms[str(i)] for i in members])
         sides = minimum_cut(self.affinity.matrix(updates, sequences))
         return [[members[place] for place in side] for side in sides]

@@ -14,8 +14,8 @@ from fedbolic import tree
 from fedbolic.data import HOLDOUT
 from fedbolic.federated import Cohort, Sequential, Trainer, Update
 from fedbolic.rng import Rng
-from flatland import GCN, FlatLand, Gcfl, GradientNorms
-from flatland.affinities import dtw_distance
+from flatland import GCN, FlatLand, Gcfl, GradientNorms, ShiftedCosines, UpdateCosines
+from flatland.affinities import dtw_distance, minimum_cut
 from tests.flatland.cases import ODD, federation
 from tests.flatland.test_joint import ALIKE, agree
 from tests.flatland.test_method import begin, start, work
@@ -27,7 +27,7 @@ PLUS = dataclasses.replace(METHOD, affinity=GradientNorms(2))
 SIX = [*ALIKE, *ALIKE[:2]]
 
 
-def invented(method, server_state, round, present):
+def invented(method, server_state, round, present, *, noise=0.3):
     """Updates of two groups of clients that pull in opposite directions, with invented norms."""
     generator = torch.Generator().manual_seed(round)
     payloads = {}
@@ -35,7 +35,7 @@ def invented(method, server_state, round, present):
         message = method.broadcast(server_state, i)
         delta = {
             name: (1 if i % 2 else -1) * torch.ones_like(x)
-            + 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+            + noise * torch.randn(x.shape, generator=generator, dtype=x.dtype)
             for name, x in message["parameters"].items()
         }
         norm = torch.tensor((round + 0.1 * i) ** (2.0 if i % 2 else 0.5), dtype=torch.float64)
@@ -109,6 +109,98 @@ class Transcription:
         return cut_of(distances.max() - distances, members)
 
 
+class AuthorsLoop:
+    """The authors' loop: every client holds its model, and one list of sequences is for all.
+
+    The side of a cut with the smallest client comes first; networkx gives them in any order.
+    """
+
+    def __init__(self, method, parameters, sizes):
+        self.method, self.sizes = method, sizes
+        self.cluster_indices = [list(range(len(sizes)))]
+        self.models = {i: {n: x.clone() for n, x in parameters.items()} for i in range(len(sizes))}
+        self.seqs = {i: [] for i in range(len(sizes))}
+        self.c_round = 0
+
+    def serve(self, payloads):
+        method, window = self.method, self.method.affinity.window
+        self.c_round += 1
+        dws = {i: flat(payload["delta"]) for i, payload in payloads.items()}
+        for i, payload in payloads.items():
+            self.seqs[i].append(float(payload.get("gradient_norm", 0.0)))
+        new = []
+        for idc in self.cluster_indices:
+            max_norm = max(np.linalg.norm(dws[i]) for i in idc)
+            mean_norm = np.linalg.norm(np.mean([dws[i] for i in idc], axis=0))
+            divided = mean_norm < method.mean_bound and max_norm > method.largest_bound
+            full = all(len(seq) >= window for seq in self.seqs.values())
+            if not (divided and len(idc) > 2 and self.c_round > method.warmup and full):
+                new.append(idc)
+                continue
+            if window:
+                rows = [self.seqs[i][-window:] for i in idc]
+                distances = np.array([[dtw_distance(a, b) for b in rows] for a in rows])
+                new += sorted(cut_of(distances.max() - distances, idc))
+                self.seqs = {i: [] for i in self.seqs}
+            else:
+                rows = np.array([dws[i] / np.linalg.norm(dws[i]) for i in idc])
+                new += sorted(cut_of(rows @ rows.T + 1, idc))
+        self.cluster_indices = new
+        for cluster in new:
+            total = sum(self.sizes[i] for i in cluster)
+            for name in self.models[cluster[0]]:
+                average = sum(self.sizes[i] * payloads[i]["delta"][name] for i in cluster) / total
+                for i in cluster:
+                    self.models[i][name] += average
+
+
+AUTHORS = Gcfl(
+    NET,
+    warmup=2,
+    affinity=ShiftedCosines(),
+    units="absolute",
+    mean_bound=3.3,  # above the plain mean of these updates, and below the weighted one
+    bounded_mean="uniform",
+    normed="body.*",
+    forgets="all",
+)
+NORMS = GradientNorms(2, standardised=False)
+AUTHORS_PLUS = dataclasses.replace(AUTHORS, affinity=NORMS, mean_bound=20.0)
+
+
+@pytest.mark.parametrize("method", [AUTHORS, AUTHORS_PLUS], ids=["GCFL", "GCFL+"])
+def test_the_authors_form_is_their_loop(method):
+    data = federation([*SIX, *SIX[:3]])
+    server_state = method.admit(begin(method, data), data.sizes)
+    slow = AuthorsLoop(method, method.broadcast(server_state, 0)["parameters"], data.sizes)
+    for round in range(1, 9):
+        payloads = invented(method, server_state, round, range(9), noise=1.0)
+        updates = [(i, Update(payload)) for i, payload in payloads.items()]
+        server_state = method.server_update(server_state, method.aggregator.aggregate(updates))
+        slow.serve(payloads)
+        members = [of["members"].tolist() for of in server_state["clusters"].values()]
+        assert sorted(members) == sorted(slow.cluster_indices)
+        for i in range(9):
+            assert_close(method.broadcast(server_state, i)["parameters"], slow.models[i])
+    assert len(slow.cluster_indices) >= (4 if method.affinity.window else 2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_groups_are_found_at_cosines_cut_at_zero_and_lost_at_cosines_plus_one(seed):
+    """Two groups of 4 to 6 clients with cosines near 0.5 within and -0.5 between them."""
+    generator = torch.Generator().manual_seed(seed)
+    size = 4 + seed % 3
+    groups = torch.tensor([1.0] * size + [-1.0] * size, dtype=torch.float64)
+    order = torch.randperm(2 * size, generator=generator)
+    groups = groups[order]
+    noise = torch.randn(2 * size, 5000, generator=generator, dtype=torch.float64)
+    common = torch.randn(5000, generator=generator, dtype=torch.float64)
+    updates, none = groups[:, None] * common + noise, torch.zeros(2 * size, 0)
+    planted = [sorted((groups == side).nonzero()[:, 0].tolist()) for side in (1, -1)]
+    assert sorted(minimum_cut(UpdateCosines().matrix(updates, none))) == sorted(planted)
+    assert 1 in map(len, minimum_cut(ShiftedCosines().matrix(updates, none)))
+
+
 @pytest.mark.parametrize("units", ["first round", "absolute"])
 @pytest.mark.parametrize("method", [METHOD, PLUS], ids=["GCFL", "GCFL+"])
 def test_the_server_is_that_of_the_papers_algorithm(method, units):
@@ -142,9 +234,11 @@ def test_no_cluster_of_two_and_no_early_round_is_split():
     assert len(server_state["clusters"]) == 1
 
 
-def test_a_payload_holds_the_norm_of_the_last_gradient():
+@pytest.mark.parametrize("normed", ["*", "body.*"])
+def test_a_payload_holds_the_norm_of_the_last_gradient(normed):
     data = federation(ALIKE)
-    method = dataclasses.replace(PLUS, local=dataclasses.replace(PLUS.local, epochs=1))
+    local = dataclasses.replace(PLUS.local, epochs=1)
+    method = dataclasses.replace(PLUS, local=local, normed=normed)
     server_state = begin(method, data)
     for i, (update, _) in work(method, data.clients, server_state).items():
         graph, batch = data.clients[i].train.graph, data.clients[i].train.all()
@@ -158,7 +252,10 @@ def test_a_payload_holds_the_norm_of_the_last_gradient():
             h = (a @ h @ p[f"{layer}.space"] + p[f"{layer}.bias"]).relu()
         logits = (h @ p["head.space"] + p["head.bias"])[batch["node"]]
         gradients = torch.autograd.grad(cross_entropy(logits, batch["y"]), list(p.values()))
-        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        counted = [
+            g.flatten() for n, g in zip(p, gradients, strict=True) if n.startswith(normed[:-1])
+        ]
+        norm = torch.cat(counted).norm()
         assert_close(update.payload["gradient_norm"], norm)
 
 
@@ -196,6 +293,9 @@ def test_a_block_of_clients_is_each_of_them_alone(method, graphs, cohort, caplog
         {"units": "other"},
         {"weights": "other"},
         {"sharing": {"*": "personal"}},
+        {"bounded_mean": "other"},
+        {"forgets": "other"},
+        {"normed": "convolution.*"},
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong):
