@@ -80,10 +80,15 @@ class _Hashed:
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.digest = file, hashlib.sha256()
+        self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         self.digest.update(data)
-        return self.file.write(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self.file.flush()
@@ -95,9 +100,17 @@ def save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
     Args:
         value: Anything that ``torch.load`` can read with ``weights_only=True``.
         file: Empty binary file, open for reading and writing.
+
+    Raises:
+        OSError: If the file cannot be written, because the disk is full, for example.
     """
     hashed = _Hashed(file)
-    torch.save(value, hashed)  # type: ignore[arg-type]  # it calls write and flush only
+    try:
+        torch.save(value, hashed)  # type: ignore[arg-type]  # it calls write and flush only
+    except RuntimeError as error:  # of torch, about positions in a file that was cut short
+        if hashed.error is not None:
+            raise hashed.error from error
+        raise
     comment = SEAL + hashed.digest.hexdigest().encode()
     file.seek(-2, os.SEEK_END)  # where the length of the empty comment stands
     file.write(struct.pack("<H", len(comment)) + comment)

@@ -233,7 +233,7 @@ class RunFolder:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:
+        except BaseException:
             draft.unlink(missing_ok=True)  # frees space on a full disk
             raise
         draft.replace(self.path / name)  # atomic, so that a reader never sees half a file
@@ -293,11 +293,15 @@ class RunFolder:
         draft = self.path / "figures.draft"
         shutil.rmtree(draft, ignore_errors=True)  # a killed process may have left a draft
         draft.mkdir()
-        for name, value in figures.items():
-            with (draft / f"{name}.npz").open("wb") as file:
-                figure.write_figure(value, file)
-                file.flush()
-                os.fsync(file.fileno())
+        try:
+            for name, value in figures.items():
+                with (draft / f"{name}.npz").open("wb") as file:
+                    figure.write_figure(value, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         shutil.rmtree(self.path / "figures", ignore_errors=True)
         draft.rename(self.path / "figures")
 

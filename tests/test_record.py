@@ -275,6 +275,36 @@ def test_metrics_are_on_the_disk_before_the_checkpoint_that_counts_them(folder, 
     assert not any(there for _, there in order)
 
 
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_no_draft(folder):
+    """At every size of the largest possible file, in steps of 1500 bytes; the old state stays."""
+    resource = pytest.importorskip("resource")
+    kept, large = {0: {"z": torch.zeros(400)}}, {"server_state": {"x": torch.zeros(5000)}}
+    folder.save(checkpoint(1, client_states=kept, **large), ROWS, 0.0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (folder.path / "state.pt").stat().st_size
+    for limit in [*range(100, size, 1500), size - 1]:
+        loaded = RunFolder(folder.path).load()
+        assert loaded["round"] == 1
+        states = loaded["client_states"] | kept
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                folder.save(checkpoint(2, client_states=states, **large), [], 0.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert not list(folder.path.glob("*draft*"))
+
+
+def test_figures_that_do_not_fit_the_disk_leave_no_draft(folder, monkeypatch):
+    def full(number):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        folder.save_figures({"disc": POINT})
+    assert not list(folder.path.glob("*draft*"))
+
+
 def test_a_checkpoint_of_foreign_objects_is_not_loaded(folder):
     folder.save(checkpoint(evil=Path("x")), ROWS, 0.0)
     with pytest.raises(Exception, match=r"weights_only|Unsupported"):
