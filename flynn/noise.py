@@ -4,7 +4,7 @@ import secrets
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 from numpy import ndarray
 
 from fedbolic import check
@@ -47,16 +47,11 @@ class Noise:
         check.positive(scale=scale)
         if self.sampler == "opendp":
             return _by_opendp(scale, size)
-        return IntegerDraws(self._words).laplace(scale, size)
+        return self.integers().laplace(scale, size)
 
-    def gumbel(self, size: int) -> Float64[ndarray, " size"]:
-        """Independent draws from the standard Gumbel distribution, in floating point.
-
-        Args:
-            size: Number of draws.
-        """
-        uniform = (self._words(size) >> np.uint64(11)).astype(np.float64) + 0.5
-        return -np.log(-np.log(uniform * 2.0**-53))
+    def integers(self) -> IntegerDraws:
+        """Exact draws of integers, from the same source whatever the sampler is."""
+        return IntegerDraws(self._words)
 
     def _words(self, size: int) -> ndarray:
         if self._seeded is not None:

@@ -1,5 +1,6 @@
 """Differentially private counts: mechanisms, their privacy costs, and a ledger of these."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from fedbolic import check
 from fedbolic.federated.privacy.costs import PureCost
 from fedbolic.federated.privacy.ledger import Neighbours, PrivacyLedger
 from flynn.noise import Noise
+
+_STEPS = 2**32
+"""Inverse step of rates of exponential weights, which are rounded down to a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -318,8 +322,9 @@ def select(
 ) -> Int64[ndarray, " num"]:
     """Unordered positions of ``num`` counts, selected successively by exponential weights.
 
-    The largest sums of scaled counts and Gumbel noise have the same distribution. The noise is in
-    floating point, whereas the ledger's cost of a selection is proven for real numbers.
+    A position is proposed uniformly and kept with probability exp(rate (c - largest c)), both by
+    exact integer arithmetic; repeated positions are skipped. The rate is rounded down to a multiple
+    of 2 ** -32, which never weakens privacy.
 
     Args:
         counts: Flattened counts.
@@ -327,9 +332,17 @@ def select(
         num: Number of selected counts; all counts if there are fewer.
         noise: Source of random draws.
     """
-    num = min(num, counts.size)
-    keys = rate * counts + noise.gumbel(counts.size)
-    return np.argpartition(keys, counts.size - num)[counts.size - num :]
+    draws, step = noise.integers(), math.floor(rate * _STEPS)
+    left, found = np.arange(counts.size), np.empty(0, dtype=np.int64)
+    while missing := min(num, counts.size) - len(found):
+        tried = left[draws.below(len(left), len(left) + num)]
+        gaps = counts[left].max() - counts[tried]
+        gaps = np.minimum(gaps, 2**62 // max(step, 1))  # more would overflow below
+        kept = tried[draws.exponential(gaps * step, _STEPS)]
+        _, places = np.unique(kept, return_index=True)  # the first of every position
+        fresh = kept[np.sort(places)][:missing]
+        left, found = np.setdiff1d(left, fresh), np.concatenate([found, fresh])
+    return found
 
 
 def is_hopeless(epsilon: float, num_records: int, num_counts: int) -> bool:

@@ -88,6 +88,16 @@ def test_selection_is_one_after_another_by_exponential_weights():
     assert stats.chisquare(list(seen.values()), expected).pvalue > 1e-4
 
 
+def test_selection_goes_on_after_counts_that_outweigh_all_others():
+    """After the largest two, whose weights are exp(700) and exp(400), the rest are alike."""
+    counts, noise, seen = np.array([0, 1000, 0, 700, 0, 0]), Noise(seed=3), [0] * 6
+    for _ in range(1200):
+        found = select(counts, 1.0, 3, noise).tolist()
+        assert found[:2] == [1, 3]
+        seen[found[2]] += 1
+    assert stats.chisquare([seen[i] for i in (0, 2, 4, 5)]).pvalue > 1e-6
+
+
 def test_noise_on_all_counts_is_discrete_laplace_and_unclipped():
     drawn = release(np.zeros((4, 5000), dtype=np.int64), Histogram(0.5).plan(3, 1), Noise(seed=1))
     assert drawn.shape == (4, 5000)

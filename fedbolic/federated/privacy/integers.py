@@ -58,7 +58,7 @@ class IntegerDraws:
         while len(left):
             tried = self.laplace(float(scale), len(left))
             above = (np.abs(tried) * scale - variance) ** 2
-            kept = self._exp(above, 2 * variance * scale**2)
+            kept = self.exponential(above, 2 * variance * scale**2)
             drawn[left[kept]] = tried[kept]
             left = left[~kept]
         return drawn
@@ -122,8 +122,14 @@ class IntegerDraws:
             rounds[left] += 1
         return rounds % 2 == 1
 
-    def _exp(self, part: Int64[ndarray, " size"], whole: int) -> ndarray:
-        """The same for numerators of any size: as many successes of exp(-1), and the rest."""
+    def exponential(self, part: Int64[ndarray, " size"], whole: int) -> ndarray:
+        """:meth:`bernoulli_exp` for numerators of any size.
+
+        Args:
+            part: Numerators, at least 0.
+            whole: Common denominator, above 0.
+        """
+        # as many successes of exp(-1), and the rest
         rest = self.bernoulli_exp(part % whole, whole)
         return (self._geometric(len(part)) >= part // whole) & rest
 

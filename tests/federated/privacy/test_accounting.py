@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedbolic.federated.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from fedbolic.federated.privacy.ledger import PrivacyLedger, solve_noise
+from fedbolic.federated.privacy.ledger import (
+    PrivacyLedger,
+    log_ledger,
+    solve_noise,
+)
 
 EVERYONE = ("everyone", "add/remove", 1.0)
 POISSON = ("poisson", "add/remove", 0.2)
@@ -228,3 +232,12 @@ def test_clients_without_sampling_need_no_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     ledger = PrivacyLedger(*EVERYONE, 1.2345, 1e-5, 3)
     assert f"epsilon {gaussian_epsilon(1e-5, 1.2345, 3):.4g} " in str(ledger)
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.009, False), (0.02, True), (0.3, True)])
+def test_a_delta_that_publishes_more_than_a_hundredth_client_is_a_warning(share, warned, caplog):
+    ledger = PrivacyLedger("everyone", "add/remove", 1.0, 1.0, share / 300, 3)
+    with caplog.at_level("INFO"):
+        log_ledger(ledger, 300, of="clients")
+    assert f"delta times the number of clients is {share:.2g}" in caplog.text
+    assert (f"publish {share:.2g} of the 300 clients outright" in caplog.text) is warned
