@@ -1,7 +1,11 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
-# make docs   builds the site in build/docs/html and checks its links; warnings are errors
+# make docs   executes the notebooks, then make site
+# make site   builds the site in build/docs/html with the notebooks' stored outputs and checks its
+#             links; warnings are errors
+# make avx2   the tests of convolutions as on a CPU without AVX-512, where oneDNN has other code
+# make audit  looks up known vulnerabilities of the pinned versions
 # make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
 # make kernels  interprets and compiles the Triton kernels; needs pip install triton (1 GB)
 # make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
@@ -19,10 +23,12 @@ UNTYPED := tests/plain tests/federated/engines tests/remote tests/benchmarks \
 	tests/test_language.py tests/test_shadow.py tests/test_sweep.py
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
+# the folders and files whose tests train convolutions
+CONVOLUTIONS := tests/nn tests/hyperfed tests/test_optim_layouts.py tests/test_reproducible.py
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test fuzz check docs wheel gpu kernels install clean
+.PHONY: demo test avx2 fuzz check docs site notebooks audit wheel gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -33,8 +39,10 @@ demo: install
 test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(PYTEST) $(TYPED)
-	$(PYTEST) $(UNTYPED)
+	failed=0; $(PYTEST) $(TYPED) || failed=1; $(PYTEST) $(UNTYPED) || failed=1; exit $$failed
+
+avx2: install
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST) $(CONVOLUTIONS)
 
 fuzz: install
 	@echo "to repeat: make fuzz SEED=$(SEED)"
@@ -46,9 +54,20 @@ check: install
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-docs: .venv/docs
-	$(BIN)/python -m sphinx -W --keep-going -d build/docs/doctrees docs build/docs/html
+docs: notebooks
+	$(MAKE) site
+
+notebooks: .venv/docs
+	$(BIN)/python docs/execute_notebooks.py
+
+site: .venv/docs
+	$(BIN)/python -m sphinx -W --keep-going -j auto -d build/docs/doctrees docs build/docs/html
 	$(BIN)/python docs/check_links.py build/docs/html
+
+audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/pip install --quiet pip-audit
+	build/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 # the wheel is built from the sdist, so a file that the sdist lacks is missed here
 wheel: install

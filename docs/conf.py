@@ -49,10 +49,6 @@ toc_object_entries = False
 # packages that few machines have; their modules are imported without them
 autodoc_mock_imports = ["triton", "flwr"]
 
-# notebooks: executed once, and again when they change
-nb_execution_mode = "cache"
-nb_execution_cache_path = str(DOCS.parent / "build" / "docs" / "notebooks")
-nb_execution_timeout = 300  # seconds for a cell
-nb_execution_raise_on_error = False  # a warning, hence an error with -W, after all else
-nb_execution_in_temp = True
-nb_execution_show_tb = True
+# notebooks: Markdown, and next to it the same with its outputs, of which the pages are made
+exclude_patterns = ["notebooks/[0-9]*.md"]
+nb_execution_mode = "off"

@@ -1,9 +1,12 @@
 """Metadata of the release: one version, extras, package data, and the files around it."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
+from shutil import which
 
+import pytest
 import yaml
 
 from fedbolic import __version__
@@ -14,6 +17,10 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, HATCH = PYPROJECT["project"], PYPROJECT["tool"]["hatch"]
 WHEEL = HATCH["build"]["targets"]["wheel"]
 MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOWS = {
+    file.name: yaml.safe_load(file.read_text())
+    for file in sorted((ROOT / ".github/workflows").glob("*.yml"))
+}
 SWEEPS = [f for f in (ROOT / "configs").rglob("*.yaml") if "\nrows:" in f.read_text()]
 
 
@@ -72,12 +79,47 @@ def test_images_are_left_out():
 
 
 def test_the_workflow_runs_targets_of_the_makefile_on_every_version():
-    (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    (job,) = WORKFLOWS["ci.yml"]["jobs"].values()
     assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
     targets = [step["run"].removeprefix("make ") for step in job["steps"] if "run" in step]
-    assert {"test", "check", "docs", "wheel"} <= set(targets)
+    assert {"test", "avx2", "check", "site", "wheel"} <= set(targets)
+    (weekly,) = WORKFLOWS["audit.yml"]["jobs"].values()
+    targets += weekly["strategy"]["matrix"]["target"]
     for target in targets:
         assert re.search(rf"^{target}:", MAKEFILE, re.M)
+
+
+def test_workflows_name_actions_by_commit_and_can_only_read():
+    for name, workflow in WORKFLOWS.items():
+        assert workflow["permissions"] == {"contents": "read"}, name
+        uses = re.findall(r"uses: (.*)", (ROOT / ".github/workflows" / name).read_text())
+        assert uses, name
+        pinned = r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+"
+        assert [action for action in uses if not re.fullmatch(pinned, action)] == [], name
+
+
+def test_every_constraint_is_one_version():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [s for s in lines if not re.fullmatch(r"#.*|[\w.-]+==[\w.+]+", s)] == []
+
+
+@pytest.mark.skipif(not which("make"), reason="needs make")
+@pytest.mark.parametrize("failing", ["nothing", "--ignore", "tests/plain"])
+def test_make_test_runs_both_halves_and_then_fails(failing, tmp_path):
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    for name in ("pip", "ruff", "python"):
+        # notes its arguments, and fails if they have the word
+        (bin / name).write_text(
+            f'#!/bin/sh\necho "$@" >> {name}\ncase "$*" in *" {failing}"*) exit 1; esac'
+        )
+        (bin / name).chmod(0o755)
+    command = ["make", "--file", str(ROOT / "Makefile"), "PYTHON=true", "test"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode == 0) == (failing == "nothing")
+    assert len((tmp_path / "python").read_text().splitlines()) == 2
 
 
 def test_the_hooks_are_the_linters_of_the_makefile():

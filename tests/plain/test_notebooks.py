@@ -1,7 +1,8 @@
-"""The notebooks of the site: their code compiles, its names exist, and, slowly, it runs."""
+"""The notebooks of the site: their code compiles, names exist, outputs are those of the code."""
 
 import ast
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -88,6 +89,27 @@ def test_a_notebook_has_a_kernel_a_title_and_code_that_compiles(name):
     assert text.count("{code-cell}") == len(cells(text)) > 5
     for line, code in cells(text):
         compile(code, f"{name}:{line}", "exec")
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_stored_outputs_are_those_of_the_notebook(name):
+    """``make docs`` stores them."""
+    stored = json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]
+    code = [cell for cell in stored if cell["cell_type"] == "code"]
+    assert ["".join(cell["source"]) for cell in code] == [c.rstrip() for _, c in cells(read(name))]
+    text = without_blocks(read(name), r"\{code-cell\}").split("---\n", 2)[2]
+    shown = ["".join(cell["source"]) for cell in stored if cell["cell_type"] == "markdown"]
+    assert " ".join(shown).split() == text.split()
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert outputs
+    # not in figures, which may have any letters
+    texts = [
+        "".join([*o.get("text", ()), *o.get("data", {}).get("text/plain", ())]) for o in outputs
+    ]
+    unwanted = re.compile(r"Warning|/(home|root|tmp|Users)/")
+    assert [text for text in texts if unwanted.search(text)] == []
+    assert {o["output_type"] for o in outputs} <= {"stream", "display_data", "execute_result"}
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -15,7 +15,14 @@ SITE = [
     for page in sorted((ROOT / "docs").rglob("*.md"))
     if page.parent.name != "notebooks"  # these are executed by make docs
 ]
-PAGES = ("README.md", "CONTRIBUTING.md", "fedbolic/README.md", "fedbolic/YOURS.md", *SITE)
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "fedbolic/README.md",
+    "fedbolic/YOURS.md",
+    *SITE,
+)
 
 
 def blocks(text, *languages):

@@ -8,11 +8,21 @@ import pytest
 
 from tests.plain.conftest import ROOT
 
-SPEC = importlib.util.spec_from_file_location(
-    "repository_links", ROOT / "docs/extensions/repository_links.py"
+
+def extension(module):
+    """A module of the site that does not import Sphinx."""
+    file = ROOT / "docs/extensions" / f"{module}.py"
+    spec = importlib.util.spec_from_file_location(module, file)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+links, tables = extension("repository_links"), extension("page_tables")
+ROWS = re.compile(
+    r"^```\{rows\} (?P<page>\S+)\n(:after: (?P<after>[^\n]*)\n)?(:list:\n)?\n(?P<names>.*?)\n```$",
+    re.M | re.S,
 )
-links = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(links)
 
 SITE = links.Repository(ROOT)
 OUTSIDE = [
@@ -93,6 +103,26 @@ def test_every_link_leads_somewhere():
     ]
     assert [(name(page), to) for page, to in targets if not leads_somewhere(page, to)] == []
     assert not leads_somewhere(OWN[0], "#no-such-heading")
+
+
+@pytest.mark.parametrize("page", [p for p in OWN if "{rows}" in p.read_text()], ids=name)
+def test_the_rows_that_a_page_shows_are_in_the_table(page):
+    text = page.read_text()
+    found = list(ROWS.finditer(text))
+    assert len(found) == text.count("{rows}")
+    for match in found:
+        source = (ROOT / match["page"]).read_text()
+        assert tables.chosen_rows(source, match["names"].splitlines(), match["after"] or "")
+
+
+def test_rows_follow_the_one_line_that_is_named():
+    table = "|a|b|\n|---|---|\n|{}|1|\n\n"
+    page = f"# Heads\n\n{table.format('x')}of heads\n\n## *Tails*, Heads\n\n{table.format('y')}"
+    assert tables.chosen_rows(page, ["y"], "Tails") == (["a", "b"], [["y", "1"]])
+    with pytest.raises(ValueError, match="no row of the table begins with 'y'"):
+        tables.chosen_rows(page, ["y"], "Heads")
+    with pytest.raises(ValueError, match=r"2 lines begin with '\|a'"):
+        tables.chosen_rows(page, ["x"], "|a")
 
 
 @pytest.mark.parametrize(

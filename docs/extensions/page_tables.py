@@ -1,0 +1,67 @@
+"""Rows of the tables of Markdown pages.
+
+Nothing here imports Sphinx, so that a test can look for the rows of all pages without it.
+"""
+
+import re
+
+
+def chosen_rows(text: str, names: list[str], after: str = "") -> tuple[list[str], list[list[str]]]:
+    """Head of a page's table, and those of its rows whose first cells begin with a name.
+
+    Args:
+        text: Markdown of the page.
+        names: Beginnings of first cells, in the order in which the rows are wanted.
+        after: Beginning of one line of the page, its marks left out; the first table below it
+            counts. The first table of the page if it is empty.
+
+    Raises:
+        ValueError: If ``after`` does not begin exactly one line, or a table or row is missing.
+    """
+    if after:
+        _, *below = re.split(rf"^[#* ]*{re.escape(after)}", text, flags=re.M)
+        if len(below) != 1:
+            raise ValueError(f"{len(below)} lines begin with {after!r}")
+        text = below[0]
+    head, *rows = first_table(text)
+    chosen: list[list[str]] = []
+    for name in names:
+        named = [row for row in rows if plain(row[0]).startswith(name)]
+        if not named:
+            raise ValueError(f"no row of the table begins with {name!r}")
+        chosen += [row for row in named if row not in chosen]
+    return head, chosen
+
+
+def split_row(line: str) -> list[str]:
+    """Cells of one line of a table."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def plain(cell: str) -> str:
+    """Text of a cell without its links and code marks."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", cell).replace("`", "").replace("*", "")
+
+
+def first_table(text: str) -> list[list[str]]:
+    """Rows of the first table of a text, the head first."""
+    match = re.search(r"(?:^\|.*\n)+", text + "\n", re.M)
+    if match is None:
+        raise ValueError("no table follows")
+    head, _, *rows = match[0].splitlines()
+    return [split_row(line) for line in (head, *rows)]
+
+
+def as_table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of a table of these rows."""
+    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def as_list(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines that name the column of each cell, for long cells."""
+    lines = []
+    for first, *cells in rows:
+        lines += [f"**{head[0]}**: {first}", ""]
+        lines += [f"- *{name}*: {cell}" for name, cell in zip(head[1:], cells, strict=True) if cell]
+        lines.append("")
+    return lines
