@@ -1,5 +1,6 @@
 """Noise that every client adds to its own summand of a secure sum."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -189,10 +190,12 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
         return SecretStream.seeded(Rng(rng.seed).at("privacy", client.id))
 
     def _clipped(self, delta: Tree, form: Tree) -> Float64[Tensor, " dim"]:
-        """The clipped delta as one vector, padded with zeros."""
+        """The clipped delta as one vector, padded with zeros; zero if it is not finite."""
         leaves = tree.tensors(delta)
         flat = torch.cat([as_double(leaves[path]).flatten().cpu() for path in tree.tensors(form)])
-        flat = flat * min(1.0, self.privacy.clip_norm / max(float(flat.norm()), 1e-300))
+        if not math.isfinite(norm := float(flat.norm())):  # an error would say so for free
+            flat, norm = torch.zeros_like(flat), 0.0
+        flat = flat * min(1.0, self.privacy.clip_norm / max(norm, 1e-300))
         return torch.cat([flat, flat.new_zeros(padded_size(len(flat)) - len(flat))])
 
     @override

@@ -207,3 +207,11 @@ def test_a_deployment_needs_masks():
     few = dataclasses.replace(PRIVACY, survivors=4)
     with pytest.raises(ValueError, match="noise of 4 clients is counted"):
         SecureSum(DistributedNoise(SMALL, few), threshold=3).check_deployed()
+
+
+@pytest.mark.parametrize("spoilt", [math.nan, math.inf, -math.inf, 1e308])
+def test_a_delta_that_is_not_finite_contributes_nothing(spoilt):
+    """A server may send a model that overflows at some clients, who must not tell."""
+    form = {"a": torch.zeros(3, dtype=torch.float64)}
+    delta = {"a": torch.tensor([spoilt, 1e308, -3.0], dtype=torch.float64)}
+    assert torch.equal(NOISY._clipped(delta, form), torch.zeros(4, dtype=torch.float64))
