@@ -16,7 +16,7 @@ from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.engine import Engine, Remote, RunStoppedError
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.evaluation.evaluation import Evaluation
+from fedbolic.federated.evaluation.evaluation import Evaluation, training_metrics
 from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
@@ -270,10 +270,12 @@ class Trainer:
             counters,
             privacy,
         )
+        costs = method.costs(server_state) if phase.evaluates else {}
+        metrics = training_metrics(metrics, {*counters, *costs})
         rows = self.evaluation.client_rows(current, metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
         if phase.evaluates:
-            counters |= method.costs(server_state)
+            counters |= costs
             rows += [Row(current, None, name, value) for name, value in counters.items()]
             done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
             rows += self.evaluation.rows(

@@ -15,9 +15,9 @@ class Update:
     Args:
         payload: Tree that the server aggregates.
         weight: Weight of the client in a mean, usually its number of training examples; at least 0.
-        metrics: Numbers to record, such as the training loss. One that is computed on an
-            accelerator may stay there, as a tensor without axes: the server reads the numbers of
-            several clients at once.
+        metrics: Numbers to record, such as the training loss; under ``train/...`` if a score or a
+            count of the server has the name. One that is computed on an accelerator may stay there,
+            as a tensor without axes: the server reads the numbers of several clients at once.
         row: Place in stacked tensors; ``None`` if there are none. It never leaves the process.
     """
 

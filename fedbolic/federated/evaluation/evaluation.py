@@ -29,6 +29,9 @@ from fedbolic.types import Meta, Tree
 CLIENT_MEANS = frozenset(name for name in EXTRA_METRICS if not name.startswith("top_"))
 """Scores whose mean over clients is not that of the pooled examples, and is named as such."""
 
+SCORED = frozenset({"validation", "test", "holdout", "fine_tuned", "ridge_head"})
+"""First parts of the names of scores, which no metric of training has."""
+
 
 @dataclass(frozen=True)
 class FineTune:
@@ -298,6 +301,26 @@ class Evaluation:
 def _rename(name: str, prefix: str) -> str:
     """Prefix a score's name; the prefix replaces ``test/``, as in ``fine_tuned/accuracy``."""
     return f"{prefix}/{name.removeprefix('test/')}"
+
+
+def training_metrics(
+    metrics: Mapping[int, Mapping[str, float]], taken: Collection[str]
+) -> dict[int, dict[str, float]]:
+    """Metrics of the clients' training, under ``train/...`` if a row of another kind has the name.
+
+    Args:
+        metrics: Metrics that the clients sent, by client id and name.
+        taken: Names of the server's own counts; those of scores are known.
+
+    Example:
+        >>> training_metrics({0: {"holdout/accuracy": 1.0, "train/loss": 0.5}}, ())
+        {0: {'train/holdout/accuracy': 1.0, 'train/loss': 0.5}}
+    """
+
+    def free(name: str) -> str:
+        return f"train/{name}" if name in taken or name.partition("/")[0] in SCORED else name
+
+    return {i: {free(name): x for name, x in named.items()} for i, named in metrics.items()}
 
 
 def client_rows(
