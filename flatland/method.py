@@ -255,7 +255,7 @@ class FlatLand(GraphAveraging):
     def _raw(self, graph: Graph, like: Tensor) -> Tensor:
         """Raw value of the curvature estimated from a client's graph; drawn anew if private."""
         c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
-        return _CURVATURE.raw_of(c).to(like)
+        return _CURVATURE.raw_of(c).reshape(_CURVATURE.raw.shape).to(like)
 
     def _known_raw(self, graph: Graph, like: Tensor) -> Tensor:
         """Result of :meth:`_raw` for an estimator without noise, computed once."""

@@ -58,6 +58,25 @@ class Recorded(nn.Module, ABC):
         missing_keys += [key for key in missing if key != f"{prefix}_extra_state"]
 
 
+def add_axis(module: nn.Module, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+    """Hook that loads a parameter of one element from a number without an axis.
+
+    Earlier versions saved such numbers; FSDP takes no parameter without an axis.
+    """
+    for name, parameter in module.named_parameters(recurse=False):
+        given = state_dict.get(prefix + name)
+        if isinstance(given, Tensor) and given.ndim == 0 and parameter.ndim == 1:
+            state_dict[prefix + name] = given.unsqueeze(0)
+
+
+def without_axis(x: Tensor) -> Tensor:
+    """The number of a parameter of one element, which may have axes of clients before it.
+
+    A number that has no axis, as in states of earlier versions, is returned as it is.
+    """
+    return x.squeeze(-1) if x.ndim else x  # under vmap, squeeze refuses a number
+
+
 class Curvature(Recorded):
     r"""Learnable curvature :math:`c`, stored as an unconstrained raw number.
 
@@ -68,16 +87,21 @@ class Curvature(Recorded):
     to 1e3 in float32. Read ``c`` in ``forward`` (``Lorentz(self.curvature.c)``): a record made
     earlier would hold an outdated value and graph. Average ``c`` over clients, not the raw number,
     and convert the mean with ``raw_of``. The ``state_dict`` also holds the bounds, and one with
-    other bounds is refused.
+    other bounds is refused. Weight decay would pull the raw number to 0, which is an arbitrary
+    curvature: :func:`fedbolic.nn.parameter_groups` gives optimisers groups that exclude it.
+
+    The parameter of a single curvature has one element, as FSDP takes no parameter without an axis;
+    ``c`` has no axis, and a ``state_dict`` with a raw number without one is loaded.
 
     Args:
         c: Initial value, between the bounds; a tensor gives one curvature per element, for example
-            one per client.
+            one per client. It must have a value, so a tensor may not be on the meta device.
         bounds: Open interval of values; the lower bound is 0 or more, the upper may be infinite.
         learnable: Whether the raw number requires a gradient.
 
     Raises:
-        ValueError: If the bounds are not an interval in [0, inf] or ``c`` is not inside.
+        ValueError: If the bounds are not an interval in [0, inf] or ``c`` is not inside, or has no
+            value.
 
     Example:
         >>> curvature = Curvature(0.5, bounds=(1e-2, 1e2))
@@ -97,11 +121,26 @@ class Curvature(Recorded):
         if not 0 <= low < high:
             raise ValueError(f"bounds must be 0 <= low < high, got {bounds}")
         self.bounds = (float(low), float(high))
-        wide = torch.as_tensor(c).double()
-        if not bool(((wide > low) & (wide < high)).all()):
+        is_tensor = isinstance(c, Tensor)
+        place = c.device if is_tensor else torch.get_default_device()
+        if is_tensor and c.is_meta:
+            raise ValueError("c must have a value, got a tensor on the meta device: give a number")
+        first = c if is_tensor else torch.tensor(c, dtype=torch.get_default_dtype(), device="cpu")
+        if not bool(((first.double() > low) & (first.double() < high)).all()):
             raise ValueError(f"c must lie inside {bounds}, got {c}: widen the bounds")
-        dtype = c.dtype if isinstance(c, Tensor) else torch.get_default_dtype()
-        self.raw = nn.Parameter(self.raw_of(torch.as_tensor(c, dtype=dtype)), learnable)
+        self.shape = first.shape
+        raw = self.raw_of(first)
+        self._first = (raw if raw.ndim else raw.unsqueeze(0)).cpu()
+        self.raw = nn.Parameter(self._first.to(place, copy=True), learnable)
+        self.register_load_state_dict_pre_hook(add_axis)
+
+    def reset_parameters(self) -> None:
+        """Set the initial value again, as after ``to_empty`` of a module on the meta device."""
+        with torch.no_grad():
+            if self._first.numel() == 1:  # also of a shard, which takes no whole tensor
+                self.raw.fill_(self._first.item())
+            else:
+                self.raw.copy_(self._first)
 
     @property
     @override
@@ -118,7 +157,7 @@ class Curvature(Recorded):
     @property
     def c(self) -> Tensor:
         """The curvature, as a manifold takes it: minus the sectional curvature."""
-        return self.c_of(self.raw)
+        return self.c_of(self.raw if self.shape else without_axis(self.raw))
 
     def c_of(self, raw: Tensor) -> Tensor:
         """Convert raw numbers to curvatures."""

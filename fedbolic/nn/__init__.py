@@ -25,6 +25,7 @@ from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
 from fedbolic.nn.negatives import NegativeSampler
 from fedbolic.nn.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
 from fedbolic.nn.pair_loss import MarginLoss, RankingLoss
+from fedbolic.nn.parameter_groups import parameter_groups
 from fedbolic.nn.pool import CentroidPool, CentroidPool2d
 from fedbolic.nn.prototype import BusemannHead, PrototypeHead
 from fedbolic.nn.ranking import RankingScores, rank_and_map
@@ -75,5 +76,6 @@ __all__ = [
     "add_adapters",
     "contains_pair",
     "pair_keys",
+    "parameter_groups",
     "rank_and_map",
 ]

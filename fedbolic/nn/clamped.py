@@ -82,7 +82,7 @@ def look(
     """
     if torch.compiler.is_compiling():
         return warned
-    counter, seen = _COUNTER.get(), not warned and _is_eager(x)
+    counter, seen = _COUNTER.get(), not warned and _is_eager(x, c)
     if counter is None and not seen:
         return warned
     with torch.no_grad():
@@ -103,7 +103,13 @@ def look(
     return True
 
 
-def _is_eager(x: Tensor) -> bool:
-    kinds = (Tensor, nn.Parameter)
-    plain = type(x) in kinds and x.device.type == "cpu" and not is_functorch_wrapped_tensor(x)
-    return plain and torch._C._get_tracing_state() is None
+def _is_eager(*given: Tensor | float) -> bool:
+    """True for CPU tensors, and numbers, whose values can be read."""
+    tensors = [x for x in given if isinstance(x, Tensor)]
+    readable = all(
+        type(x) in (Tensor, nn.Parameter)
+        and x.device.type == "cpu"
+        and not is_functorch_wrapped_tensor(x)
+        for x in tensors
+    )
+    return readable and torch._C._get_tracing_state() is None

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Lorentz, Poincare, entailment_loss
+from fedbolic.manifolds.curvature import add_axis, without_axis
 from fedbolic.manifolds.manifold import Manifold
 
 
@@ -39,14 +40,16 @@ class LogitScale(nn.Module):
         check.positive(temperature=temperature, lowest=lowest)
         if temperature < lowest:
             raise ValueError(f"temperature must be at least {lowest}, got {temperature}")
-        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+        self.log_scale = nn.Parameter(torch.tensor([-math.log(temperature)]))
+        self.register_load_state_dict_pre_hook(add_axis)
         self.lowest = lowest
 
     @override
     def forward(self) -> Float[Tensor, ""]:
         """The factor, at most ``1 / lowest``."""
-        excess = (self.log_scale + math.log(self.lowest)).relu()
-        return (self.log_scale - excess.detach()).exp()
+        log_scale = without_axis(self.log_scale)
+        excess = (log_scale + math.log(self.lowest)).relu()
+        return (log_scale - excess.detach()).exp()
 
     @override
     def extra_repr(self) -> str:

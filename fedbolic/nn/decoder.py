@@ -9,6 +9,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.manifolds.curvature import add_axis, without_axis
 
 
 class FermiDirac(nn.Module):
@@ -59,22 +60,26 @@ class FermiDirac(nn.Module):
             raise ValueError(f"r must be a finite number, got {r}")
         self.squared = squared
         make = {"device": device, "dtype": dtype}
-        self.r: Tensor | float = nn.Parameter(torch.tensor(float(r), **make)) if learnable else r
+        self.r: Tensor | float = nn.Parameter(torch.tensor([float(r)], **make)) if learnable else r
         raw = t + math.log(-math.expm1(-t))
-        self.raw_t = nn.Parameter(torch.tensor(raw, **make)) if learnable else None
+        self.raw_t = nn.Parameter(torch.tensor([raw], **make)) if learnable else None
         self._t = t
+        self.register_load_state_dict_pre_hook(add_axis)
 
     @property
     def t(self) -> Tensor | float:
         """Current temperature."""
         # the default threshold of 20 would lose digits in float64
-        return self._t if self.raw_t is None else functional.softplus(self.raw_t, threshold=40)
+        if self.raw_t is None:
+            return self._t
+        return functional.softplus(without_axis(self.raw_t), threshold=40)
 
     @override
     def forward(self, distances: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """Logits of links between nodes at the given distances."""
         powers = distances.square() if self.squared else distances
-        return (self.r - powers) / self.t
+        r = without_axis(self.r) if isinstance(self.r, Tensor) else self.r
+        return (r - powers) / self.t
 
     def probability(self, distances: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """Probabilities of links between nodes at the given distances."""

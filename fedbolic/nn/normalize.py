@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.curvature import add_axis
 from fedbolic.nn.coordinates import space_part, with_space_part
 from fedbolic.nn.recentred import centred, recentred, weighted_centroid
 from fedbolic.nn.space import HyperbolicModule, wide
@@ -60,7 +61,8 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         check.rate(momentum=momentum)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         zeros = torch.zeros(num_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(zeros.new_ones(scales)) if affine else None
+        self.weight = nn.Parameter(zeros.new_ones(scales or 1)) if affine else None
+        self.register_load_state_dict_pre_hook(add_axis)
         self.bias = nn.Parameter(zeros.clone()) if affine else None
         self.register_buffer("running_mean", zeros)
         self.register_buffer("running_var", zeros.new_ones(scales))

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.curvature import add_axis
 from fedbolic.manifolds.lorentz_formulas import hyperboloid_gap
 from fedbolic.nn.boost import timed_points
 from fedbolic.nn.coordinates import with_space_part
@@ -55,7 +56,12 @@ class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
     ) -> None:
         super().__init__(kind, curvature)
         self.branch, self.shortcut = branch, shortcut
-        self.log_weight = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
+        self.log_weight = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
+        self.register_load_state_dict_pre_hook(add_axis)
+
+    def reset_parameters(self) -> None:
+        """Weight both branches alike again."""
+        nn.init.zeros_(self.log_weight)
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*_ out"]:

@@ -143,10 +143,10 @@ def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
     if not isinstance(curvature, Curvature):
         kind(curvature)
         return float(curvature)
-    if curvature.raw.ndim:
+    if curvature.shape:
         raise ValueError(
             f"curvature must have one value in a layer, got values of shape "
-            f"{tuple(curvature.raw.shape)}: for one per sample or client use vmap"
+            f"{tuple(curvature.shape)}: for one per sample or client use vmap"
         )
     return curvature
 
