@@ -1,7 +1,9 @@
 """Epsilon and delta against sums, multiprecision integrals, closed forms and published figures."""
 
 import math
+import re
 import sys
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -12,11 +14,13 @@ from scipy import stats
 
 from fedbolic.federated.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from fedbolic.federated.privacy.ledger import (
+    LARGEST_SHARE,
     PrivacyLedger,
     log_ledger,
     solve_noise,
 )
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 EVERYONE = ("everyone", "add/remove", 1.0)
 POISSON = ("poisson", "add/remove", 0.2)
 FIXED = ("fixed", "replace", 0.2)
@@ -241,3 +245,19 @@ def test_a_delta_that_publishes_more_than_a_hundredth_client_is_a_warning(share,
         log_ledger(ledger, 300, of="clients")
     assert f"delta times the number of clients is {share:.2g}" in caplog.text
     assert (f"publish {share:.2g} of the 300 clients outright" in caplog.text) is warned
+
+
+def test_no_shipped_configuration_has_so_large_a_delta():
+    """The largest number of clients of a file or its base times its delta, from the text."""
+    told = {"binary_tree", "hierarchy", "hierarchy_lr"}  # with the warning, on their page
+    files = [file for file in CONFIGS.glob("**/*.yaml") if file.stem not in told]
+    found = 0
+    for file in files:
+        text = file.read_text()
+        if base := re.search(r"^base: (\S+)", text, re.MULTILINE):
+            text += (file.parent / base[1]).read_text()
+        deltas = [float(x) for x in re.findall(r"dp_delta: ([\d.e-]+)", text)]
+        clients = [int(x) for x in re.findall(r"num_clients: (\d+)", text)]
+        found += len(deltas)
+        assert all(delta * max(clients) <= LARGEST_SHARE for delta in deltas), file
+    assert found >= 6
