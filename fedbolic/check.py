@@ -3,6 +3,9 @@
 import math
 from collections.abc import Collection
 
+MOST_CLASSES = 2**16
+"""Maximum number of classes: every client has to train the head of a model."""
+
 
 def positive(**values: float) -> None:
     """Refuse a value that is not a finite number above 0.

@@ -15,9 +15,11 @@ COMMANDS = "the command layer"
 """Top-level files that turn a configuration into a run's folder; they may import one another."""
 
 LAYERS = (
+    ("fedbolic.reading",),
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
     ("fedbolic.imports",),
-    ("fedbolic.log", "fedbolic.renamed", "fedbolic.checksums", "fedbolic.tree_bytes"),
+    ("fedbolic.log", "fedbolic.renamed", "fedbolic.yaml_text"),
+    ("fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states", "fedbolic.pair_keys", "fedbolic.kernels", "fedbolic.foreach"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
     ("fedbolic.comparison", "fedbolic.run_scores"),
@@ -35,7 +37,7 @@ LAYERS = (
 )
 COMMAND_FILES = (
     *("experiment", "configuration", "progress", "sweep"),
-    *("jobs", "help", "reproducible", "yaml_text", "packaged_configs"),
+    *("jobs", "help", "reproducible", "packaged_configs"),
     *("trained", "export", "loggers"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")

@@ -13,7 +13,7 @@ from fedbolic.data.flipped_labels import FlippedLabels
 from fedbolic.data.graph import Graph, GraphSplit
 from fedbolic.data.graph_classification import GraphClassification
 from fedbolic.data.graph_families import GraphFamily, TreesAndRings, TUFamily
-from fedbolic.data.graph_file import GraphFile
+from fedbolic.data.graph_file import GraphFile, save_graph
 from fedbolic.data.graph_files import GraphFiles
 from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
 from fedbolic.data.graphs import Graphs
@@ -126,6 +126,7 @@ __all__ = [
     "pick_graphs",
     "random_tree",
     "read_hierarchy",
+    "save_graph",
     "split_links",
     "taxonomy",
     "uniform_points",

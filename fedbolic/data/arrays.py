@@ -1,6 +1,5 @@
 """Data sets given as arrays, in one ``.npz`` file or in memory."""
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from fedbolic.data.labelled import (
     labels_from_array,
     parts_from_whole,
 )
+from fedbolic.reading import read_arrays
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
@@ -52,7 +52,7 @@ class Arrays(Dataset):
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         path = find_given(self.path, root, kind=".npz file")
-        arrays = _read_arrays(path)
+        arrays = read_arrays(path)
         names = tuple(map(str, arrays.pop("class_names", ())))
         if self.x is None and self.y is None and set(NAMES) & set(arrays):
             return _official(path, arrays, names)
@@ -129,15 +129,6 @@ class InMemory(Dataset):
 
 def _array(values: ArrayLike | Tensor) -> np.ndarray:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        # opened here because np.load does not close a damaged file
-        with path.open("rb") as raw, np.load(raw) as file:
-            return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, EOFError, ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is damaged or not an .npz of plain arrays: {error}") from error
 
 
 def _official(path: Path, arrays: dict[str, np.ndarray], names: tuple[str, ...]) -> OfficialParts:

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import override
 
-from fedbolic.data.files import RemoteFile, gunzip, locate, members
+from fedbolic.data.files import RemoteFile, locate, members
 from fedbolic.data.graph import Graph, simple_edges
 from fedbolic.data.graph_sets import GraphSet, compact_features
+from fedbolic.reading import gunzip, lines, read_bytes
 from fedbolic.rng import Rng
 
 ARCHIVE = RemoteFile(
@@ -42,7 +43,7 @@ class Arxiv(GraphSet):
         if len(found) == 1:
             packed = members(found[0], [f"arxiv/raw/{file}" for file in FILES])
         else:
-            packed = [path.read_bytes() for path in found]
+            packed = [read_bytes(path) for path in found]
         edges, features, labels = (
             _numbers(gunzip(data, name), name, dtype)
             for data, name, dtype in zip(
@@ -54,13 +55,14 @@ class Arxiv(GraphSet):
         return Graph(compact_features(x), edges, torch.from_numpy(labels)[:, 0])
 
 
-def _numbers(lines: bytes, name: str, dtype: DTypeLike) -> NDArray:
+def _numbers(text: bytearray, name: str, dtype: DTypeLike) -> NDArray:
     """Parse a file of comma-separated numbers.
 
     Raises:
         ValueError: If the file contains anything else; the message names the file.
     """
     try:
-        return np.loadtxt(io.BytesIO(lines), dtype, delimiter=",", ndmin=2)
+        found = np.loadtxt(lines(io.BytesIO(text), name), dtype, delimiter=",", ndmin=2)
     except ValueError as error:
         raise ValueError(f"{name} is not as published ({error}): download it again") from error
+    return found

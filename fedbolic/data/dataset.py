@@ -7,6 +7,8 @@ from pathlib import Path
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from fedbolic.check import MOST_CLASSES
+
 
 @dataclass(frozen=True, eq=False)
 class OfficialParts:
@@ -39,6 +41,11 @@ class OfficialParts:
     owners: Int64[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
+        if self.num_classes > MOST_CLASSES:
+            raise ValueError(
+                f"{self.name} has {self.num_classes} classes, but {MOST_CLASSES} is the maximum: "
+                "give labels a column of classes, not of names or numbers of examples"
+            )
         if len(self.class_names) not in (0, self.num_classes):
             raise ValueError(
                 f"{self.name}: there are {len(self.class_names)} class names for "

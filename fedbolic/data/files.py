@@ -1,6 +1,5 @@
-"""Lookup of published files on disk, and unpacking in memory."""
+"""Lookup of published files on disk, and of files in archives."""
 
-import gzip
 import hashlib
 import os
 import tarfile
@@ -9,6 +8,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from fedbolic.reading import open_file, read_all, read_member
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def verify(path: Path, checksum: str | None) -> None:
     if checksum is None:
         return
     kind = algorithm(checksum)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         found = hashlib.file_digest(
             file, lambda: hashlib.new(kind, usedforsecurity=False)
         ).hexdigest()
@@ -146,36 +147,28 @@ def verify(path: Path, checksum: str | None) -> None:
         )
 
 
-def gunzip(data: bytes, name: str) -> bytes:
-    """Decompress the content of a gzip file.
-
-    Raises:
-        ValueError: If the file is truncated or damaged; the message names it.
-    """
-    try:
-        return gzip.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
-            f"{name} is truncated or damaged after {len(data)} bytes ({error}): download it again"
-        ) from error
-
-
 def members(archive: Path, names: Sequence[str]) -> list[bytes]:
     """Read some members of a .zip or .tar.gz archive into memory.
 
     Raises:
-        ValueError: If a member is missing; the message names it.
+        ValueError: If the archive is damaged or too large, or a member is missing.
     """
     contents: dict[str, bytes] = {}
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as packed:
-            contents = {name: packed.read(name) for name in names if name in packed.namelist()}
-    else:
-        with tarfile.open(archive) as packed:
-            # in the archive's own order: seeking back would decompress from the start again
-            for member in packed:
-                if member.name in names and (file := packed.extractfile(member)):
-                    contents[member.name] = file.read()
+    try:
+        with open_file(archive) as raw:
+            if archive.suffix == ".zip":
+                with zipfile.ZipFile(raw) as packed:
+                    for info in packed.infolist():
+                        if info.filename in names:
+                            contents[info.filename] = read_member(packed, info)
+            else:
+                with tarfile.open(fileobj=raw) as unpacked:
+                    # in the archive's own order: seeking back would decompress from the start again
+                    for member in unpacked:
+                        if member.name in names and (file := unpacked.extractfile(member)):
+                            contents[member.name] = read_all(file, member.name)
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError) as error:
+        raise ValueError(f"{archive} is damaged ({error}): download it again") from error
     missing = [name for name in names if name not in contents]
     if missing:
         raise ValueError(f"{archive} lacks {', '.join(missing)}: download it again")

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.client import Split
+from fedbolic.data.labelled import check_classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,8 @@ class Graph:
             graphs, each with at least one node; ``None`` for one graph. Subgraphs have none.
 
     Raises:
-        ValueError: If the numbers of feature rows and labels differ, an edge ends at a node that
+        ValueError: If the numbers of feature rows and labels differ, a label asks for more classes
+            than ``check.MOST_CLASSES``, an edge ends at a node that
             does not exist, the edges are not in the form :func:`simple_edges` returns, or
             ``batch`` skips a number or an edge joins two of its graphs.
 
@@ -53,6 +55,7 @@ class Graph:
                 f"a graph needs one label per node, got {len(self.features)} rows of features and "
                 f"{len(self.labels)} labels"
             )
+        check_classes("a graph", self.labels)
         _refuse_strangers(self.edges, len(self))
         if self.batch is not None:
             _refuse_other_batches(self.batch, self.edges, len(self))

@@ -1,22 +1,28 @@
 """Families of small labelled graphs: the TU data sets, and generated ones."""
 
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
+import numpy as np
 import torch
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.data.files import search_path
 from fedbolic.data.graph import Graph, simple_edges
-from fedbolic.data.graph_sets import joined_tu_graphs
+from fedbolic.reading import lines, open_file
 from fedbolic.rng import Rng
 
 TU_SITE = "https://www.chrsmrrs.com/graphkerneldatasets"
 """Site of the TU data sets: one ``.zip`` each."""
+
+MOST_NODE_LABELS = 2**12
+"""Maximum number of integers that labels of nodes span, each of which is a feature."""
 
 
 class GraphFamily(ABC):
@@ -60,20 +66,36 @@ class TUFamily(GraphFamily):
     def read(self, rng: Rng, root: Path | None) -> Graph:
         folder = self._folder(root)
         try:
-            data, slices = joined_tu_graphs(folder, self.name)
-        except Exception as error:  # PyG raises many kinds for a damaged file
-            raise ValueError(f"{folder} is damaged ({error!r}): unpack it again") from error
-        if not isinstance(data.y, Tensor) or data.y.is_floating_point():
-            raise ValueError(f"{folder} has no graph labels: take a data set for classification")
-        # without features PyG keeps the sizes elsewhere
-        sizes = slices["x"].diff() if "x" in slices else torch.tensor(data._num_nodes)
-        batch = torch.arange(len(sizes)).repeat_interleave(sizes)
-        if not bool(sizes.all()):
-            raise ValueError(f"{folder} has a graph without nodes: leave it out")
-        features = torch.zeros(len(batch), 0) if data.x is None else data.x.float()
-        starts = (sizes.cumsum(0) - sizes).repeat_interleave(slices["edge_index"].diff())
-        edges = simple_edges(cast("Tensor", data.edge_index) + starts, len(batch))
-        return Graph(features, edges, data.y[batch], batch=batch)
+            return self._graphs(folder)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"{folder} is damaged ({error}): unpack it again") from error
+
+    def _graphs(self, folder: Path) -> Graph:
+        """The union of all graphs in the files of a folder."""
+        if not (folder / f"{self.name}_graph_labels.txt").is_file():
+            raise ValueError("it has no graph labels: take a data set for classification")
+        edges, places, labels = (
+            _whole(_table(folder, self.name, part), part)
+            for part in ("A", "graph_indicator", "graph_labels")
+        )
+        batch = places[:, 0] - 1
+        if edges.shape[1] != 2 or len(batch.unique()) != len(labels):
+            raise ValueError(
+                f"edges have {edges.shape[1]} ends, and {len(labels)} labels are for "
+                f"{len(batch.unique())} graphs, of which none may be without nodes"
+            )
+        widths: list[Tensor] = []
+        if (folder / f"{self.name}_node_attributes.txt").is_file():
+            widths += [torch.from_numpy(_table(folder, self.name, "node_attributes")).float()]
+        if (folder / f"{self.name}_node_labels.txt").is_file():
+            codes = _whole(_table(folder, self.name, "node_labels"), "node_labels")
+            widths += [_one_hot(column) for column in codes.unbind(dim=1)]
+        if any(len(values) != len(batch) for values in widths):
+            raise ValueError(f"there are {len(batch)} nodes, but other numbers of features")
+        features = torch.cat([torch.zeros(len(batch), 0), *widths], dim=1)
+        y = labels[:, 0].unique(return_inverse=True)[1]
+        ends = simple_edges(edges.T - 1, len(batch))
+        return Graph(features, ends, y[batch], batch=batch)
 
     def _folder(self, root: Path | None) -> Path:
         places = [Path(part) for part in (f"{self.name}/raw", self.name)]
@@ -86,6 +108,37 @@ class TUFamily(GraphFamily):
             f"{' or '.join(map(str, bases)) or 'any folder, as FEDBOLIC_DATA is not set'}: unpack "
             f"{TU_SITE}/{self.name}.zip there"
         )
+
+
+def _table(folder: Path, name: str, part: str) -> NDArray[np.float64]:
+    """Numbers of a text file, one row per line, with commas between them."""
+    file = folder / f"{name}_{part}.txt"
+    with open_file(file) as opened:
+        rows = lines(opened, str(file))
+        first = next(rows, "")
+        if not first.strip():
+            raise ValueError(f"{file} is empty")
+        found = np.loadtxt(itertools.chain([first], rows), np.float64, delimiter=",", ndmin=2)
+    if not np.isfinite(found).all():
+        raise ValueError(f"{file} holds numbers that are not finite")
+    return found
+
+
+def _whole(values: NDArray[np.float64], part: str) -> Int64[Tensor, "n width"]:
+    if (np.abs(values) >= 2**53).any() or (values % 1 != 0).any():
+        raise ValueError(f"{part} holds numbers that are no integers")
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _one_hot(labels: Int64[Tensor, " n"]) -> Float[Tensor, "n width"]:
+    """One column for every integer from the smallest label to the largest."""
+    width = int(labels.max() - labels.min()) + 1
+    if width > MOST_NODE_LABELS:
+        raise ValueError(
+            f"labels of nodes span {width} integers, but {MOST_NODE_LABELS} is the maximum"
+        )
+    ones = torch.zeros(len(labels), width)
+    return ones.scatter_(1, (labels - labels.min())[:, None], 1.0)
 
 
 @dataclass(frozen=True)

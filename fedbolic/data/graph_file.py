@@ -1,4 +1,4 @@
-"""Graphs that users keep in files: arrays, or PyG's ``Data``."""
+"""Graphs that users keep in files of arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,30 +11,28 @@ from typing_extensions import override
 
 from fedbolic.data.files import find_given
 from fedbolic.data.graph import Graph
-from fedbolic.data.graph_sets import GraphSet, labelled_graph
+from fedbolic.data.graph_sets import GRAPH_TENSORS, GraphSet, labelled_graph
 from fedbolic.data.node_roles import MASK_ROLES
-from fedbolic.data.saved_tensors import read_saved
+from fedbolic.data.sparse_rows import CSR_PARTS, native, sparse_rows, sparse_tensor
+from fedbolic.reading import read_arrays
 from fedbolic.rng import Rng
 
-SUFFIXES = (".npz", ".pt")
-"""Endings of files that :class:`GraphFile` reads."""
+SUFFIX = ".npz"
+"""Ending of files that :class:`GraphFile` reads."""
 
 _FEATURES = ("x", "features", "x_data", "features_data")
 _EDGES, _LABELS = ("edge_index", "edges"), ("y", "labels")
-_CSR = ("data", "indices", "indptr", "shape")
 _KNOWN = {
     *(*_FEATURES, *_EDGES, *_LABELS, *MASK_ROLES),
-    *(f"{name}_{part}" for name in ("x", "features") for part in _CSR),
+    *(f"{name}_{part}" for name in ("x", "features") for part in CSR_PARTS),
 }
 
 
 @dataclass(frozen=True)
 class GraphFile(GraphSet):
-    """A graph in a file: arrays (``.npz``), or PyG's ``Data`` (``.pt``).
+    """A graph in a ``.npz`` file of arrays, which :func:`save_graph` writes of PyG's ``Data``.
 
-    No code in a file is ever run. A ``.pt`` file is one that ``torch.save`` wrote of a ``Data`` or
-    of ``data.to_dict()``; other attributes than those below must be tensors, numbers or text. A
-    ``.npz`` file holds, with one row per node in order:
+    No code in a file is ever run. It holds, with one row per node in order:
 
     - features: ``x`` or ``features`` as a matrix, or the arrays ``x_data``, ``x_indices``,
       ``x_indptr`` and ``x_shape`` of a matrix in compressed rows (or ``features_data``, ...);
@@ -48,7 +46,7 @@ class GraphFile(GraphSet):
             folders of ``FEDBOLIC_DATA`` and then in the working directory.
 
     Raises:
-        ValueError: If the path ends in neither ``.npz`` nor ``.pt``.
+        ValueError: If the path does not end in ``.npz``.
 
     Example:
         >>> import tempfile
@@ -63,33 +61,69 @@ class GraphFile(GraphSet):
     path: Path
 
     def __post_init__(self) -> None:
-        if Path(self.path).suffix not in SUFFIXES:  # a notebook may give a string
-            raise ValueError(
-                f"{self.path} is no {' or '.join(SUFFIXES)} file: save arrays with numpy.savez, or "
-                "PyG's Data with torch.save"
-            )
+        _refuse_suffix(self.path)
 
     @override
     def read(self, rng: Rng, root: Path | None, *, download: bool) -> Graph:
         path = find_given(self.path, root, kind="graph file")
-        named = read_saved(path) if path.suffix == ".pt" else _read_arrays(path)
+        named = _tensors(path)
         try:
             return labelled_graph(named)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
 
-def _read_arrays(path: Path) -> dict[str, Tensor]:
-    """Tensors under PyG's names from the arrays of a file."""
-    try:
-        # opened here because np.load does not close a damaged file
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in _KNOWN if name in file}
-    except Exception as error:  # a damaged archive may raise anything
+def save_graph(data: object, path: Path | str) -> None:
+    """Save a graph of PyG as a file that :class:`GraphFile` reads.
+
+    A file that ``torch.save`` wrote is a pickle, and loading one can run any code: convert a file
+    that you trust with ``save_graph(torch.load("g.pt", weights_only=False), "g.npz")``.
+
+    Args:
+        data: PyG's ``Data``, or a dict of its tensors by name: ``x``, ``edge_index``, ``y``, and
+            masks if there are any.
+        path: New file that ends in ``.npz``.
+
+    Raises:
+        ValueError: If the file ends otherwise, or :func:`labelled_graph` refuses the tensors.
+
+    Example:
+        >>> import tempfile
+        >>> edges = torch.tensor([[0, 1], [1, 2]])
+        >>> tensors = {"x": torch.eye(3), "edge_index": edges, "y": torch.tensor([0, 1, 0])}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_graph(tensors, f"{folder}/path.npz")
+        ...     graph = GraphFile(Path(folder) / "path.npz").read(Rng(0), None, download=False)
+        >>> graph.degrees.tolist()
+        [1, 2, 1]
+    """
+    _refuse_suffix(path)
+    get = data.get if isinstance(data, Mapping) else lambda name: getattr(data, name, None)
+    found = {name: value for name in GRAPH_TENSORS if isinstance(value := get(name), Tensor)}
+    labelled_graph(found)
+    x = found.pop("x").detach().cpu()
+    arrays = {name: value.detach().cpu().numpy() for name, value in found.items()}
+    if x.layout == torch.strided:
+        arrays["x"] = (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+    else:
+        rows = x.to_sparse_csr()
+        named = (rows.values(), rows.col_indices(), rows.crow_indices(), torch.tensor(rows.shape))
+        for part, values in zip(CSR_PARTS, named, strict=True):
+            arrays[f"x_{part}"] = values.numpy()
+    np.savez(path, **arrays)
+
+
+def _refuse_suffix(path: Path | str) -> None:
+    if Path(path).suffix != SUFFIX:  # a notebook may give a string
         raise ValueError(
-            f"{path} is damaged or not an .npz of plain arrays ({error}): save numbers with "
-            "numpy.savez"
-        ) from error
+            f"{path} is no {SUFFIX} file: save arrays with numpy.savez, and PyG's Data with "
+            "fedbolic.data.save_graph, which converts a saved one, too"
+        )
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors under PyG's names from the arrays of a file."""
+    arrays = read_arrays(path, _KNOWN)
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{path}: {name} is {array.dtype}: save numbers or booleans")
@@ -102,39 +136,13 @@ def _read_arrays(path: Path) -> dict[str, Tensor]:
             )
         edges = edges.T
     found = {name: arrays[name] for name in MASK_ROLES if name in arrays}
-    found |= {"x": _features(arrays, path), "y": _one(arrays, _LABELS, path), "edge_index": edges}
-    return {name: torch.from_numpy(_native(array)) for name, array in found.items()}
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    """The same numbers in a type and an order that torch computes with."""
-    kinds = {"b": np.bool_, "i": np.int64, "u": np.int64}
-    wide = np.float32 if array.dtype.itemsize <= 4 else np.float64
-    return array.astype(kinds.get(array.dtype.kind, wide), order="C")
-
-
-def _features(arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray:
-    from scipy.sparse import csr_array  # imported here because SciPy is slow to import
-
+    found |= {"y": _one(arrays, _LABELS, path), "edge_index": edges}
+    tensors = {name: torch.from_numpy(native(array)) for name, array in found.items()}
     first = _one(arrays, _FEATURES, path)
     if "x" in arrays or "features" in arrays:
-        return first
-    name = "x" if "x_data" in arrays else "features"
-    parts = [f"{name}_{part}" for part in _CSR]
-    if missing := [part for part in parts if part not in arrays]:
-        raise ValueError(
-            f"{path} lacks {', '.join(missing)}: sparse features need {', '.join(parts)}"
-        )
-    data, indices, indptr, shape = (arrays[part] for part in parts)
-    try:
-        matrix = csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
-        matrix.check_format(full_check=True)
-        return matrix.toarray()
-    except Exception as error:  # SciPy raises many kinds for arrays that do not fit together
-        raise ValueError(
-            f"{path}: {', '.join(parts)} are no sparse matrix ({error}): save the data, indices, "
-            "indptr and shape of a scipy.sparse.csr_array"
-        ) from error
+        return {"x": torch.from_numpy(native(first)), **tensors}
+    rows = sparse_rows(arrays, "x" if "x_data" in arrays else "features", path)
+    return {"x": sparse_tensor(rows), **tensors}
 
 
 def _one(arrays: Mapping[str, np.ndarray], names: Sequence[str], path: Path) -> np.ndarray:

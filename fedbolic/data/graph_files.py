@@ -14,7 +14,7 @@ from fedbolic.check import one_of
 from fedbolic.data.client import HOLDOUT, Client, FederatedData, Meta
 from fedbolic.data.files import search_path
 from fedbolic.data.graph import Graph, GraphSplit
-from fedbolic.data.graph_file import SUFFIXES, GraphFile
+from fedbolic.data.graph_file import SUFFIX, GraphFile
 from fedbolic.data.graphs import Scale, scaled
 from fedbolic.data.node_roles import (
     TEST,
@@ -38,7 +38,7 @@ class GraphFiles(Source):
 
     Args:
         paths: Files as for :class:`GraphFile`, client 0 first; at least one. A folder stands for
-            its ``.npz`` and ``.pt`` files in alphabetical order.
+            its ``.npz`` files in alphabetical order.
         train_rate: Fraction of the nodes of each graph used for training, in (0, 1); for a random
             split.
         test_rate: Fraction of the nodes of each graph used for testing, in [0, 1); the rest is for
@@ -105,14 +105,7 @@ class GraphFiles(Source):
         bases = search_path(self.root) if self.root else (*search_path(None), Path())
         for path in self.paths:
             folder = next((base / path for base in bases if (base / path).is_dir()), None)
-            inside = [] if folder is None else sorted(folder.iterdir())
-            inside = [file.absolute() for file in inside if file.suffix in SUFFIXES]
-            if folder is not None and not inside:
-                raise FileNotFoundError(
-                    f"the folder {folder} holds no {' or '.join(SUFFIXES)} file: place one graph "
-                    "per client there"
-                )
-            found += [path] if folder is None else inside
+            found += [path] if folder is None else _inside(folder)
         return found
 
     def _roles(self, graph: Graph, path: Path, rng: Rng) -> Tensor:
@@ -127,6 +120,23 @@ class GraphFiles(Source):
                 "train_mask or use a larger train_rate"
             )
         return roles
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The files of a folder in alphabetical order."""
+    files = [file.absolute() for file in sorted(folder.iterdir())]
+    inside = [file for file in files if file.suffix == SUFFIX]
+    saved = [f for f in files if f.suffix == ".pt" and f.with_suffix(SUFFIX) not in inside]
+    if saved:
+        raise ValueError(
+            f"{saved[0]} is a pickle, which is not read: convert it with fedbolic.data.save_graph, "
+            "or move it away"
+        )
+    if not inside:
+        raise FileNotFoundError(
+            f"the folder {folder} holds no {SUFFIX} file: place one graph per client there"
+        )
+    return inside
 
 
 def disjoint_union(graphs: Sequence[Graph]) -> Graph:

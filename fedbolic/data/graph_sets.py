@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -14,7 +15,10 @@ from fedbolic.check import at_least, rate
 from fedbolic.data import planetoid
 from fedbolic.data.files import RemoteFile, locate
 from fedbolic.data.graph import Graph, simple_edges
+from fedbolic.data.labelled import labels_from_array
 from fedbolic.data.node_roles import MASK_ROLES
+from fedbolic.data.sparse_rows import sparse_rows, sparse_tensor
+from fedbolic.reading import read_arrays
 from fedbolic.rng import Rng
 
 if TYPE_CHECKING:
@@ -93,13 +97,22 @@ class Amazon(GraphSet):
 
     @override
     def read(self, rng: Rng, root: Path | None, *, download: bool) -> Graph:
-        from torch_geometric import io
-
         file = f"amazon_electronics_{self.name.lower()}.npz"
-        # no checksum is published for this file; NumPy reads its arrays without running code
+        # no checksum is published for this file, whose arrays are read without running code
         published = RemoteFile(f"amazon/{self.name}/raw/{file}", None, (f"{AMAZON}/{file}",))
         (path,) = locate(published, root=root, download=download)
-        return from_data(io.read_npz(str(path), to_undirected=True))
+        arrays = read_arrays(path)
+        words, links = (sparse_rows(arrays, name, path) for name in ("attr", "adj"))
+        words.data = np.where(words.data > 0, np.float32(1), words.data)
+        found = {
+            "x": sparse_tensor(words),
+            "edge_index": torch.from_numpy(np.stack(links.tocoo().coords)),
+            "y": labels_from_array(arrays.get("labels", np.empty(0)), f"labels of {path}"),
+        }
+        try:
+            return labelled_graph(found)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,19 +192,6 @@ def from_data(data: "Data") -> Graph:
     return labelled_graph({name: getattr(data, name, None) for name in GRAPH_TENSORS})
 
 
-def joined_tu_graphs(folder: Path, name: str) -> tuple["Data", dict[str, Tensor]]:
-    """All graphs of a TU data set in one object, and where the tensors of each begin.
-
-    Args:
-        folder: Folder of the text files.
-        name: Name of the data set.
-    """
-    from torch_geometric.io import read_tu_data  # imported here because PyG is slow to import
-
-    data, slices, _ = read_tu_data(str(folder), name)
-    return data, slices
-
-
 def labelled_graph(found: Mapping[str, object]) -> Graph:
     """Convert tensors under PyG's names to an undirected graph without self loops.
 
@@ -231,7 +231,7 @@ def labelled_graph(found: Mapping[str, object]) -> Graph:
     if x.is_complex():
         raise ValueError("features must be real numbers: x is complex")
     x = x.float()
-    if not (x.to_dense() if x.is_sparse else x).isfinite().all():
+    if not (x.coalesce().values() if x.is_sparse else x).isfinite().all():
         raise ValueError("features must be finite numbers: x contains NaN or infinity in float32")
     masks = {n: mask for n in MASK_ROLES if isinstance(mask := found.get(n), Tensor)}
     edges = simple_edges(edges.long(), len(x))
@@ -244,6 +244,19 @@ def _whole(tensor: Tensor) -> bool:
 
 def compact_features(features: Tensor) -> Tensor:
     """Features as a sparse tensor if their density is below :data:`SPARSE_BELOW`, else dense."""
-    dense = features.to_dense() if features.is_sparse else features
-    share = float((dense != 0).float().mean()) if dense.numel() else 1.0
-    return dense.to_sparse().coalesce() if share < SPARSE_BELOW else dense
+    if features.is_sparse:
+        features = features.coalesce()
+        indices, values = features.indices(), features.values()
+        filled = values != 0
+        # a dense copy first would take memory for every zero
+        if int(filled.sum()) >= SPARSE_BELOW * features.numel():
+            return features.to_dense()
+        return torch.sparse_coo_tensor(
+            indices[:, filled],
+            values[filled],
+            features.shape,
+            is_coalesced=True,
+            check_invariants=True,
+        )
+    share = float((features != 0).float().mean()) if features.numel() else 1.0
+    return features.to_sparse().coalesce() if share < SPARSE_BELOW else features

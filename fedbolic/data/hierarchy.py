@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fedbolic.pair_keys import contains_pair, pair_keys
 
+MOST_PAIRS = 2**24
+"""Maximum number of pairs of a closure, which may grow with the square of the given pairs."""
+
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
@@ -94,8 +97,9 @@ class Hierarchy:
             stuck = (depths[descendant] < 0) & (depths[ancestor] < 0)
             cycle = _cycle(dict(self.pairs[torch.from_numpy(stuck)].tolist()))
             members = " -> ".join(self.names[node] for node in cycle)
+            shown = members if len(members) < 400 else f"{members[:400]} ..."
             raise ValueError(
-                f"a hierarchy has no cycles, but pairs form {members}: leave one of them out"
+                f"a hierarchy has no cycles, but pairs form {shown}: leave one of them out"
             )
         return torch.from_numpy(depths).to(self.pairs.device)
 
@@ -163,11 +167,21 @@ class Hierarchy:
         """The hierarchy of all pairs that follow from these, in ascending order.
 
         A pair follows if a chain of pairs leads from the descendant up to the ancestor.
+
+        Raises:
+            ValueError: If these are more than :data:`MOST_PAIRS`.
         """
+        size = 0
         lists = np.split(self.ancestors.cpu().numpy(), self.offsets[1:-1].cpu().numpy())
         for node in self.depths.argsort().tolist():  # the lists of a node's ancestors are complete
             above = lists[node]
             lists[node] = np.unique(np.concatenate((above, *(lists[p] for p in above.tolist()))))
+            size += len(lists[node])
+            if size > MOST_PAIRS:
+                raise ValueError(
+                    f"more than {MOST_PAIRS} pairs follow from these {self.num_pairs}, in chains "
+                    f"of up to {int(self.depths.max()) + 1} nodes: leave some nodes out"
+                )
         descendants = np.repeat(np.arange(len(self)), [len(above) for above in lists])
         pairs = torch.from_numpy(np.stack((descendants, np.concatenate(lists)), axis=1))
         return Hierarchy(self.names, pairs.to(self.pairs.device))

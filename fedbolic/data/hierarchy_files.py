@@ -1,20 +1,32 @@
 """Hierarchies read from files: pairs of names in TSV or CSV, and WordNet's closures."""
 
-import csv
-import io
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from typing_extensions import override
 
 from fedbolic.check import at_least
 from fedbolic.data.files import RemoteFile, locate
 from fedbolic.data.hierarchy import Hierarchy
+from fedbolic.reading import lines, open_file, table_rows
 
 DELIMITERS = {".tsv": "\t", ".csv": ","}
+
+_HEADS = frozenset(
+    pair
+    for names in (
+        *(("id1", "id2"), ("child", "parent"), ("descendant", "ancestor"), ("source", "target")),
+        *(("hyponym", "hypernym"), ("from", "to"), ("head", "tail"), ("u", "v"), ("i", "j")),
+        *(("node1", "node2"), ("src", "dst"), ("below", "above"), ("specific", "general")),
+    )
+    for pair in (names, names[::-1])
+)
+"""Usual names of the two columns, in lower case and either order."""
 
 MAMMALS = RemoteFile(
     "hierarchies/mammal_closure.tsv",
@@ -130,14 +142,21 @@ def read_hierarchy(
     """
     if path.suffix not in DELIMITERS:
         raise ValueError(f"{path} must end in {' or '.join(DELIMITERS)}")
-    pairs = dict.fromkeys(_named_pairs(path, columns, header=header))
-    if not pairs:
+    number: dict[str, int] = {}
+    ends = array("q")
+    for pair in _named_pairs(path, columns, header=header):
+        ends.extend(number.setdefault(name, len(number)) for name in pair)
+    if not number:
         raise ValueError(f"{path} has no pairs: it is empty or truncated")
-    names = tuple(sorted({name for pair in pairs for name in pair}))
-    number = {name: i for i, name in enumerate(names)}
-    numbers = [(number[u], number[v]) for u, v in pairs if u != v]
+    names = tuple(sorted(number))
+    place = np.empty(len(names), dtype=np.int64)  # of every name in ascending order
+    place[[number[name] for name in names]] = np.arange(len(names))
+    pairs = place[np.frombuffer(ends, dtype=np.int64).reshape(-1, 2)]
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    # the first of equal lines stays
+    first = np.unique(pairs[:, 0] * len(names) + pairs[:, 1], return_index=True)[1]
     try:
-        return Hierarchy(names, torch.tensor(numbers, dtype=torch.int64).reshape(-1, 2))
+        return Hierarchy(names, torch.from_numpy(pairs[np.sort(first)]))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -146,30 +165,49 @@ def _named_pairs(
     path: Path, columns: tuple[int | str, int | str], *, header: bool
 ) -> Iterator[tuple[str, str]]:
     """The descendant and the ancestor on every line of a file."""
-    rows = _rows(path)
-    first = next(rows, None)
-    if first is None:
-        return
-    line, cells = first
-    places = [_place(column, cells, f"{path}, line {line}") for column in columns]
-    if places[0] == places[1]:
-        raise ValueError(f"columns must be two different ones, got {columns}")
-    if not (header or any(isinstance(column, str) for column in columns)):
-        yield _pair(cells, places, f"{path}, line {line}")
-    for line, row in rows:
-        if len(row) != len(cells):
-            raise ValueError(
-                f"{path}, line {line}: expected {len(cells)} columns, as in the first line, found "
-                f"{len(row)}"
-            )
-        yield _pair(row, places, f"{path}, line {line}")
+    with open_file(path) as file:
+        rows = table_rows(
+            lines(file, str(path)),
+            str(path),
+            delimiter=DELIMITERS[path.suffix],
+            quoted=path.suffix == ".csv",
+        )
+        first = next(rows, None)
+        if first is None:
+            return
+        line, cells = first
+        places = [_place(column, cells, f"{path}, line {line}") for column in columns]
+        if places[0] == places[1]:
+            raise ValueError(f"columns must be two different ones, got {columns}")
+        if not (header or any(isinstance(column, str) for column in columns)):
+            _refuse_header(cells, places, f"{path}, line {line}")
+            yield _pair(cells, places, f"{path}, line {line}")
+        for line, row in rows:
+            if len(row) != len(cells):
+                raise ValueError(
+                    f"{path}, line {line}: expected {len(cells)} columns, as in the first line, "
+                    f"found {len(row)}"
+                )
+            yield _pair(row, places, f"{path}, line {line}")
+
+
+def _refuse_header(cells: list[str], places: list[int], where: str) -> None:
+    """Refuse a first line of usual column names, which would be a pair of two more nodes."""
+    pair = tuple(cells[place] for place in places)
+    if tuple(name.lower() for name in pair) in _HEADS:
+        raise ValueError(
+            f"{where}: {pair[0]!r} and {pair[1]!r} look like names of columns: say header=True, or "
+            "move this line down if it is a pair"
+        )
 
 
 def _place(column: int | str, cells: list[str], where: str) -> int:
     """Position of a column that is given by its position or its name."""
     if isinstance(column, str):
         if column not in cells:
-            raise ValueError(f"{where}: there is no column {column!r} among {', '.join(cells)}")
+            raise ValueError(
+                f"{where}: there is no column {column!r} among {', '.join(cells):.400}"
+            )
         return cells.index(column)
     at_least(0, column=column)
     if column >= len(cells):
@@ -182,28 +220,7 @@ def _place(column: int | str, cells: list[str], where: str) -> int:
 def _pair(row: list[str], places: list[int], where: str) -> tuple[str, str]:
     descendant, ancestor = (row[place] for place in places)
     if not (descendant and ancestor):
-        raise ValueError(f"{where}: expected two names, found {descendant!r} and {ancestor!r}")
+        raise ValueError(
+            f"{where}: expected two names, found {descendant!r:.80} and {ancestor!r:.80}"
+        )
     return descendant, ancestor
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of every line that is not empty, without spaces around the cells."""
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ValueError(f"{path}, line {line}: the text is not UTF-8 ({error.reason})") from error
-    quoting = csv.QUOTE_NONE if path.suffix == ".tsv" else csv.QUOTE_MINIMAL
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=DELIMITERS[path.suffix],
-        quoting=quoting,
-        strict=True,
-    )
-    try:
-        for row in reader:
-            if row:
-                yield reader.line_num, [cell.strip() for cell in row]
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: {error}") from error

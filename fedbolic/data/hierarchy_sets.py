@@ -86,4 +86,8 @@ class HierarchyFile(HierarchySet):
     @override
     def read(self, root: Path | None, *, download: bool) -> Hierarchy:
         path = Path(self.path)  # a notebook may give a string
-        return read_hierarchy(path, columns=self.columns, header=self.header).closure()
+        given = read_hierarchy(path, columns=self.columns, header=self.header)
+        try:
+            return given.closure()
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error

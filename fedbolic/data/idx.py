@@ -2,6 +2,7 @@
 
 import math
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.dataset import Dataset, OfficialParts
-from fedbolic.data.files import RemoteFile, gunzip, locate, members
+from fedbolic.data.files import RemoteFile, locate, members
+from fedbolic.reading import gunzip, read_bytes
 
 # checksums and mirrors from torchvision 0.29.2
 _STEMS = (
@@ -101,14 +103,15 @@ class EMNISTLetters(Dataset):
             inside = [f"gzip/{stem}.gz" for stem in LETTERS_STEMS]
             contents = list(zip(inside, members(paths[0], inside), strict=True))
         else:
-            contents = [(str(path), path.read_bytes()) for path in paths]
+            contents = [(str(path), read_bytes(path)) for path in paths]
         contents = [
-            (name, gunzip(data, name) if name.endswith(".gz") else data) for name, data in contents
+            (name, _unpacked(data, name) if name.endswith(".gz") else data)
+            for name, data in contents
         ]
         return _parts("EMNISTLetters", contents, num_classes=26, first_label=1)
 
 
-def read_idx(data: bytes, name: str, *, num_axes: int) -> UInt8[Tensor, "..."]:
+def read_idx(data: bytes | bytearray, name: str, *, num_axes: int) -> UInt8[Tensor, "..."]:
     """Parse the array of bytes in an IDX file.
 
     The file consists of two zero bytes, 8 for unsigned bytes, the number of axes, the length of
@@ -143,6 +146,17 @@ def read_idx(data: bytes, name: str, *, num_axes: int) -> UInt8[Tensor, "..."]:
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy())
 
 
+def _unpacked(data: bytes | bytearray, name: str) -> bytearray:
+    """Content of a gzipped IDX file, of which no more is decompressed than its head declares."""
+    try:
+        head = zlib.decompressobj(wbits=31).decompress(data[: 2**16], 4 + 4 * 3)
+    except zlib.error:
+        head = b""  # the whole is refused below
+    num_axes = min(head[3], 3) if len(head) == 4 + 4 * 3 else 0
+    shape = struct.unpack_from(f">{num_axes}I", head, 4) if num_axes else (0,)
+    return gunzip(data, name, 4 + 4 * 3 + math.prod(shape))
+
+
 def _published(folder: str, mirrors: Sequence[str], *, md5s: Sequence[str]) -> list[RemoteFile]:
     """The four files of a data set in MNIST's layout."""
     return [
@@ -155,19 +169,23 @@ def _published(folder: str, mirrors: Sequence[str], *, md5s: Sequence[str]) -> l
 
 def _contents(
     files: Sequence[RemoteFile], *, root: Path | None, download: bool
-) -> list[tuple[str, bytes]]:
+) -> list[tuple[str, bytes | bytearray]]:
     """Name and unpacked content of each file."""
     contents = []
     for file in files:
         unpacked = [[file.path.removesuffix(".gz")]]
         (path,) = locate(file, unpacked, root=root, download=download)
-        data = path.read_bytes()
-        contents.append((str(path), gunzip(data, str(path)) if path.suffix == ".gz" else data))
+        data = read_bytes(path)
+        contents.append((str(path), _unpacked(data, str(path)) if path.suffix == ".gz" else data))
     return contents
 
 
 def _parts(
-    name: str, contents: Sequence[tuple[str, bytes]], *, num_classes: int, first_label: int = 0
+    name: str,
+    contents: Sequence[tuple[str, bytes | bytearray]],
+    *,
+    num_classes: int,
+    first_label: int = 0,
 ) -> OfficialParts:
     """Build the data set from its four arrays; grey images get a channel axis."""
     x_train, y_train, x_test, y_test = (

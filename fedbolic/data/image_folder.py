@@ -1,5 +1,7 @@
 """Images of the user in folders, one per class."""
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,13 @@ from fedbolic import check
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.files import search_path
 from fedbolic.data.labelled import parts_from_whole
+from fedbolic.reading import open_file, refuse_larger
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
 """Formats of images by extension; no other decoder is used."""
+
+MOST_PIXELS = 2**26
+"""Maximum number of pixels of an image, of which a file of some kilobytes may claim any number."""
 
 
 @dataclass(frozen=True)
@@ -71,31 +77,62 @@ class ImageFolder(Dataset):
             raise ValueError(
                 f"{folder} has no images: it needs a folder of {', '.join(FORMATS)} files per class"
             )
-        images = [self._image(file) for file, _ in files]
-        for (file, _), image in zip(files, images, strict=True):
-            if image.shape != images[0].shape:
-                sizes = [f"{x.shape[1]} x {x.shape[2]}" for x in (images[0], image)]
-                raise ValueError(
-                    f"images differ in size: {files[0][0]} has {sizes[0]} pixels, {file} "
-                    f"{sizes[1]}: set size, for instance to [32, 32]"
-                )
+        images: list[Tensor] = []
+        for file, _ in files:
+            images.append(self._image(file, images[0].shape if images else None, len(files)))
         return torch.stack(images), torch.tensor([label for _, label in files])
 
-    def _image(self, file: Path) -> UInt8[Tensor, "c h w"]:
+    def _image(
+        self, file: Path, first: Sequence[int] | None, num_files: int
+    ) -> UInt8[Tensor, "c h w"]:
+        """An image, whose size is checked before it is decoded.
+
+        Args:
+            file: File of the image.
+            first: Shape of the first image; ``None`` if this is it.
+            num_files: Number of all images.
+        """
         try:
             from PIL import Image  # in the extra `images`
         except ImportError as error:
             raise ValueError("ImageFolder needs Pillow: pip install 'fedbolic[images]'") from error
-        try:
-            with Image.open(file, formats=[FORMATS[file.suffix.lower()]]) as opened:
-                image = opened.convert("L" if self.grey else "RGB")
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{file} is damaged or not an image: {error}") from error
+        with open_file(file) as opened, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow about sizes, which are checked here
+            try:
+                image = Image.open(opened, formats=[FORMATS[file.suffix.lower()]])
+                width, height = image.size
+            except Exception as error:  # a damaged image may raise anything
+                raise _damaged(file, error) from error
+            self._check_size(file, height, width, first, num_files)
+            try:
+                image = image.convert("L" if self.grey else "RGB")
+            except Exception as error:
+                raise _damaged(file, error) from error
         if self.size is not None:
             height, width = self.size
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.array(image, dtype=np.uint8)
         return torch.from_numpy(pixels[None] if self.grey else pixels.transpose(2, 0, 1).copy())
+
+    def _check_size(
+        self, file: Path, height: int, width: int, first: Sequence[int] | None, num_files: int
+    ) -> None:
+        if height * width > MOST_PIXELS:
+            raise ValueError(
+                f"{file} has {width} x {height} pixels, more than {MOST_PIXELS}: reduce it"
+            )
+        size = (height, width) if self.size is None else self.size
+        refuse_larger(math.prod(size) * (1 if self.grey else 3) * num_files, file.parents[1])
+        if first is not None and tuple(first[1:]) != tuple(size):
+            raise ValueError(
+                f"images differ in size: the first has {first[1]} x {first[2]} pixels, {file} "
+                f"{height} x {width}: set size, for instance to [32, 32]"
+            )
+
+
+def _damaged(file: Path, error: Exception) -> ValueError:
+    text = " ".join(str(error).split())
+    return ValueError(f"{file} is damaged or not an image: {text or type(error).__name__:.200}")
 
 
 def _find_folder(path: Path, root: Path | None) -> Path:

@@ -5,6 +5,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from fedbolic.check import MOST_CLASSES
 from fedbolic.data.dataset import OfficialParts
 
 
@@ -37,8 +38,12 @@ def codes_of(values: np.ndarray) -> tuple[tuple[str, ...], Int64[Tensor, " n"]]:
         )
         names = tuple(str(values[i]) for i in first)
     except ValueError:
-        found, codes = np.unique(values.astype(str), return_inverse=True)
-        names = tuple(found.tolist())
+        # an array of strings would take the length of the longest for each
+        found = values.reshape(-1).tolist()
+        texts = [v.decode() if isinstance(v, bytes) else str(v) for v in found]
+        names = tuple(sorted(set(texts)))
+        place = {name: code for code, name in enumerate(names)}
+        codes = np.array([place[text] for text in texts])
     return names, torch.from_numpy(codes.reshape(-1).astype(np.int64))
 
 
@@ -66,6 +71,23 @@ def labels_from_array(labels: np.ndarray, name: str) -> Int64[Tensor, " n"]:
     raise ValueError(f"{text}: use names, y = np.unique(y, return_inverse=True)")
 
 
+def check_classes(name: str, y: Int64[Tensor, " n"]) -> None:
+    """Refuse labels that ask for more classes than ``MOST_CLASSES``.
+
+    Args:
+        name: Name of the labels in error messages.
+        y: Labels.
+
+    Raises:
+        ValueError: If a label is too large.
+    """
+    if len(y) and (most := int(y.max())) >= MOST_CLASSES:
+        raise ValueError(
+            f"{name}: label {most} is above {MOST_CLASSES - 1}, the largest that is allowed: "
+            "renumber the labels by y = np.unique(y, return_inverse=True)[1]"
+        )
+
+
 def check_gaps(name: str, y: Int64[Tensor, " n"]) -> int:
     """Refuse labels that leave numbers out; return the number of classes.
 
@@ -76,6 +98,7 @@ def check_gaps(name: str, y: Int64[Tensor, " n"]) -> int:
     Raises:
         ValueError: If a number below the largest label is not a label.
     """
+    check_classes(name, y)
     present = y[y >= 0].bincount() > 0  # negative labels are refused with their position later
     if gaps := (~present).nonzero().flatten().tolist():
         raise ValueError(

@@ -1,21 +1,16 @@
 """Readers of the published citation networks, which are pickles, without running their code."""
 
-import io
-import pickle
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int64
-from numpy import ndarray
 from torch import Tensor
-from typing_extensions import override
 
 from fedbolic.data.files import RemoteFile, locate
+from fedbolic.data.pickled import unpickle
+from fedbolic.reading import read_bytes, read_text
 
 MIRROR = (
     "https://raw.githubusercontent.com/kimiyoung/planetoid/"
@@ -61,9 +56,6 @@ CHECKSUMS: Mapping[str, Mapping[str, str]] = {
 NUM_VALIDATION = 500
 """Number of validation nodes of the public split."""
 
-NUMBERS = {kind: np.dtype(f"<{kind}") for kind in ("i4", "i8", "f4", "f8")}
-"""Number types in these files."""
-
 
 def read_planetoid(
     name: str, root: Path | None, *, download: bool
@@ -93,8 +85,12 @@ def read_planetoid(
         below = f"planetoid/{name}/raw/{file}"
         published = RemoteFile(below, checksum, (f"{MIRROR}/{file}",))
         (found[part],) = locate(published, root=root, download=download)
-    test = np.array(found["test.index"].read_text().split(), dtype=np.int64)
-    parts = {part: unpickle(path) for part, path in found.items() if part != "test.index"}
+    test = np.array(read_text(found["test.index"]).split(), dtype=np.int64)
+    parts = {
+        part: unpickle(read_bytes(path), str(path))
+        for part, path in found.items()
+        if part != "test.index"
+    }
     known = len(parts["ally"])
     order, nodes = np.sort(test), max(int(test.max()) + 1, len(parts["graph"]))
     x, y = (np.zeros((nodes, parts[name].shape[1]), parts[name].dtype) for name in ("allx", "ally"))
@@ -114,112 +110,3 @@ def read_planetoid(
     for name, chosen in splits.items():
         masks[name][chosen] = True
     return torch.from_numpy(x).float(), edges, torch.from_numpy(y.argmax(1)), masks
-
-
-def unpickle(path: Path) -> Any:
-    """Read a pickle of arrays, sparse matrices (returned dense), dicts, lists and integers.
-
-    Nothing that a pickle refers to is imported or called; stand-ins of this file take its place.
-
-    Args:
-        path: Pickle file, written by Python 2 or 3.
-
-    Raises:
-        ValueError: If the pickle refers to anything else, or is damaged.
-    """
-    try:
-        found = _Reader(io.BytesIO(path.read_bytes()), encoding="latin1").load()
-        return found.dense() if isinstance(found, _Array | _Rows) else dict(found)
-    except Exception as error:
-        raise ValueError(
-            f"{path} does not hold the published numbers ({error}): download it again"
-        ) from error
-
-
-@dataclass(eq=False)
-class _Type:
-    """Stand-in for the dtype of a pickled array."""
-
-    kind: str
-
-    def __setstate__(self, state: tuple) -> None:
-        if state[1] not in ("<", "|"):
-            raise pickle.UnpicklingError(f"numbers have the byte order {state[1]!r:.20}")
-
-
-@dataclass(eq=False)
-class _Array:
-    """Stand-in for a pickled array."""
-
-    state: tuple = ()
-
-    def __setstate__(self, state: tuple) -> None:
-        self.state = state
-
-    def dense(self) -> ndarray:
-        """The array."""
-        _, shape, kind, by_columns, content = self.state
-        flat = np.frombuffer(
-            content.encode("latin1") if isinstance(content, str) else content, NUMBERS[kind.kind]
-        )
-        return flat.reshape(shape, order="F" if by_columns else "C").copy()
-
-
-@dataclass(eq=False)
-class _Rows:
-    """Stand-in for a pickled matrix in compressed sparse row format."""
-
-    state: Mapping[str, Any] = field(default_factory=dict)
-
-    def __setstate__(self, state: dict) -> None:
-        self.state = state
-
-    def dense(self) -> ndarray:
-        """The matrix as a dense array."""
-        data, columns, starts = (self.state[n].dense() for n in ("data", "indices", "indptr"))
-        whole = np.zeros(self.state["_shape"], data.dtype)
-        np.add.at(whole, (np.repeat(np.arange(len(whole)), np.diff(starts)), columns), data)
-        return whole
-
-
-def _array(*_: object) -> _Array:
-    return _Array()
-
-
-def _type(kind: str, *_: object) -> _Type:
-    return _Type(kind)
-
-
-def _mapping(*_: object) -> dict:
-    return {}
-
-
-def _bytes(text: str, encoding: str) -> bytes:
-    return text.encode("latin1") if encoding == "latin1" else b""
-
-
-_MODULES = {
-    "reconstruct": ("numpy.core.multiarray", "numpy._core.multiarray"),
-    "rows": ("scipy.sparse.csr", "scipy.sparse._csr"),
-}
-_NAMES: Mapping[tuple[str, str], Callable] = MappingProxyType({
-    **{(module, "_reconstruct"): _array for module in _MODULES["reconstruct"]},
-    **{(module, "csr_matrix"): _Rows for module in _MODULES["rows"]},
-    ("numpy", "ndarray"): _array,
-    ("numpy", "dtype"): _type,
-    ("collections", "defaultdict"): _mapping,
-    ("__builtin__", "list"): _mapping,
-    ("builtins", "list"): _mapping,
-    ("_codecs", "encode"): _bytes,
-})  # fmt: skip
-"""Stand-ins by module and name in a pickle."""
-
-
-class _Reader(pickle.Unpickler):
-    """Unpickler that resolves the names in ``_NAMES`` only."""
-
-    @override
-    def find_class(self, module_name: str, global_name: str, /) -> Any:
-        if (module_name, global_name) not in _NAMES:
-            raise pickle.UnpicklingError(f"it refers to {module_name}.{global_name}")
-        return _NAMES[module_name, global_name]

@@ -1,7 +1,6 @@
 """Federated data of labelled points in the Poincare ball: embeddings from files, or generated."""
 
 import math
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -16,9 +15,11 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData
 from fedbolic.data.files import find_given
+from fedbolic.data.labelled import check_classes
 from fedbolic.data.partition import IID, Partition
 from fedbolic.data.source import Source
 from fedbolic.manifolds import Poincare
+from fedbolic.reading import read_arrays
 from fedbolic.rng import Rng
 from fedbolic.types import Meta
 
@@ -124,7 +125,10 @@ class Points(Source):
     def load(self, rng: Rng) -> FederatedData:
         path = find_given(self.path, self.root, kind=".npz file")
         x, y, num_train = _read(path)
-        Poincare(self.c).require(x)
+        try:
+            Poincare(self.c).require(x)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         if self.holdout == "official":
             if num_train in (0, len(y)):
                 raise ValueError(f"{path} has an empty part: use holdout='drawn'")
@@ -275,21 +279,35 @@ def _check_rates(test_rate: float, client_test_rate: float) -> None:
 
 def _read(path: Path) -> tuple[Float64[Tensor, "n dim"], Int64[Tensor, " n"], int]:
     """Points and labels of both parts of a file, joined, and the size of the training part."""
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            x_train, y_train, x_test, y_test = (file[name] for name in PARTS)
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, AttributeError) as error:
+    arrays = read_arrays(path, PARTS)
+    if missing := [name for name in PARTS if name not in arrays]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: it needs {', '.join(PARTS)}")
+    parts = [arrays[name] for name in PARTS]
+    x_train, y_train, x_test, y_test = parts
+    if not _fit(x_train, y_train, x_test, y_test):
+        forms = ", ".join(f"{part.dtype} {part.shape}" for part in parts)
         raise ValueError(
-            f"{path} is damaged or not an .npz of {', '.join(PARTS)}: {error}"
-        ) from error
-    x, y = np.concatenate([x_train, x_test]), np.concatenate([y_train, y_test])
-    if x.ndim != 2 or y.shape != x.shape[:1] or (y != y.astype(np.int64)).any() or y.min() < 0:
-        raise ValueError(
-            f"{path} must hold rows of points and one integer label from 0 for each, got points "
-            f"{x.shape} and labels {y.dtype} {y.shape}"
+            f"{path} must hold rows of points and one integer label from 0 for each, got {forms} "
+            f"for {', '.join(PARTS)}"
         )
+    x, y = np.concatenate([x_train, x_test]), np.concatenate([y_train, y_test])
     points, labels = torch.from_numpy(x.astype(np.float64)), torch.from_numpy(y.astype(np.int64))
+    check_classes(str(path), labels)
     return points, labels, len(x_train)
+
+
+def _fit(x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> bool:
+    """True if the arrays of a file are rows of points and their labels, and not all are empty."""
+    for x, y in ((x_train, y_train), (x_test, y_test)):
+        if x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf":
+            return False
+        if (
+            x.ndim != 2
+            or y.shape != x.shape[:1]
+            or not ((y >= 0) & (y < 2**53) & (y % 1 == 0)).all()
+        ):
+            return False
+    return x_train.shape[1] == x_test.shape[1] and len(y_train) + len(y_test) > 0
 
 
 class _Split(NamedTuple):

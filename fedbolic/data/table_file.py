@@ -1,21 +1,22 @@
 """Tables of the user in CSV or Parquet files, with a target and a client column."""
 
-import csv
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.data.columns import Columns
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.files import find_given
-from fedbolic.data.labelled import codes_of, inputs_from_array, parts_from_whole
+from fedbolic.data.labelled import parts_from_whole
+from fedbolic.reading import lines, open_file, refuse_larger, table_rows
 
-Columns = dict[str, np.ndarray]
-"""Values of every column by name; strings in a CSV file."""
+_BATCH = 1024
+"""Number of rows of a Parquet file that are decoded at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,49 +49,47 @@ class TableFile(Dataset):
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         path = find_given(self.path, root, kind="table")
-        columns = _read_columns(path)
-        asked = (self.target, *([self.client] if self.client else []), *self.drop)
-        if missing := [name for name in asked if name not in columns]:
-            raise ValueError(
-                f"{path} has no column {', '.join(missing)}: it has {', '.join(columns)}"
-            )
-        features = {name: column for name, column in columns.items() if name not in asked}
-        if not features:
-            raise ValueError(f"{path} has no column of features besides {', '.join(asked)}")
-        x = torch.stack([_numbers(c, n, path) for n, c in features.items()], dim=1)
-        _refuse_empty(columns[self.target], self.target, path)
-        names, y = codes_of(columns[self.target])
-        owners = None
-        if self.client:
-            _refuse_empty(columns[self.client], self.client, path)
-            owners = codes_of(columns[self.client])[1]
+        with _opened(path) as (head, rows):
+            asked = (self.target, *([self.client] if self.client else []))
+            if missing := [name for name in (*asked, *self.drop) if name not in head]:
+                raise ValueError(
+                    f"{path} has no column {', '.join(missing)}: it has {', '.join(head):.400}"
+                )
+            features = [i for i, name in enumerate(head) if name not in (*asked, *self.drop)]
+            if not features:
+                raise ValueError(f"{path} has no column of features besides {', '.join(asked)}")
+            coded = [head.index(name) for name in asked]
+            columns = Columns(str(path), head, features=features, coded=coded)
+            x = torch.from_numpy(columns.read(rows))
+        if not len(x):
+            raise ValueError(f"{path} has no row below its first line: it needs examples")
+        names, y = columns.codes(coded[0])
+        owners = columns.codes(coded[1])[1] if self.client else None
         return parts_from_whole(str(path), x, y, class_names=names, owners=owners)
 
 
-def _read_columns(path: Path) -> Columns:
-    if path.suffix == ".parquet":
-        return _read_parquet(path)
-    if path.suffix not in (".csv", ".tsv"):
-        raise ValueError(f"{path} must end in .csv, .tsv or .parquet")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            head, *rows = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-    except (ValueError, csv.Error) as error:  # no text, or no line
-        raise ValueError(f"{path} is empty or not a table of text: {error}") from error
-    head, rows = [name.strip() for name in head], [row for row in rows if row]
-    if len(set(head)) < len(head):
-        raise ValueError(f"{path} has columns of the same name: {', '.join(head)}")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(head):
-            raise ValueError(
-                f"row {number} of {path} has {len(row)} values for {len(head)} columns: quote "
-                "values that contain the delimiter"
-            )
-    values = np.array(rows, dtype=str).reshape(len(rows), len(head))
-    return {name: np.char.strip(values[:, i]) for i, name in enumerate(head)}
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
+    """Names of the columns of a table, and its rows."""
+    with contextlib.ExitStack() as stack:
+        if path.suffix == ".parquet":
+            head, rows = _parquet(path, stack)
+        elif path.suffix in (".csv", ".tsv"):
+            file = stack.enter_context(open_file(path))
+            delimiter = "\t" if path.suffix == ".tsv" else ","
+            numbered = table_rows(lines(file, str(path)), str(path), delimiter=delimiter)
+            _, head = next(numbered, (0, []))
+            rows = (row for _, row in numbered)
+        else:
+            raise ValueError(f"{path} must end in .csv, .tsv or .parquet")
+        if not head:
+            raise ValueError(f"{path} is empty: it needs the names of its columns and examples")
+        if len(set(head)) < len(head):
+            raise ValueError(f"{path} has columns of the same name: {', '.join(head):.400}")
+        yield head, rows
 
 
-def _read_parquet(path: Path) -> Columns:
+def _parquet(path: Path, stack: contextlib.ExitStack) -> tuple[list[str], Iterator[list[str]]]:
     try:
         parquet = import_module("pyarrow.parquet")  # in the extra `parquet`
         damaged = import_module("pyarrow").ArrowException
@@ -98,43 +97,24 @@ def _read_parquet(path: Path) -> Columns:
         raise ValueError(
             f"{path} needs pyarrow: pip install 'fedbolic[parquet]', or save it as .csv"
         ) from error
+
+    def rows() -> Iterator[list[str]]:
+        try:
+            for batch in table.iter_batches(batch_size=_BATCH):
+                columns = [column.to_pylist() for column in batch.columns]
+                for row in zip(*columns, strict=True):
+                    yield ["" if value is None else str(value).strip() for value in row]
+        except (OSError, damaged) as error:
+            raise refused(error) from error
+
+    def refused(error: Exception) -> ValueError:
+        text = " ".join(str(error).split())
+        return ValueError(f"{path} is damaged or not a Parquet file: {text}")
+
     try:
-        table = parquet.read_table(path)
-    except damaged as error:
-        raise ValueError(f"{path} is damaged or not a Parquet file: {error}") from error
-    return {
-        name: np.array(["" if v is None else str(v) for v in table[name].to_pylist()], dtype=str)
-        for name in table.column_names
-    }
-
-
-def _refuse_empty(column: np.ndarray, name: str, path: Path) -> None:
-    empty = np.flatnonzero(column == "")
-    if len(empty):
-        raise ValueError(
-            f"column {name!r} of {path} is empty in row {empty[0] + 1} and {len(empty) - 1} "
-            "others: fill these values in, or leave out the rows"
-        )
-
-
-def _numbers(column: np.ndarray, name: str, path: Path) -> Tensor:
-    """A column of features as float32."""
-    _refuse_empty(column, name, path)
-    try:
-        values = column.astype(np.float64)
-    except ValueError:
-        row, value = next((i, v) for i, v in enumerate(column, 1) if not _is_number(v))
-        raise ValueError(
-            f"column {name!r} of {path} holds {str(value)!r} in row {row}, which is no number: "
-            f"encode it, for instance as one column of 0 and 1 per value, or leave it out with "
-            f"drop=[{name}]"
-        ) from None
-    return inputs_from_array(values[:, None], f"column {name!r} of {path}")[:, 0]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        table = parquet.ParquetFile(stack.enter_context(open_file(path)))
+    except (OSError, damaged) as error:
+        raise refused(error) from error
+    for group in range(table.metadata.num_row_groups):
+        refuse_larger(table.metadata.row_group(group).total_byte_size, path)
+    return list(table.schema_arrow.names), rows()

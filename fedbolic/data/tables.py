@@ -1,12 +1,12 @@
 """Tabular data sets: published tables by OpenML id, generated tables, and images as rows."""
 
-import csv
-import io
+import gzip
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import BinaryIO, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -15,9 +15,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
+from fedbolic.data.columns import Columns
 from fedbolic.data.dataset import Dataset, OfficialParts
-from fedbolic.data.files import RemoteFile, gunzip, locate
-from fedbolic.data.labelled import every_fourth
+from fedbolic.data.files import RemoteFile, locate
+from fedbolic.data.labelled import check_classes, every_fourth
+from fedbolic.reading import lines, open_file, table_rows
 
 Two: TypeAlias = Literal["largest", "mean"] | None
 
@@ -153,46 +155,54 @@ class Table(Dataset):
         origin = TABLES[self.openml]
         file = origin.file
         (path,) = locate(file, root=root, download=download and bool(file.urls))
-        text = gunzip(path.read_bytes(), str(path)).decode()
-        *columns, target = _columns(text, str(path))
-        try:
-            x = torch.from_numpy(np.array(columns, dtype=np.float64).T[: origin.rows].copy())
-        except ValueError as error:
-            raise ValueError(f"{path} holds a feature that is not a number: {error}") from error
-        return Whole(x, _codes(target[: origin.rows], origin.two))
+        name = str(path)
+        with open_file(path) as packed, gzip.GzipFile(fileobj=packed) as unpacked:
+            texts = lines(cast("BinaryIO", unpacked), name)
+            if name.endswith(".arff.gz"):
+                texts = _after_data(texts)
+            else:
+                next(texts, None)  # names of the columns
+            delimiter = "\t" if name.endswith(".tsv.gz") else ","
+            rows = (row for _, row in table_rows(texts, name, delimiter=delimiter))
+            rows = itertools.islice(rows, origin.rows)
+            first = next(rows, None)
+            if first is None:
+                raise ValueError(f"{path} has no rows: it is truncated or damaged")
+            head = [f"{i}" for i in range(1, len(first) + 1)]
+            columns = Columns(
+                name,
+                head,
+                features=range(len(first) - 1),
+                coded=(len(first) - 1,),
+                dtype=np.float64,
+            )
+            x = columns.read(itertools.chain([first], rows))
+        values, codes = columns.codes(len(first) - 1)
+        return Whole(torch.from_numpy(x), _classes(values, codes, origin.two, name))
 
 
-def _columns(text: str, name: str) -> list[list[str]]:
-    """The columns of a table, without the column names."""
-    lines = _after_data(text) if name.endswith(".arff.gz") else iter(text.splitlines()[1:])
-    rows = csv.reader(lines, delimiter="\t" if name.endswith(".tsv.gz") else ",")
-    found = [[cell.strip() for cell in row] for row in rows if row]
-    if not found or len({len(row) for row in found}) != 1:
-        raise ValueError(f"{name} is truncated or damaged: its rows differ in length")
-    return [list(column) for column in zip(*found, strict=True)]
-
-
-def _after_data(text: str) -> Iterator[str]:
-    lines = io.StringIO(text)
-    for line in lines:
+def _after_data(texts: Iterator[str]) -> Iterator[str]:
+    for line in texts:
         if line.strip().lower() == "@data":
             break
-    rows = (line.strip().rstrip(",") for line in lines)  # some lines end in a comma
+    rows = (line.strip().rstrip(",") for line in texts)  # some lines end in a comma
     return (row for row in rows if row and not row.startswith("%"))
 
 
-def _codes(target: list[str], two: Two) -> Int64[Tensor, " n"]:
-    """Convert targets to integer labels from 0."""
+def _classes(
+    values: Sequence[str], codes: Int64[Tensor, " n"], two: Two, name: str
+) -> Int64[Tensor, " n"]:
+    """Convert targets, given by their different values in ascending order, to labels from 0."""
     if two == "mean":
-        values = np.array(target, dtype=np.float64)
-        return torch.from_numpy((values >= values.mean()).astype(np.int64))
-    try:
-        classes, codes = np.unique(np.array(target, dtype=np.float64), return_inverse=True)
-    except ValueError:  # names of classes
-        classes, codes = np.unique(np.array(target), return_inverse=True)
+        try:
+            numbers = np.array(values, dtype=np.float64)[codes]
+        except ValueError as error:
+            raise ValueError(f"{name} has a target that is not a number: {error}") from error
+        return torch.from_numpy((numbers >= numbers.mean()).astype(np.int64))
+    check_classes(name, codes)
     if two == "largest":
-        codes = codes != np.bincount(codes, minlength=len(classes)).argmax()
-    return torch.from_numpy(codes.astype(np.int64))
+        codes = (codes != codes.bincount().argmax()).long()
+    return codes
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from fedbolic.federated.update import Update
 from fedbolic.log import logger
 from fedbolic.remote.node import make_request, merge_handshakes, purpose
 from fedbolic.remote.replies import (
-    MOST_CLASSES,
     NodeError,
     check_handshake,
     deviating,
@@ -92,7 +91,7 @@ class Nodes(Remote):
         self.timeout, self.least, self.accounts = timeout, least, accounts
         self.handshakes: dict[int, Tree] = {}
         self.refused: set[int] = set()
-        self.num_classes = MOST_CLASSES
+        self.num_classes = check.MOST_CLASSES
         self.begun = False
 
     @property

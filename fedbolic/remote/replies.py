@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbolic import tree
+from fedbolic.check import MOST_CLASSES
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.evaluation.metrics import EXTRA_METRICS, is_sum
 from fedbolic.federated.update import Update
@@ -18,9 +19,6 @@ from fedbolic.types import Tree
 
 MOST_EXAMPLES = 10**9
 """Maximum number of examples of a client, and maximum weight of an update."""
-
-MOST_CLASSES = 2**16
-"""Maximum number of classes: every client has to train the head of a model."""
 
 MOST_FEATURES = 2**28
 """Maximum number of values in an example."""

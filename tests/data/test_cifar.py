@@ -62,7 +62,7 @@ def check_ten(parts):
 
 
 def test_a_batch_of_python_2_is_read():
-    x, y = read_batch(batch(rows(0, 3), [1, 0, 7]), "b", labels=b"labels")
+    x, y = read_batch(batch(rows(0, 3), [1, 0, 7]), "b", labels="labels")
     assert y.tolist() == [1, 0, 7]
     assert x.dtype == torch.uint8
     assert (x.flatten(1).numpy() == rows(0, 3)).all()
@@ -126,8 +126,8 @@ class Dangerous:
 def test_a_pickle_cannot_run_code(protocol, tmp_path):
     trap = tmp_path / "sprung"
     data = pickle.dumps({"data": Dangerous(trap)}, protocol)
-    with pytest.raises(ValueError, match=r"b is damaged .* asks for _?io.open, which may run"):
-        read_batch(data, "b", labels=b"labels")
+    with pytest.raises(ValueError, match=r"b does not hold .* refers to _?io.open"):
+        read_batch(data, "b", labels="labels")
     assert not trap.exists()
     pickle.loads(data)["data"].close()
     assert trap.exists()  # so the pickle does contain the command
@@ -138,8 +138,8 @@ def test_a_pickle_cannot_run_code(protocol, tmp_path):
 )
 def test_only_arrays_may_be_named(name):
     module_name = name.replace(b"\n", b".").decode()
-    with pytest.raises(ValueError, match=f"asks for {module_name}, which may run code"):
-        read_batch(b"c" + name + b"\n.", "b", labels=b"labels")
+    with pytest.raises(ValueError, match=f"it refers to {module_name}"):
+        read_batch(b"c" + name + b"\n.", "b", labels="labels")
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_only_arrays_may_be_named(name):
     ],
 )
 def test_another_kind_of_file_is_refused_by_name(data):
-    with pytest.raises(ValueError, match=r"folder/b is .*not a CIFAR batch"):
-        read_batch(data, "folder/b", labels=b"labels")
+    with pytest.raises(ValueError, match=r"folder/b (is not a CIFAR|does not hold the pub)"):
+        read_batch(data, "folder/b", labels="labels")
 
 
 def test_a_set_of_batches_with_one_missing_is_none(tmp_path):

@@ -182,7 +182,7 @@ def test_numbered_targets_with_gaps_are_classes_in_order(tmp_path):
     [
         ((3, 0, "red"), {}, r"'a' .* holds 'red' in row 4.*one column of 0 and 1.*drop=\[a\]"),
         ((3, 0, ""), {}, "'a' .* is empty in row 4"),
-        ((3, 0, "nan"), {}, "'a' .* holds nan in row 3"),
+        ((3, 0, "nan"), {}, "'a' .* holds nan in row 4"),
         ((3, 3, ""), {}, "'kind' .* is empty in row 4"),
         ((3, 4, " "), {"client": "site"}, "'site' .* is empty in row 4"),
         (None, {"target": "class"}, "no column class: it has a, b, c, kind, site"),
@@ -208,7 +208,7 @@ def test_a_bad_table_is_refused_with_a_remedy(replaced, settings, message, tmp_p
         (b"", "is empty"),
         (b"a,k\n1,2,3\n", "row 1 of .* has 3 values for 2 columns"),
         (b"a,a,k\n1,2,3\n", "columns of the same name"),
-        (b"\xff\xfea,k\n", "not a table of text"),
+        (b"\xff\xfea,k\n", "line 1: the text is not UTF-8"),
     ],
 )
 def test_a_damaged_table_is_refused(text, message, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
-from fedbolic.data import IID, GivenGraph, Graph, GraphFiles, Graphs
+from fedbolic.data import IID, GivenGraph, Graph, GraphFiles, Graphs, save_graph
 from fedbolic.data.graph import simple_edges
 from fedbolic.data.graph_files import disjoint_union
 from fedbolic.data.graph_sets import from_data
@@ -35,7 +35,7 @@ def ring(n, first_class=0, width=4):
 @pytest.fixture
 def folder(tmp_path):
     for i, n in enumerate(SIZES):
-        torch.save(ring(n, first_class=i), tmp_path / f"{i}.pt")
+        save_graph(ring(n, first_class=i), tmp_path / f"{i}.npz")
     (tmp_path / "README.txt").write_text("not a graph")
     return tmp_path
 
@@ -93,9 +93,9 @@ def test_a_union_keeps_all_features_whether_dense_or_sparse(sparse):
 
 
 def test_files_are_clients_in_the_given_order(folder, monkeypatch):
-    data = GraphFiles([folder / "2.pt", folder / "0.pt"]).load(Rng(0))
+    data = GraphFiles([folder / "2.npz", folder / "0.npz"]).load(Rng(0))
     assert [len(client.train.graph) for client in data.clients] == [15, 12]
-    below = GraphFiles([Path("2.pt"), Path("0.pt")], root=folder).load(Rng(0))
+    below = GraphFiles([Path("2.npz"), Path("0.npz")], root=folder).load(Rng(0))
     assert [len(client.train.graph) for client in below.clients] == [15, 12]
     monkeypatch.chdir(folder.parent)
     named = GraphFiles([Path(folder.name)]).load(Rng(0))
@@ -121,24 +121,24 @@ def test_methods_on_graphs_train_on_files_and_engines_agree(method, folder):
 
 
 def test_graphs_of_other_features_are_refused_by_name(folder):
-    torch.save(ring(9, width=5), folder / "3.pt")
-    with pytest.raises(ValueError, match=r"3.pt has 5 features per node and .*0.pt has 4"):
+    save_graph(ring(9, width=5), folder / "3.npz")
+    with pytest.raises(ValueError, match=r"3.npz has 5 features per node and .*0.npz has 4"):
         GraphFiles([folder]).load(Rng(0))
 
 
 def test_a_graph_without_training_nodes_is_refused_by_name(folder):
     data = ring(9)
     data.train_mask[:] = False
-    torch.save(data, folder / "3.pt")
-    with pytest.raises(ValueError, match=r"3.pt has 9 nodes but no training node: leave it out"):
+    save_graph(data, folder / "3.npz")
+    with pytest.raises(ValueError, match=r"3.npz has 9 nodes but no training node: leave it out"):
         GraphFiles([folder], split="masks").load(Rng(0))
 
 
 def test_an_empty_folder_is_refused_by_name(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no .npz or .pt file: place one graph"):
+    with pytest.raises(FileNotFoundError, match=r"holds no .npz file: place one graph"):
         GraphFiles([tmp_path]).load(Rng(0))
-    with pytest.raises(FileNotFoundError, match=r"9.pt is not in"):
-        GraphFiles([Path("9.pt")], root=tmp_path).load(Rng(0))
+    with pytest.raises(FileNotFoundError, match=r"9.npz is not in"):
+        GraphFiles([Path("9.npz")], root=tmp_path).load(Rng(0))
     with pytest.raises(ValueError, match="paths is empty"):
         GraphFiles([])
 
@@ -158,17 +158,17 @@ def with_mask(name, mask):
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 WRONG = {
-    "no masks": (without(*MASKS), r"0.pt has no train_mask, and its other masks are \[\]"),
+    "no masks": (without(*MASKS), r"0.npz has no train_mask, and its other masks are \[\]"),
     "no training mask": (without("train_mask"), r"masks are \['test_mask', 'val_mask'\]: add"),
     "several splits": (
         with_mask("val_mask", torch.zeros(9, 10).bool()),
-        r"val_mask of .*0.pt must be one boolean for each of the 9 nodes, got torch.bool of shape "
+        r"val_mask of .*0.npz must be one boolean for each of the 9 nodes, got torch.bool of shape "
         r"\(9, 10\): convert it to bool, and keep one column",
     ),
     "positions": (with_mask("train_mask", torch.arange(3)), r"got torch.int64 of shape \(3,\)"),
     "an overlap": (
         with_mask("test_mask", torch.arange(9) == 4),
-        "node 4 of .*0.pt is in test_mask and in another mask",
+        "node 4 of .*0.npz is in test_mask and in another mask",
     ),
 }
 
@@ -176,7 +176,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_masks_that_cannot_be_used_are_refused_by_name_and_else_ignored(case, tmp_path):
     data, words = WRONG[case]
-    torch.save(data, tmp_path / "0.pt")
+    save_graph(data, tmp_path / "0.npz")
     with pytest.raises(ValueError, match=words):
         GraphFiles([tmp_path], split="masks").load(Rng(0))
     drawn, bare = (
@@ -184,3 +184,12 @@ def test_masks_that_cannot_be_used_are_refused_by_name_and_else_ignored(case, tm
     )
     assert torch.equal(drawn.clients[0].train.nodes, bare.clients[0].train.nodes)
     assert GraphFiles([tmp_path]).load(Rng(0)).meta.num_clients == 1
+
+
+def test_a_saved_object_in_a_folder_is_refused_until_it_is_converted(folder):
+    """Otherwise its client would be missing without a word."""
+    torch.save(ring(9), folder / "9.pt")
+    with pytest.raises(ValueError, match=r"9\.pt is a pickle, .*convert it with .*save_graph"):
+        GraphFiles([folder]).load(Rng(0))
+    save_graph(torch.load(folder / "9.pt", weights_only=False), folder / "9.npz")
+    assert GraphFiles([folder]).load(Rng(0)).meta.num_clients == 4

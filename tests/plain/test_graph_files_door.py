@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbolic.data import GraphClassification, GraphFiles, Graphs
+from fedbolic.data import GraphClassification, GraphFiles, Graphs, save_graph
 from flatland import GraphReadout
 
 
-@pytest.mark.parametrize("source", [Graphs, lambda **given: GraphFiles([Path("a.pt")], **given)])
+@pytest.mark.parametrize("source", [Graphs, lambda **given: GraphFiles([Path("a.npz")], **given)])
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -49,11 +49,11 @@ def test_an_unknown_readout_is_refused():
 def test_a_saved_graph_is_read_without_pyg(tmp_path):
     edges = torch.tensor([[0, 1], [1, 2]])
     tensors = {"x": torch.eye(3), "edge_index": edges, "y": torch.tensor([0, 1, 0])}
-    torch.save(tensors, tmp_path / "g.pt")
+    save_graph(tensors, tmp_path / "g.npz")
     code = (
         "import sys; from pathlib import Path; from fedbolic.data import GraphFile; "
         "from fedbolic.rng import Rng; "
-        f"graph = GraphFile(Path({str(tmp_path / 'g.pt')!r})).read(Rng(0), None, download=False); "
+        f"graph = GraphFile(Path({str(tmp_path / 'g.npz')!r})).read(Rng(0), None, download=False); "
         "print(graph.degrees.tolist(), 'torch_geometric' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
