@@ -1,19 +1,27 @@
 """Checksums that detect files that were altered, truncated or taken from another run."""
 
 import hashlib
+import json
 import os
-import pickle
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import torch
 
+from fedbolic.reading import open_file, read_bytes
+from fedbolic.torch_files import load_torch
+
 SEAL = b"fedbolic SHA-256 "
 """Prefix of the zip comment of a checkpoint; the digest of all preceding bytes follows it."""
+
+
+_MOST_BYTES = 2**20
+"""Maximum size of a table of facts."""
 
 
 class DamagedError(ValueError):
@@ -50,7 +58,7 @@ class Grown:
             size: Number of bytes to read from its beginning; ``None`` for all.
         """
         found = cls()
-        with path.open("rb") as file:
+        with _opened(path) as file:
             for chunk in _chunks(file, path.stat().st_size if size is None else size):
                 found = found.after(chunk)
         return found
@@ -116,25 +124,31 @@ def save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
     file.write(struct.pack("<H", len(comment)) + comment)
 
 
-def load_sealed(path: Path, *, device: str | None = None) -> dict[str, Any]:
+def load_sealed(
+    path: Path,
+    *,
+    numbers: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    device: str | None = None,
+) -> dict[str, Any]:
     """Load a file written by :func:`save_sealed` after verifying its checksum.
 
     Args:
         path: The file.
+        numbers: Names of the integers that an entry of the file has.
         device: Device to load tensors to; ``None`` for the one on which they were saved.
 
     Raises:
-        DamagedError: If the checksum is missing or wrong, or the file holds more than tensors and
-            values of Python's basic types.
+        DamagedError: If the checksum is missing or wrong, the file holds more than tensors and
+            values of Python's basic types, or ``numbers`` are missing.
     """
     length = len(SEAL) + 64
-    with path.open("rb") as file:
+    with _opened(path) as file:
         body = path.stat().st_size - length - 2
         digest = hashlib.sha256()
         for chunk in _chunks(file, max(body, 0)):
             digest.update(chunk)
         digest.update(bytes(2))
-        size, comment = file.read(2), file.read()
+        size, comment = file.read(2), file.read(length + 1)
     if not comment.startswith(SEAL):
         raise DamagedError(
             path, "has no checksum: it is damaged, or an earlier version of fedbolic wrote it"
@@ -142,9 +156,39 @@ def load_sealed(path: Path, *, device: str | None = None) -> dict[str, Any]:
     if (size, comment) != (struct.pack("<H", length), SEAL + digest.hexdigest().encode()):
         raise DamagedError(path)
     try:
-        return torch.load(path, weights_only=True, map_location=device)
-    except pickle.UnpicklingError as error:
-        raise DamagedError(path, f"holds objects that no checkpoint contains: {error}") from error
+        found = load_torch(path, device=device)
+    except ValueError as error:
+        raise DamagedError(path, f"holds {error}") from error
+    if not isinstance(found, dict):
+        raise DamagedError(path, f"holds a {type(found).__name__}, which no checkpoint is")
+    for entry, names in numbers.items():
+        of_name = found.get(entry)
+        if not isinstance(of_name, dict) or any(type(of_name.get(n)) is not int for n in names):
+            raise DamagedError(path, f"lacks the {entry} of {', '.join(names)}")
+    return found
+
+
+def read_table(file: Path) -> dict[str, Any]:
+    """A table of facts about a run, written as JSON.
+
+    Raises:
+        OSError: If the file is missing or cannot be opened.
+        DamagedError: If the file holds anything else.
+    """
+    try:
+        table = json.loads(read_bytes(file, _MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(file, f"is damaged: {error}") from error
+    if not isinstance(table, dict):
+        raise DamagedError(file, "is damaged: it holds no table")
+    return table
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_file(path)
+    except ValueError as error:
+        raise DamagedError(path, "is no regular file") from error
 
 
 def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:

@@ -28,6 +28,9 @@ WASTE = 2
 records. Every byte is thus copied about once more on average, and while a log is rewritten, both
 copies together take at most three times the size of the states."""
 
+LARGEST_ID = 2**26
+"""Largest id of a client in a log that is read: a table of places has an entry for every id."""
+
 SLACK = 2**20
 """Bytes that a log may have in addition, so that small logs are not rewritten."""
 
@@ -109,9 +112,12 @@ class ClientStateLog(Mapping[int, Tree]):
             raise KeyError(client_id)
         with self.file.open("rb") as file:
             record = _read_record(file, *place)
-        if record is None or RECORD_HEAD.unpack_from(record)[1] != client_id:
+        if record is None or _client_of(record) != client_id:
             raise DamagedError(self.file)
-        return tree_from_bytes(record[RECORD_HEAD.size :])
+        try:
+            return tree_from_bytes(record[RECORD_HEAD.size :])
+        except ValueError as error:
+            raise DamagedError(self.file, f"is damaged: {error}") from error
 
     @override
     def __iter__(self) -> Iterator[int]:
@@ -202,9 +208,9 @@ class ClientStateLog(Mapping[int, Tree]):
                 length = RECORD_HEAD.unpack(head)[2] if len(head) == RECORD_HEAD.size else size
                 whole = self.size + RECORD_HEAD.size + length <= size
                 record = head + file.read(length) if whole else b""
-                if not _is_whole(record):
+                if not _is_whole(record) or not 0 <= (i := _client_of(record)) <= LARGEST_ID:
                     raise DamagedError(self.file)
-                self._add(RECORD_HEAD.unpack_from(record)[1], record)
+                self._add(i, record)
 
 
 class ClientStates(Mapping[int, Tree]):
@@ -317,6 +323,10 @@ def _record(client_id: int, client_state: Tree) -> bytes:
     body = tree_to_bytes(client_state)
     rest = RECORD_HEAD.pack(0, client_id, len(body))[4:] + body
     return struct.pack("<I", zlib.crc32(rest)) + rest
+
+
+def _client_of(record: bytes) -> int:
+    return RECORD_HEAD.unpack_from(record)[1]
 
 
 def _is_whole(record: bytes) -> bool:

@@ -25,8 +25,9 @@ from jsonargparse import (
 
 from fedbolic.imports import STANDARD, namesake
 from fedbolic.packaged_configs import find_config
+from fedbolic.reading import read_text
 from fedbolic.renamed import renamed
-from fedbolic.yaml_text import null_for_none, refuse_unclear
+from fedbolic.yaml_text import SETTINGS_SIZE, null_for_none, refuse_unclear
 
 INVISIBLE = ("overwrite", "callbacks", "nodes")
 """Parameters of the call that do not describe the run and are left out of configurations."""
@@ -88,7 +89,7 @@ def _refuse_other_kind(file: str, options: Collection[str]) -> None:
     with contextlib.suppress(
         OSError, UnicodeDecodeError, yaml.YAMLError
     ):  # the parser reports these
-        settings = _load_yaml(Path(file).read_text())
+        settings = _load_yaml(read_text(Path(file), SETTINGS_SIZE))
         names = set(settings) if isinstance(settings, dict) else set()
         if "rows" in names - set(options):
             raise ValueError(f"{file} has several rows; run it by: fedbolic sweep --config {file}")

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedbolic.reading import read_arrays
+
 
 @dataclass(frozen=True, eq=False)
 class DiscFigure:
@@ -118,17 +120,19 @@ def read_figure(file: Path) -> Figure:
     Raises:
         ValueError: If the file does not hold a figure of a known kind.
     """
-    with np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    kind = str(arrays.pop("kind", "none"))
+    arrays = read_arrays(file)
+    kind = str(arrays.pop("kind", "none"))[:80]
     if kind not in KINDS:
-        raise ValueError(f"{file} must hold a figure of kind {' or '.join(KINDS)}, got {kind}")
-    return KINDS[kind](
-        **{
-            name: str(array) if array.dtype.kind == "U" else torch.from_numpy(array)
-            for name, array in arrays.items()
-        }
-    )
+        raise ValueError(f"{file} must hold a figure of kind {' or '.join(KINDS)}, got {kind!r}")
+    try:
+        return KINDS[kind](
+            **{
+                name: str(array) if array.dtype.kind == "U" else torch.from_numpy(array)
+                for name, array in arrays.items()
+            }
+        )
+    except (ValueError, TypeError, RuntimeError, IndexError, AttributeError) as error:
+        raise ValueError(f"{file} holds no figure that can be drawn: {error}") from error
 
 
 def _check(points: Tensor, labels: Tensor) -> None:

@@ -21,6 +21,7 @@ from fedbolic.panels import (
 )
 from fedbolic.plots import draw_figures, installed
 from fedbolic.published import PUBLISHED, read_published
+from fedbolic.reading import read_text
 from fedbolic.record import ExchangeTime, Folders, Row, listed
 from fedbolic.report import compose, legend_of, table_cells
 from fedbolic.run_scores import (
@@ -31,6 +32,7 @@ from fedbolic.run_scores import (
     with_personal,
 )
 from fedbolic.table_rows import TableRow
+from fedbolic.yaml_text import SETTINGS_SIZE, read_settings
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 70rem; margin: 2rem auto;
@@ -166,12 +168,9 @@ def _read(title: str, folder: Path, rows: Sequence[TableRow]) -> _Part:
 
 def _config(file: Path) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return read_settings(file)
+    except ValueError as error:
         raise DamagedError(file, f"is damaged: {error}") from error
-    if not isinstance(config, dict):
-        raise DamagedError(file, "is damaged: it holds no settings")
-    return config
 
 
 def _part(part: _Part, anchor: str) -> str:
@@ -201,7 +200,7 @@ def _asked(part: _Part) -> str:
         names = (str(flat.get(key, "")).rpartition(".")[2] for key in ("method", "data"))
         lines.append([row.name, *names, _value(flat.get("method.rounds", "")), seeds])
     first = part.rows[0]
-    config = _text(first.folders[0].config.read_text())
+    config = _text(read_text(first.folders[0].config, SETTINGS_SIZE))
     return (
         _table(lines) + f"<details><summary>Complete configuration of {_text(first.name)}</summary>"
         f"<pre>{config}</pre></details>"

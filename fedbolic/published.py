@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedbolic.reading import lines, open_file, table_rows
+
 PUBLISHED = "published.csv"
 """File of a sweep's folder with the published numbers to show next to its own results."""
 
@@ -26,22 +28,21 @@ def read_published(file: Path, setting: str | None = None) -> list[PublishedNumb
         FileNotFoundError: If the file does not exist.
         ValueError: If the file is not a CSV table, lacks columns, or lacks the setting.
     """
-    with file.open(newline="") as stream:
-        try:
-            reader = csv.DictReader(stream)
-            missing = set(PublishedNumber._fields) - set(reader.fieldnames or ())
-            lines = list(reader)
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"{file} is not a table of published numbers ({error})") from error
-    if missing:
-        raise ValueError(f"{file} lacks the columns {sorted(missing)}")
-    numbers = [
-        PublishedNumber(**{name: row[name] or "" for name in PublishedNumber._fields})
-        for row in lines
-    ]
+    with open_file(file) as stream:
+        rows = table_rows(lines(stream, str(file)), str(file), delimiter=",")
+        _, head = next(rows, (0, []))
+        if missing := set(PublishedNumber._fields) - set(head):
+            raise ValueError(f"{file} lacks the columns {sorted(missing)}")
+        places = [head.index(name) for name in PublishedNumber._fields]
+        numbers = []
+        for line, row in rows:
+            if len(row) > len(head):
+                raise ValueError(f"{file}, line {line}: {len(row)} cells for {len(head)} columns")
+            row += [""] * (len(head) - len(row))
+            numbers.append(PublishedNumber(*(row[place] for place in places)))
     settings = {number.setting for number in numbers}
     if setting is not None and setting not in settings:
-        raise ValueError(f"{file} has no setting {setting!r}, only {sorted(settings)}")
+        raise ValueError(f"{file} has no setting {setting!r}, only {sorted(settings)!s:.400}")
     return [number for number in numbers if setting in (None, number.setting)]
 
 

@@ -179,7 +179,7 @@ def lines(stream: IO[bytes], name: str) -> Iterator[str]:
 def table_rows(
     texts: Iterator[str], name: str, *, delimiter: str, quoted: bool = True
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line number and stripped cells of every row that is not empty.
+    """Line number and cells of every row that is not empty.
 
     Args:
         texts: Lines of the table, as :func:`lines` gives them.
@@ -206,7 +206,7 @@ def table_rows(
         for row in reader:
             taken = 0
             if row:
-                yield reader.line_num, [cell.strip() for cell in row]
+                yield reader.line_num, row
     except csv.Error as error:
         raise ValueError(f"{name}, line {reader.line_num}: {error}") from error
 
@@ -229,36 +229,20 @@ def read_arrays(path: Path, names: Collection[str] | None = None) -> dict[str, n
         ValueError: If it is no regular file or damaged, or an array is too large or holds objects,
             which are pickles.
     """
-    try:
-        with open_file(path) as raw, zipfile.ZipFile(raw) as archive:
-            wanted = {
-                info.filename.removesuffix(".npy"): info
-                for info in archive.infolist()
-                if info.filename.endswith(".npy")
-            }
-            wanted = {n: info for n, info in wanted.items() if names is None or n in names}
-            refuse_larger(sum(info.file_size for info in wanted.values()), path)
-            return {n: _array(read_member(archive, info), n) for n, info in wanted.items()}
-    except OSError:
-        raise
-    except Exception as error:  # a damaged archive may raise anything
-        raise ValueError(
-            f"{path} is damaged or not an .npz of plain arrays ({error}): save numbers with "
-            "numpy.savez"
-        ) from error
-
-
-def read_array(path: Path) -> np.ndarray:
-    """The array of a ``.npy`` file.
-
-    Raises:
-        OSError: If the file is missing or cannot be opened.
-        ValueError: If it is no regular file or damaged, or the array is too large or holds objects.
-    """
-    try:
-        return _array(bytearray(read_bytes(path)), path.stem)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged or not a plain array: {error}") from error
+    with open_file(path) as raw:
+        try:
+            with zipfile.ZipFile(raw) as archive:
+                members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+                named = {info.filename.removesuffix(".npy"): info for info in members}
+                wanted = {n: info for n, info in named.items() if names is None or n in names}
+                refuse_larger(sum(info.file_size for info in wanted.values()), path)
+                return {n: _array(read_member(archive, info), n) for n, info in wanted.items()}
+        except Exception as error:  # a damaged archive may raise anything
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{path} is damaged or not an .npz of plain arrays ({reason}): save numbers with "
+                "numpy.savez"
+            ) from error
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import torch
 from filelock import FileLock, Timeout
 
-from fedbolic import figure
-from fedbolic.checksums import DamagedError, Grown, load_sealed, save_sealed
+from fedbolic import figure, reading
+from fedbolic.checksums import DamagedError, Grown, load_sealed, read_table, save_sealed
 from fedbolic.client_states import ClientStateLog, ClientStates, open_as_folder
 from fedbolic.figure import Figure
 from fedbolic.renamed import renamed_metric
@@ -29,6 +29,13 @@ HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,excha
 
 Folders: TypeAlias = Path | str | Sequence[Path | str]
 """One folder or several."""
+
+_NUMBERS = {
+    "sizes": tuple(HEADERS),
+    "checksums": tuple(HEADERS),
+    "client_states": ("generation", "size", "checksum"),
+}
+"""Integers of a checkpoint, by entry."""
 
 _PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
@@ -154,7 +161,7 @@ class RunFolder:
         Raises:
             DamagedError: If the file is damaged.
         """
-        return _read_table(self.path / "environment.json")
+        return read_table(self.path / "environment.json")
 
     @property
     def engine(self) -> str | None:
@@ -166,7 +173,7 @@ class RunFolder:
         file = self.path / "engine.json"
         if not file.exists():
             return None
-        engine = _read_table(file).get("engine")
+        engine = read_table(file).get("engine")
         if not isinstance(engine, str):
             raise DamagedError(file, "is damaged: it names no engine")
         return engine
@@ -248,7 +255,7 @@ class RunFolder:
             ValueError: If an earlier version of fedbolic wrote the checkpoint.
         """
         file = self.path / "state.pt"
-        checkpoint = load_sealed(file) if file.exists() else None
+        checkpoint = load_sealed(file, numbers=_NUMBERS) if file.exists() else None
         first = {name: Grown().after(header.encode()) for name, header in HEADERS.items()}
         if checkpoint is not None:
             sizes, checksums = checkpoint.pop("sizes"), checkpoint.pop("checksums")
@@ -259,8 +266,6 @@ class RunFolder:
         if checkpoint is None:
             ClientStateLog(self.path).tidy()
             return None
-        if "client_states" not in checkpoint:
-            raise ValueError(f"{file} is from an earlier version: run its configuration again")
         store = ClientStateLog.open(self.path, checkpoint["client_states"])
         return {**checkpoint, "client_states": ClientStates(store)}
 
@@ -274,7 +279,7 @@ class RunFolder:
         file = self.path / "state.pt"
         if not file.exists():
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: its first round goes on")
-        checkpoint = load_sealed(file, device="cpu")
+        checkpoint = load_sealed(file, numbers=_NUMBERS, device="cpu")
         store = ClientStateLog.read(self.path, checkpoint["client_states"])
         return {**checkpoint, "client_states": ClientStates(store)}
 
@@ -322,7 +327,7 @@ class RunFolder:
                 Row(int(round), int(client) if client else None, name, float(value))
                 for round, client, name, value in self._lines("metrics.csv")
             ]
-        except (ValueError, csv.Error) as error:
+        except ValueError as error:
             raise DamagedError(file, f"is damaged: {error}") from error
         for row in rows:
             if new := renamed_metric(row.name):
@@ -343,16 +348,17 @@ class RunFolder:
                 ExchangeTime(int(round), int(exchange), float(seconds))
                 for round, exchange, seconds in self._lines("times.csv")
             ]
-        except (ValueError, csv.Error) as error:
+        except ValueError as error:
             raise DamagedError(self.path / "times.csv", f"is damaged: {error}") from error
 
     def _lines(self, name: str) -> Iterator[list[str]]:
         """The complete lines of an append-only file after its header."""
-        whole, end, _ = (self.path / name).read_bytes().rpartition(b"\n")
-        lines = io.StringIO((whole + end).decode(), newline="")
-        if lines.readline() != HEADERS[name]:
-            raise ValueError(f"its first line is not the header of {name}")
-        yield from csv.reader(lines)
+        with reading.open_file(self.path / name) as file:
+            texts = reading.lines(file, name)
+            if next(texts, "") != HEADERS[name]:
+                raise ValueError(f"its first line is not the header of {name}")
+            whole = (text for text in texts if text.endswith("\n"))
+            yield from (row for _, row in reading.table_rows(whole, name, delimiter=","))
 
 
 def listed(folders: Folders) -> list[Path]:
@@ -393,16 +399,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def _read_table(file: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(file, f"is damaged: {error}") from error
-    if not isinstance(table, dict):
-        raise DamagedError(file, "is damaged: it holds no table")
-    return table
 
 
 def _append(file: Path, text: str) -> None:

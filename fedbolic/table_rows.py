@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import yaml
-
 from fedbolic.checksums import DamagedError
+from fedbolic.reading import read_text
 from fedbolic.record import RunFolder
 from fedbolic.run_scores import flat_settings
+from fedbolic.yaml_text import read_settings
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,9 @@ def _num_rounds(run: RunFolder) -> int | None:
         rounds = run.environment.get("rounds")
         if isinstance(rounds, int):
             return rounds
-    with contextlib.suppress(OSError, yaml.YAMLError, UnicodeDecodeError):
-        config = yaml.safe_load(run.config.read_text())  # of a run of an earlier version
-        found = flat_settings(config).get("method.rounds") if isinstance(config, dict) else None
-        return found if isinstance(found, int) else None
+    with contextlib.suppress(OSError, ValueError):
+        found = flat_settings(read_settings(run.config)).get("method.rounds")
+        return found if isinstance(found, int) else None  # of a run of an earlier version
     return None
 
 
@@ -96,7 +95,7 @@ def _place(name: Path) -> tuple[str, int, str, int, str]:
 def _rank(folder: Path) -> int:
     place = folder / "place"  # written by a sweep: number of the setting or row
     try:
-        return int(place.read_text())
+        return int(read_text(place, 100))
     except (FileNotFoundError, NotADirectoryError, ValueError):  # only the order depends on it
         return 0
 

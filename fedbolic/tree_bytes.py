@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedbolic.torch_files import load_torch
 from fedbolic.types import Tree
 
 FOREIGN = "torch.save"
@@ -48,35 +49,50 @@ def tree_from_bytes(content: bytes) -> Tree:
     """Deserialize the output of :func:`tree_to_bytes` without running code in it.
 
     Args:
-        content: Unaltered output of :func:`tree_to_bytes`; the caller verifies checksums.
+        content: Output of :func:`tree_to_bytes`; the caller verifies checksums.
+
+    Raises:
+        ValueError: If it is no such output.
 
     Example:
         >>> tree_from_bytes(tree_to_bytes({"a": {"n": 2**70}, "x": torch.tensor([True])}))
         {'a': {'n': 1180591620717411303424}, 'x': tensor([True])}
     """
-    (length,) = struct.unpack_from("<I", content)
+    length = struct.unpack("<I", content[:4].ljust(4, b"\0"))[0]
     data, position = bytearray(content), 4 + length
 
-    def read(value: Any) -> Any:
+    def taken(size: int) -> int:
+        """Position of the next ``size`` bytes, which are there."""
         nonlocal position
+        start, position = position, position + size
+        if size < 0 or position > len(data):
+            raise ValueError(f"it has {len(data)} bytes, but its tensors take {position} or more")
+        return start
+
+    def read(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: read(branch) for name, branch in value.items()}
         if not isinstance(value, list):
             return value
-        start = position
         if value[0] == FOREIGN:
-            position += value[1]
-            return torch.load(io.BytesIO(data[start:position]), weights_only=True)
+            start = taken(value[1])
+            return load_torch(bytes(data[start:position]))
         name, shape, stride, device = value
         dtype = getattr(torch, name)
         num_bytes = math.prod(shape) * dtype.itemsize
-        position += num_bytes
+        start = taken(num_bytes)
         flat = torch.empty(num_bytes, dtype=torch.uint8)  # a new tensor, for alignment
         if num_bytes:
             flat.copy_(torch.frombuffer(data, dtype=torch.uint8, count=num_bytes, offset=start))
         return flat.view(dtype).as_strided(shape, stride).to(device)
 
-    return read(json.loads(content[4 : 4 + length]))
+    try:
+        found = read(json.loads(content[4 : 4 + length]))
+    except Exception as error:  # a record of other code may raise anything
+        raise ValueError(f"the bytes are no tree: {error!r:.200}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"the bytes are no tree, but a {type(found).__name__}")
+    return found
 
 
 def _written(value: Tensor) -> tuple[bytes, list[Any]]:

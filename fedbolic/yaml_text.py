@@ -1,14 +1,21 @@
 """YAML before it is loaded: refusal of unclear text, and ``None`` as another word for null."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import yaml
+
+from fedbolic.reading import read_text
 
 DEPTH = 100
 """Maximum nesting depth, far above any real configuration; recursive parsers fail on more."""
 
 SIZE = 100_000
 """Maximum number of values, with aliased values counted at every use."""
+
+SETTINGS_SIZE = 2**18
+"""Maximum length of a configuration in bytes, of which one second reads about as many."""
 
 NONE = "None"
 """Python's word for null."""
@@ -50,6 +57,8 @@ def refuse_unclear(text: str) -> None:
             {lr: 0.1, rounds: 3, lr: 0.2}
                                  ^
     """
+    if len(text) > SETTINGS_SIZE:
+        raise yaml.YAMLError(f"{len(text)} characters of YAML, but {SETTINGS_SIZE} are the maximum")
     open_now = [_Open(None, is_table=False)]
     sizes: dict[str, int] = {}
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -98,6 +107,24 @@ def null_for_none(text: str) -> str:
     for start, end in sorted(places, reverse=True):
         text = f"{text[:start]}null{text[end:]}"
     return text
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """The settings in a YAML file, without building what they describe.
+
+    Raises:
+        OSError: If the file is missing or cannot be opened.
+        ValueError: If the file is no regular file or too large, or is not YAML with settings.
+    """
+    text = read_text(file, SETTINGS_SIZE)
+    try:
+        refuse_unclear(text)
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{file} is not clear YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} holds no settings by name")
+    return found
 
 
 def _refused(problem: str, mark: yaml.Mark) -> yaml.YAMLError:

@@ -19,6 +19,7 @@ LAYERS = (
     ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
     ("fedbolic.imports",),
     ("fedbolic.log", "fedbolic.renamed", "fedbolic.yaml_text"),
+    ("fedbolic.torch_files",),
     ("fedbolic.checksums", "fedbolic.tree_bytes"),
     ("fedbolic.client_states", "fedbolic.pair_keys", "fedbolic.kernels", "fedbolic.foreach"),
     ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),

@@ -307,7 +307,7 @@ def test_figures_that_do_not_fit_the_disk_leave_no_draft(folder, monkeypatch):
 
 def test_a_checkpoint_of_foreign_objects_is_not_loaded(folder):
     folder.save(checkpoint(evil=Path("x")), ROWS, 0.0)
-    with pytest.raises(Exception, match=r"weights_only|Unsupported"):
+    with pytest.raises(Exception, match=r"state.pt holds no tensors .*it refers to pathlib"):
         folder.load()
 
 

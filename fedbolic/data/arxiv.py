@@ -1,5 +1,6 @@
 """The citation network ogbn-arxiv of the Open Graph Benchmark."""
 
+import gzip
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing_extensions import override
 from fedbolic.data.files import RemoteFile, locate, members
 from fedbolic.data.graph import Graph, simple_edges
 from fedbolic.data.graph_sets import GraphSet, compact_features
-from fedbolic.reading import gunzip, lines, read_bytes
+from fedbolic.reading import lines, read_bytes
 from fedbolic.rng import Rng
 
 ARCHIVE = RemoteFile(
@@ -45,7 +46,7 @@ class Arxiv(GraphSet):
         else:
             packed = [read_bytes(path) for path in found]
         edges, features, labels = (
-            _numbers(gunzip(data, name), name, dtype)
+            _numbers(data, name, dtype)
             for data, name, dtype in zip(
                 packed, FILES, (np.int64, np.float32, np.int64), strict=True
             )
@@ -55,14 +56,14 @@ class Arxiv(GraphSet):
         return Graph(compact_features(x), edges, torch.from_numpy(labels)[:, 0])
 
 
-def _numbers(text: bytearray, name: str, dtype: DTypeLike) -> NDArray:
-    """Parse a file of comma-separated numbers.
+def _numbers(packed: bytes | bytearray, name: str, dtype: DTypeLike) -> NDArray:
+    """Parse a gzipped file of comma-separated numbers.
 
     Raises:
         ValueError: If the file contains anything else; the message names the file.
     """
     try:
-        found = np.loadtxt(lines(io.BytesIO(text), name), dtype, delimiter=",", ndmin=2)
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+            return np.loadtxt(lines(stream, name), dtype, delimiter=",", ndmin=2)
     except ValueError as error:
         raise ValueError(f"{name} is not as published ({error}): download it again") from error
-    return found

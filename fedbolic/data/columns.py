@@ -60,11 +60,11 @@ class Columns:
                     f"row {self.num_rows} of {self.name} has {len(row)} values for "
                     f"{len(self.head)} columns: quote values that contain the delimiter"
                 )
-            waiting.append([row[i] for i in self.features])
+            waiting.append([row[i].strip() for i in self.features])
             for column, numbers in self._numbers.items():
-                if not row[column]:
+                if not (text := row[column].strip()):
                     self._refuse_empty(column, self.num_rows)
-                self._codes[column].append(numbers.setdefault(row[column], len(numbers)))
+                self._codes[column].append(numbers.setdefault(text, len(numbers)))
             size += sum(map(len, waiting[-1])) + len(self.features)
             if size > _BLOCK:
                 self._convert(waiting)

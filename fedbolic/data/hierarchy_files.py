@@ -166,12 +166,13 @@ def _named_pairs(
 ) -> Iterator[tuple[str, str]]:
     """The descendant and the ancestor on every line of a file."""
     with open_file(path) as file:
-        rows = table_rows(
+        numbered = table_rows(
             lines(file, str(path)),
             str(path),
             delimiter=DELIMITERS[path.suffix],
             quoted=path.suffix == ".csv",
         )
+        rows = ((line, [cell.strip() for cell in row]) for line, row in numbered)
         first = next(rows, None)
         if first is None:
             return

@@ -1,6 +1,5 @@
 """Matrices in compressed rows, given as arrays of a file."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedbolic.reading import refuse_larger
-
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 CSR_PARTS = ("data", "indices", "indptr", "shape")
 """Parts of a matrix in compressed rows, which follow its name and ``_``."""
+
+MOST_COLUMNS = 2**20
+"""Maximum number of columns, of which a file of any size may declare any number."""
 
 
 def sparse_rows(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> "csr_array":
@@ -27,8 +27,8 @@ def sparse_rows(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> "csr
         path: The file, for errors.
 
     Raises:
-        ValueError: If a part is missing, the parts do not fit together, or the matrix would be too
-            large if it were dense.
+        ValueError: If a part is missing, the parts do not fit together, or there are more columns
+            than :data:`MOST_COLUMNS`.
     """
     from scipy.sparse import csr_array  # imported here because SciPy is slow to import
 
@@ -42,9 +42,10 @@ def sparse_rows(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> "csr
         if data.dtype.kind not in "biuf" or shape.shape != (2,) or shape.dtype.kind not in "iu":
             raise ValueError(f"they hold {data.dtype} of the shape {shape}")
         sizes = tuple(map(int, shape))
-        if len(indptr) != sizes[0] + 1 or sizes[1] < 0:
+        if len(indptr) != sizes[0] + 1:
             raise ValueError(f"{len(indptr)} starts for the shape {sizes}")
-        refuse_larger(math.prod(max(n, 1) for n in sizes) * 4, path)
+        if sizes[1] > MOST_COLUMNS:
+            raise ValueError(f"{sizes[1]} columns, but {MOST_COLUMNS} is the maximum")
         matrix = csr_array((native(data), indices, indptr), shape=sizes)
         matrix.check_format(full_check=True)
         matrix.sum_duplicates()

@@ -61,8 +61,6 @@ class TableFile(Dataset):
             coded = [head.index(name) for name in asked]
             columns = Columns(str(path), head, features=features, coded=coded)
             x = torch.from_numpy(columns.read(rows))
-        if not len(x):
-            raise ValueError(f"{path} has no row below its first line: it needs examples")
         names, y = columns.codes(coded[0])
         owners = columns.codes(coded[1])[1] if self.client else None
         return parts_from_whole(str(path), x, y, class_names=names, owners=owners)
@@ -78,7 +76,7 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
             file = stack.enter_context(open_file(path))
             delimiter = "\t" if path.suffix == ".tsv" else ","
             numbered = table_rows(lines(file, str(path)), str(path), delimiter=delimiter)
-            _, head = next(numbered, (0, []))
+            head = [name.strip() for name in next(numbered, (0, []))[1]]
             rows = (row for _, row in numbered)
         else:
             raise ValueError(f"{path} must end in .csv, .tsv or .parquet")
@@ -103,7 +101,7 @@ def _parquet(path: Path, stack: contextlib.ExitStack) -> tuple[list[str], Iterat
             for batch in table.iter_batches(batch_size=_BATCH):
                 columns = [column.to_pylist() for column in batch.columns]
                 for row in zip(*columns, strict=True):
-                    yield ["" if value is None else str(value).strip() for value in row]
+                    yield ["" if value is None else str(value) for value in row]
         except (OSError, damaged) as error:
             raise refused(error) from error
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -157,7 +157,7 @@ class Table(Dataset):
         (path,) = locate(file, root=root, download=download and bool(file.urls))
         name = str(path)
         with open_file(path) as packed, gzip.GzipFile(fileobj=packed) as unpacked:
-            texts = lines(cast("BinaryIO", unpacked), name)
+            texts = lines(unpacked, name)
             if name.endswith(".arff.gz"):
                 texts = _after_data(texts)
             else:

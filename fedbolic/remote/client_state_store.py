@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fedbolic.torch_files import load_torch
 from fedbolic.types import Tree
 
 
@@ -105,4 +106,13 @@ class ClientStateStore:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return torch.load(file, map_location="cpu", weights_only=True)
+    try:
+        found = load_torch(file, device="cpu")
+    except ValueError as error:
+        raise ValueError(f"{file} holds {error}: restore a copy of it") from error
+    kinds = {"last": str, "first": str, "replies": dict}
+    if not isinstance(found, dict) or any(
+        not isinstance(found.get(name, kind()), kind) for name, kind in kinds.items()
+    ):
+        raise ValueError(f"{file} holds no client states: restore a copy of them")
+    return found

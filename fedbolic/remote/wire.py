@@ -22,6 +22,9 @@ WIRE_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 LONGEST = 2**40
 """Exclusive bound on the product of a tensor's nonzero axes; torch's own limit is higher."""
 
+LONGEST_TEXT = 2**22
+"""Maximum number of characters of a message besides its tensors; a character takes 50 bytes."""
+
 MOST_AXES = 16
 """Largest number of axes of a tensor; torch's own limit is higher."""
 
@@ -87,6 +90,10 @@ def decode_message(message: WireMessage) -> Tree:
     Raises:
         ValueError: If :func:`encode_message` could not have produced the message.
     """
+    if len(message.text) > LONGEST_TEXT:
+        raise ValueError(
+            f"a message has a text of {len(message.text)} characters, more than {LONGEST_TEXT}"
+        )
     buffers = iter(message.buffers)
 
     def leaf(value: Any) -> Any:
@@ -102,6 +109,8 @@ def decode_message(message: WireMessage) -> Tree:
         content = leaf(json.loads(message.text))
     except RecursionError as error:
         raise ValueError("a message is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the text of a message is not JSON: {error}") from error
     if not isinstance(content, dict) or next(buffers, None) is not None:
         raise ValueError("a message is not a tree, or has more buffers than tensors")
     return content

@@ -5,6 +5,7 @@ Secrets come from the operating system, never from the random streams of a run.
 """
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -15,12 +16,16 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedbolic import check
+from fedbolic.reading import read_bytes
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
 SIGNATURE_BYTES = 64
 SEAL_BYTES = NONCE_BYTES + 16
 """Number of bytes by which a ciphertext is longer than its plaintext."""
+
+_MOST_BYTES = 2**16
+"""Maximum size of a file with a key."""
 
 
 class AlteredError(ValueError):
@@ -168,7 +173,7 @@ def read_secret(folder: Path, client_id: int) -> bytes:
     Raises:
         ValueError: If there is no such key, or it is not an Ed25519 key.
     """
-    key = serialization.load_pem_private_key(_read(folder / f"{client_id}.key"), None)
+    key = _parsed(folder / f"{client_id}.key", serialization.load_pem_private_key, None)
     if not isinstance(key, Ed25519PrivateKey):
         raise ValueError(f"{folder}/{client_id}.key is not an Ed25519 key: see write_identities")
     return key.private_bytes_raw()
@@ -184,13 +189,17 @@ def read_identity(folder: Path, client_id: int) -> bytes:
     Raises:
         ValueError: If there is no such key, or it is not an Ed25519 key.
     """
-    key = serialization.load_pem_public_key(_read(folder / f"{client_id}.pub"))
+    key = _parsed(folder / f"{client_id}.pub", serialization.load_pem_public_key)
     if not isinstance(key, Ed25519PublicKey):
         raise ValueError(f"{folder}/{client_id}.pub is not an Ed25519 key: see write_identities")
     return key.public_bytes_raw()
 
 
-def _read(file: Path) -> bytes:
+def _parsed(file: Path, parser: Callable[..., object], *more: object) -> object:
     if not file.is_file():
         raise ValueError(f"there is no key {file}: write_identities creates keys")
-    return file.read_bytes()
+    try:
+        return parser(read_bytes(file, _MOST_BYTES), *more)
+    except Exception as error:  # the library raises many kinds for a damaged key
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{file} is not a key that can be read: {reason:.200}") from error

@@ -1,0 +1,418 @@
+"""Every format of a file that the project reads: a small whole file, and its reader."""
+
+import gzip
+import importlib
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+import torch
+from PIL import Image
+
+from fedbolic import figure
+from fedbolic import table_rows as tables_of_runs
+from fedbolic.client_states import ClientStateLog, ClientStates
+from fedbolic.configuration import read_words
+from fedbolic.data import (
+    CIFAR10,
+    MNIST,
+    Amazon,
+    Arrays,
+    Arxiv,
+    EMNISTLetters,
+    GraphFile,
+    GraphFiles,
+    HierarchyFile,
+    ImageFolder,
+    Points,
+    Table,
+    TableFile,
+    TUFamily,
+    tables,
+)
+from fedbolic.data.cifar import TEN_BATCHES
+from fedbolic.data.files import RemoteFile, members
+from fedbolic.data.idx import LETTERS_STEMS
+from fedbolic.data.pickled import unpickle
+from fedbolic.experiment import run
+from fedbolic.federated.secure.keys import read_identity, write_identities
+from fedbolic.published import read_published
+from fedbolic.reading import read_bytes
+from fedbolic.record import Row, RunFolder
+from fedbolic.remote.client_state_store import ClientStateStore
+from fedbolic.remote.wire import WireMessage, decode_message, encode_message
+from fedbolic.rng import Rng
+from fedbolic.torch_files import load_torch
+from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
+from fedbolic.yaml_text import read_settings
+
+N = 24
+
+
+@dataclass(frozen=True)
+class Format:
+    """A whole file, written into an empty folder, and a reader of such a file."""
+
+    write: Callable[[Path], Path]
+    read: Callable[[Path], object]
+    names_the_file: bool = True
+
+
+def import_everything():
+    """Import what readers import on their first use, so that it counts for none of them."""
+    for name in ("sklearn.model_selection", "sklearn.datasets", "scipy.sparse.csgraph", "pooch"):
+        importlib.import_module(name)
+    Image.init()
+
+
+def random():
+    return np.random.default_rng(0)
+
+
+def placed(folder, below, content):
+    path = folder / below
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def no_download(dataset, up):
+    """Reader of a data set whose root is some folders above the file."""
+    return lambda path: dataset.read(path.parents[up], download=False)
+
+
+def graph_without(dataset, up):
+    return lambda path: dataset.read(Rng(0), path.parents[up], download=False)
+
+
+# tables ---------------------------------------------------------------------------------------
+
+
+def table(folder, name, delimiter=","):
+    rows = [["a", "b", "kind", "site"]]
+    rows += [[f"{i / 7:.3f}", str(-i), ("cat", "dog")[i % 2], f"s{i % 3}"] for i in range(N)]
+    return placed(folder, name, "".join(delimiter.join(row) + "\n" for row in rows))
+
+
+def published_table(folder, name, head):
+    text = head + "".join(f"{i}\t{i / 3:.4f}\t{i % 3}\n" for i in range(N))
+    text = text.replace("\t", ",") if "arff" in name else text
+    return placed(folder, name, gzip.compress(text.encode()))
+
+
+def read_published_table(path):
+    tables.TABLES[0] = tables.Origin(RemoteFile(path.name, None, ()))
+    return Table(0).read(path.parent, download=False)
+
+
+# arrays ---------------------------------------------------------------------------------------
+
+
+def arrays(folder, compressed=False, **named):
+    (np.savez_compressed if compressed else np.savez)(folder / "a.npz", **named)
+    return folder / "a.npz"
+
+
+def labelled(**more):
+    return {"x": random().random((N, 4)).astype(np.float32), "y": np.arange(N) % 3, **more}
+
+
+def parts(scale=1.0):
+    x, y = scale * random().random((N, 2)), np.arange(N) % 2
+    return {"x_train": x, "y_train": y, "x_test": x[:8], "y_test": y[:8]}
+
+
+def graph(**more):
+    return labelled(edges=np.stack([np.arange(N), (np.arange(N) + 1) % N], axis=1), **more)
+
+
+def csr(name, matrix):
+    matrix = scipy.sparse.csr_array(matrix)
+    found = {part: getattr(matrix, part) for part in ("data", "indices", "indptr")}
+    return {f"{name}_{k}": v for k, v in found.items()} | {f"{name}_shape": np.array(matrix.shape)}
+
+
+def sparse_graph(folder):
+    named = graph()
+    return arrays(folder, **{k: v for k, v in named.items() if k != "x"}, **csr("x", np.eye(N)))
+
+
+def amazon(folder):
+    path = folder / "amazon" / "Photo" / "raw" / "amazon_electronics_photo.npz"
+    path.parent.mkdir(parents=True)
+    np.savez(path, labels=np.arange(N) % 3, **csr("attr", np.eye(N)), **csr("adj", np.eye(N, k=1)))
+    return path
+
+
+def tu(folder, part):
+    files = {
+        "A": "".join(f"{i}, {i + 1}\n{i + 1}, {i}\n" for i in range(1, N, 2)),
+        "graph_indicator": "".join(f"{1 + i // 6}\n" for i in range(N)),
+        "graph_labels": "1\n-1\n1\n2\n",
+        "node_labels": "".join(f"{i % 5}\n" for i in range(N)),
+        "node_attributes": "".join(f"{i / 3:.3f}, {i}\n" for i in range(N)),
+    }
+    for name, text in files.items():
+        placed(folder, f"TOY/TOY_{name}.txt", text)
+    return folder / "TOY" / f"TOY_{part}.txt"
+
+
+def arxiv(folder, part):
+    files = {
+        "edge": "".join(f"{i},{(i + 1) % N}\n" for i in range(N)),
+        "node-feat": "".join(f"{i / 7:.4f},{-i}.5\n" for i in range(N)),
+        "node-label": "".join(f"{i % 5}\n" for i in range(N)),
+    }
+    for name, text in files.items():
+        placed(folder, f"ogbn_arxiv/raw/{name}.csv.gz", gzip.compress(text.encode()))
+    return folder / "ogbn_arxiv" / "raw" / f"{part}.csv.gz"
+
+
+# images ---------------------------------------------------------------------------------------
+
+
+def idx(values):
+    return (
+        bytes([0, 0, 8, values.ndim])
+        + struct.pack(f">{values.ndim}I", *values.shape)
+        + (values.astype(np.uint8).tobytes())
+    )
+
+
+def mnist(folder, part):
+    images, labels = random().integers(0, 256, (N, 6, 5)), np.arange(N) % 10
+    for name in ("train", "t10k"):
+        placed(folder, f"MNIST/raw/{name}-images-idx3-ubyte", idx(images))
+        placed(folder, f"MNIST/raw/{name}-labels-idx1-ubyte", idx(labels))
+    return folder / "MNIST" / "raw" / part
+
+
+def letters(folder):
+    images, labels = random().integers(0, 256, (N, 6, 5)), 1 + np.arange(N) % 26
+    for stem, values in zip(LETTERS_STEMS, (images, labels) * 2, strict=True):
+        placed(folder, f"EMNIST/raw/{stem}.gz", gzip.compress(idx(values)))
+    return folder / "EMNIST" / "raw" / f"{LETTERS_STEMS[0]}.gz"
+
+
+def cifar(folder):
+    rows = random().integers(0, 256, (4, 3072), dtype=np.uint8)
+    for name in TEN_BATCHES:
+        placed(folder, name, pickle.dumps({"data": rows, "labels": [1, 2, 3, 4]}, protocol=2))
+    return folder / TEN_BATCHES[0]
+
+
+def image(folder, suffix):
+    for i in range(4):
+        pixels = random().integers(0, 256, (6 + i, 5, 3), dtype=np.uint8)
+        path = folder / "images" / "ab"[i % 2] / f"{i}{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return path
+
+
+def read_images(path):
+    return ImageFolder(path.parents[1], size=(4, 4)).read(None, download=False)
+
+
+# runs and messages ----------------------------------------------------------------------------
+
+CONFIG = """\
+seed: 3
+method:
+  class_path: fedbolic.methods.FedAvg
+  init_args: {rounds: 2, lr: 0.1, local: {epochs: 1, batch_size: 16}}
+data:
+  class_path: fedbolic.data.Partitioned
+  init_args: {num_train: 60, partition: {class_path: fedbolic.data.IID, init_args: {}}}
+"""
+
+
+def a_run(folder, name):
+    path = folder / "runs" / "a" / "seed3"
+    made = RunFolder.create(path, config=CONFIG, environment={"rounds": 2, "python": "3"})
+    states = ClientStates(ClientStateLog(path), {i: {"own": torch.ones(3), "n": i} for i in (1, 5)})
+    rows = [Row(1, i, "test/accuracy", 0.1 * i) for i in range(4)]
+    state = {"round": 1, "exchange": 0, "server_state": {"w": torch.arange(6.0)}}
+    made.save({**state, "client_states": states}, rows, 0.5)
+    made.save_engine("Sequential()", {"Sequential()": 0.5})
+    (path.parent / "place").write_text("3")
+    return path / name
+
+
+def read_run(path):
+    found = RunFolder.open(path.parent).read_checkpoint()
+    return {**found, "client_states": dict(found["client_states"])}
+
+
+def read_rank(path):
+    return tables_of_runs.find(path.parent)[0].num_unfinished
+
+
+def published(folder):
+    text = "row,setting,column,value,source\n" + "FedAvg,a,accuracy,0.5,page 3\n" * 3
+    return placed(folder, "published.csv", text)
+
+
+def hierarchy(folder, name):
+    text = "".join(f"n{i}\tn{i // 2}\n" for i in range(1, N))
+    return placed(folder, name, text.replace("\t", "," if name.endswith("csv") else "\t"))
+
+
+def saved(folder, value):
+    torch.save(value, folder / "a.pt")
+    return folder / "a.pt"
+
+
+TREE = {"a": {"n": 3, "s": "x"}, "x": torch.arange(12.0).reshape(3, 4), "y": torch.tensor([True])}
+
+
+def stored(folder):
+    ClientStateStore(folder / "a.pt").keep("t", {"x": torch.ones(3)}, TREE, beside="")
+    return folder / "a.pt"
+
+
+def wire(folder):
+    message = encode_message(TREE)
+    return placed(folder, "message", b"\n".join([message.text.encode(), *message.buffers]))
+
+
+def read_wire(path):
+    text, *buffers = read_bytes(path).split(b"\n", 2)
+    return decode_message(WireMessage(text.decode(errors="replace"), tuple(buffers)))
+
+
+def drawn(folder):
+    with (folder / "a.npz").open("wb") as file:
+        labels = torch.arange(N) % 3
+        figure.write_figure(figure.DiscFigure(torch.rand(N, 2) / 2, labels), file)
+    return folder / "a.npz"
+
+
+def identity(folder):
+    write_identities(folder / "keys", 2)
+    return folder / "keys" / "0.pub"
+
+
+def archive(folder, name):
+    import tarfile
+    import zipfile
+
+    placed(folder, "member", b"numbers" * 50)
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as file:
+            file.write(folder / "member", "member")
+    else:
+        with tarfile.open(folder / name, "w:gz") as file:
+            file.add(folder / "member", "member")
+    return folder / name
+
+
+def of(dataset):
+    return lambda path: dataset(path).read(None, download=False)
+
+
+def of_graph(path):
+    return GraphFile(path).read(Rng(0), None, download=False)
+
+
+FORMATS = {
+    **{f"table.{end}": Format(
+        lambda folder, end=end: table(folder, f"t.{end}", "\t" if end == "tsv" else ","),
+        of(lambda path: TableFile(path, target="kind", client="site")),
+    ) for end in ("csv", "tsv")},
+    "published table.tsv.gz": Format(
+        lambda f: published_table(f, "t.tsv.gz", "a\tb\ttarget\n"), read_published_table
+    ),
+    "published table.arff.gz": Format(
+        lambda f: published_table(f, "t.arff.gz", "% x\n@relation r\n@data\n"), read_published_table
+    ),
+    "arrays": Format(lambda f: arrays(f, **labelled()), of(Arrays)),
+    "packed arrays": Format(lambda f: arrays(f, compressed=True, **labelled()), of(Arrays)),
+    "arrays of images": Format(
+        lambda f: arrays(f, **labelled(x=random().integers(0, 256, (N, 5, 5), dtype=np.uint8))),
+        of(Arrays),
+    ),
+    "arrays with parts": Format(lambda f: arrays(f, **parts()), of(Arrays)),
+    "arrays with clients": Format(
+        lambda f: arrays(f, **labelled(who=np.array(["a", "bc"] * (N // 2)))),
+        of(lambda path: Arrays(path, x="x", y="y", client="who")),
+    ),
+    "points": Format(lambda f: arrays(f, **parts(0.5)), lambda path: Points(path).load(Rng(0))),
+    "graph": Format(lambda f: arrays(f, **graph()), of_graph),
+    "sparse graph": Format(sparse_graph, of_graph),
+    "graphs": Format(
+        lambda f: arrays(f, **graph()), lambda path: GraphFiles([path.parent]).load(Rng(0))
+    ),
+    "amazon": Format(amazon, graph_without(Amazon("Photo"), 3)),
+    **{f"tu {part}": Format(
+        lambda folder, part=part: tu(folder, part),
+        lambda path: TUFamily("TOY").read(Rng(0), path.parents[1]),
+        names_the_file=False,
+    ) for part in ("A", "graph_indicator", "graph_labels", "node_labels", "node_attributes")},
+    **{f"arxiv {part}": Format(
+        lambda folder, part=part: arxiv(folder, part),
+        graph_without(Arxiv(), 2),
+        names_the_file=False,
+    ) for part in ("edge", "node-feat", "node-label")},
+    **{f"mnist {part}": Format(
+        lambda folder, part=part: mnist(folder, part),
+        no_download(MNIST(), 2),
+        names_the_file=False,
+    ) for part in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")},
+    "letters": Format(letters, no_download(EMNISTLetters(), 2), names_the_file=False),
+    "cifar": Format(cifar, no_download(CIFAR10(), 1), names_the_file=False),
+    "pickled array": Format(
+        lambda f: placed(f, "p", pickle.dumps(scipy.sparse.csr_matrix(np.eye(N)), protocol=2)),
+        lambda path: unpickle(read_bytes(path), str(path)),
+    ),
+    "pickled graph": Format(
+        lambda f: placed(f, "p", pickle.dumps({i: [i + 1, i - 1] for i in range(N)}, protocol=2)),
+        lambda path: unpickle(read_bytes(path), str(path)),
+    ),
+    **{f"image{end}": Format(lambda folder, end=end: image(folder, end), read_images)
+       for end in (".png", ".jpg", ".bmp", ".webp")},
+    **{f"hierarchy{end}": Format(
+        lambda folder, end=end: hierarchy(folder, f"h{end}"), of(HierarchyFile)
+    ) for end in (".tsv", ".csv")},
+    "figure": Format(drawn, figure.read_figure),
+    "metrics": Format(lambda f: a_run(f, "metrics.csv"), lambda p: RunFolder(p.parent).rows()),
+    "times": Format(lambda f: a_run(f, "times.csv"), lambda p: RunFolder(p.parent).times()),
+    "environment": Format(
+        lambda f: a_run(f, "environment.json"), lambda p: RunFolder(p.parent).environment
+    ),
+    "engine": Format(lambda f: a_run(f, "engine.json"), lambda p: RunFolder(p.parent).engine),
+    "checkpoint": Format(lambda f: a_run(f, "state.pt"), read_run),
+    "client states": Format(lambda f: a_run(f, "clients-0.log"), read_run),
+    "place": Format(lambda f: a_run(f, "../place"), lambda p: read_rank(p.parent / "seed3/x")),
+    "settings": Format(lambda f: a_run(f, "config.yaml"), read_settings),
+    "configuration": Format(
+        lambda f: a_run(f, "config.yaml"),
+        lambda path: read_words(run, ["--config", str(path)]),
+        names_the_file=False,
+    ),
+    "published numbers": Format(published, read_published),
+    "saved tensors": Format(lambda f: saved(f, TREE), load_torch, names_the_file=False),
+    "node's states": Format(stored, lambda path: ClientStateStore(path).last()),
+    "bytes of a tree": Format(
+        lambda f: placed(f, "tree", tree_to_bytes(TREE)),
+        lambda path: tree_from_bytes(read_bytes(path)),
+        names_the_file=False,
+    ),
+    "message": Format(wire, read_wire, names_the_file=False),
+    "identity": Format(identity, lambda path: read_identity(path.parent, 0)),
+    **{f"archive{end}": Format(
+        lambda folder, end=end: archive(folder, f"a{end}"),
+        lambda path: members(path, ["member"]),
+        names_the_file=False,
+    ) for end in (".zip", ".tar.gz")},
+}  # fmt: skip
+
+
+def form_of(text):
+    """JSON of a message with one tensor, for crafted ones."""
+    return json.dumps({"x": text})
