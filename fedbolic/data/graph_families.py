@@ -79,10 +79,12 @@ class TUFamily(GraphFamily):
             for part in ("A", "graph_indicator", "graph_labels")
         )
         batch = places[:, 0] - 1
-        if edges.shape[1] != 2 or len(batch.unique()) != len(labels):
+        if edges.shape[1] != 2:
+            raise ValueError(f"edges have {edges.shape[1]} ends")
+        if not torch.equal(batch.unique(), torch.arange(len(labels))):
             raise ValueError(
-                f"edges have {edges.shape[1]} ends, and {len(labels)} labels are for "
-                f"{len(batch.unique())} graphs, of which none may be without nodes"
+                f"there are {len(labels)} labels of graphs, but nodes are in the graphs "
+                f"{batch.unique()[:10].tolist()}, counted from 0: leave a graph without nodes out"
             )
         widths: list[Tensor] = []
         if (folder / f"{self.name}_node_attributes.txt").is_file():

