@@ -30,12 +30,8 @@ HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,excha
 Folders: TypeAlias = Path | str | Sequence[Path | str]
 """One folder or several."""
 
-_NUMBERS = {
-    "sizes": tuple(HEADERS),
-    "checksums": tuple(HEADERS),
-    "client_states": ("generation", "size", "checksum"),
-}
-"""Integers of a checkpoint, by entry."""
+_NUMBERS = {name: tuple(HEADERS) for name in ("sizes", "checksums")}
+_NUMBERS["client_states"] = ("generation", "size", "checksum")
 
 _PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 

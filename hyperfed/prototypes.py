@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from fedbolic import check
 from fedbolic.log import logger
+from fedbolic.reading import read_arrays
 from fedbolic.rng import Rng
 from hyperfed.sphere import construct, search
 
@@ -188,12 +188,11 @@ def _searched(num_classes: int, dim: int, seed: int) -> Tensor:
 def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
     """Cached points, if their shape, their unit norms and the stored least angle are correct."""
     try:
-        # if numpy opened the file itself, it would leave it open when it is not a zip archive
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-            points, angle = torch.from_numpy(kept["points"]), float(kept["angle"])
+        kept = read_arrays(path, ("points", "angle"))
+        points, angle = torch.from_numpy(kept["points"]), float(kept["angle"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, EOFError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s cannot be read, so the prototypes are computed again: %s", path, error)
         return None
     if (

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-import torch
 from torch import nn
 from typing_extensions import override
 
 from fedbolic import check
 from fedbolic.nn.adapters import AdapterKind, add_adapters
 from fedbolic.nn.backbone import Backbone
+from fedbolic.torch_files import load_torch
 from fedbolic.types import Meta
 
 
@@ -31,9 +31,9 @@ class Adapted(Backbone):
         kind: ``lora`` or ``hyplora``.
 
     Raises:
-        ValueError: If a value is out of range; when built, if a pattern matches no layer.
+        ValueError: If a value is out of range; when built, if a pattern matches no layer, or the
+            file is damaged or holds the weights of another network.
         FileNotFoundError: When built, if there is no such file.
-        RuntimeError: When built, if the weights are those of another network.
 
     Example:
         >>> from fedbolic.nn.backbone import MLP
@@ -61,6 +61,12 @@ class Adapted(Backbone):
     @override
     def build(self, meta: Meta) -> nn.Module:
         network = self.backbone.build(meta)
-        network.load_state_dict(torch.load(self.weights, weights_only=True))
+        try:
+            network.load_state_dict(load_torch(Path(self.weights)))
+        except (ValueError, RuntimeError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{self.weights} holds no weights of this network: {reason}"
+            ) from error
         add_adapters(network, self.layers, rank=self.rank, alpha=self.alpha, kind=self.kind)
         return network

@@ -2,7 +2,6 @@
 
 import gzip
 import importlib
-import json
 import pickle
 import struct
 from collections.abc import Callable
@@ -41,6 +40,8 @@ from fedbolic.data.idx import LETTERS_STEMS
 from fedbolic.data.pickled import unpickle
 from fedbolic.experiment import run
 from fedbolic.federated.secure.keys import read_identity, write_identities
+from fedbolic.nn.adapted import Adapted
+from fedbolic.nn.backbone import MLP
 from fedbolic.published import read_published
 from fedbolic.reading import read_bytes
 from fedbolic.record import Row, RunFolder
@@ -49,7 +50,9 @@ from fedbolic.remote.wire import WireMessage, decode_message, encode_message
 from fedbolic.rng import Rng
 from fedbolic.torch_files import load_torch
 from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
+from fedbolic.types import Meta
 from fedbolic.yaml_text import read_settings
+from hyperfed import prototypes
 
 N = 24
 
@@ -293,6 +296,11 @@ def drawn(folder):
     return folder / "a.npz"
 
 
+def packing(folder):
+    prototypes._write(folder / "a.npz", torch.from_numpy(np.eye(3, 2)))
+    return folder / "a.npz"
+
+
 def identity(folder):
     write_identities(folder / "keys", 2)
     return folder / "keys" / "0.pub"
@@ -398,6 +406,11 @@ FORMATS = {
     "published numbers": Format(published, read_published),
     "saved tensors": Format(lambda f: saved(f, TREE), load_torch, names_the_file=False),
     "node's states": Format(stored, lambda path: ClientStateStore(path).last()),
+    "weights": Format(
+        lambda f: saved(f, MLP((4,)).build(Meta(2, (3,), 1)).state_dict()),
+        lambda path: Adapted(MLP((4,)), path).build(Meta(2, (3,), 1)),
+    ),
+    "prototypes": Format(packing, lambda path: prototypes._read(path, (3, 2)), False),
     "bytes of a tree": Format(
         lambda f: placed(f, "tree", tree_to_bytes(TREE)),
         lambda path: tree_from_bytes(read_bytes(path)),
@@ -411,8 +424,3 @@ FORMATS = {
         names_the_file=False,
     ) for end in (".zip", ".tar.gz")},
 }  # fmt: skip
-
-
-def form_of(text):
-    """JSON of a message with one tensor, for crafted ones."""
-    return json.dumps({"x": text})
