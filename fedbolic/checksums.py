@@ -164,7 +164,9 @@ def load_sealed(
     for entry, names in numbers.items():
         of_name = found.get(entry)
         if not isinstance(of_name, dict) or any(type(of_name.get(n)) is not int for n in names):
-            raise DamagedError(path, f"lacks the {entry} of {', '.join(names)}")
+            raise DamagedError(
+                path, f"lacks the {entry} of {', '.join(names)}, or is from an earlier version"
+            )
     return found
 
 

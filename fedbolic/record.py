@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -32,6 +32,8 @@ Folders: TypeAlias = Path | str | Sequence[Path | str]
 
 _NUMBERS = {name: tuple(HEADERS) for name in ("sizes", "checksums")}
 _NUMBERS["client_states"] = ("generation", "size", "checksum")
+
+_Line = TypeVar("_Line", "Row", "ExchangeTime")
 
 _PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
@@ -317,19 +319,15 @@ class RunFolder:
             DamagedError: If the file is damaged.
             ValueError: If an earlier version of fedbolic wrote metrics with other names.
         """
-        file = self.path / "metrics.csv"
-        try:
-            rows = [
-                Row(int(round), int(client) if client else None, name, float(value))
-                for round, client, name, value in self._lines("metrics.csv")
-            ]
-        except ValueError as error:
-            raise DamagedError(file, f"is damaged: {error}") from error
+        rows = self._parsed(
+            "metrics.csv",
+            lambda r, client, name, v: Row(int(r), int(client) if client else None, name, float(v)),
+        )
         for row in rows:
             if new := renamed_metric(row.name):
                 raise ValueError(
-                    f"{file} is from an earlier version: {row.name} is now called {new}; run its "
-                    "configuration again"
+                    f"{self.path} is from an earlier version: {row.name} is now called {new}; run "
+                    "its configuration again"
                 )
         return rows
 
@@ -339,22 +337,19 @@ class RunFolder:
         Raises:
             DamagedError: If the file is damaged.
         """
-        try:
-            return [
-                ExchangeTime(int(round), int(exchange), float(seconds))
-                for round, exchange, seconds in self._lines("times.csv")
-            ]
-        except ValueError as error:
-            raise DamagedError(self.path / "times.csv", f"is damaged: {error}") from error
+        return self._parsed("times.csv", lambda r, e, s: ExchangeTime(int(r), int(e), float(s)))
 
-    def _lines(self, name: str) -> Iterator[list[str]]:
-        """The complete lines of an append-only file after its header."""
-        with reading.open_file(self.path / name) as file:
-            texts = reading.lines(file, name)
-            if next(texts, "") != HEADERS[name]:
-                raise ValueError(f"its first line is not the header of {name}")
-            whole = (text for text in texts if text.endswith("\n"))
-            yield from (row for _, row in reading.table_rows(whole, name, delimiter=","))
+    def _parsed(self, name: str, parse: Callable[..., _Line]) -> list[_Line]:
+        """The complete lines of an append-only file, of which ``parse`` takes the cells."""
+        try:
+            with reading.open_file(self.path / name) as file:
+                texts = reading.lines(file, name)
+                if next(texts, "") != HEADERS[name]:
+                    raise ValueError(f"its first line is not the header of {name}")
+                whole = (text for text in texts if text.endswith("\n"))
+                return [parse(*row) for _, row in reading.table_rows(whole, name, delimiter=",")]
+        except (ValueError, TypeError) as error:
+            raise DamagedError(self.path / name, f"is damaged: {error}") from error
 
 
 def listed(folders: Folders) -> list[Path]:

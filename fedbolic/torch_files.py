@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fedbolic.reading import open_file
 
-EXPANSION = 4
+_EXPANSION = 4
 """Maximum size of loaded tensors relative to their file: a view may repeat one number at will."""
 
-SLACK = 2**26
+_SLACK = 2**26
 """Bytes that loaded tensors may have in addition."""
 
-MOST_LEAVES = 10**7
+_MOST_LEAVES = 10**7
 """Maximum number of values of a tree, with shared branches counted at every use."""
 
 _FUNCTIONS = {
@@ -55,7 +55,7 @@ def load_torch(source: Path | bytes, *, device: str | None = None) -> Any:
         except Exception as error:  # a damaged archive may raise anything
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise ValueError(f"no tensors that can be read ({reason})") from error
-    if num_bytes > EXPANSION * size + SLACK or num_leaves > MOST_LEAVES:
+    if num_bytes > _EXPANSION * size + _SLACK or num_leaves > _MOST_LEAVES:
         raise ValueError(
             f"{num_leaves} values of {num_bytes} bytes, far more than the {size} of the file"
         )

@@ -40,7 +40,7 @@ def outcome():
 
 
 def fault(found):
-    """What is wrong with an outcome; ``None`` if nothing is."""
+    """Fault of an outcome; ``None`` if there is none."""
     kind, message, peak, returned = found
     if kind not in ("read", "refused"):
         return f"{kind}: {message}"

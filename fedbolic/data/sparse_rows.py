@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CSR_PARTS = ("data", "indices", "indptr", "shape")
 """Parts of a matrix in compressed rows, which follow its name and ``_``."""
 
-MOST_COLUMNS = 2**20
+_MOST_COLUMNS = 2**20
 """Maximum number of columns, of which a file of any size may declare any number."""
 
 
@@ -28,7 +28,7 @@ def sparse_rows(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> "csr
 
     Raises:
         ValueError: If a part is missing, the parts do not fit together, or there are more columns
-            than :data:`MOST_COLUMNS`.
+            than a million.
     """
     from scipy.sparse import csr_array  # imported here because SciPy is slow to import
 
@@ -44,8 +44,8 @@ def sparse_rows(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> "csr
         sizes = tuple(map(int, shape))
         if len(indptr) != sizes[0] + 1:
             raise ValueError(f"{len(indptr)} starts for the shape {sizes}")
-        if sizes[1] > MOST_COLUMNS:
-            raise ValueError(f"{sizes[1]} columns, but {MOST_COLUMNS} is the maximum")
+        if sizes[1] > _MOST_COLUMNS:
+            raise ValueError(f"{sizes[1]} columns, but {_MOST_COLUMNS} is the maximum")
         matrix = csr_array((native(data), indices, indptr), shape=sizes)
         matrix.check_format(full_check=True)
         matrix.sum_duplicates()

@@ -130,13 +130,13 @@ def packed_checkpoint(folder):
     return path
 
 
-def resealed(change):
+def resealed(edit):
     """A checkpoint that was changed and sealed again."""
 
     def write(folder):
         path = formats.a_run(folder, "state.pt")
         state = torch.load(path, weights_only=True)
-        change(state)
+        edit(state)
         with path.open("wb+") as file:
             save_sealed(state, file)
         return path

@@ -59,7 +59,7 @@ def size(value, seen=None):
 
 
 def outcome(reader, path):
-    """How a reader ends, in words, with its message and the size of its result."""
+    """End of a reader in words, with its message and the size of its result."""
     try:
         found = FORMATS[reader].read(Path(path))
     except Exception as error:
