@@ -156,12 +156,13 @@ def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[
         for i in everybody]  # fmt: skip
     rows = to_tensor(b"".join(ciphertexts)).reshape(-1, CIPHERTEXT_BYTES)
     ids = torch.tensor(everybody)
-    party.reply({"stage": "sums", "sharers": ids, "ciphertexts": rows, "turn": 0, "inner": {}})
+    task = {"stage": "sums", "sharers": ids, "ciphertexts": rows, "turn": 0, "inner": {}}
+    broadcast = {"broadcast": party.reply(task).payload["broadcast"]}
     survivors = {"survivors": ids[: num_clients - lost]}
     mine = party.reply({"stage": "survivors", **survivors}).payload["signature"]
     signatures = [
         mine if i == client_id
-        else roster.signed("survivors", i, survivors, signer=signers[i])["signature"]
+        else roster.signed("survivors", i, survivors | broadcast, signer=signers[i])["signature"]
         for i in range(num_clients - lost)
     ]  # fmt: skip
     agreed = {"witnesses": survivors["survivors"], "signatures": torch.stack(signatures)}

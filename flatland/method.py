@@ -126,6 +126,11 @@ class FlatLand(GraphAveraging):
     def privacy_unit(self) -> Unit | None:
         return "edge" if isinstance(self.curvature, PrivateForman) else None
 
+    @property
+    @override
+    def charged(self) -> tuple[str, ...]:
+        return ("estimate",)
+
     @override
     def check_deployed(self) -> None:
         if isinstance(self.curvature, PrivateForman) and self.curvature.seed is not None:

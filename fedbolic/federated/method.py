@@ -30,6 +30,15 @@ class Method(ABC):
     """Number of rounds of a run."""
 
     @property
+    def charged(self) -> tuple[str, ...]:
+        """Entries of the client state that are kept even if the client's update is never used.
+
+        Under a secure sum, other entries are kept only after the sum has been unmasked. Counts and
+        keys of private noise belong here, so that a sum which is not finished is paid for, too.
+        """
+        return ()
+
+    @property
     @abstractmethod
     def aggregator(self) -> Aggregator:
         """Aggregator of the client updates of an exchange."""

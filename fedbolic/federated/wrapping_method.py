@@ -45,6 +45,11 @@ class WrappingMethod(Method):
     def privacy_unit(self) -> Unit | None:
         return self.method.privacy_unit
 
+    @property
+    @override
+    def charged(self) -> tuple[str, ...]:
+        return self.method.charged
+
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
         return self.method.costs(server_state)

@@ -22,8 +22,8 @@ from fedbolic.federated.update_filter import find_update_fault
 from fedbolic.log import logger
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
-from fedbolic.remote.wire import encode_message
 from fedbolic.rng import Rng
+from fedbolic.tree_bytes import tree_digest
 from fedbolic.types import Meta, Tree
 
 
@@ -158,7 +158,7 @@ class Node:
 
     def _update(self, request: Tree) -> Tree:
         """The update; a repeated request gets the stored reply."""
-        name = encode_message(request).digest()
+        name = tree_digest(request).hex()
         if (known := self.store.reply(name)) is not None:
             return known
         client, rng, client_state = self._place(request)

@@ -103,6 +103,11 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
     def privacy_unit(self) -> Unit | None:
         return "client"
 
+    @property
+    @override
+    def charged(self) -> tuple[str, ...]:
+        return "key", "releases"
+
     @override
     def check_threshold(self, least: int) -> None:
         if least < (needed := self.privacy.survivors):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Int64
@@ -11,8 +12,9 @@ from typing_extensions import override
 from fedbolic import tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.modular import num_limbs, reduce_limbs
+from fedbolic.federated.secure.keys import KEY_BYTES
 from fedbolic.federated.secure.mask import bytes_of_modulus, expand, unpack
-from fedbolic.federated.secure.roster import Roster
+from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.log import logger
 from fedbolic.types import Tree
@@ -32,7 +34,7 @@ class MaskedSum(Aggregator):
 
     @override
     def aggregate(self, updates: Iterable[tuple[int, Update]]) -> AggregatedUpdate:
-        sums: dict[tuple[object, ...], _Sum] = {}
+        sums: dict[tuple[Any, ...], _Sum] = {}
         for client_id, update in updates:
             form = self._form(client_id, update.payload)
             if form is None:
@@ -50,17 +52,19 @@ class MaskedSum(Aggregator):
         others = [i for total in sums.values() if total is not usual for i in total.clients]
         for client_id in others:
             logger.warning("client %d is left out of this secure sum: its vector has another form "
-                           "than most", client_id)  # fmt: skip
-        payload = {name: reduce_limbs(usual.limbs[name], modulus) for name, modulus in self.moduli}
-        return AggregatedUpdate(
-            {**payload, "form": form[0]}, float(len(usual.clients)), tuple(usual.clients)
-        )
+                           "than most, or it received another broadcast", client_id)  # fmt: skip
+        payload: Tree = {
+            name: reduce_limbs(usual.limbs[name], modulus) for name, modulus in self.moduli
+        }
+        payload |= {"form": form[0], "broadcast": to_tensor(form[1])}
+        return AggregatedUpdate(payload, float(len(usual.clients)), tuple(usual.clients))
 
-    def _form(self, client_id: int, payload: Tree) -> tuple[object, ...] | None:
-        """Form of a vector, equal for all vectors of a sum; ``None`` if it is not valid."""
+    def _form(self, client_id: int, payload: Tree) -> tuple[Any, ...] | None:
+        """Form and broadcast of a vector, equal for all of a sum; ``None`` if it is not valid."""
         form, signature = payload.get("form"), tree.signature(payload)
         names = [name for name, _ in self.moduli]
-        if payload.keys() != {"form", "signature", *names} or not isinstance(form, str):
+        others = {"form", "broadcast", "signature"}
+        if payload.keys() != {*others, *names} or not isinstance(form, str):
             return None
         for name, modulus in self.moduli:
             vector = payload[name]
@@ -68,9 +72,11 @@ class MaskedSum(Aggregator):
                 return None
             if vector.shape[1] != bytes_of_modulus(modulus):
                 return None
+        if signature.get("broadcast") != f"uint8[{KEY_BYTES}]":
+            return None
         if not self.roster.is_signed("sums", client_id, payload):
             return None
-        return form, *sorted(signature.items())
+        return form, to_bytes(payload["broadcast"]), *sorted(signature.items())
 
 
 @dataclass(eq=False)

@@ -39,10 +39,14 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
     every client sends fresh X25519 keys, signed with its long-term Ed25519 key. *ShareKeys*: every
     client seals, for each other client, Shamir shares of its mask key and of its self-mask seed
     b_u. *MaskedInput*: every client does the work of the method and sends the masked result.
-    *ConsistencyCheck*: every client signs the list of the clients in the sum. *Unmasking*: every
-    client returns shares of the seeds of clients in the sum, and of the mask keys of clients that
-    dropped out. Clients may drop out in every exchange as long as ``threshold`` clients remain.
-    With fewer the run stops, and nothing is revealed.
+    *ConsistencyCheck*: every client signs the list of the clients in the sum, and the broadcast.
+    *Unmasking*: every client returns shares of the seeds of clients in the sum, and of the mask
+    keys of clients that dropped out. Clients may drop out in every exchange as long as
+    ``threshold`` clients remain. With fewer the run stops, and nothing is revealed.
+
+    All clients of a sum must receive the same broadcast, but for a place in an order: a digest of
+    it is in the seeds of the pairwise masks, so that masks of clients with different broadcasts do
+    not cancel. The method's client state is kept once the sum has been unmasked.
 
     The result is that of the method without masks over the clients in the sum: exactly for
     integers, within ``len(clients) * 2 ** -(fraction_bits + 1)`` of the sum for floats. The method
@@ -64,8 +68,8 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
     anybody who can read the folder can read the updates. A resumed run continues with the latest
     secrets.
 
-    Detected: any altered or replayed message of a client, a roster or a list of survivors that
-    differs between clients, a changed long-term key, a wrong share. Not detected: a client that
+    Detected: any altered or replayed message of a client, a roster, a list of survivors or a
+    broadcast that differs between clients, a changed long-term key, a wrong share. Not detected: a client that
     lies about its own numbers, or sends different bits for its place to different clients; a server
     that lies about the sum. ``PRIVACY.md`` in the parent folder says who can learn what.
 
@@ -87,6 +91,8 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
     References:
         Bonawitz et al. (2017), Practical secure aggregation for privacy-preserving machine
         learning, Figure 4 with the consistency check, CCS 2017, doi:10.1145/3133956.3133982.
+        Pasquini, Francati and Ateniese (2022), Eluding secure aggregation in federated learning via
+        model inconsistency, CCS 2022, doi:10.1145/3548606.3560557, for the broadcast.
         Prakash et al. (2024), App. B, for the order, arXiv:2308.06895.
 
     Example:

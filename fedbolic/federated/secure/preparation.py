@@ -213,16 +213,17 @@ def commitment(seed: bytes, roster: Roster) -> bytes:
     return hashlib.sha256(b"fedbolic commitment" + roster.name + seed).digest()
 
 
-def mask_seed(roster: Roster, secret: bytes, *, other: int, sharers: bytes) -> bytes:
-    """Seed of the pairwise mask of two members that received the same list of sharers.
+def mask_seed(roster: Roster, secret: bytes, *, other: int, agreed: bytes) -> bytes:
+    """Seed of the pairwise mask of two members that received the same sharers and the same work.
 
-    Masks of members that received different lists do not cancel, and nobody can remove them. All
-    clients of a readable sum have therefore computed the same order.
+    Masks of members that received different ones do not cancel, and nobody can remove them. All
+    clients of a readable sum have therefore computed the same order, from the same broadcast.
 
     Args:
         roster: Roster of this secure sum.
         secret: Mask private key of one of the two members.
         other: Id of the other member.
-        sharers: Digest of the list of sharers, from :meth:`Roster.among`.
+        agreed: What both received: the result of :meth:`Roster.among` for the sharers, followed by
+            the digest of the broadcast.
     """
-    return agree(secret, roster.mask_key(other), session=sharers, purpose=b"mask")
+    return agree(secret, roster.mask_key(other), session=agreed, purpose=b"mask")

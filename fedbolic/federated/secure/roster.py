@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from fedbolic import tree
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
     AlteredError,
@@ -21,6 +20,7 @@ from fedbolic.federated.secure.keys import (
     new_secret,
     sign,
 )
+from fedbolic.tree_bytes import tree_digest
 from fedbolic.types import Tree
 
 CARD_BYTES = 3 * KEY_BYTES + 64
@@ -52,24 +52,6 @@ def number(value: int) -> bytes:
         value: At least 0.
     """
     return value.to_bytes(8)
-
-
-def digest(content: Tree) -> bytes:
-    """SHA-256 of a tree: of its names, types, shapes and values.
-
-    Args:
-        content: Tree of tensors and strings, such as a payload.
-
-    Example:
-        >>> digest({"a": torch.zeros(2)}) == digest({"a": torch.zeros(2, 1)})
-        False
-    """
-    found = hashlib.sha256()
-    for path, leaf in sorted(tree.leaves(content)):
-        name = f"{path} {tree.signature({path: leaf})[path]}".encode()
-        value = to_bytes(leaf) if isinstance(leaf, Tensor) else str(leaf).encode()
-        found.update(number(len(name)) + name + number(len(value)) + value)
-    return found.digest()
 
 
 def make_card(session: int, client_id: int, *, cipher: bytes, mask: bytes, signer: bytes) -> bytes:
@@ -205,7 +187,7 @@ class Roster:
             content: The payload.
             signer: Private key of the sender.
         """
-        statement = self._statement(kind, client_id, digest(content))
+        statement = self._statement(kind, client_id, tree_digest(content))
         return content | {"signature": to_tensor(sign(signer, statement))}
 
     def is_signed(self, kind: str, client_id: int, payload: Tree) -> bool:
@@ -220,7 +202,10 @@ class Roster:
         if not isinstance(signature, Tensor):
             return False
         content = {name: leaf for name, leaf in payload.items() if name != "signature"}
-        statement = self._statement(kind, client_id, digest(content))
+        try:
+            statement = self._statement(kind, client_id, tree_digest(content))
+        except ValueError:  # no tree that a client could have signed
+            return False
         return is_signed(self.identity(client_id), statement, to_bytes(signature))
 
     def _statement(self, kind: str, client_id: int, content: bytes) -> bytes:

@@ -13,7 +13,7 @@ from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
 from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.secure.exchange import SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues, encode_tree, form_of
-from fedbolic.federated.secure.keys import SIGNATURE_BYTES, unseal
+from fedbolic.federated.secure.keys import KEY_BYTES, SIGNATURE_BYTES, unseal
 from fedbolic.federated.secure.mask import pack
 from fedbolic.federated.secure.masked import MaskedSum, masks, pair_sign
 from fedbolic.federated.secure.order import place_among
@@ -23,7 +23,11 @@ from fedbolic.federated.secure.shamir import SHARE_BYTES
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.update_filter import find_update_fault
 from fedbolic.rng import Rng
+from fedbolic.tree_bytes import tree_digest
 from fedbolic.types import Tree
+
+AGREED = ("survivors", "broadcast")
+"""Entries that a client signs before unmasking: the clients in the sum, and what was broadcast."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,13 @@ class MaskedInput(SecureExchange):
             message["sharers"], roster.members, least=least, own=client.id, what="shared secrets"
         )
         plaintexts = self._read(message["ciphertexts"], sharers, roster, own, client.id)
+        broadcast = broadcast_digest(message, client, rng, ordered=self.protocol.ordered)
         message = self._placed(message, plaintexts, client.id)
-        update, inner = self._work(message, client, client_state.get("inner", {}), rng)
-        content = self._masked(update, sharers, roster, own, client.id)
+        before = client_state.get("inner", {})
+        update, inner = self._work(message, client, before, rng)
+        agreed = roster.among(sharers) + broadcast
+        content = self._masked(update, sharers, roster, own, client.id, agreed)
+        content["broadcast"] = to_tensor(broadcast)
         shares = b"".join(each[: 2 * SHARE_BYTES] for each in plaintexts.values())
         used = ("cipher", "mask", "seed", "own_plaintext", "own_card")
         kept = {name: leaf for name, leaf in own.items() if name not in used}
@@ -77,8 +85,12 @@ class MaskedInput(SecureExchange):
             "stage": self.stage,
             "sharers": ids_tensor(sharers),
             "shares": to_tensor(shares).reshape(-1, 2 * SHARE_BYTES),
+            "broadcast": content["broadcast"],
+            "inner": inner,  # kept when the sum has been unmasked, and otherwise forgotten
         }
-        return self.sign(content, roster, client, own), {"inner": inner, "secure": kept}
+        charged = {name: inner[name] for name in self.inner.charged if name in inner}
+        kept_now = {"inner": {**before, **charged}, "secure": kept}
+        return self.sign(content, roster, client, own), kept_now
 
     def _read(
         self, ciphertexts: Tensor, sharers: list[int], roster: Roster, own: Tree, client_id: int
@@ -117,16 +129,22 @@ class MaskedInput(SecureExchange):
         return update, client_state
 
     def _masked(
-        self, update: Update, sharers: list[int], roster: Roster, own: Tree, client_id: int
+        self,
+        update: Update,
+        sharers: list[int],
+        roster: Roster,
+        own: Tree,
+        client_id: int,
+        agreed: bytes,
     ) -> Tree:
         aggregator = self.inner.aggregator
         if not isinstance(aggregator, Additive):
             raise ValueError(f"a secure sum needs an aggregator that sums, got {aggregator}")
         summand = aggregator.to_summand(update)
         weight = torch.tensor([update.weight], dtype=torch.float64)
-        secret, told = to_bytes(own["mask"]), roster.among(sharers)
+        secret = to_bytes(own["mask"])
         seeds = [
-            (pair_sign(client_id, i), mask_seed(roster, secret, other=i, sharers=told))
+            (pair_sign(client_id, i), mask_seed(roster, secret, other=i, agreed=agreed))
             for i in sharers
             if i != client_id
         ]
@@ -146,8 +164,30 @@ class MaskedInput(SecureExchange):
         return server_state | {
             "stage": ConsistencyCheck.stage,
             "total": total.payload,
+            "broadcast": total.payload["broadcast"],
             "survivors": ids_tensor(total.clients),
         }
+
+
+def broadcast_digest(message: Tree, client: Client, rng: Rng, *, ordered: bool) -> bytes:
+    """Digest of 32 bytes of everything that the server sends for a client's local work.
+
+    It covers the method's message, the facts about the federation and the random stream, as the
+    client received them. It is the same for all clients, so the own id is left out, and so is the
+    place, which clients with an order find themselves.
+
+    Args:
+        message: Message of :class:`MaskedInput`.
+        client: The client that received it.
+        rng: Random stream of the client in this exchange.
+        ordered: True if the clients agree on an order.
+    """
+    inner = message["inner"]
+    if ordered:
+        inner = {name: leaf for name, leaf in inner.items() if name != "place"}
+    path = rng.path[:-2] if rng.path[-2:] == ("client", client.id) else rng.path
+    told = {"turn": message["turn"], "meta": repr(client.meta), "rng": repr((rng.seed, path))}
+    return tree_digest({"inner": inner, **told})
 
 
 def _in_the_clear(rng: Rng, turn: int) -> Rng:
@@ -165,7 +205,10 @@ def _in_the_clear(rng: Rng, turn: int) -> Rng:
 
 @dataclass(frozen=True)
 class ConsistencyCheck(SecureExchange):
-    """Every client's signature of the list of clients whose vectors are in the sum."""
+    """Every client's signature of the list of clients in the sum, and of the broadcast.
+
+    A client that received another broadcast than ``threshold`` others returns no share later.
+    """
 
     stage = "survivors"
     after = ("sums",)
@@ -178,6 +221,7 @@ class ConsistencyCheck(SecureExchange):
     def template(self, message: Tree) -> Tree:
         return {
             "survivors": message["survivors"],
+            "broadcast": torch.zeros(KEY_BYTES, dtype=torch.uint8),
             "signature": torch.zeros(SIGNATURE_BYTES, dtype=torch.uint8),
         }
 
@@ -193,7 +237,7 @@ class ConsistencyCheck(SecureExchange):
             message["survivors"], among, least=least, own=client.id, what="are in the sum"
         )
         kept = {**own, "stage": self.stage, "survivors": ids_tensor(survivors)}
-        content = {"survivors": ids_tensor(survivors)}
+        content = {name: kept[name] for name in AGREED}
         return self.sign(content, roster, client, own), {**client_state, "secure": kept}
 
     @override
@@ -203,9 +247,9 @@ class ConsistencyCheck(SecureExchange):
             for client_id, payload in self.authentic(
                 total, Roster.read(server_state["roster"])
             ).items()
-            if torch.equal(payload["survivors"].cpu(), server_state["survivors"].cpu())
+            if all(torch.equal(payload[name].cpu(), server_state[name].cpu()) for name in AGREED)
         }
-        self.require(len(found), server_state, "agreed on who is in the sum")
+        self.require(len(found), server_state, "agreed on who is in the sum and on the broadcast")
         return server_state | {
             "stage": "unmasking",
             "witnesses": ids_tensor(list(found)),

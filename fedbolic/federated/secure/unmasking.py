@@ -18,6 +18,7 @@ from fedbolic.federated.secure.masked import masks, pair_sign
 from fedbolic.federated.secure.preparation import commitment, mask_seed
 from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES, join_shares
+from fedbolic.federated.secure.summing import AGREED
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -55,10 +56,11 @@ class Unmasking(SecureExchange):
             message["witnesses"], survivors, least=least, own=-1, what="agreed on the survivors"
         )
         for witness, signature in zip(witnesses, message["signatures"], strict=True):
-            agreed = {"survivors": own["survivors"], "signature": signature}
+            agreed = {**{name: own[name] for name in AGREED}, "signature": signature}
             if not roster.is_signed("survivors", witness, agreed):
                 raise ValueError(
-                    f"client {witness} did not sign the survivors that this client received"
+                    f"client {witness} did not sign the survivors and the broadcast that this "
+                    "client received"
                 )
         given = [
             shares[SHARE_BYTES:] if i in survivors else shares[:SHARE_BYTES]
@@ -66,7 +68,8 @@ class Unmasking(SecureExchange):
         ]
         content = {"shares": to_tensor(b"".join(given)).reshape(-1, SHARE_BYTES)}
         kept = {name: own[name] for name in LASTING if name in own}
-        return self.sign(content, roster, client, own), {**client_state, "secure": kept}
+        new = {"inner": own["inner"], "secure": kept}
+        return self.sign(content, roster, client, own), new
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -95,12 +98,13 @@ class Unmasking(SecureExchange):
     ) -> AggregatedUpdate:
         """Aggregated update of the method, from the unmasked sum."""
         survivors = tuple(server_state["survivors"].tolist())
-        sharers = roster.among(server_state["sharers"].tolist())
+        agreed = roster.among(server_state["sharers"].tolist())
+        agreed += to_bytes(server_state["broadcast"])
         secrets = self._secrets(server_state, found, roster)
         seeds = [(1, secrets[i]) for i in survivors]
         for lost in secrets.keys() - set(survivors):
             seeds += [
-                (pair_sign(i, lost), mask_seed(roster, secrets[lost], other=i, sharers=sharers))
+                (pair_sign(i, lost), mask_seed(roster, secrets[lost], other=i, agreed=agreed))
                 for i in survivors
             ]
         aggregator, sums = self.inner.aggregator, {}
