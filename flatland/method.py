@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from fedbolic import check, tree
 from fedbolic.data import Client, Graph
+from fedbolic.federated.privacy.draws import check_keys, warn_of_keys
 from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.federated.sharing import Sharing, select_kind
 from fedbolic.federated.update import AggregatedUpdate
@@ -111,8 +112,7 @@ class FlatLand(GraphAveraging):
             server_state["means"].pop(CURVATURE, None)
         if isinstance(self.curvature, PrivateForman) and self._estimates(meta, server_state):
             logger.info("privacy of every client's curvature: %s", self.curvature.ledger)
-            if self.curvature.seed is not None:
-                logger.warning("NOT PRIVATE: the noise of the curvature follows from its seed")
+            warn_of_keys(self.curvature.noise)
             server_state["curvature_epsilon"] = self.curvature.ledger.epsilon(1)
         return server_state
 
@@ -132,12 +132,9 @@ class FlatLand(GraphAveraging):
         return ("estimate",)
 
     @override
-    def check_deployed(self) -> None:
-        if isinstance(self.curvature, PrivateForman) and self.curvature.seed is not None:
-            raise ValueError(
-                "the noise of the curvature follows from a seed that the server knows: set the "
-                "seed of PrivateForman to null"
-            )
+    def check_deployed(self, *, summed: int = 1) -> None:
+        if isinstance(self.curvature, PrivateForman):
+            check_keys(self.curvature.noise)
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

@@ -9,7 +9,7 @@ from fedbolic import check
 from fedbolic.data import Graph
 from fedbolic.federated.privacy.charges import charge_releases
 from fedbolic.federated.privacy.costs import PureCost
-from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.privacy.draws import SystemKeys
 from fedbolic.federated.privacy.ledger import PrivacyLedger
 from fedbolic.rng import Rng
 from flatland.ricci import Estimator, forman_inverse
@@ -44,8 +44,7 @@ class PrivateForman(Estimator):
         epsilon: Privacy budget of a client's only release, above 0.
         max_degree: Largest number of edges that count at a node, at least 1. A smaller one needs
             less noise, and leaves out more edges.
-        seed: ``None`` for noise of the operating system. A number gives reproducible noise, which
-            is not private.
+        noise: Source of the noise's keys.
 
     Raises:
         ValueError: If a value is out of range.
@@ -65,7 +64,7 @@ class PrivateForman(Estimator):
 
     epsilon: float = 1.0
     max_degree: int = 8
-    seed: int | None = None
+    noise: SystemKeys = SystemKeys()
 
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)
@@ -101,9 +100,7 @@ class PrivateForman(Estimator):
             graph: Graph of a client.
         """
         charge_releases(self.ledger)
-        stream = SecretStream.fresh()
-        if self.seed is not None:
-            stream = SecretStream.seeded(Rng(self.seed).at("edges", str(graph.edges.tolist())))
+        stream = self.noise.stream(Rng().at("edges", str(graph.edges.tolist())))
         (q, m), (of_sum, of_number) = self.counts(graph), self.scales
         q += int(stream.at("sum").integers().laplace(of_sum, 1)[0])
         return q, m + int(stream.at("number").integers().laplace(of_number, 1)[0])

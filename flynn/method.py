@@ -16,6 +16,7 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.evaluation.score import score_labels
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.privacy.charges import charge_releases
+from fedbolic.federated.privacy.draws import SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.log import logger
@@ -48,8 +49,7 @@ class FlyNN(Method):
         privacy: Mechanism that each party applies to its counts before they leave it; ``None`` for
             no privacy. Its ledger is logged when a run starts, and ``privacy/epsilon`` in
             ``metrics.csv`` is the proven cost for one record, by the mechanism's relation.
-        noise: Source of the noise: ``own`` and ``opendp`` draw from the operating system;
-            ``seeded`` is reproducible, and therefore not private.
+        noise: Source of the noise's keys, or ``opendp`` for noise of OpenDP.
         channels: ``plain`` (paper) ignores a constant added to all features; ``signed`` gives each
             feature a random sign; ``on-off`` hashes features and their negatives.
         scaling: Scaling of features before the hash, the same at all parties; ``None`` for no
@@ -72,7 +72,7 @@ class FlyNN(Method):
     active: int = 32
     decay: float = 0.5
     privacy: Mechanism | None = None
-    noise: Literal["own", "opendp", "seeded"] = "own"
+    noise: SystemKeys | Literal["opendp"] = SystemKeys()
     channels: Channels = "plain"
     scaling: Scaling | None = None
 
@@ -98,12 +98,9 @@ class FlyNN(Method):
         return None if self.privacy is None else "example"
 
     @override
-    def check_deployed(self) -> None:
-        if self.privacy is not None and self.noise == "seeded":
-            raise ValueError(
-                "noise is 'seeded', but the server of remote clients knows the seed and can "
-                "subtract the noise: use noise: own"
-            )
+    def check_deployed(self, *, summed: int = 1) -> None:
+        if self.privacy is not None and isinstance(self.noise, SystemKeys):
+            check_keys(self.noise)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -122,9 +119,9 @@ class FlyNN(Method):
             "seed": rng.at("hash").number(),
         }
         if self.privacy is not None:
-            ledger = self.privacy.ledger(
-                self.active, meta.num_clients, seeded=self.noise == "seeded"
-            )
+            ledger = self.privacy.ledger(self.active, meta.num_clients)
+            if isinstance(self.noise, SystemKeys):
+                warn_of_keys(self.noise)
             features = "as they are" if self.scaling is None else f"scaled by {self.scaling}"
             logger.warning("%s", dataclasses.replace(ledger, features=features))
             server_state["epsilon"] = ledger.of_examples(ledger.relation).epsilon(1)
@@ -216,8 +213,10 @@ class FlyNN(Method):
         return score_labels(labels, client)
 
     def _private(self, counts: Tensor, privacy: Mechanism, client: Client, rng: Rng) -> Tensor:
-        seed = rng.at("noise").number() if self.noise == "seeded" else None
-        noise = Noise(seed, sampler="opendp" if self.noise == "opendp" else "own")
+        if isinstance(self.noise, SystemKeys):
+            noise = Noise(self.noise.stream(rng.at("noise")))
+        else:
+            noise = Noise(opendp=True)
         plan = privacy.plan(self.active, client.meta.num_clients)
         released = torch.from_numpy(release(counts.cpu().numpy(), plan, noise))
         return released.clamp(-(2**31), 2**31 - 1).to(counts.device, torch.int32)

@@ -1,35 +1,27 @@
 """Random draws for private counts; the only file that imports opendp."""
 
-import secrets
-from typing import Literal
+import itertools
 
 import numpy as np
 from jaxtyping import Int64
 from numpy import ndarray
 
 from fedbolic import check
+from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.integers import IntegerDraws
 
 
 class Noise:
-    """Random draws from the operating system or, for tests only, from a seed.
+    """Random draws from a secret stream, new ones in every call.
 
     Args:
-        seed: ``None`` for the randomness of the operating system. A number gives reproducible
-            draws, which are not private: anybody who knows the seed can subtract them.
-        sampler: ``own``, which is vectorised, or ``opendp`` (the extra ``dp``), without a seed.
-
-    Raises:
-        ValueError: If ``opendp`` is combined with a seed.
+        stream: Secret stream; by default one with a key of the operating system.
+        opendp: True to let OpenDP (the extra ``dp``) draw the integers, from the system.
     """
 
-    def __init__(
-        self, seed: int | None = None, *, sampler: Literal["own", "opendp"] = "own"
-    ) -> None:
-        if seed is not None and sampler == "opendp":
-            raise ValueError("OpenDP draws from the system: give no seed, or use sampler='own'")
-        self.sampler = sampler
-        self._seeded = None if seed is None else np.random.Philox(key=seed)
+    def __init__(self, stream: SecretStream | None = None, *, opendp: bool = False) -> None:
+        stream = SecretStream.fresh() if stream is None else stream
+        self.opendp, self._streams = opendp, map(stream.at, itertools.count())
 
     def laplace(self, scale: float, size: int) -> Int64[ndarray, " size"]:
         r"""Independent integers z with probability proportional to ``exp(-|z| / scale)``.
@@ -45,18 +37,13 @@ class Noise:
             Canonne, Kamath and Steinke (2020), Algorithm 2, arXiv:2004.00010.
         """
         check.positive(scale=scale)
-        if self.sampler == "opendp":
+        if self.opendp:
             return _by_opendp(scale, size)
         return self.integers().laplace(scale, size)
 
     def integers(self) -> IntegerDraws:
-        """Exact draws of integers, from the same source whatever the sampler is."""
-        return IntegerDraws(self._words)
-
-    def _words(self, size: int) -> ndarray:
-        if self._seeded is not None:
-            return np.atleast_1d(self._seeded.random_raw(size))
-        return np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64).copy()
+        """Exact draws of integers, from the secret stream whatever draws the noise."""
+        return next(self._streams).integers()
 
 
 def _by_opendp(scale: float, size: int) -> ndarray:

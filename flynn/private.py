@@ -67,7 +67,6 @@ class Ledger:
         plan: Release parameters.
         active: Number of ones in a hash.
         parties: Number of parties.
-        seeded: True if the noise comes from a seed.
         features: Description of the scaling of features before the hash. Scaling has no privacy
             cost if it does not depend on the records, which cannot be checked here.
     """
@@ -78,7 +77,6 @@ class Ledger:
     plan: HashPlan
     active: int
     parties: int
-    seeded: bool = False
     features: str = "as they are"
 
     def total(self, relation: Neighbours) -> float:
@@ -114,8 +112,6 @@ class Ledger:
             lines.append(f"{relation:<14}{selecting:>10.4g}{noise:>10.4g}{total:>12.4g}{moved:>10}")
         lines.append(str(self.of_examples(self.relation)))
         lines.append(f"features: {self.features}; free if that does not come from the records")
-        if self.seeded:
-            lines.append("NOT PRIVATE: the noise follows from a seed")
         return "\n".join(lines)
 
 
@@ -138,16 +134,15 @@ class Mechanism(ABC):
         """Neighbouring relation for which ``epsilon`` is stated."""
         return "add/remove"
 
-    def ledger(self, active: int, parties: int, *, seeded: bool = False) -> Ledger:
+    def ledger(self, active: int, parties: int) -> Ledger:
         """Privacy cost of a release.
 
         Args:
             active: Number of ones in a hash.
             parties: Number of parties.
-            seeded: True if the noise comes from a seed.
         """
         plan, name = self.plan(active, parties), type(self).__name__
-        return Ledger(name, self.epsilon, self.relation, plan, active, parties, seeded)
+        return Ledger(name, self.epsilon, self.relation, plan, active, parties)
 
     def finish(self, total: Int64[ndarray, "*shape"]) -> Int64[ndarray, "*shape"]:
         """Post-process the sum of the released counts, at no privacy cost.

@@ -30,9 +30,6 @@ class NoisySummands(Method):
     ``check_deployed`` refuses a deployment without one.
     """
 
-    method: Method
-    """Method to which the noise is added."""
-
     @abstractmethod
     def check_threshold(self, least: int) -> None:
         """Refuse a secure sum that may reveal the sum of too few clients.

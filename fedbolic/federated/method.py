@@ -183,11 +183,14 @@ class Method(ABC):
         """
         return None
 
-    def check_deployed(self) -> None:
+    def check_deployed(self, *, summed: int = 1) -> None:
         """Refuse settings that are safe in a simulation but not if every client is a node.
 
         The server of a deployment may lie, so the protection of a client must not depend on
         anything that the server says. By default no setting is refused.
+
+        Args:
+            summed: Least number of clients whose sum a secure sum reveals; 1 if there is none.
 
         Raises:
             ValueError: If a setting is unsafe in a deployment.

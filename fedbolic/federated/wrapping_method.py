@@ -51,5 +51,9 @@ class WrappingMethod(Method):
         return self.method.charged
 
     @override
+    def check_deployed(self, *, summed: int = 1) -> None:
+        self.method.check_deployed(summed=summed)
+
+    @override
     def costs(self, server_state: Tree) -> dict[str, float]:
         return self.method.costs(server_state)

@@ -139,10 +139,6 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         return self.method, self.layer
 
     @override
-    def check_deployed(self) -> None:
-        self.method.check_deployed()
-
-    @override
     def phase(self, server_state: Tree) -> Method:
         progress = server_state["closed_form"]
         if self.when == "start":

@@ -10,8 +10,9 @@ from scipy.stats import binom
 from benchmarks import privacy_audit
 from benchmarks.privacy_audit import audit, chance, lower_bound
 from fedbolic.federated import ClientPrivacy
+from tests.seeded import SeededKeys
 
-PRIVACY = ClientPrivacy(dp_delta=1e-5, epsilon=2.0, clip_norm=0.1, noise="seeded")
+PRIVACY = ClientPrivacy(dp_delta=1e-5, epsilon=2.0, clip_norm=0.1, noise=SeededKeys())
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.7, 3.0])

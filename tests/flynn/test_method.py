@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import Cohort, Workers
+from fedbolic.federated.privacy.draws import SystemKeys
 from fedbolic.rng import Rng
 from flynn import FlyNN, FlyNNClassifier, Histogram, Paper, Parallel, Peel
 from flynn.method import wire_dtype
 from tests.federated.simple_method import RNG, assert_same, federation, train
+from tests.seeded import SeededKeys
 
 METHOD = FlyNN(dim=300, fan_in=2, active=7, decay=0.4)
 SEED = RNG.at("init", "hash").number()
@@ -170,7 +172,7 @@ def test_more_connections_than_features_are_refused_before_the_first_round():
         dataclasses.replace(METHOD, fan_in=6).init(federation().meta, Rng(0))
 
 
-PRIVATE = dataclasses.replace(METHOD, privacy=Histogram(2.0), noise="seeded")
+PRIVATE = dataclasses.replace(METHOD, privacy=Histogram(2.0), noise=SeededKeys())
 
 
 def test_private_counts_are_those_of_every_party_with_its_own_noise():
@@ -198,7 +200,7 @@ def test_private_counts_are_those_of_every_party_with_its_own_noise():
 
 def test_the_system_draws_other_noise_each_time():
     data = federation((40, 30))
-    for noise, same in (("own", False), ("seeded", True)):
+    for noise, same in ((SystemKeys(), False), (SeededKeys(), True)):
         method = dataclasses.replace(PRIVATE, noise=noise)
         one, two = (train(method, data)[0][0].server_state["counts"] for _ in range(2))
         assert torch.equal(one, two) == same

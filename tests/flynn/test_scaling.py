@@ -15,6 +15,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from fedbolic.federated.secure import SecureSum
 from flynn import FlyHash, FlyNN, FlyNNClassifier, Histogram, PublicBounds, ZScores
 from tests.federated.simple_method import RNG, federation, train
+from tests.seeded import SeededKeys
 
 METHOD = FlyNN(dim=300, fan_in=2, active=7, decay=0.4, scaling=ZScores(64.0))
 
@@ -144,7 +145,7 @@ def test_private_features_are_never_scaled_by_records_and_the_ledger_tells(caplo
     with pytest.raises(ValueError, match="ZScores sends sums of the records that no privacy"):
         dataclasses.replace(METHOD, privacy=Histogram(1.0))
     bounds = PublicBounds(-3.0, 3.0)
-    method = dataclasses.replace(METHOD, privacy=Histogram(1.0), noise="seeded", scaling=bounds)
+    method = dataclasses.replace(METHOD, privacy=Histogram(1.0), noise=SeededKeys(), scaling=bounds)
     train(method, federation((9, 6)))
     assert f"features: scaled by {bounds}; free if that does not come" in caplog.text
     caplog.clear()

@@ -19,11 +19,12 @@ from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.rng import Rng
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, train
+from tests.seeded import SeededKeys
 
 RNG = Rng(3)
 ROWS = HierarchyEmbedding(dim=2, rounds=1, local=LocalTraining(epochs=2, batch_size=8))
 TABLE = dataclasses.replace(ROWS, sends="table", server_lr=3.0)
-QUIET = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1e-9, clip_norm=0.004, noise="seeded")
+QUIET = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1e-9, clip_norm=0.004, noise=SeededKeys())
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_without_privacy_the_server_adds_the_mean_of_the_tables(data):
 
 def test_the_noise_of_the_clients_gives_the_same_mean(data):
     privacy = SumPrivacy(4, 1e-2, noise_multiplier=0.01, clip_norm=1.0, bits=28)
-    noisy = DistributedNoise(TABLE, privacy, noise="seeded")
+    noisy = DistributedNoise(TABLE, privacy, noise=SeededKeys())
     after = train(noisy, data)[0][-1].server_state["inner"]["parameters"]["weight"]
     plain = dataclasses.replace(QUIET, clip_norm=1.0)
     expected = train(TABLE, data, privacy=plain)[0][-1].server_state["parameters"]["weight"]

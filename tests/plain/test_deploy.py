@@ -60,7 +60,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(word, fault, fedbolic,
 
 
 @pytest.mark.parametrize("words", [(), ("--app", "app")])
-def test_a_secure_sum_without_a_threshold_is_not_deployed(
+def test_a_secure_sum_without_a_threshold_and_keys_is_not_deployed(
     words, fedbolic, config, runs, tmp_path, monkeypatch
 ):
     """The default depends on the number of clients, which nodes must not take from a server."""
@@ -71,7 +71,9 @@ def test_a_secure_sum_without_a_threshold_is_not_deployed(
     answer = fedbolic("flower", "--config", config, *settings)
     assert refused(answer, names=["SecureSum needs a threshold where clients are nodes"])
     assert not runs.exists()
-    app = ["--method.threshold=3", "--app", tmp_path / "app"]
+    answer = fedbolic("flower", "--config", config, *settings, "--method.threshold=3")
+    assert refused(answer, names=["SecureSum needs keys where clients are nodes"])
+    app = ["--method.threshold=3", "--method.keys", tmp_path / "keys", "--app", tmp_path / "app"]
     assert fedbolic("flower", "--config", config, *settings[:4], *app)[0] == 0
 
 

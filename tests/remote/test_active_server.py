@@ -14,7 +14,8 @@ from fedbolic.types import Tree
 from flynn import FlyNN, Paper
 from tests.federated.secure.parties import ROWS, TEN, Numbers, plain, summed
 from tests.federated.simple_method import RNG, federation, train
-from tests.remote.transports import Here, away
+from tests.remote.transports import Here, away, identified
+from tests.seeded import SeededKeys
 
 secure = pytest.importorskip("fedbolic.federated.secure")
 METHOD = secure.SecureSum(Numbers(ROWS), threshold=7)
@@ -46,7 +47,8 @@ class Adversary:
             return reply
         credulous = dataclasses.replace(self.meta, num_clients=100)
         client = dataclasses.replace(TEN.clients[-1], id=client_id, meta=credulous)
-        method = dataclasses.replace(self.method, method=Numbers(((0, 0, 0),) * (client_id + 1)))
+        zeros = Numbers(((0, 0, 0),) * (client_id + 1))
+        method = dataclasses.replace(self.method, method=zeros, keys=None)  # it has not theirs
         kept = self.client_states[client_id]
         update, self.client_states[client_id] = method.local_update(message, client, kept, RNG)
         return {"payload": update.payload, "weight": update.weight, "name": ""}
@@ -78,13 +80,9 @@ class Adversary:
         return summed(server_state)
 
 
-def identified(method, tmp_path):
-    secure.write_identities(tmp_path / "keys", 10)
-    return dataclasses.replace(method, keys=tmp_path / "keys")
-
-
 def test_the_adversary_gets_the_sum_of_all_where_it_is_honest(tmp_path):
-    server = Adversary(Here(METHOD, TEN, tmp_path), METHOD, TEN.meta)
+    method = identified(METHOD, tmp_path)
+    server = Adversary(Here(method, TEN, tmp_path), method, TEN.meta)
     assert server.sum(range(10), 1) == plain(ROWS, range(10))
 
 
@@ -101,7 +99,7 @@ def test_a_server_that_says_there_are_two_clients_gets_no_sum_of_a_pair(threshol
 
 
 def test_a_server_that_told_the_truth_at_first_gets_no_pair_later(tmp_path):
-    post = Here(METHOD, TEN, tmp_path)
+    post = Here(identified(METHOD, tmp_path), TEN, tmp_path)
     assert Adversary(post, METHOD, TEN.meta).sum(range(10), 1) is not None
     lying = dataclasses.replace(METHOD, threshold=2)
     two = dataclasses.replace(TEN.meta, num_clients=2)
@@ -112,7 +110,7 @@ def test_a_server_that_told_the_truth_at_first_gets_no_pair_later(tmp_path):
 @pytest.mark.parametrize("client_state", ["", "known"])
 def test_a_server_cannot_play_the_others_to_a_client_that_met_them(client_state, tmp_path):
     """The server would know all summands but one. An empty client state means no earlier sum."""
-    post = Here(METHOD, TEN, tmp_path)
+    post = Here(identified(METHOD, tmp_path), TEN, tmp_path)
     server = Adversary(post, METHOD, TEN.meta)
     server.sum(range(10), 1)
     named = post.nodes[1000].store._load()["last"] if client_state else ""
@@ -121,8 +119,24 @@ def test_a_server_cannot_play_the_others_to_a_client_that_met_them(client_state,
     assert playing.errors == {0}
 
 
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_a_server_that_plays_the_others_in_its_first_sum_reads_nobody(with_keys, tmp_path):
+    """Every new run is a first sum: without keys, a node cannot tell who the others are."""
+    method = identified(METHOD, tmp_path) if with_keys else METHOD
+    playing = Adversary(Here(method, TEN, tmp_path), METHOD, TEN.meta, played=range(1, 10))
+    assert playing.sum(range(10), 1) is None
+    assert playing.errors == {0}
+
+
+def test_a_deployment_without_long_term_keys_is_refused(tmp_path):
+    nodes, seen = away(METHOD, TEN, tmp_path)
+    with pytest.raises(ValueError, match="SecureSum needs keys where clients are nodes"):
+        Trainer(engine=nodes).begin(METHOD, seen, RNG)
+    assert train(METHOD, TEN)  # in a simulation the server is trusted
+
+
 def test_a_server_cannot_play_clients_of_whom_there_are_none(tmp_path):
-    post = Here(METHOD, TEN, tmp_path)
+    post = Here(identified(METHOD, tmp_path), TEN, tmp_path)
     server = Adversary(post, METHOD, TEN.meta)
     server.sum(range(10), 1)
     named = post.nodes[1000].store._load()["last"]
@@ -172,9 +186,9 @@ def test_a_deployment_whose_protection_follows_from_a_number_of_clients_is_refus
 
 
 def test_a_deployment_of_seeded_noise_is_refused(tmp_path):
-    method = FlyNN(dim=300, fan_in=2, active=7, privacy=Paper(1.0, 5), noise="seeded")
+    method = FlyNN(dim=300, fan_in=2, active=7, privacy=Paper(1.0, 5), noise=SeededKeys())
     nodes, seen = away(method, federation((5, 6)), tmp_path)
-    with pytest.raises(ValueError, match="noise is 'seeded'"):
+    with pytest.raises(ValueError, match="a server may know"):
         Trainer(engine=nodes).begin(method, seen, RNG)
     assert torch.is_tensor(train(method, federation((5, 6)))[0][0].server_state["counts"])
 
@@ -182,7 +196,8 @@ def test_a_deployment_of_seeded_noise_is_refused(tmp_path):
 def test_two_halves_are_not_enough(tmp_path):
     """The nodes enforce their own threshold, whatever the server claims."""
     lying = dataclasses.replace(METHOD, threshold=5)
-    server = Adversary(Here(METHOD, TEN, tmp_path), lying, TEN.meta)
+    method = identified(METHOD, tmp_path)
+    server = Adversary(Here(method, TEN, tmp_path), lying, TEN.meta)
     assert server.sum(range(5), 1) is None
     with pytest.raises(RunStoppedError, match="threshold is 7"):
-        Adversary(Here(METHOD, TEN, tmp_path / "new"), METHOD, TEN.meta).sum(range(5), 1)
+        Adversary(Here(method, TEN, tmp_path / "new"), method, TEN.meta).sum(range(5), 1)

@@ -39,7 +39,7 @@ from tests.federated.simple_method import (
     saved_and_loaded,
     train,
 )
-from tests.remote.transports import Here, away, without_data
+from tests.remote.transports import Here, away, identified, without_data
 from tests.subjects import QUICK, subject
 
 PERSONAL = dataclasses.replace(SMALL, sharing={"head.*": "personal", "*": "shared"})
@@ -214,16 +214,17 @@ def test_what_could_not_be_loaded_again_is_not_kept(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["client_state.pt"]
 
 
-def secure_sum():
-    return pytest.importorskip("fedbolic.federated.secure").SecureSum(PERSONAL, threshold=3)
+def secure_sum(folder):
+    method = pytest.importorskip("fedbolic.federated.secure").SecureSum(PERSONAL, threshold=3)
+    return identified(method, folder)
 
 
 def test_a_secure_sum_is_formed_by_nodes_too(tmp_path):
-    assert_as_sequential(secure_sum(), federation(SIZES), tmp_path)
+    assert_as_sequential(secure_sum(tmp_path), federation(SIZES), tmp_path)
 
 
 def test_a_server_may_forget_any_exchange_of_a_secure_sum(tmp_path):
-    data, method = federation(SIZES), secure_sum()
+    data, method = federation(SIZES), secure_sum(tmp_path)
     (*_, whole), rows = train(method, data)
     nodes, seen = away(method, data, tmp_path)
     state, new, exchanges = None, [], 0
@@ -238,7 +239,7 @@ def test_a_server_may_forget_any_exchange_of_a_secure_sum(tmp_path):
 
 
 def test_a_server_cannot_take_a_client_of_a_secure_sum_back(tmp_path):
-    data, method = federation((7, 4, 12, 5, 6)), secure_sum()
+    data, method = federation((7, 4, 12, 5, 6)), secure_sum(tmp_path)
     nodes, seen = away(method, data, tmp_path)
     train(dataclasses.replace(method, method=dataclasses.replace(PERSONAL, rounds=1)), seen,
           engine=nodes)  # fmt: skip

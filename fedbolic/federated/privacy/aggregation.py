@@ -14,13 +14,12 @@ from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.method import Method
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
-from fedbolic.federated.privacy.draws import DRAWS_VERSION, SecretStream, check_draws
+from fedbolic.federated.privacy.draws import DRAWS_VERSION, SecretStream, check_draws, warn_of_keys
 from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.privacy.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
 from fedbolic.federated.privacy.tree_noise import add_leaf
 from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -64,15 +63,12 @@ class PrivateAggregation:
         """Initial state of a run's privacy; the ledger is logged.
 
         Args:
-            rng: Random stream of the run, which gives the key of seeded noise.
+            rng: Random stream of the run, which names the key.
             num_clients: Number of clients of the federation.
         """
         log_ledger(self.ledger, num_clients, of="clients")
-        if self.privacy.noise == "seeded":
-            logger.warning("NOT PRIVATE: the noise follows from the seed of the run")
-            stream = SecretStream.seeded(rng.at("privacy"))
-        else:
-            stream = SecretStream.fresh()
+        warn_of_keys(self.privacy.noise)
+        stream = self.privacy.noise.stream(rng.at("privacy"))
         key = torch.frombuffer(bytearray(stream.key), dtype=torch.uint8)
         return {"key": key, "clip_norm": self.privacy.clip_norm, "draws": DRAWS_VERSION}
 

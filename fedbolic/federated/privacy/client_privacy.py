@@ -7,6 +7,7 @@ from typing import Literal
 from fedbolic import check
 from fedbolic.federated.cohort import Cohort
 from fedbolic.federated.method import CohortKind
+from fedbolic.federated.privacy.draws import SystemKeys
 from fedbolic.federated.privacy.gaussian import check_delta
 from fedbolic.federated.privacy.ledger import (
     Correlation,
@@ -92,8 +93,7 @@ class ClientPrivacy:
         placement: Party that adds the noise. The ``server`` adds it to the sum, so clients must
             trust the server. If every one of the ``clients`` adds noise of this size to its own
             update, they need not, but the noise of the sum is larger by the root of their number.
-        noise: Source of the noise's key: the operating system, or the ``seeded`` stream of the run,
-            which is reproducible and not private.
+        noise: Source of the noise's key.
         correlation: ``none`` for independent noise in every round, or ``tree`` for noise of a
             binary tree over the rounds of an epoch, which starts again in the next one. The noise
             of the sum of all rounds so far, which is what the model sees, then grows with the
@@ -130,7 +130,7 @@ class ClientPrivacy:
     clip_norm: float = 1.0
     adaptive: AdaptiveClipping | None = None
     placement: Literal["server", "clients"] = "server"
-    noise: Literal["system", "seeded"] = "system"
+    noise: SystemKeys = SystemKeys()
     correlation: Correlation = "none"
 
     def __post_init__(self) -> None:

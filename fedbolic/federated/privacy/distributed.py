@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float64
@@ -20,7 +19,7 @@ from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.evaluation.score import Predictor
 from fedbolic.federated.privacy.charges import charge_releases
 from fedbolic.federated.privacy.coverage import covered_form
-from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.privacy.draws import SecretStream, SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.privacy.lattice import NoisyLattice
 from fedbolic.federated.privacy.ledger import PrivacyLedger, Unit, log_ledger
 from fedbolic.federated.privacy.rotation import padded_size, rotate, unrotate
@@ -62,8 +61,7 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
     Args:
         method: Method to train, which may send only ``delta``.
         privacy: Budget or size of the noise, clipping bound and modulus.
-        noise: Source of the noise's keys: the operating system, or the ``seeded`` stream of the
-            run, which is reproducible and not private.
+        noise: Source of the noise's keys.
 
     Raises:
         ValueError: From ``init``, if the modulus is too small, there are too few clients, or the
@@ -86,7 +84,7 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
     """
 
     privacy: SumPrivacy
-    noise: Literal["system", "seeded"] = "system"
+    noise: SystemKeys = SystemKeys()
 
     @property
     @override
@@ -118,10 +116,15 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
             )
 
     @override
-    def check_deployed(self) -> None:
-        raise ValueError(
-            "the noise of one client alone protects little: put DistributedNoise into a SecureSum"
-        )
+    def check_deployed(self, *, summed: int = 1) -> None:
+        if summed == 1:
+            raise ValueError(
+                "the noise of one client alone protects little: put DistributedNoise into a "
+                "SecureSum"
+            )
+        self.check_threshold(summed)
+        check_keys(self.noise)
+        super().check_deployed(summed=summed)
 
     def _plan(self, num_clients: int, form: Tree) -> tuple[NoisyLattice, PrivacyLedger]:
         size = _size(form["delta"])
@@ -139,8 +142,7 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
                 self.privacy.bits,
                 lattice.inflation,
             )
-        if self.noise == "seeded":
-            logger.warning("NOT PRIVATE: the noise follows from the seed of the run")
+        warn_of_keys(self.noise)
         seed = rng.at("rotation").number()
         numbers = {"round": 0, "rotation": seed, "num_clients": meta.num_clients}
         return {"inner": inner, **numbers}
@@ -175,7 +177,10 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
         lattice, ledger = self._plan(client.meta.num_clients, form)
         charge = charge_releases(ledger)
         key = client_state.get("key")
-        secret = self._new_key(client, rng) if key is None else SecretStream(bytes(key.tolist()))
+        if key is None:
+            secret = self.noise.stream(Rng(rng.seed).at("privacy", client.id))
+        else:
+            secret = SecretStream(bytes(key.tolist()))
         state = client_state.get("inner", {})
         update, state = self.method.local_update(message["inner"], client, state, rng)
         stream = secret.at(*charge, "release", releases, "round", message["round"])
@@ -188,11 +193,6 @@ class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # 
             "releases": releases + 1,
         }
         return Update({"numbers": numbers[:, None]}), kept
-
-    def _new_key(self, client: Client, rng: Rng) -> SecretStream:
-        if self.noise == "system":
-            return SecretStream.fresh()
-        return SecretStream.seeded(Rng(rng.seed).at("privacy", client.id))
 
     def _clipped(self, delta: Tree, form: Tree) -> Float64[Tensor, " dim"]:
         """The clipped delta as one vector, padded with zeros; zero if it is not finite."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.privacy.integers import IntegerDraws
+from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -48,15 +49,6 @@ class SecretStream:
     def fresh(cls) -> "SecretStream":
         """A stream with a key from the operating system."""
         return cls(secrets.token_bytes(_KEY_BYTES))
-
-    @classmethod
-    def seeded(cls, rng: Rng) -> "SecretStream":
-        """A stream that follows from a public seed: for tests, and not private.
-
-        Args:
-            rng: Random stream that gives the key.
-        """
-        return cls(hashlib.sha256(repr((rng.seed, rng.path)).encode()).digest())
 
     def at(self, *names: str | int) -> "SecretStream":
         """The stream named ``names`` below this one."""
@@ -116,4 +108,48 @@ def check_draws(state: Tree) -> None:
         raise RunStoppedError(
             "this private run was started by an earlier version, which drew its cohorts from 32 "
             "bits and its noise in floating point: run its configuration again"
+        )
+
+
+@dataclass(frozen=True)
+class SystemKeys:
+    """Source of the keys of private noise: the operating system.
+
+    Tests may derive keys from a seed instead, in a subclass. Its noise is not private.
+    """
+
+    def stream(self, rng: Rng) -> SecretStream:
+        """A stream with a new key.
+
+        Args:
+            rng: Random stream that names the release; keys of the operating system do not follow
+                from it.
+        """
+        del rng
+        return SecretStream.fresh()
+
+
+def warn_of_keys(source: SystemKeys) -> None:
+    """Log a warning if keys of private noise do not come from the operating system.
+
+    Args:
+        source: Source of the keys.
+    """
+    if type(source) is not SystemKeys:
+        logger.warning("NOT PRIVATE: the keys of the noise come from %s", source)
+
+
+def check_keys(source: SystemKeys) -> None:
+    """Refuse keys of private noise in a deployment that do not come from the operating system.
+
+    Args:
+        source: Source of the keys.
+
+    Raises:
+        ValueError: If it is any other class.
+    """
+    if type(source) is not SystemKeys:
+        raise ValueError(
+            f"the keys of the noise come from {source}, which a server may know as well, so that "
+            "it can subtract the noise: leave noise out"
         )

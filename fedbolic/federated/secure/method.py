@@ -69,9 +69,10 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
     secrets.
 
     Detected: any altered or replayed message of a client, a roster, a list of survivors or a
-    broadcast that differs between clients, a changed long-term key, a wrong share. Not detected: a client that
-    lies about its own numbers, or sends different bits for its place to different clients; a server
-    that lies about the sum. ``PRIVACY.md`` in the parent folder says who can learn what.
+    broadcast that differs between clients, a changed long-term key, a wrong share. Not detected: a
+    client that lies about its own numbers, or sends different bits for its place to different
+    clients; a server that lies about the sum. ``PRIVACY.md`` in the parent folder says who can
+    learn what.
 
     Args:
         method: Method whose updates are summed.
@@ -83,7 +84,7 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
         fraction_bits: Fractional bits of floats, at least 0.
         keys: Folder of :func:`~fedbolic.federated.secure.keys.write_identities`. With ``None``,
             every client creates its long-term key in its first exchange, and the others remember
-            it.
+            it. Required if clients are nodes.
 
     Raises:
         ValueError: If a value is out of range, or the method's aggregator does not sum.
@@ -147,17 +148,19 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
         return server_state | {"inner": self.method.admit(server_state["inner"], sizes)}
 
     @override
-    def check_deployed(self) -> None:
+    def check_deployed(self, *, summed: int = 1) -> None:
         if self.threshold is None:
             raise ValueError(
                 "SecureSum needs a threshold where clients are nodes, got None, which would depend "
                 "on the number of clients: set threshold to about 2/3 of the participants"
             )
-        if isinstance(self.method, NoisySummands):
-            self.method.check_threshold(self.threshold)
-            self.method.method.check_deployed()
-        else:
-            self.method.check_deployed()
+        if self.keys is None:
+            raise ValueError(
+                "SecureSum needs keys where clients are nodes: without them a server that plays "
+                "the other clients in its first sum reads the last one's numbers. Create them with "
+                "fedbolic.federated.secure.write_identities, and set keys to their folder"
+            )
+        self.method.check_deployed(summed=self.threshold)
 
     @property
     def _protocol(self) -> Protocol:

@@ -20,6 +20,7 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
+from fedbolic.federated.privacy.draws import SystemKeys
 from fedbolic.federated.privacy.ledger import PrivacyLedger
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg, FedDyn, FedNova, Scaffold
@@ -37,9 +38,10 @@ from tests.federated.simple_method import (
     saved_and_loaded,
     train,
 )
+from tests.seeded import SeededKeys
 
 POISSON = Cohort(0.6, sampling="poisson")
-SEEDED = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, noise="seeded")
+SEEDED = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, noise=SeededKeys())
 QUIET = dataclasses.replace(SEEDED, noise_multiplier=1e-9)
 DATA = federation((7, 4, 12, 5))
 
@@ -88,7 +90,7 @@ def test_noise_has_the_size_that_the_ledger_assumes(placement):
     """Difference of a noisy and a quiet round, in units of z b / m; bounds fail below 1e-9."""
     method = dataclasses.replace(SMALL, rounds=1, backbone=MLP((400,)))
     settings = {"noise_multiplier": 3.0, "placement": placement}
-    loud = dataclasses.replace(SEEDED, **settings, noise="system")
+    loud = dataclasses.replace(SEEDED, **settings, noise=SystemKeys())
     noisy, quiet = (
         train(method, DATA, privacy=privacy)[0][-1].server_state["parameters"]
         for privacy in (loud, QUIET)
@@ -101,7 +103,7 @@ def test_noise_has_the_size_that_the_ledger_assumes(placement):
 
 
 def test_each_round_and_each_run_has_new_noise():
-    loud = dataclasses.replace(SEEDED, noise="system")
+    loud = dataclasses.replace(SEEDED, noise=SystemKeys())
     method = Averaged(rounds=1)
     points = [train(method, DATA, privacy=loud)[0][-1].server_state["x"] for _ in range(2)]
     assert not torch.equal(*points)
@@ -111,7 +113,7 @@ def test_each_round_and_each_run_has_new_noise():
     assert not torch.allclose(gaps[1], 2 * gaps[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("noise", ["system", "seeded"])
+@pytest.mark.parametrize("noise", [SystemKeys(), SeededKeys()])
 @pytest.mark.parametrize("adaptive", [None, AdaptiveClipping()])
 def test_a_resumed_run_has_the_noise_of_the_uninterrupted_one(noise, adaptive):
     privacy = dataclasses.replace(SEEDED, noise=noise, adaptive=adaptive)

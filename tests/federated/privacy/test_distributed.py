@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
+from fedbolic.federated.privacy.draws import SystemKeys
 from fedbolic.federated.privacy.integers import IntegerDraws
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedNova
@@ -35,10 +37,11 @@ from tests.federated.simple_method import (
     saved_and_loaded,
     train,
 )
+from tests.seeded import SeededKeys
 
 DATA = federation((7, 4, 12, 5))
 PRIVACY = SumPrivacy(survivors=3, dp_delta=1e-2, noise_multiplier=2.0, clip_norm=0.1, bits=24)
-NOISY = DistributedNoise(SMALL, PRIVACY, noise="seeded")
+NOISY = DistributedNoise(SMALL, PRIVACY, noise=SeededKeys())
 SECURE = SecureSum(NOISY, threshold=3)
 
 
@@ -61,7 +64,7 @@ def test_without_noise_the_server_takes_the_plain_mean_up_to_rounding(monkeypatc
     monkeypatch.setattr(IntegerDraws, "gaussian", lambda _, v, size: np.zeros(size, np.int64))
     privacy = dataclasses.replace(PRIVACY, bits=bits)
     method = DistributedNoise(dataclasses.replace(SMALL, rounds=1), privacy)
-    quiet = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1e-12, clip_norm=0.1, noise="seeded")
+    quiet = ClientPrivacy(dp_delta=1e-2, noise_multiplier=1e-12, clip_norm=0.1, noise=SeededKeys())
     ours = train(method, DATA)[0][-1].server_state["inner"]["parameters"]
     plain = train(method.method, DATA, privacy=quiet)[0][-1].server_state["parameters"]
     lattice, _ = plan(method)
@@ -133,7 +136,8 @@ def test_fewer_noisy_clients_need_more_noise_each():
 @pytest.mark.parametrize(("method", "place"), [(NOISY, 0), (SECURE, 2)])
 def test_a_resumed_run_has_the_noise_of_the_uninterrupted_one(method, place):
     """Resumed after the first round in the clear, and in the middle of the first secure sum."""
-    system = dataclasses.replace(NOISY, method=dataclasses.replace(SMALL, rounds=2), noise="system")
+    twice = dataclasses.replace(SMALL, rounds=2)
+    system = dataclasses.replace(NOISY, method=twice, noise=SystemKeys())
     method = system if method is NOISY else dataclasses.replace(SECURE, method=system)
     whole = list(Trainer().run(method, DATA, RNG))
     middle = TrainerState.restore(saved_and_loaded(whole[place][0].checkpoint()))
@@ -203,10 +207,12 @@ def test_a_modulus_that_is_too_small_is_refused_at_the_start():
 def test_a_deployment_needs_masks():
     with pytest.raises(ValueError, match="put DistributedNoise into a SecureSum"):
         NOISY.check_deployed()
-    SECURE.check_deployed()
+    keys = Path("keys")
+    unseeded = dataclasses.replace(NOISY, noise=SystemKeys())
+    dataclasses.replace(SECURE, method=unseeded, keys=keys).check_deployed()
     few = dataclasses.replace(PRIVACY, survivors=4)
     with pytest.raises(ValueError, match="noise of 4 clients is counted"):
-        SecureSum(DistributedNoise(SMALL, few), threshold=3).check_deployed()
+        SecureSum(DistributedNoise(SMALL, few), threshold=3, keys=keys).check_deployed()
 
 
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf, -math.inf, 1e308])

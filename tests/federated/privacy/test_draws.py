@@ -5,8 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.privacy.draws import SecretStream, SystemKeys
 from fedbolic.rng import Rng
+from tests.seeded import SeededKeys
 
 STREAM = SecretStream(bytes(range(32)))
 
@@ -35,9 +36,9 @@ def test_streams_of_two_names_are_uncorrelated_and_of_one_name_equal():
 
 
 def test_keys_of_the_system_differ_and_those_of_a_seed_repeat():
-    assert SecretStream.fresh().key != SecretStream.fresh().key
-    assert SecretStream.seeded(Rng(3)) == SecretStream.seeded(Rng(3))
-    assert SecretStream.seeded(Rng(3)).key != SecretStream.seeded(Rng(4)).key
+    assert SystemKeys().stream(Rng(3)).key != SystemKeys().stream(Rng(3)).key
+    assert SeededKeys().stream(Rng(3)) == SeededKeys().stream(Rng(3))
+    assert SeededKeys().stream(Rng(3)).key != SeededKeys().stream(Rng(4)).key
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])

@@ -15,7 +15,7 @@ from fedbolic.federated import (
     TrainerState,
 )
 from fedbolic.federated.privacy.accountants import ORDERS
-from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.privacy.draws import SecretStream, SystemKeys
 from fedbolic.federated.privacy.gaussian import gaussian_epsilon
 from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.ledger import PrivacyLedger, solve_noise
@@ -29,11 +29,12 @@ from tests.federated.simple_method import (
     saved_and_loaded,
     train,
 )
+from tests.seeded import SeededKeys
 
 DATA = federation((7, 4, 12, 5, 6))
 ONCE = Cohort(0.4, sampling="once")  # cohorts of 2, 2 and 1 clients
 TREE = ClientPrivacy(
-    dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, noise="seeded", correlation="tree"
+    dp_delta=1e-2, noise_multiplier=1.0, clip_norm=0.1, noise=SeededKeys(), correlation="tree"
 )
 METHOD = dataclasses.replace(SMALL, rounds=5)
 UNIT = 2**40
@@ -173,7 +174,7 @@ def flat(parameters):
 
 def clipped_sum(method, states, round):
     """Sum of the clipped deltas of a round, from the state before it, client by client."""
-    order = SecretStream.seeded(RNG.at("privacy"))
+    order = SeededKeys().stream(RNG.at("privacy"))
     place = (round - 1) % 3
     drawn = order.at("round", round - place, "cohort").uniform(5)
     chosen = drawn.argsort()[2 * place : 2 * place + 2].tolist()
@@ -218,7 +219,7 @@ def test_a_run_takes_the_steps_of_dp_ftrl_with_restarts(momentum):
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 def test_a_resumed_run_neither_repeats_nor_loses_noise(place):
-    trainer = Trainer(cohort=ONCE, privacy=dataclasses.replace(TREE, noise="system"))
+    trainer = Trainer(cohort=ONCE, privacy=dataclasses.replace(TREE, noise=SystemKeys()))
     whole = list(trainer.run(METHOD, DATA, RNG))
     middle = TrainerState.restore(saved_and_loaded(whole[place][0].checkpoint()))
     again = list(trainer.run(METHOD, DATA, RNG, middle))

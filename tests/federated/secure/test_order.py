@@ -26,7 +26,7 @@ from fedhull import FedHull
 from tests.federated.secure.parties import ROWS, TEN, Losing, Lying, Numbers, flipped, plain, summed
 from tests.federated.simple_method import assert_same, flat, train
 from tests.fedhull.test_method import federation
-from tests.remote.transports import away
+from tests.remote.transports import away, identified
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def test_all_agree_on_an_order_that_is_not_the_servers():
 
 def test_nodes_that_know_the_method_alone_agree_too(tmp_path):
     data = federation(0, num_clients=4)
-    method = SecureSum(FedHull(), threshold=3)
+    method = identified(SecureSum(FedHull(), threshold=3), tmp_path)
     nodes, seen = away(method, data, tmp_path)
     remote, _ = train(method, seen, engine=nodes)
     local, _ = train(method, data)

@@ -262,9 +262,9 @@ def test_ten_thousand_altered_messages_are_found():
         with pytest.raises(keys.AlteredError):
             keys.unseal(ciphertext_key(roster, ciphers[1], **wrong), ciphertext)
     everybody = roster.among((0, 1, 2))
-    common = mask_seed(roster, mask_keys[0], other=1, sharers=everybody)
-    assert common == mask_seed(roster, mask_keys[1], other=0, sharers=everybody)
-    assert common != mask_seed(roster, mask_keys[1], other=0, sharers=roster.among((0, 1)))
+    common = mask_seed(roster, mask_keys[0], other=1, agreed=everybody)
+    assert common == mask_seed(roster, mask_keys[1], other=0, agreed=everybody)
+    assert common != mask_seed(roster, mask_keys[1], other=0, agreed=roster.among((0, 1)))
 
 
 @settings(max_examples=20)

@@ -146,6 +146,7 @@ def test_what_leaves_a_client_says_neither_weight_nor_metrics():
     names = {name for _, _, found in seen for name in found}
     assert names == {
         *("/card", "/ciphertexts", "/commitment", "/signature", "/sums", "/weight", "/form"),
+        "/broadcast",
         *("/survivors", "/shares"),
     }
 
