@@ -1,6 +1,7 @@
 """Client state on the client's own disk, between the exchanges of a run."""
 
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ class ClientStateStore:
 
     Args:
         file: File of the states; its folder is created with the first state.
+        secret: Number that :meth:`seed` returns; ``None`` for a random one.
     """
 
     file: Path
+    secret: int | None = None
 
     def client_state(self, name: str) -> Tree:
         """The client state of this name.
@@ -79,6 +82,19 @@ class ClientStateStore:
             self._save({**found, "first": told})
         return found["first"] or told
 
+    def seed(self) -> int:
+        """Secret seed of the node's random streams in this run, drawn in the first call.
+
+        It is 256 bits from the operating system, and stored.
+        """
+        if self.secret is not None:
+            return self.secret
+        found = self._load()
+        if not found["seed"]:
+            found = {**found, "seed": secrets.randbits(256)}
+            self._save(found)
+        return found["seed"]
+
     def _save(self, content: Tree) -> None:
         """Replace the file atomically: after a kill it holds the old content or the new one.
 
@@ -101,7 +117,7 @@ class ClientStateStore:
         draft.replace(self.file)
 
     def _load(self) -> dict[str, Any]:
-        nothing = {"last": "", "replies": {}, "first": ""}
+        nothing = {"last": "", "replies": {}, "first": "", "seed": 0}
         return {**nothing, **_read(self.file)} if self.file.exists() else nothing
 
 

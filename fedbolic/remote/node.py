@@ -202,7 +202,10 @@ class Node:
     def _place(self, request: Tree) -> tuple[Client, Rng, Tree]:
         """The client with the federation's metadata, its random stream and its client state."""
         client = dataclasses.replace(self.client, meta=self._meta(request["meta"]))
-        rng = Rng(request["seed"], tuple(json.loads(request["path"]))).at("client", client.id)
+        # a server that knows the seed could ask twice for the same work in different sums
+        secret = isinstance(self.method, OneTimeSecrets)
+        seed = self.store.seed() if secret else request["seed"]
+        rng = Rng(seed, tuple(json.loads(request["path"]))).at("client", client.id)
         # `once` overrides the state that the server names: an earlier one holds secrets that were
         # used already, and the empty one knows no other client
         client_state = (

@@ -9,9 +9,12 @@ import torch
 from fedbolic.federated import RunStoppedError, Trainer
 from fedbolic.federated.update import Update
 from fedbolic.remote.accounts import PrivacyAccounts
+from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import make_request
+from fedbolic.rng import Rng
 from fedbolic.types import Tree
 from flynn import FlyNN, Paper
+from tests.federated.secure.dishonest import FIVE, gated
 from tests.federated.secure.parties import ROWS, TEN, Numbers, plain, summed
 from tests.federated.simple_method import RNG, federation, train
 from tests.remote.transports import Here, away, identified
@@ -34,13 +37,14 @@ class Adversary:
     def __init__(self, post, method, meta, *, played=()):
         self.post, self.method, self.meta = post, method, meta
         self.client_states: dict[int, Tree] = {client_id: {} for client_id in played}
+        self.rng = RNG
         self.errors = set()
 
     def asked(self, phase, message, client_id, client_state):
         """Reply of a node, or of a client that the server plays."""
         if client_id not in self.client_states:
             said = make_request(
-                phase, message, {"name": client_state}, self.meta, RNG, task="update"
+                phase, message, {"name": client_state}, self.meta, self.rng, task="update"
             )
             node = 1000 - client_id
             (reply,) = self.post.exchange("train", {node: said}, group="", timeout=1).values()
@@ -50,10 +54,10 @@ class Adversary:
         zeros = Numbers(((0, 0, 0),) * (client_id + 1))
         method = dataclasses.replace(self.method, method=zeros, keys=None)  # it has not theirs
         kept = self.client_states[client_id]
-        update, self.client_states[client_id] = method.local_update(message, client, kept, RNG)
+        update, self.client_states[client_id] = method.local_update(message, client, kept, self.rng)
         return {"payload": update.payload, "weight": update.weight, "name": ""}
 
-    def sum(self, members, session, *, client_state=None):
+    def sum(self, members, session, *, client_state=None, rng=RNG):
         """The sum over some clients by the protocol, or ``None`` if a client refuses.
 
         Args:
@@ -61,7 +65,9 @@ class Adversary:
             session: Number of the secure sum.
             client_state: Name of the client state in the first request; later requests use the
                 names that the nodes return.
+            rng: Beginning of the random stream that the server names.
         """
+        self.rng = rng.at("round", session, "exchange", 2)
         server_state, names = {**self.method.init(self.meta, RNG), "session": session}, {}
         while server_state["stage"] != "cards" or not names:
             phase = self.method.phase(server_state)
@@ -78,6 +84,21 @@ class Adversary:
             updates = ((i, Update(a["payload"], a["weight"])) for i, a in given.items())
             server_state = phase.server_update(server_state, phase.aggregator.aggregate(updates))
         return summed(server_state)
+
+
+def test_a_server_does_not_know_the_seed_of_local_work(tmp_path):
+    """It could repeat the work of all clients but one, and compare the sums."""
+    method = identified(gated(), tmp_path, 5)
+
+    def read(folder, secret, seed):
+        post = Here(method, FIVE, tmp_path / folder, secret=secret)
+        return Adversary(post, method, FIVE.meta).sum(range(5), 1, rng=Rng(seed))
+
+    assert read("a", 7, 0) == read("b", 7, 1) != read("c", 8, 1)
+    assert read("d", None, 0) != read("e", None, 0)
+    stores = [ClientStateStore(tmp_path / "d" / str(i) / "client_state.pt") for i in range(5)]
+    assert len({store.seed() for store in stores}) == 5
+    assert min(store.seed() for store in stores) > 2**200
 
 
 def test_the_adversary_gets_the_sum_of_all_where_it_is_honest(tmp_path):

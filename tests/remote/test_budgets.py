@@ -24,13 +24,13 @@ from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import Node, make_request
 from fedbolic.remote.nodes import Nodes
-from fedbolic.remote.wire import encode_message
 from fedbolic.rng import Rng
+from fedbolic.tree_bytes import tree_digest
 from flatland import FlatLand, PrivateForman
 from flynn import FlyNN, Histogram, Paper, Parallel, Peel
 from tests.federated.simple_method import RNG, SMALL, federation, train
 from tests.flatland import cases
-from tests.remote.transports import Here, away
+from tests.remote.transports import Here, away, identified
 
 library = pytest.importorskip("dp_accounting")
 
@@ -129,7 +129,7 @@ def attack(owner, tries, draws):
             asked.append(request)
             names = [*names[-3:], reply["name"]]
             released = reply["metrics"].get("released/curvature", reply["payload"])
-            seen[encode_message({"x": released}).digest()] = request
+            seen[tree_digest({"x": released})] = request
     return seen, asked
 
 
@@ -152,7 +152,7 @@ def test_a_server_never_gets_more_than_the_budget(method, exact, tmp_path, monke
     before = owner.accounts.balance(method.privacy_unit)
     kept = owner.store._load()["last"]
     if kept:  # a stored reply is free
-        again = [each for each in asked if encode_message(each).digest() == kept]
+        again = [each for each in asked if tree_digest(each).hex() == kept]
         owner.restart()
         assert "payload" in owner.node.reply(again[0])
     assert owner.accounts.balance(method.privacy_unit) == before
@@ -170,7 +170,8 @@ def test_sums_of_all_runs_are_charged_to_one_account_also_if_they_are_aborted(tm
         accounts.create("client", epsilon=budget, dp_delta=1e-2, neighbours="replace")
     inputs, finished = 0, []
     for run in range(4):
-        nodes, seen = away(SECURE, data, tmp_path / str(run), accounts=folder)
+        method = identified(SECURE, tmp_path / str(run))
+        nodes, seen = away(method, data, tmp_path / str(run), accounts=folder)
 
         def counted(number, request, post=nodes.transport, honest=nodes.transport.reply, run=run):
             nonlocal inputs
@@ -183,7 +184,7 @@ def test_sums_of_all_runs_are_charged_to_one_account_also_if_they_are_aborted(tm
 
         nodes.transport.reply = counted
         try:
-            finished.append(len(list(Trainer(engine=nodes).run(SECURE, seen, RNG))) // 5)
+            finished.append(len(list(Trainer(engine=nodes).run(method, seen, RNG))) // 5)
         except RunStoppedError:
             finished.append(0)
     assert finished == [0, 0, 0, 0]  # the aborted sum of the plan is missing at its end
@@ -197,7 +198,7 @@ def test_sums_of_all_runs_are_charged_to_one_account_also_if_they_are_aborted(tm
 def test_a_node_without_an_account_releases_nothing(tmp_path):
     for method, data in [
         (FlyNN(**HASH, privacy=Histogram(0.4)), federation(SIZES)),
-        (SECURE, federation(SIZES)),
+        (identified(SECURE, tmp_path), federation(SIZES)),
         (NOISY, federation(SIZES)),
         (FlatLand(curvature=PrivateForman(0.4)), cases.federation()),
     ]:
@@ -212,7 +213,7 @@ def test_a_node_without_an_account_releases_nothing(tmp_path):
 def test_a_node_with_an_account_releases_nothing_without_noise(tmp_path):
     data = federation(SIZES)
     PrivacyAccounts(tmp_path, "client0").create("example", epsilon=1.0)
-    for method in (SMALL, FlyNN(**HASH), SecureSum(SMALL, threshold=3)):
+    for method in (SMALL, FlyNN(**HASH), SecureSum(SMALL, threshold=3, keys=tmp_path)):
         node = Here(method, data, tmp_path, accounts=tmp_path).nodes[1000]
         state = Trainer().begin(method, data, RNG).server_state
         phase = method.phase(state)

@@ -13,7 +13,7 @@ from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.node import make_request
 from flynn import FlyNN, Histogram
 from tests.federated.simple_method import RNG, SMALL, federation, train
-from tests.remote.transports import Here, away
+from tests.remote.transports import Here, away, identified
 
 DATA = federation((7, 4, 12, 5), num_test=40)
 NOISE = SumPrivacy(survivors=3, dp_delta=1e-3, noise_multiplier=8.0, clip_norm=0.1, bits=24)
@@ -66,9 +66,15 @@ def test_without_protection_three_models_read_the_labels_of_a_node(tmp_path):
     assert shares == pytest.approx((labels / labels.sum()).tolist())
 
 
+def protected(method, folder):
+    """The method, whose nodes have keys under a secure sum."""
+    return identified(method, folder) if isinstance(method, SecureSum) else method
+
+
 def test_a_protected_node_tells_no_score(tmp_path):
     for number, method in enumerate(PROTECTED):
         folder = tmp_path / str(number)
+        method = protected(method, folder)
         accounts = accounts_for(method, folder)
         assert told(method, folder, accounts) == [{"scores": {}}] * 3
 
@@ -76,6 +82,7 @@ def test_a_protected_node_tells_no_score(tmp_path):
 def test_a_run_of_protected_nodes_has_the_scores_of_the_server_alone(tmp_path):
     for number, method in enumerate(PROTECTED):
         folder = tmp_path / str(number)
+        method = protected(method, folder)
         nodes, seen = away(method, DATA, folder, accounts=accounts_for(method, folder))
         _, rows = train(method, seen, engine=nodes)
         names = {row.name.partition("/")[0] for row in rows}

@@ -8,6 +8,7 @@ from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import Node, handshake
 from fedbolic.remote.nodes import Nodes, Transport
 from fedbolic.remote.wire import decode_message, encode_message
+from tests.federated.simple_method import RNG
 
 
 def identified(method, folder, num=10):
@@ -28,10 +29,20 @@ class Here(Transport):
         channels: Channels of every node.
         evaluation: Evaluation at every node.
         accounts: Folder of the accounts of ``client0``, ``client1``, ...; ``None`` for none.
+        secret: Seed of the nodes' random streams under a secure sum, as a simulation has it;
+            ``None`` for a secret of each node.
     """
 
     def __init__(
-        self, method, data, folder, *, channels=(), evaluation=Evaluation(), accounts=None
+        self,
+        method,
+        data,
+        folder,
+        *,
+        channels=(),
+        evaluation=Evaluation(),
+        accounts=None,
+        secret=RNG.seed,
     ):
         self.nodes = {
             1000 - client.id: Node(
@@ -39,7 +50,7 @@ class Here(Transport):
                 client,
                 channels,
                 evaluation,
-                ClientStateStore(folder / str(client.id) / "client_state.pt"),
+                ClientStateStore(folder / str(client.id) / "client_state.pt", secret),
                 None if accounts is None else PrivacyAccounts(accounts, f"client{client.id}"),
             )
             for client in data.clients

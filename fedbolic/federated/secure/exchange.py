@@ -25,7 +25,10 @@ from fedbolic.types import Tree
 WEIGHT_MODULUS = 2**62
 """Modulus of the sum of weights; it may be large, because each client sends only one weight."""
 
-LASTING = ("session", "signer", "known")
+PROGRESS = ("round", "turn", "members")
+"""Entries about the last sum to which a client has contributed, which limit the next one."""
+
+LASTING = ("session", "signer", "known", *PROGRESS)
 """Entries that client state keeps after a secure sum has ended."""
 
 
@@ -39,6 +42,8 @@ class Protocol:
     keys: Path | None
     ordered: bool
     """True if the clients agree on an order that the server does not know."""
+
+    least_change: int = 1
 
     def least(self, num_clients: int) -> int:
         """Threshold: the least number of clients with which anything is revealed.

@@ -50,10 +50,11 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
 
     The result is that of the method without masks over the clients in the sum: exactly for
     integers, within ``len(clients) * 2 ** -(fraction_bits + 1)`` of the sum for floats. The method
-    uses the same random streams as without masks. Secrets come from the operating system, so masked
-    payloads differ between runs. Weights are masked, too; metrics of local work stay at the client.
-    Channels cannot act on masked payloads. There is neither fine-tuning nor a ridge head after the
-    run, because both would send other values unmasked.
+    uses the same random streams as without masks in a simulation; a node has its own. Rounds and
+    turns only rise, so that no work is done twice. Secrets come from the operating system, so
+    masked payloads differ between runs. Weights are masked, too; metrics of local work stay at the
+    client. Channels cannot act on masked payloads. There is neither fine-tuning nor a ridge head
+    after the run, because both would send other values unmasked.
 
     An :class:`~fedbolic.federated.capabilities.Ordered` method obtains the places of its clients
     here without its server. Each ciphertext of *ShareKeys* carries 256 bits that its sender
@@ -85,6 +86,9 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
         keys: Folder of :func:`~fedbolic.federated.secure.keys.write_identities`. With ``None``,
             every client creates its long-term key in its first exchange, and the others remember
             it. Required if clients are nodes.
+        least_change: Least number of clients by which the clients of a sum differ from those of the
+            previous one, unless they are the same, at least 1. A client does not sign other lists.
+            The difference of two sums tells the more about a client, the fewer clients it is of.
 
     Raises:
         ValueError: If a value is out of range, or the method's aggregator does not sum.
@@ -110,10 +114,12 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
     threshold: int | None = None
     fraction_bits: int = 24
     keys: Path | None = None
+    least_change: int = 1
 
     def __post_init__(self) -> None:
         check.at_least(2, modulus=self.modulus)
         check.at_least(0, fraction_bits=self.fraction_bits)
+        check.at_least(1, least_change=self.least_change)
         if self.threshold is not None:
             check.at_least(2, threshold=self.threshold)
         _check_additive(self.method)
@@ -165,7 +171,8 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
     @property
     def _protocol(self) -> Protocol:
         ordered = isinstance(self.method, Ordered)
-        return Protocol(self.modulus, self.threshold, self.fraction_bits, self.keys, ordered)
+        bits = self.fraction_bits
+        return Protocol(self.modulus, self.threshold, bits, self.keys, ordered, self.least_change)
 
     @override
     def phase(self, server_state: Tree) -> SecureExchange:

@@ -9,7 +9,7 @@ from typing_extensions import override
 from fedbolic import tree
 from fedbolic.data.client import Client
 from fedbolic.federated.method import CohortKind
-from fedbolic.federated.secure.exchange import SecureExchange
+from fedbolic.federated.secure.exchange import PROGRESS, SecureExchange
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
     SEAL_BYTES,
@@ -72,7 +72,8 @@ class AdvertiseKeys(SecureExchange):
             raise ValueError(f"secure sum {session} is not newer than the previous one: a replay")
         signer, cipher, mask = self.protocol.signer(own, client.id), new_secret(), new_secret()
         card = make_card(session, client.id, cipher=cipher, mask=mask, signer=signer)
-        kept = {"known": own.get("known", {}), "session": session, "stage": self.stage}
+        kept = {name: own[name] for name in PROGRESS if name in own}
+        kept |= {"known": own.get("known", {}), "session": session, "stage": self.stage}
         secret = {"own_card": card, "cipher": cipher, "mask": mask}
         if self.protocol.keys is None:
             secret["signer"] = signer

@@ -74,7 +74,14 @@ class MaskedInput(SecureExchange):
         broadcast = broadcast_digest(message, client, rng, ordered=self.protocol.ordered)
         message = self._placed(message, plaintexts, client.id)
         before = client_state.get("inner", {})
-        update, inner = self._work(message, client, before, rng)
+        stream = _in_the_clear(rng, message["turn"])
+        place = _place_in_run(stream, message["turn"])
+        if place <= (own.get("round", -1), own.get("turn", -1)):
+            raise ValueError(
+                f"round and turn {place} are not after those of the last sum: a repetition in "
+                "which one client is missing would reveal its numbers"
+            )
+        update, inner = self._work(message, client, before, stream)
         agreed = roster.among(sharers) + broadcast
         content = self._masked(update, sharers, roster, own, client.id, agreed)
         content["broadcast"] = to_tensor(broadcast)
@@ -86,6 +93,8 @@ class MaskedInput(SecureExchange):
             "sharers": ids_tensor(sharers),
             "shares": to_tensor(shares).reshape(-1, 2 * SHARE_BYTES),
             "broadcast": content["broadcast"],
+            "round": place[0],
+            "turn": place[1],
             "inner": inner,  # kept when the sum has been unmasked, and otherwise forgotten
         }
         charged = {name: inner[name] for name in self.inner.charged if name in inner}
@@ -115,11 +124,10 @@ class MaskedInput(SecureExchange):
         return message | {"inner": message["inner"] | {"place": place_among(numbers, client_id)}}
 
     def _work(
-        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+        self, message: Tree, client: Client, client_state: Tree, stream: Rng
     ) -> tuple[Update, Tree]:
         """Local work of the method, checked here because nobody can check it under a mask."""
         inner = message["inner"]
-        stream = _in_the_clear(rng, message["turn"])
         update, client_state = self.inner.local_update(inner, client, client_state, stream)
         template = self.inner.template(inner)
         expected = None if template is None else tree.signature(template)
@@ -174,7 +182,8 @@ def broadcast_digest(message: Tree, client: Client, rng: Rng, *, ordered: bool) 
 
     It covers the method's message, the facts about the federation and the random stream, as the
     client received them. It is the same for all clients, so the own id is left out, and so is the
-    place, which clients with an order find themselves.
+    place, which clients with an order find themselves. The seed of the stream is left out, too: at
+    a node it is a secret of the node.
 
     Args:
         message: Message of :class:`MaskedInput`.
@@ -186,7 +195,7 @@ def broadcast_digest(message: Tree, client: Client, rng: Rng, *, ordered: bool) 
     if ordered:
         inner = {name: leaf for name, leaf in inner.items() if name != "place"}
     path = rng.path[:-2] if rng.path[-2:] == ("client", client.id) else rng.path
-    told = {"turn": message["turn"], "meta": repr(client.meta), "rng": repr((rng.seed, path))}
+    told = {"turn": message["turn"], "meta": repr(client.meta), "path": repr(path)}
     return tree_digest({"inner": inner, **told})
 
 
@@ -201,6 +210,24 @@ def _in_the_clear(rng: Rng, turn: int) -> Rng:
         return rng
     place = len(rng.path) - rng.path[::-1].index("exchange")
     return dataclasses.replace(rng, path=(*rng.path[:place], turn, *rng.path[place + 1 :]))
+
+
+def _place_in_run(stream: Rng, turn: int) -> tuple[int, int]:
+    """Round and turn in the name of a stream: those of two sums differ, or their streams are one.
+
+    Args:
+        stream: Random stream of the local work.
+        turn: Number of the exchange in the method without the secure sum.
+
+    Raises:
+        ValueError: If one of them is not an integer.
+    """
+    path = stream.path
+    round = path[path.index("round") + 1] if "round" in path[:-1] else 0
+    turn = turn if "exchange" in path else 0  # another turn would not be another stream
+    if type(round) is not int or type(turn) is not int:
+        raise ValueError(f"round and turn must be integers, got {round!r:.80} and {turn!r:.80}")
+    return round, turn
 
 
 @dataclass(frozen=True)
@@ -236,7 +263,13 @@ class ConsistencyCheck(SecureExchange):
         survivors = ids_of(
             message["survivors"], among, least=least, own=client.id, what="are in the sum"
         )
+        moved = set(survivors) ^ set(own["members"].tolist() if "members" in own else survivors)
+        if moved and len(moved) < self.protocol.least_change:
+            raise ValueError(
+                f"the clients in the sum differ from those of the last one by {len(moved)} clients"
+            )
         kept = {**own, "stage": self.stage, "survivors": ids_tensor(survivors)}
+        kept["members"] = kept["survivors"]
         content = {name: kept[name] for name in AGREED}
         return self.sign(content, roster, client, own), {**client_state, "secure": kept}
 

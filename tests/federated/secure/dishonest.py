@@ -12,6 +12,7 @@ from fedbolic.federated import Method, RunStoppedError, Sum, Update
 from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.secure import SecureSum
 from fedbolic.federated.secure.mask import unpack
+from fedbolic.rng import Rng
 from fedbolic.types import Tree
 from tests.federated.secure.parties import parties
 from tests.federated.simple_method import RNG
@@ -66,15 +67,17 @@ class Dishonest:
         data: The clients.
         alter: Message for a client in an exchange, from its name, the client's id and the message
             of the protocol; ``None`` to leave the client out.
-        rng: Random stream that the server names, from the same names.
+        rng: Beginning of the random stream that the server names, from the same names.
+        path: End of the name of the random stream; by default another round in every sum.
         facts: What the server claims about the federation to each client, by id.
     """
 
     method: SecureSum
     data: FederatedData = FIVE
     alter: Callable = lambda stage, client_id, message: message
-    rng: Callable = lambda stage, client_id: RNG
+    rng: Callable = lambda stage, client_id: Rng(3)
     facts: dict = field(default_factory=dict)
+    path: tuple | None = None
     session: int = 0
     client_states: dict[int, Tree] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
@@ -84,7 +87,9 @@ class Dishonest:
         client = self.data.clients[client_id]
         meta = dataclasses.replace(client.meta, **self.facts.get(client_id, {}))
         client = dataclasses.replace(client, meta=meta)
-        stage, stream = message["stage"], self.rng(message["stage"], client_id)
+        stage = message["stage"]
+        stream = self.rng(stage, client_id)
+        stream = stream.at(*(self.path or ("round", self.session, "exchange", 2)))
         before = self.client_states.get(client_id, {})
         try:
             update, state = self.method.local_update(

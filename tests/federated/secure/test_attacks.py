@@ -7,7 +7,6 @@ from fedbolic.federated import RunStoppedError
 from fedbolic.federated.secure import summing
 from fedbolic.rng import Rng
 from tests.federated.secure.dishonest import NUM, VICTIM, Dishonest, clear, gated
-from tests.federated.simple_method import RNG
 
 OTHERS = tuple(i for i in range(NUM) if i != VICTIM)
 
@@ -56,8 +55,7 @@ ONE_SIDED = {
     "another turn": {"alter": to_the_victim("sums", turn=1)},
     "other facts": {"facts": {VICTIM: {"num_classes": 90}}},
     "another number of clients": {"facts": {VICTIM: {"num_clients": NUM + 1}}},
-    "another seed": {"rng": lambda stage, i: Rng(5) if i == VICTIM else RNG},
-    "another round": {"rng": lambda stage, i: RNG.at("round", 1 + (i == VICTIM))},
+    "another round": {"rng": lambda stage, i: Rng(3).at("round", 1 + (i == VICTIM))},
 }
 """Ways to have one client do other local work than the rest."""
 
@@ -231,3 +229,62 @@ def test_a_server_that_lies_about_the_sum_reads_no_sum(strategy):
     assert found is None or found not in (
         clear(method), clear(method, OTHERS), clear(method, (VICTIM,)), clear(method, range(3))
     )  # fmt: skip
+
+
+NAN, USUAL, LATER = float("nan"), ("round", 1, "exchange", 2), ("round", 1, "exchange", 7)
+LABELS = ("exchange", "x", 5, "round", 1), ("exchange", "round", 5, "round", 1)
+REPETITIONS = {
+    "the same name": ((USUAL, USUAL), (0, 0)),
+    "a later exchange": ((USUAL, LATER), (0, 0)),
+    "an earlier round": ((("round", 2, "exchange", 2), USUAL), (0, 0)),
+    "a turn that the name does not hold": ((("round", 1), ("round", 1)), (0, 1)),
+    "no round": ((("x",), ("x",)), (0, 1)),
+    "a turn that is no number": ((USUAL, LATER), (NAN, NAN)),
+    "a round that is no number": ((("round", NAN), ("round", NAN)), (0, 0)),
+    "a truth value": ((USUAL, LATER), (True, True)),
+    "a label for a number": (LABELS, (0, 0)),
+    "a label twice": ((("round", 5, "round", 1), ("round", 5, "round", 2)), (0, 1)),
+}
+"""Two names of a random stream and two turns: does the second sum repeat the first one's work?"""
+
+
+def in_turn(turn):
+    """A server that names a turn."""
+    return lambda stage, i, message: {**message, "turn": turn} if stage == "sums" else message
+
+
+@pytest.mark.parametrize("name", REPETITIONS)
+def test_the_same_work_is_not_done_again_without_one_client(name):
+    paths, turns = REPETITIONS[name]
+    method = gated()
+    server = Dishonest(method, path=paths[0], alter=in_turn(turns[0]))
+    first, sent = server.sum(), dict(method.method.sent)
+    server.path, server.alter = paths[1], in_turn(turns[1])
+    second = server.sum(OTHERS)
+    if first is not None and second is not None:
+        assert (torch.tensor(first) - torch.tensor(second)).tolist() != sent[VICTIM].tolist()
+        assert all((sent[i] != method.method.sent[i]).any() for i in OTHERS)
+    else:
+        assert any("round" in refusal for refusal in server.refusals)
+
+
+def test_the_next_round_is_other_work():
+    method = gated()
+    server = Dishonest(method)
+    assert server.sum() == clear(method)
+    sent = dict(method.method.sent)
+    assert server.sum(OTHERS) == clear(method, OTHERS)
+    assert all((sent[i] != method.method.sent[i]).any() for i in OTHERS)
+    assert server.refusals == []
+
+
+def test_a_client_may_refuse_lists_that_differ_by_one_client():
+    """A server that reads both sums knows the missing client's part of the first, up to a round."""
+    for least in (1, 2):
+        method = gated(least_change=least)
+        server = Dishonest(method)
+        assert server.sum() == clear(method)
+        assert server.sum(OTHERS) == (clear(method, OTHERS) if least == 1 else None)
+        refused = [each for each in server.refusals if "of the last one by 1 clients" in each]
+        assert len(refused) == (0 if least == 1 else len(OTHERS))
+        assert server.sum() == clear(method)

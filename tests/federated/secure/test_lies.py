@@ -9,6 +9,7 @@ import torch
 
 from fedbolic.federated import RunStoppedError
 from fedbolic.federated.secure import SecureSum, write_identities
+from fedbolic.federated.secure.exchange import PROGRESS
 from fedbolic.federated.secure.keys import new_secret, sign
 from fedbolic.federated.secure.roster import _card_statement, make_card, to_tensor
 from tests.federated.secure.parties import (
@@ -226,10 +227,10 @@ def test_a_known_client_cannot_be_played_by_another():
 
 def test_long_term_keys_may_be_given(tmp_path, caplog):
     write_identities(tmp_path, 10)
-    method = SecureSum(Numbers(ROWS), keys=tmp_path)
-    state = last(method)
-    assert summed(state.server_state) == plain(ROWS, range(10))
-    assert set(state.client_states[0]["secure"]) == {"session", "known"}
+    method = SecureSum(Numbers(ROWS, rounds=2), keys=tmp_path)
+    positions, _ = train(method, TEN)
+    assert summed(positions[-1].server_state) == plain(ROWS, range(10))
+    assert set(positions[4].client_states[0]["secure"]) == {"session", "known", *PROGRESS}
     write_identities(tmp_path / "other", 10)
     (tmp_path / "other" / "4.key").rename(tmp_path / "4.key")  # an impostor plays client 4
     with pytest.raises(RunStoppedError, match="no client delivered"):

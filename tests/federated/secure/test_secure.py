@@ -9,6 +9,7 @@ import torch
 from fedbolic.federated import Clip, Cohort, LocalTraining, RunStoppedError, Trainer, TrainerState
 from fedbolic.federated.aggregators.modular import from_limbs
 from fedbolic.federated.secure import SecureSum
+from fedbolic.federated.secure.exchange import PROGRESS
 from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP
 from hyperfed import HyperFed
@@ -162,9 +163,10 @@ def test_a_run_resumed_in_the_middle_of_a_sum_ends_the_same(index):
 
 
 def test_secrets_are_dropped_when_the_sum_is_over():
-    positions, _ = train(SecureSum(Numbers(ROWS)), TEN)
-    for client_state in positions[-1].client_states.values():
-        assert set(client_state["secure"]) == {"session", "signer", "known"}
+    positions, _ = train(SecureSum(Numbers(ROWS, rounds=2)), TEN)
+    assert not any("secure" in state for state in positions[-1].client_states.values())
+    for client_state in positions[4].client_states.values():
+        assert set(client_state["secure"]) == {"session", "signer", "known", *PROGRESS}
         assert client_state["inner"] == {"turns": 1}
 
 
