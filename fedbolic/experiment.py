@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fedbolic import check
+from fedbolic.computing import DTYPES, arithmetic, place
 from fedbolic.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.data import FederatedData, Partitioned, Source
 from fedbolic.federated import (
@@ -28,17 +29,17 @@ from fedbolic.federated import (
     TrainerState,
 )
 from fedbolic.federated.engines.engine import Remote
+from fedbolic.federated.method import OtherDataError
 from fedbolic.log import logger
 from fedbolic.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.methods import FedAvg
 from fedbolic.record import RunFolder, environment, refuse_existing
 from fedbolic.reproducible import arithmetic_of, reproducible
 from fedbolic.rng import Rng
+from fedbolic.suited_methods import suited_methods
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
-
-DTYPES = {"32-true": torch.float32, "64-true": torch.float64, "bf16-mixed": torch.float32}
 
 
 def run(
@@ -109,7 +110,7 @@ def run(
             held.enter_context(reproducible(place(settings)))
             job = _prepare(settings, callbacks, nodes)
             config = describe(run, settings)
-            state = job.trainer.begin(job.method, job.data, job.stream)
+            state = _begin(job)
             facts = {"data": _facts(job.data), "config": _digest(config.encode())}
             facts |= {"rounds": job.method.rounds}
             made = {**job.environment(), **facts}
@@ -214,6 +215,14 @@ def _prepare(settings: dict[str, Any], callbacks: Sequence[object], nodes: Remot
     return _Job(settings["method"], data, trainer, fabric, settings)
 
 
+def _begin(job: _Job) -> TrainerState:
+    try:
+        return job.trainer.begin(job.method, job.data, job.stream)
+    except OtherDataError as error:
+        fitting = ", ".join(suited_methods(error.found))
+        raise SetupError(f"{error}: take other data, or one of {fitting}") from error
+
+
 def _with_loggers(job: _Job, folder: RunFolder, callbacks: Sequence[object]) -> _Job:
     """The job with its loggers, which may write to the run's folder as soon as they are created."""
     made = make_loggers(job.settings["loggers"], folder.path)
@@ -234,46 +243,6 @@ def _fabric(
         loggers=list(loggers),
         callbacks=list(callbacks),
     )
-
-
-def place(settings: dict[str, Any]) -> torch.device:
-    """Select the device and set the number of threads given in settings of :func:`run`.
-
-    Args:
-        settings: Settings with ``device`` and ``threads``.
-
-    Raises:
-        SetupError: If the device is not available.
-        ValueError: If ``threads`` is below 1.
-    """
-    check.at_least(1, threads=settings["threads"])
-    torch.set_num_threads(settings["threads"])
-    device, cuda = settings["device"], torch.cuda.is_available()
-    if device == "cuda" and not cuda:
-        raise SetupError("device is cuda, but torch finds no CUDA device: use --device=cpu")
-    return torch.device("cuda" if cuda and device != "cpu" else "cpu")
-
-
-@contextlib.contextmanager
-def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
-    """Context with the precision of Lightning's Fabric, but constant memory.
-
-    Autocast caches a cast copy of every weight until its context ends, here at the end of the run,
-    and every step creates new weights, so the cache is disabled. A weight that a network uses twice
-    is then cast twice and its gradients are added in float32; all other results are identical.
-
-    Args:
-        precision: Precision in Lightning's terms.
-        device: Device to compute on.
-    """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[precision])
-    mixed = {"enabled": precision == "bf16-mixed", "cache_enabled": False}
-    try:
-        with torch.autocast(device.type, torch.bfloat16, **mixed):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:

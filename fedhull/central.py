@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.evaluation.score import score_labels
 from fedbolic.federated.method import Method
@@ -54,6 +54,11 @@ class Central(Method):
         check.one_of(("none", "once", "released"), hulls=self.hulls)
         if self.core is not None and self.hulls == "none":
             raise ValueError("a core is that of a hull, and hulls is 'none': set hulls='once'")
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return LabelledSplit
 
     @property
     @override

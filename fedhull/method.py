@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.client import HOLDOUT, Client, FederatedData
+from fedbolic.data.client import HOLDOUT, Client, FederatedData, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.capabilities import Ordered
@@ -130,6 +130,11 @@ class FedHull(Ordered):
                 self.grid, self.code, self.grouping, self.boundary, server_state["modulus"]
             )
         return Names(self.boundary, self.grid.c)
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return LabelledSplit
 
     @property
     @override

@@ -94,6 +94,11 @@ class GraphMethod(GradientMethod):
     def model(self, meta: Meta) -> Model:
         return _model(self.network, meta)
 
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return examples_of(self.network)
+
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         steps = self.local.epochs * self.local.repeats

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.evaluation.score import score_labels
@@ -86,6 +86,11 @@ class FlyNN(Method):
                 "scaling by ZScores sends sums of the records that no privacy mechanism covers: "
                 "use PublicBounds, which do not depend on the records"
             )
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return LabelledSplit
 
     @property
     @override

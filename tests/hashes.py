@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fedbolic.experiment import DTYPES
+from fedbolic.computing import DTYPES
 from fedbolic.federated import Batched, Engine, RunStoppedError, Sequential, Trainer
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.workers import Workers

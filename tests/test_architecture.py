@@ -39,7 +39,7 @@ LAYERS = (
 COMMAND_FILES = (
     *("experiment", "configuration", "progress", "sweep"),
     *("jobs", "help", "reproducible", "packaged_configs"),
-    *("trained", "export", "loggers"),
+    *("trained", "export", "loggers", "computing", "suited_methods"),
 )
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (

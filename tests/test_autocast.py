@@ -5,8 +5,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
 
+from fedbolic.computing import arithmetic
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import arithmetic, run
+from fedbolic.experiment import run
 from fedbolic.federated import Batched, LocalTraining, Sequential
 from fedbolic.federated.engines.worker import pickled, results, worker_requests
 from fedbolic.methods import Ditto, FedAvg

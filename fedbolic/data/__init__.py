@@ -4,7 +4,16 @@ from fedbolic.data.adaptors import from_huggingface, from_partitioner, in_one
 from fedbolic.data.arrays import Arrays, InMemory
 from fedbolic.data.arxiv import Arxiv
 from fedbolic.data.cifar import CIFAR10, CIFAR100
-from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta, Split
+from fedbolic.data.client import (
+    HOLDOUT,
+    Client,
+    ClientSlices,
+    Examples,
+    FederatedData,
+    LabelledSplit,
+    Meta,
+    Split,
+)
 from fedbolic.data.dataset import Dataset, OfficialParts
 from fedbolic.data.digits import Digits
 from fedbolic.data.disease import Disease
@@ -89,6 +98,7 @@ __all__ = [
     "ImageFolder",
     "InMemory",
     "LabelledPairs",
+    "LabelledSplit",
     "LinkExamples",
     "LinkSplit",
     "Louvain",

@@ -50,8 +50,12 @@ class Split(ABC):
         """The same split on ``device``, with floating-point tensors converted to ``dtype``."""
 
 
+class LabelledSplit(Split):
+    """Examples with features ``x`` and a label ``y``, from which a classifier can learn."""
+
+
 @dataclass(frozen=True, eq=False)
-class Examples(Split):
+class Examples(LabelledSplit):
     """Named tensors with a common first axis, such as inputs ``x`` and labels ``y``.
 
     Raises:

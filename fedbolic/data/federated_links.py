@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data.client import HOLDOUT, Client, FederatedData, Meta, Split
+from fedbolic.data.client import HOLDOUT, Client, FederatedData, LabelledSplit, Meta
 from fedbolic.data.graph import Graph
 from fedbolic.data.graph_sets import BlockModel, GraphSet
 from fedbolic.data.graphs import Scale, largest_component, scaled
@@ -22,7 +22,7 @@ from fedbolic.rng import Rng
 
 
 @dataclass(frozen=True, eq=False)
-class LinkExamples(Split):
+class LinkExamples(LabelledSplit):
     """Examples that are pairs of nodes, with label 1 for an edge and 0 for a non-edge.
 
     An example has its two nodes, ``node``, its label ``y``, and for methods that know no edges the

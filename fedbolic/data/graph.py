@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import Split
+from fedbolic.data.client import LabelledSplit
 from fedbolic.data.labelled import check_classes
 
 
@@ -143,7 +143,7 @@ class Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphSplit(Split):
+class GraphSplit(LabelledSplit):
     """Examples that are nodes of a graph; all nodes of the graph remain visible as context.
 
     An example has features ``x``, a label ``y`` and the number of its node, ``node``. Methods that

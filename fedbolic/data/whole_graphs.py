@@ -9,12 +9,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import Split
+from fedbolic.data.client import LabelledSplit
 from fedbolic.data.graph import Graph
 
 
 @dataclass(frozen=True, eq=False)
-class WholeGraphs(Split):
+class WholeGraphs(LabelledSplit):
     """Examples that are whole graphs, held as one disconnected graph.
 
     An example has a label ``y``, the number of its graph, ``node``, and for methods that know no

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from fedbolic import check, tree
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.gradient_method import GradientMethod
@@ -68,6 +68,11 @@ class ClassifierMethod(GradientMethod):
     def server_optimizer(self) -> ServerOptimizer:
         """The server's step; a field where users choose it."""
         return ServerSGD()
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return LabelledSplit
 
     @property
     @override

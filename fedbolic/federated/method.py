@@ -6,7 +6,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from fedbolic.data.client import Client, FederatedData
+from fedbolic.data.client import Client, FederatedData, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.evaluation.score import Predictor
 from fedbolic.federated.privacy.ledger import Unit
@@ -42,6 +42,11 @@ class Method(ABC):
     @abstractmethod
     def aggregator(self) -> Aggregator:
         """Aggregator of the client updates of an exchange."""
+
+    @property
+    def learns_from(self) -> type[Split]:
+        """Kind of examples that clients of this method need; by default any."""
+        return Split
 
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -196,6 +201,22 @@ class Method(ABC):
             ValueError: If a setting is unsafe in a deployment.
         """
         return
+
+
+class OtherDataError(ValueError):
+    """Raised before a run whose clients hold other examples than the method learns from.
+
+    Args:
+        method: The method.
+        found: Kind of the clients' examples.
+    """
+
+    def __init__(self, method: Method, found: type[Split]) -> None:
+        self.found = found
+        super().__init__(
+            f"{type(method).__name__} learns from {method.learns_from.__name__}, and a client "
+            f"holds {found.__name__}"
+        )
 
 
 class Phase(Method):

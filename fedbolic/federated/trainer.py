@@ -9,7 +9,7 @@ from typing import Any
 from fedbolic import tree
 from fedbolic.checksums import DamagedError
 from fedbolic.client_states import ClientStates
-from fedbolic.data.client import Client, FederatedData
+from fedbolic.data.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.channel import Channel
 from fedbolic.federated.cohort import Cohort
@@ -18,7 +18,7 @@ from fedbolic.federated.engines.engine import Engine, Remote, RunStoppedError
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.evaluation.evaluation import Evaluation, training_metrics
 from fedbolic.federated.evaluation.metrics import measuring
-from fedbolic.federated.method import Method
+from fedbolic.federated.method import Method, OtherDataError
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.privacy.coverage import covered_form
@@ -115,6 +115,8 @@ class Trainer:
         self.evaluation.check(method, data.meta)
         if isinstance(self.engine, Remote):
             method.check_deployed()
+        else:
+            _refuse_other_data(method, data)
         inputs = data.clients[0].no_inputs
         sizes = data.sizes if self.privacy is None else [1] * len(data.clients)
         server_state = method.admit(method.init(data.meta, rng.at("init")), sizes)
@@ -312,6 +314,12 @@ def _without_keys(x: Tree) -> Tree:
     """A tree without entries named as keys are, at any depth, and without the noise of a tree."""
     kept = {name: value for name, value in x.items() if name not in ("key", "secure", "nodes")}
     return {n: _without_keys(v) if isinstance(v, dict) else v for n, v in kept.items()}
+
+
+def _refuse_other_data(method: Method, data: FederatedData) -> None:
+    for client in data.clients[:1] if isinstance(data.clients, ClientSlices) else data.clients:
+        if not isinstance(client.train, method.learns_from):
+            raise OtherDataError(method, type(client.train))
 
 
 def _stream(rng: Rng | int) -> Rng:

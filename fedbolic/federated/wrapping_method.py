@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
+from fedbolic.data.client import Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.privacy.ledger import Unit
@@ -29,6 +30,11 @@ class WrappingMethod(Method):
     @override
     def aggregator(self) -> Aggregator:
         return self.method.aggregator
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return self.method.learns_from
 
     @property
     @override

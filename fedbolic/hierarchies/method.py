@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic import check
-from fedbolic.data import HOLDOUT, Client, FederatedData
+from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
@@ -140,6 +140,11 @@ class HierarchyEmbedding(GradientMethod):
     def space(self) -> Manifold:
         """The space of the embeddings."""
         return _kind(self.curvature)(self.curvature)
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return HierarchySplit
 
     @property
     @override

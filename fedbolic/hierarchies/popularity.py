@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic.data.client import Client
+from fedbolic.data.client import Client, Split
+from fedbolic.data.hierarchy_split import HierarchySplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.method import Method
@@ -23,6 +24,11 @@ class Popularity(Method):
 
     One round; each client sends the number of its pairs with every ancestor.
     """
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return HierarchySplit
 
     @property
     @override

@@ -84,6 +84,7 @@ class FedProto(SeparateModels):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
+        self.model(meta).init(0)  # a network that does not fit the data is refused here
         return {
             "prototypes": torch.zeros(meta.num_classes, self.backbone.width_for(meta)),
             "known": torch.zeros(meta.num_classes, dtype=torch.int64),

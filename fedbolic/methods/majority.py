@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic.data.client import HOLDOUT, Client, Split
+from fedbolic.data.client import HOLDOUT, Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.evaluation.score import score_labels
@@ -24,6 +24,11 @@ class Majority(Method):
     Clients count their training labels, and the server sums the counts exactly in one round. The
     personalised score (``fine_tuned/accuracy``) is that of each client's own majority class.
     """
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return LabelledSplit
 
     @property
     @override

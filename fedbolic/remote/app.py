@@ -18,9 +18,10 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedbolic.computing import DTYPES, arithmetic, place
 from fedbolic.configuration import SetupError, build, one_line, setting_up
 from fedbolic.data import Client
-from fedbolic.experiment import DTYPES, arithmetic, load_data, place, resume, run
+from fedbolic.experiment import load_data, resume, run
 from fedbolic.progress import ProgressBar
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore

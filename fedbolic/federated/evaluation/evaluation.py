@@ -29,7 +29,7 @@ from fedbolic.types import Meta, Tree
 CLIENT_MEANS = frozenset(name for name in EXTRA_METRICS if not name.startswith("top_"))
 """Scores whose mean over clients is not that of the pooled examples, and is named as such."""
 
-SCORED = frozenset({"validation", "test", "holdout", "fine_tuned", "ridge_head"})
+SCORE_NAMES = frozenset({"validation", "test", "holdout", "fine_tuned", "ridge_head"})
 """First parts of the names of scores, which no metric of training has."""
 
 
@@ -318,7 +318,7 @@ def training_metrics(
     """
 
     def free(name: str) -> str:
-        return f"train/{name}" if name in taken or name.partition("/")[0] in SCORED else name
+        return f"train/{name}" if name in taken or name.partition("/")[0] in SCORE_NAMES else name
 
     return {i: {free(name): x for name, x in named.items()} for i, named in metrics.items()}
 
