@@ -8,7 +8,7 @@ from fedbolic.data import Split
 from fedbolic.federated import Method
 from fedbolic.imports import SYSTEMS
 
-PACKAGES = "fedbolic.methods", "fedbolic.hierarchies", *SYSTEMS
+_PACKAGES = "fedbolic.methods", "fedbolic.hierarchies", *SYSTEMS
 
 
 def suited_methods(kind: type[Split]) -> list[str]:
@@ -27,7 +27,7 @@ def suited_methods(kind: type[Split]) -> list[str]:
 
 def _methods() -> Iterator[tuple[str, Method]]:
     """Public methods with their defaults, without those around another method."""
-    for package in PACKAGES:
+    for package in _PACKAGES:
         for name, found in vars(importlib.import_module(package)).items():
             if inspect.isclass(found) and issubclass(found, Method) and not name.startswith("_"):
                 parameters = inspect.signature(found).parameters.values()
