@@ -1,5 +1,6 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
+# make quick  one case of every test function of a FOLDER, before a commit: make quick FOLDER=tests/nn
 # make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
 # make docs   executes the notebooks, then make site
 # make site   builds the site in build/docs/html with the notebooks' stored outputs and checks its
@@ -25,10 +26,11 @@ TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
 # the folders and files whose tests train convolutions
 CONVOLUTIONS := tests/nn tests/hyperfed tests/test_optim_layouts.py tests/test_reproducible.py
+SLOWEST := --durations=30
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test avx2 fuzz check docs site notebooks audit wheel gpu kernels install clean
+.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -39,7 +41,10 @@ demo: install
 test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	failed=0; $(PYTEST) $(TYPED) || failed=1; $(PYTEST) $(UNTYPED) || failed=1; exit $$failed
+	failed=0; $(PYTEST) $(SLOWEST) $(TYPED) || failed=1; $(PYTEST) $(SLOWEST) $(UNTYPED) || failed=1; exit $$failed
+
+quick: install
+	$(PYTEST) --one-case $(or $(FOLDER),tests)
 
 avx2: install
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST) $(CONVOLUTIONS)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 # Fix every setting that hypothesis would otherwise derive from the machine or its speed.
 PROFILE = {"deadline": None, "database": None, "suppress_health_check": (HealthCheck.too_slow,)}
-settings.register_profile("fedbolic", **PROFILE, derandomize=True, max_examples=40)
+settings.register_profile("fedbolic", **PROFILE, derandomize=True, max_examples=10)
 settings.register_profile("fuzz", **PROFILE, derandomize=False, max_examples=300, print_blob=True)
 settings.load_profile("fedbolic")  # --hypothesis-profile is read later and takes precedence
 
@@ -32,6 +32,7 @@ REAL = ("real data", True)
 def pytest_addoption(parser):
     parser.addoption("--wheel", type=Path, help="folder of a built wheel to test")
     parser.addoption("--data-root", type=Path, default=os.environ.get("FEDBOLIC_DATA"))
+    parser.addoption("--one-case", action="store_true", help="run one case of every test function")
     for marker, option in OPTIONS.items():
         parser.addoption(option, action="store_true", help=f"run the tests marked {marker}")
 
@@ -57,6 +58,9 @@ def _data_root(config) -> Path | None:
 
 def pytest_collection_modifyitems(config, items):
     root = _data_root(config)
+    if config.getoption("--one-case"):
+        items[:] = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
+        items.reverse()
     for item in items:
         for marker, option in OPTIONS.items():
             if item.get_closest_marker(marker) and not config.getoption(option):

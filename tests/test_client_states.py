@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic import client_states
@@ -99,7 +99,6 @@ def states_of(store):
     return {i: bytes(store[i].get("own", torch.empty(0)).tolist()) for i in store}
 
 
-@settings(max_examples=30)
 @given(changes=CHANGES, slack=st.sampled_from([0, 10**6]))
 def test_a_store_is_a_dict_that_is_updated(changes, slack, tmp_path_factory):
     """Stores with and without compaction, each with and without closing in between."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import vmap
 
@@ -65,7 +65,6 @@ def run_theirs(method, parameters, num_steps):
 
 
 @pytest.mark.parametrize("method", SGDS, ids=str)
-@settings(max_examples=20)
 @given(seed=st.integers(0, 99))
 def test_sgd_is_torch_sgd_bit_for_bit(method, seed):
     ours, _ = run(method, start(seed), 5)
@@ -74,7 +73,6 @@ def test_sgd_is_torch_sgd_bit_for_bit(method, seed):
 
 
 @pytest.mark.parametrize("method", ADAMS, ids=str)
-@settings(max_examples=20)
 @given(seed=st.integers(0, 99))
 def test_adam_is_torch_adam(method, seed):
     ours, _ = run(method, start(seed), 20)

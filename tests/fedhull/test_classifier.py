@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -49,7 +49,6 @@ def sides(polygon, c, num=150):
     return space.expmap(start, at * along).flatten(0, 1)
 
 
-@settings(max_examples=15)
 @given(seeds, curvatures)
 def test_the_exact_reference_point_halves_the_distance_of_the_hulls(seed, c):
     one, other = two_hulls(seed, c, apart=6.0)
@@ -62,7 +61,6 @@ def test_the_exact_reference_point_halves_the_distance_of_the_hulls(seed, c):
     assert float(to_one + to_other) == pytest.approx(float(least), rel=2e-3)
 
 
-@settings(max_examples=20)
 @given(seeds, curvatures, st.integers(1, 5))
 def test_reference_points_halve_the_nearest_pairs_of_corners(seed, c, pairs):
     one, other = two_hulls(seed, c, apart=4.0)
@@ -119,7 +117,6 @@ def test_a_missing_hull_is_an_error():
         midpoints(np.empty((0, 2)), np.zeros((1, 2)))
 
 
-@settings(max_examples=20)
 @given(seeds)
 def test_rotations_keep_scores(seed):
     x = spread(seed, 40)

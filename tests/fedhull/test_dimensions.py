@@ -61,7 +61,6 @@ def test_a_point_is_within_half_of_epsilon_of_its_bins_centre(dim, epsilon, shar
     assert distance(x, shells.decode(bins), c).max() <= shells.epsilon / 2 + 1e-9
 
 
-@settings(max_examples=40)
 @given(dims, st.sampled_from([0.3, 0.9]), curvatures, seeds)
 def test_points_of_one_bin_are_within_epsilon(dim, share, c, seed):
     """Random points around a start, those of its bin, and all their distances."""
@@ -102,7 +101,6 @@ def test_the_number_of_bins_is_that_of_the_formula():
     assert grid.num_bins == n
 
 
-@settings(max_examples=20)
 @given(seeds, st.sampled_from([0.05, 0.7]), st.sampled_from([0.5, 0.95]))
 def test_bins_of_the_plane_are_those_of_the_paper(seed, epsilon, radius):
     """Eq. (11) to (13), one point at a time."""

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
@@ -32,7 +32,6 @@ def hulls(seed, num_clients, num_classes, apart, missing=0):
     return sets, clients, classes
 
 
-@settings(max_examples=20)
 @given(seeds, st.integers(1, 5))
 def test_distances_are_the_means_of_those_of_all_pairs(seed, n):
     sets, *_ = hulls(seed, 2, n, apart=1.0)
@@ -45,7 +44,6 @@ def cost(distances, labels):
     return sum(distances[labels == g][:, labels == g].sum() for g in set(labels.tolist()))
 
 
-@settings(max_examples=25)
 @given(seeds, st.integers(2, 5), st.sampled_from([0.0, 1.0]))
 def test_two_groups_are_the_best_of_all(seed, num_clients, apart):
     sets, clients, _ = hulls(seed, num_clients, 2, apart)
@@ -90,7 +88,6 @@ def test_clients_may_lack_a_class(rule, num_classes):
         assert adjusted_rand_score(classes, found) == 1.0
 
 
-@settings(max_examples=25)
 @given(seeds, st.integers(2, 6), st.integers(2, 4))
 def test_hulls_of_one_client_never_share_a_group(seed, num_clients, num_classes):
     sets, clients, _ = hulls(seed, num_clients, num_classes, apart=0.3, missing=1)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
@@ -92,7 +92,6 @@ def exact_extremes(points):
     }
 
 
-@settings(max_examples=40)
 @given(seeds, st.integers(1, 60), curvatures)
 def test_a_hull_is_that_of_algorithm_1(seed, n, c):
     x = spread(seed, n, c)
@@ -106,7 +105,6 @@ def beyond_a_plane(flat, i):
     return linprog(nothing, A_ub=apart, b_ub=bound, bounds=(None, None)).status == 0
 
 
-@settings(max_examples=30)
 @given(seeds, st.integers(2, 25), curvatures, st.sampled_from([2, 3, 7]))
 def test_extreme_points_lie_beyond_a_plane_and_the_rest_do_not(seed, n, c, dim):
     x = spread(seed, n, c, dim=dim)
@@ -157,7 +155,6 @@ def test_flat_hulls_do_not_depend_on_the_unit(seed, n, unit):
     assert hull(x * unit, c=0.0).tolist() == hull(x, c=0.0).tolist()
 
 
-@settings(max_examples=25)
 @given(seeds, st.integers(81, 200))
 def test_many_points_are_decided_as_few_are(seed, n):
     """Large sets go to Qhull first, here with duplicates and collinear points."""

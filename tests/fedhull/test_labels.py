@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhull.labels import Binary, BoseChowla, DecodingError, logarithms, primitive_field
@@ -40,7 +40,6 @@ def test_binary_labels_decode_any_set(labels):
     assert Binary().decode(sum(values[label] for label in labels), 60) == sorted(labels)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=4))
 def test_a_hundred_labels_with_repetition(labels):
     code = BoseChowla(4)

@@ -179,7 +179,6 @@ def hulls_exchange(method, data):
     raise AssertionError("the second exchange is that of hulls")
 
 
-@settings(max_examples=12)
 @given(st.integers(0, 2**31), st.data())
 def test_an_altered_sum_stops_the_run(seed, data):
     method = FedHull()

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhull import onion
@@ -35,14 +35,12 @@ def found(x, c=1.0):
     return [layer.tolist() for layer in onion_layers(x, c=c)]
 
 
-@settings(max_examples=20)
 @given(seeds, st.integers(0, 9), st.sampled_from([0.0, 18.0, 30.0]))
 def test_layers_are_those_of_the_definition_in_rational_arithmetic(seed, n, distance):
     x = cluster(seed, n, distance) if n else np.empty((0, 2))
     assert found(x) == peeled(x, exact_extremes)
 
 
-@settings(max_examples=10)
 @given(seeds, st.integers(1, 120), st.sampled_from([0, 1, 3]))
 @pytest.mark.usefixtures("recursive")
 def test_outer_points_and_one_polygon_stand_for_all(seed, n, digits):

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from sklearn.calibration import CalibratedClassifierCV
@@ -32,7 +32,6 @@ def objective(w, x, y, C, loss):
     return w @ w / 2 + C * (t if loss == "hinge" else t * t).sum()
 
 
-@settings(max_examples=60)
 @given(seeds, st.integers(1, 200), st.sampled_from([1, 2, 7]), penalties, losses)
 def test_every_solution_is_certified(seed, n, dim, C, loss):
     for apart in (0.0, 3.0):
@@ -42,7 +41,6 @@ def test_every_solution_is_certified(seed, n, dim, C, loss):
         assert solved.gap <= 1e-8 * solved.objective
 
 
-@settings(max_examples=30)
 @given(seeds, st.integers(2, 60), penalties, losses)
 def test_nothing_nearby_is_better_than_the_gap_allows(seed, n, C, loss):
     x, y = examples(seed, n)
@@ -55,7 +53,6 @@ def test_nothing_nearby_is_better_than_the_gap_allows(seed, n, C, loss):
     assert found.fun >= solved.objective - solved.gap - 1e-12 * C * n
 
 
-@settings(max_examples=20)
 @given(seeds, st.integers(10, 100), st.sampled_from([0.1, 1.0]), losses)
 def test_it_is_no_worse_than_liblinear(seed, n, C, loss):
     x, y = examples(seed, n)
@@ -109,7 +106,6 @@ def test_bad_settings_are_refused():
         fit_normal(np.ones((2, 2)), np.array([1.0, -1.0]), C=0.0)
 
 
-@settings(max_examples=10)
 @given(seeds, st.integers(12, 60), st.sampled_from([0.0, 1.0, 5.0]))
 def test_platt_scaling_is_that_of_scikit_learn(seed, n, apart):
     x, y = examples(seed, n, dim=1, apart=apart)

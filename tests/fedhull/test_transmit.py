@@ -2,7 +2,7 @@
 
 import hypothesis
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhull.labels import Binary, BoseChowla, DecodingError
@@ -43,7 +43,6 @@ def test_a_sum_of_clients_is_read_back(data, q, num_clients):
     assert decode_hulls(sums, num_bins=BINS, modulus=q) == dict(sorted(expected.items()))
 
 
-@settings(max_examples=50)
 @given(st.data(), primes, st.integers(1, 20))
 def test_an_overload_is_told(data, q, over):
     values = data.draw(vectors(q, largest=60).filter(lambda found: len(found) > over))
@@ -68,7 +67,6 @@ def test_an_overload_is_told_where_every_number_is_a_bin(data, capacity):
         decode_hulls(sums, num_bins=q - 1, modulus=q)
 
 
-@settings(max_examples=50)
 @given(st.data(), primes, st.integers(0, 3))
 def test_an_altered_symbol_is_told(data, q, room):
     values = data.draw(vectors(q).filter(bool))
@@ -79,7 +77,6 @@ def test_an_altered_symbol_is_told(data, q, room):
         decode_hulls(sums, num_bins=BINS, modulus=q)
 
 
-@settings(max_examples=30)
 @given(st.data(), primes, st.integers(0, 3))
 def test_a_message_of_noise_is_told(data, q, room):
     """One client's symbols are all replaced."""
@@ -93,7 +90,6 @@ def test_a_message_of_noise_is_told(data, q, room):
         decode_hulls(added([honest, noise], q), num_bins=BINS, modulus=q)
 
 
-@settings(max_examples=15)
 @given(st.data(), st.sampled_from([26, 31, 61, 127]), st.sampled_from([Binary(), BoseChowla(4)]))
 def test_multisets_of_labels_survive_the_field(data, bits, code):
     """Twelve clients with one label each, up to four of them in one bin."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flynn import FlyHash, FlyNNClassifier, kernel
@@ -24,7 +24,6 @@ def spread(x, kind, seed):
     return x * channel_signs("signed", x.shape[1], seed).numpy()
 
 
-@settings(max_examples=30)
 @given(sizes, seeds, kinds, st.booleans(), st.data())
 def test_bits_are_those_of_the_definition_by_every_path(size, seed, kind, compiled, data):
     n, d, dim = size

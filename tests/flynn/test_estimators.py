@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -30,7 +30,6 @@ def direct(model, X, y, tested):
     return w @ asked.T.astype(np.longdouble), classes
 
 
-@settings(max_examples=20)
 @given(decays, st.integers(0, 2**20))
 def test_scores_are_those_of_the_algorithm(decay, seed):
     X, y = blobs(seed=seed)
@@ -54,7 +53,6 @@ def test_small_weights_do_not_lose_the_counts():
     assert model.counts_.max() > 330  # 0.1 ** 330 underflows in float64
 
 
-@settings(max_examples=20)
 @given(st.integers(1, 59), st.integers(0, 2**20))
 def test_learning_in_parts_is_learning_at_once_and_unlearning_undoes_it(cut, seed):
     X, y = blobs(seed=seed)

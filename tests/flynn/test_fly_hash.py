@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flynn import kernel
@@ -22,7 +22,6 @@ def sorted_sums(x, rows, active):
     return np.sort(order, axis=1)
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 300), st.data())
 def test_rows_are_subsets_of_the_asked_size(d, dim, data):
     fan_in, seed = data.draw(st.integers(1, d)), data.draw(seeds)
@@ -64,7 +63,6 @@ def draw(n, d, top, seed):
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 30), st.integers(1, 400))
 
 
-@settings(max_examples=40)
 @given(sizes, whole_numbers, seeds, st.data())
 def test_bits_of_whole_numbers_are_those_of_the_definition(size, top, seed, data):
     n, d, dim = size
@@ -76,7 +74,6 @@ def test_bits_of_whole_numbers_are_those_of_the_definition(size, top, seed, data
     assert (two_phases(fixed_point(x, fan_in), rows, active).numpy() == expected).all()
 
 
-@settings(max_examples=40)
 @given(sizes, seeds, st.integers(-60, 60), st.data())
 def test_bits_of_real_numbers_are_those_of_the_definition(size, seed, exponent, data):
     n, d, dim = size
@@ -104,7 +101,6 @@ def by_hand(x, fan_in):
     return whole
 
 
-@settings(max_examples=40)
 @given(sizes, seeds)
 def test_examples_are_scaled_by_powers_of_two_of_their_own(size, seed):
     n, d, _ = size

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flynn import bloom, kernel
@@ -20,7 +20,6 @@ def compiled(x, rows, active):
     return found
 
 
-@settings(max_examples=60)
 @given(
     st.integers(1, 150),
     st.integers(1, 40),
@@ -95,7 +94,6 @@ def test_picked_inputs_are_those_of_numpy(d, dim, data):
     assert (compiled == by_numpy).all()
 
 
-@settings(max_examples=60)
 @given(
     st.integers(0, 50),
     st.integers(1, 5),

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic.data import Client, Examples, FederatedData
@@ -33,7 +33,6 @@ def in_one_place(clients, classes, method=METHOD):
     return model.partial_fit(*pooled(clients, "train"), classes=np.arange(classes))
 
 
-@settings(max_examples=20)
 @given(
     st.lists(st.integers(1, 30), min_size=1, max_size=16),
     st.integers(2, 6),

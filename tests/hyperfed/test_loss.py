@@ -4,7 +4,7 @@ import geoopt
 import mpmath
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, normalize
 from torch.testing import assert_close
@@ -92,7 +92,6 @@ def test_distance_equals_geoopt(length, seed, slope):
     assert_close(prototype_distance(z, points), expected, rtol=1e-7, atol=1e-9)
 
 
-@settings(max_examples=20)
 @given(st.floats(1e-3, 20.0), seeds)
 def test_derivatives_equal_finite_differences(length, seed):
     points = prototypes(5, 4, 0.9)

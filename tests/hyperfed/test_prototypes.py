@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -108,7 +108,6 @@ def test_hundred_classes_in_twenty_dimensions(folder):
 
 
 @given(st.integers(4, 20), st.integers(0, 99))
-@settings(max_examples=10)
 def test_search_keeps_the_bound_of_fejes_toth(num_points, seed):
     omega = math.pi * num_points / (num_points - 2) / 6
     bound = math.degrees(math.acos((1 / math.tan(omega) ** 2 - 1) / 2))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic import tree
@@ -129,7 +129,6 @@ leaves = numbers | texts | others | arrays | st.booleans()
 anything = st.recursive(leaves, lambda inner: st.dictionaries(names, inner, max_size=3))
 
 
-@settings(max_examples=200)
 @given(st.dictionaries(names, anything, max_size=3))
 def test_a_memory_without_fault_can_be_loaded_again(client_state):
     """torch's loader of weights must accept it: a fault would end the run when it is resumed."""
