@@ -343,7 +343,7 @@ def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
                     forget = job.keeps_secrets and state.round == rounds
                     folder.save(state.checkpoint(), rows, seconds, forget=forget)
                 began = time.perf_counter()
-                if state.exchange == 0:  # a round has ended
+                if state.exchange == 0 and not state.attempt:  # a round has ended
                     common = {row.name: row.value for row in rows if row.client is None}
                     fabric.log_dict(common, step=state.round)
                     fabric.call("on_round_end", round=state.round, rounds=rounds, rows=rows)

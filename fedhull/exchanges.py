@@ -16,12 +16,13 @@ from fedbolic.federated.aggregators.modular import SumModulo, from_limbs, num_li
 from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.method import CohortKind, Phase
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import find_outside
 from fedbolic.rng import Rng
 from fedbolic.types import Params, Tree
 from fedhull.boundary import Boundary
 from fedhull.core import Core
 from fedhull.grouping import Grouping, hull_distances, match_labels
-from fedhull.labels import LabelCode, sorted_labels
+from fedhull.labels import DecodingError, LabelCode, sorted_labels
 from fedhull.leakage import leakage, quantised_hulls
 from fedhull.quantise import PolarGrid
 from fedhull.transmit import decode_hulls, encode_hulls, num_symbols
@@ -136,8 +137,12 @@ class Sizes(HullExchange):
         return {"size": torch.zeros((), dtype=torch.int64)}
 
     @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return find_outside(payload, "size", 0, self.grid.num_bins)
+
+    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        capacity = int(total.payload["size"])
+        capacity = min(int(total.payload["size"]), self.grid.num_bins)
         if not capacity:
             raise RunStoppedError("no client reveals a bin: decrease min_count or increase epsilon")
         return server_state | {"exchange": "hulls", "capacity": capacity}
@@ -195,6 +200,17 @@ class Hulls(HullExchange):
     def template(self, message: Tree) -> Tree:
         shape = (num_symbols(message["capacity"]), num_limbs(self.modulus))
         return {"sums": torch.zeros(shape, dtype=torch.int64)}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        try:  # each client's sums hold bins of its own labels alone
+            _, labels = self.read(payload["sums"], message["num_labels"])
+        except DecodingError as error:
+            return str(error)
+        place = message["place"]
+        if (labels // message["num_classes"] != place).any():
+            return f"its bins have labels of other clients than the one in place {place}"
+        return None
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -287,6 +303,10 @@ class Names(HullExchange):
     @override
     def template(self, message: Tree) -> Tree:
         return {"votes": torch.zeros((message["num_classes"],) * 2, dtype=torch.int64)}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return find_outside(payload, "votes", 0, 1)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

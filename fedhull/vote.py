@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fedbolic.data.client import Client
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import find_outside
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 from fedhull.boundary import Boundary
@@ -114,6 +115,10 @@ class CoreVotes(HullExchange):
     @override
     def template(self, message: Tree) -> Tree:
         return {"votes": torch.zeros(len(self.core.own.shares), dtype=torch.int64)}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return find_outside(payload, "votes", 0, 1)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

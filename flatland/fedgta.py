@@ -153,6 +153,12 @@ class FedGta(PersonalMeans):
         }
 
     @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        if not payload["confidence"] > 0:
+            return f"its confidence must be above 0, got {float(payload['confidence'])}"
+        return super().find_fault(message, payload, norm)
+
+    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         sent = total.payload.values()
         moments = torch.stack([one["moments"] for one in sent]).double()

@@ -19,6 +19,7 @@ from fedbolic.federated.privacy.charges import charge_releases
 from fedbolic.federated.privacy.draws import SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import find_outside
 from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -161,9 +162,11 @@ class FlyNN(Method):
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        # the initial counts are zeros, which need not be sent
-        unsent = ("epsilon",) if server_state["parties"] else ("epsilon", "counts", "parties")
-        return {name: leaf for name, leaf in server_state.items() if name not in unsent}
+        message = {name: leaf for name, leaf in server_state.items() if name != "epsilon"}
+        if not server_state["parties"]:  # the initial counts are zeros: their number is sent alone
+            del message["parties"]
+            message["counts"] = server_state["counts"][:, :0]
+        return message
 
     @override
     def local_update(
@@ -190,6 +193,17 @@ class FlyNN(Method):
             "counts/nonzero": float(counts.count_nonzero()),
         }
         return Update({"counts": counts}, weight=float(client.size), metrics=metrics), {}
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        dtype = torch.int32 if self.privacy is not None else wire_dtype(message["largest"])
+        return {"counts": torch.empty(len(message["counts"]), self.dim, dtype=dtype, device="meta")}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        if self.privacy is not None:
+            return None  # noise has no bound but that of its type
+        return find_outside(payload, "counts", 0, message["largest"])
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -16,6 +16,7 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.engines.engine import RunStoppedError
 from fedbolic.federated.method import Phase
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import MOST_WEIGHT, find_outside
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -202,6 +203,15 @@ class Moments(Phase):
         features = torch.zeros(self.num_inputs, dtype=torch.int64)
         count = torch.zeros((), dtype=torch.int64)
         return {"count": count, "sum": features, "high": features, "low": features}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        if (fault := find_outside(payload, "count", 0, MOST_WEIGHT)) is not None:
+            return fault
+        most = int(payload["count"]) << MOMENT_BITS
+        faults = (find_outside(payload, name, low, most) for name, low in
+                  (("sum", -most), ("high", 0), ("low", 0)))  # fmt: skip
+        return next(filter(None, faults), None)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

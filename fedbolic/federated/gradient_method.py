@@ -35,6 +35,11 @@ class GradientMethod(Method):
 
     local: LocalTraining
 
+    @property
+    @override
+    def repeatable(self) -> bool:
+        return self.privacy_unit is None
+
     @abstractmethod
     def model(self, meta: Meta) -> Model:
         """Architecture to train; the same object for the same ``meta``."""

@@ -11,6 +11,7 @@ from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.evaluation.score import Predictor
 from fedbolic.federated.privacy.ledger import Unit
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import LONGEST_PART, find_long_part
 from fedbolic.figure import Figure
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
@@ -95,6 +96,20 @@ class Method(ABC):
         """
         del message
         return None
+
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        """Reason why no honest client could send a payload; ``None`` if one could.
+
+        By default that the delta, or another part, is too long for the message: see
+        :func:`~fedbolic.federated.update_bounds.find_long_part`. A method that sends sums over
+        examples, or counts, overrides it by bounds of its own.
+
+        Args:
+            message: Message to the client.
+            payload: Payload with the form of the template and finite numbers.
+            norm: Upper bound of the Euclidean norm of its floating numbers; infinite if unknown.
+        """
+        return None if norm <= LONGEST_PART else find_long_part(message, payload)
 
     @abstractmethod
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
@@ -187,6 +202,15 @@ class Method(ABC):
         A node whose method has a unit needs an account for it.
         """
         return None
+
+    @property
+    def repeatable(self) -> bool:
+        """True if the server may ask for one exchange twice, with other random streams.
+
+        It does so if updates that it can examine one by one would make its state infinite. By
+        default False: a second reply may cost privacy, or reveal what a sum of the first hides.
+        """
+        return False
 
     def check_deployed(self, *, summed: int = 1) -> None:
         """Refuse settings that are safe in a simulation but not if every client is a node.

@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedbolic.data.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.evaluation.ridge_head import BODY, ridge_sums
+from fedbolic.federated.evaluation.ridge_head import BODY, find_impossible_sums, ridge_sums
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import CohortKind
 from fedbolic.federated.update import AggregatedUpdate, Update
@@ -106,6 +106,10 @@ class HeadExchange(WrappingMethod):
     @override
     def template(self, message: Tree) -> Tree:
         return self.method.sums_form(message)
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return find_impossible_sums(payload)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -23,6 +23,7 @@ from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.privacy.draws import SecretStream
+from fedbolic.federated.retry import add_counts, attempt_path, find_outliers
 from fedbolic.federated.update import AggregatedUpdate, Update
 from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.record import Row
@@ -43,6 +44,9 @@ class TrainerState:
         counters: Counts of the current round so far, such as bytes.
         privacy: State of the run's privacy, which includes the key of its noise: whoever has it can
             subtract the noise.
+        attempt: Number of failed attempts of the next exchange; it is part of all its streams.
+        quarantined: Ids of the clients that are no longer asked: see
+            :mod:`~fedbolic.federated.retry`.
     """
 
     server_state: Tree
@@ -52,16 +56,39 @@ class TrainerState:
     answered: tuple[int, ...] = ()
     counters: dict[str, float] = field(default_factory=dict)
     privacy: Tree = field(default_factory=dict)
+    attempt: int = 0
+    quarantined: tuple[int, ...] = ()
 
     def checkpoint(self) -> dict[str, Any]:
         """The state as nested dicts and lists, ready to be saved."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return fields | {"answered": list(self.answered)}
+        return fields | {name: list(fields[name]) for name in ("answered", "quarantined")}
 
     @classmethod
     def restore(cls, checkpoint: dict[str, Any]) -> "TrainerState":
         """State that a checkpoint holds."""
-        return cls(**{**checkpoint, "answered": tuple(checkpoint["answered"])})
+        ids = {n: tuple(checkpoint.get(n, ())) for n in ("answered", "quarantined")}
+        return cls(**{**checkpoint, **ids})
+
+    def without_outliers(self, update_filter: UpdateFilter, *, repeatable: bool) -> "TrainerState":
+        """State from which an exchange is attempted again: see :mod:`~fedbolic.federated.retry`.
+
+        Args:
+            update_filter: Filter through which all updates of the failed attempt have gone.
+            repeatable: Whether the clients may be asked again.
+
+        Raises:
+            RunStoppedError: If they may not, this was the second attempt, or no other is of use.
+        """
+        may = repeatable and not self.attempt
+        outliers = find_outliers(update_filter, round=self.round + 1, repeatable=may)
+        return dataclasses.replace(
+            self,
+            client_states=self.client_states | update_filter.client_states,
+            counters=add_counts(self.counters, update_filter.counts()),
+            attempt=self.attempt + 1,
+            quarantined=tuple(sorted({*self.quarantined, *outliers})),
+        )
 
     def without_secrets(self) -> "TrainerState":
         """The state after the last round, without the keys of noise and of secure sums."""
@@ -160,6 +187,9 @@ class Trainer:
     ) -> Generator[tuple[TrainerState, list[Row]], None, None]:
         """Yield the state after each remaining exchange, with the metrics of that exchange.
 
+        An exchange whose updates would make the server's state infinite is attempted once more
+        without the outliers; the state in between is yielded, too, without metrics.
+
         Args:
             method: Method to train.
             data: Federated data, on the device and in the dtype to work in.
@@ -223,7 +253,7 @@ class Trainer:
         phase = method.phase(state.server_state)
         self._check(phase)
         current = state.round + 1
-        stream = rng.at("round", current, "exchange", state.exchange)
+        stream = rng.at("round", current, "exchange", state.exchange, *attempt_path(state.attempt))
         private = self._private(method, data)
         if private is not None:
             private.check_budget(current)
@@ -253,15 +283,13 @@ class Trainer:
             total = channel.receive(total)
         server_state = phase.server_update(state.server_state, total)
         if not tree.is_finite(server_state):
-            raise RunStoppedError(
-                f"round {current}: the server's state would hold NaN or infinite values although "
-                "every update was finite: use a smaller step size"
-            )
+            repeatable = phase.repeatable and private is None
+            return state.without_outliers(update_filter, repeatable=repeatable), []
         metrics, counts = update_filter.metrics, update_filter.counts()
         if private is not None:
             metrics = {}
             counts = private.counts(phase.broadcast(state.server_state, 0), total.payload)
-        counters = _add_counts(state.counters, counts)
+        counters = add_counts(state.counters, counts)
         client_states = state.client_states | update_filter.client_states
         done = TrainerState(
             server_state,
@@ -271,6 +299,7 @@ class Trainer:
             total.clients,
             counters,
             privacy,
+            quarantined=state.quarantined,
         )
         costs = method.costs(server_state) if phase.evaluates else {}
         metrics = training_metrics(metrics, {*counters, *costs})
@@ -304,10 +333,12 @@ class Trainer:
     ) -> tuple[int, ...]:
         ids = range(data.meta.num_clients)
         if phase.cohort == "same" and state.exchange > 0:
-            return state.answered
-        if phase.cohort == "all":
-            return tuple(ids)
-        return self.cohort.sample(ids, stream.at("cohort"), place=place)
+            members = state.answered
+        elif phase.cohort == "all":
+            members = tuple(ids)
+        else:
+            members = self.cohort.sample(ids, stream.at("cohort"), place=place)
+        return tuple(i for i in members if i not in state.quarantined)
 
 
 def _without_keys(x: Tree) -> Tree:
@@ -336,7 +367,3 @@ def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]]) -> Aggregat
     if first is None:
         raise ValueError("no client delivered a usable update; the warnings above say why")
     return phase.aggregator.aggregate(itertools.chain([first], updates))
-
-
-def _add_counts(counters: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
-    return {name: counters.get(name, 0) + count for name, count in counts.items()}

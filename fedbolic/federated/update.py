@@ -14,7 +14,8 @@ class Update:
 
     Args:
         payload: Tree that the server aggregates.
-        weight: Weight of the client in a mean, usually its number of training examples; at least 0.
+        weight: Weight of the client in a mean, usually its number of training examples, in
+            0 .. 1e9.
         metrics: Numbers to record, such as the training loss; under ``train/...`` if a score or a
             count of the server has the name. One that is computed on an accelerator may stay there,
             as a tensor without axes: the server reads the numbers of several clients at once.
@@ -54,14 +55,15 @@ class StackedRow:
         index: Row of the client.
         payload: The payload in this row; whoever replaces the payload of an update leaves the row.
         client_state: The client state that was computed with it.
-        finite: True if all numbers of both are known to be finite.
+        norm: Upper bound of the Euclidean norm of all floating numbers of both; NaN or infinite if
+            none is known.
     """
 
     stack: StackedPayload | None
     index: int
     payload: Tree
     client_state: Tree
-    finite: bool
+    norm: float
 
 
 @dataclass(frozen=True, eq=False)

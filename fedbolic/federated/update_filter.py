@@ -1,8 +1,9 @@
 """Validation and counting of client updates before aggregation."""
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -16,6 +17,7 @@ from fedbolic.federated.channel import Channel
 from fedbolic.federated.engines.engine import Failure, Result
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import StackedPayload, StackedRow, Update
+from fedbolic.federated.update_bounds import MOST_WEIGHT, OUTLYING, norm_of, rough_norm_of
 from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
@@ -27,8 +29,9 @@ READ_TOGETHER = 16
 class UpdateFilter:
     """Separates the results of an engine into usable updates and failures, and counts both.
 
-    A failure is an error, a value that is not finite, or a form other than the template of the
-    method. It is left out with a warning, before any channel; its client keeps its previous state.
+    A failure is an error, a value that is not finite or beyond the bounds of the method, or a form
+    other than its template. It is left out with a warning, before any channel; its client keeps its
+    previous state.
 
     Args:
         phase: Method of this exchange.
@@ -47,13 +50,14 @@ class UpdateFilter:
         self.phase, self.messages, self.channels, self.rng = phase, messages, channels, rng
         self.client_states: dict[int, Tree] = {}
         self.metrics: dict[int, dict[str, float]] = {}
+        self.norms: dict[int, float] = {}
         self.bytes_up = 0
         self._examined: _Examined | None = None
 
     def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
         """Yield the usable updates as they arrive, in ascending order of client id."""
         form = None
-        for client, update, client_state, finite in self._read(results):
+        for client, update, client_state, norm in self._read(results):
             template = self.phase.template(self.messages[client.id])
             expected = form if template is None else tree.signature(template)
             aggregator = self.phase.aggregator
@@ -64,7 +68,8 @@ class UpdateFilter:
                 client_state,
                 expected,
                 aggregator,
-                finite=finite or (row is not None and row.finite),
+                bounds=functools.partial(self._find_outside, client.id),
+                norm=row.norm if row is not None and math.isfinite(row.norm) else norm,
                 examined=known,
             )
             if fault is not None or isinstance(update, Failure):
@@ -75,6 +80,7 @@ class UpdateFilter:
             if row is not None and row.stack is not None and not known:
                 num_bytes = tree.num_bytes(update.payload)
                 self._examined = _Examined(row.stack, expected, num_bytes)
+            update = update if known else _detached(update)
             for i, channel in enumerate(self.channels):
                 stream = self.rng.at("client", client.id, "channel", i)
                 update = channel.send(update, client, stream)
@@ -83,6 +89,18 @@ class UpdateFilter:
             self.bytes_up += self._num_bytes(update)
             yield client.id, update
 
+    def _find_outside(self, client_id: int, payload: Tree, norm: float) -> str | None:
+        self.norms[client_id] = norm
+        return self.phase.find_fault(self.messages[client_id], payload, norm)
+
+    def outliers(self) -> list[int]:
+        """Ids of the clients whose usable updates are suspiciously long for their messages."""
+        return [
+            i
+            for i in self.client_states
+            if not self.norms[i] <= OUTLYING * (1 + norm_of(self.messages[i]))
+        ]
+
     def _num_bytes(self, update: Update) -> int:
         """Bytes of a payload; those of a stack are counted once."""
         examined = self._examined
@@ -90,8 +108,8 @@ class UpdateFilter:
             return examined.num_bytes
         return tree.num_bytes(update.payload)
 
-    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, bool | None]]:
-        """Results with metrics on the host, and whether all values are finite, ``None`` if unknown.
+    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, float | None]]:
+        """Results with metrics on the host, and a bound of their norm, ``None`` if unknown.
 
         Nothing is done ahead on the CPU, where no transfer is saved.
         """
@@ -137,7 +155,8 @@ def find_update_fault(
     expected: Mapping[str, str] | None,
     aggregator: Aggregator | None = None,
     *,
-    finite: bool | None = None,
+    bounds: Callable[[Tree, float], str | None] | None = None,
+    norm: float | None = None,
     examined: bool = False,
 ) -> str | None:
     """Reason why an update cannot be used, as text; ``None`` if it can.
@@ -148,7 +167,9 @@ def find_update_fault(
         expected: Signature that the form of the payload must have; ``None`` if any is valid.
         aggregator: Aggregator that gives the form of the payload and also examines the update;
             ``None`` for the payload's own form and no further examination.
-        finite: True if all numbers are known to be finite; otherwise they are examined.
+        bounds: Function of the payload and of a bound of its norm that finds numbers which the
+            method does not allow.
+        norm: Upper bound of the Euclidean norm of all floating numbers; ``None`` if unknown.
         examined: True if results with the same names, shapes and dtypes have passed before.
     """
     try:
@@ -159,8 +180,10 @@ def find_update_fault(
         fault = None
         if not examined:
             fault = _find_fault_of_form(update, client_state, expected, aggregator)
-        return fault or _find_fault_of_numbers(update, client_state, aggregator, finite=finite)
-    except Exception as error:  # whatever a client returns, only that client is left out
+        return fault or _find_fault_of_numbers(update, client_state, aggregator, bounds, norm)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a client returns, only that client is left out
         return f"its result cannot be examined: {type(error).__name__}"
 
 
@@ -182,21 +205,42 @@ def _find_fault_of_form(
 
 
 def _find_fault_of_numbers(
-    update: Update, client_state: Any, aggregator: Aggregator | None, *, finite: bool | None
+    update: Update,
+    client_state: Any,
+    aggregator: Aggregator | None,
+    bounds: Callable[[Tree, float], str | None] | None,
+    norm: float | None,
 ) -> str | None:
-    if not (_is_number(update.weight) and math.isfinite(update.weight) and update.weight >= 0):
+    if not (_is_number(update.weight) and 0 <= update.weight <= MOST_WEIGHT):
         return f"its weight is {update.weight!r:.80}"
     if not isinstance(update.metrics, Mapping) or not all(map(_is_metric, update.metrics.items())):
         return f"its metrics are not numbers by name: {update.metrics!r:.80}"
-    if not finite and not tree.is_finite({"payload": update.payload, "client_state": client_state}):
+    both = {"payload": update.payload, "client_state": client_state}
+    norm = rough_norm_of(both) if norm is None else norm
+    if not math.isfinite(norm) and not tree.is_finite(both):
         return "its update holds NaN or infinite values"
-    return None if aggregator is None else aggregator.find_fault(update)
+    # the aggregator first: the bounds rely on the form of a part, such as some rows of a table
+    fault = None if aggregator is None else aggregator.find_fault(update)
+    return fault or (bounds(update.payload, norm) if bounds else None)
+
+
+def _detached(update: Update) -> Update:
+    """The update without gradient history, and with a number of Python's own as its weight."""
+    if any(x.requires_grad for x in tree.tensors(update.payload).values()):
+        update = dataclasses.replace(
+            update, payload=tree.map_tensors(Tensor.detach, update.payload)
+        )
+    if type(update.weight) in (int, float):
+        return update
+    return dataclasses.replace(update, weight=float(update.weight))
 
 
 def _is_metric(metric: tuple[object, object]) -> bool:
     name, value = metric
-    scalar = isinstance(value, Tensor) and not value.ndim and not value.is_complex()
-    return tree.is_text(name) and (scalar or _is_number(value))
+    if isinstance(value, Tensor):
+        scalar = tree.find_tree_fault({"": value}) is None and not value.ndim
+        return tree.is_text(name) and scalar and not value.is_complex()
+    return tree.is_text(name) and _is_number(value)
 
 
 def _is_number(value: object) -> bool:
@@ -233,39 +277,41 @@ def _row_of(update: object, client_state: object) -> StackedRow | None:
     return row if row.payload is update.payload and row.client_state is client_state else None
 
 
-def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, bool | None]]:
-    """Results whose metrics have been read, and whether all their values are finite."""
+def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, float | None]]:
+    """Results whose metrics have been read, and the norms of their values, ``None`` if unknown."""
     numbers = [_numbers_of(update, client_state) for _, update, client_state in results]
     flat = [x.double() for of_client in numbers for x in of_client.values()]
     found = iter(torch.stack(flat).tolist() if flat else [])
     for (client, update, client_state), of_client in zip(results, numbers, strict=True):
         read = {name: next(found) for name in of_client}
-        finite = math.isfinite(read.pop(None)) if None in read else None
+        norm = read.pop(None, None)
         if read and isinstance(update, Update):
             update = dataclasses.replace(update, metrics={**update.metrics, **read})
-        yield client, update, client_state, finite
+        yield client, update, client_state, norm
 
 
 def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[str | None, Tensor]:
-    """Metrics on an accelerator by name, and under ``None`` a sum that is finite if all terms are.
+    """Metrics on an accelerator by name, and under ``None`` the norm of all floating numbers.
 
     It is empty if the result cannot be examined like that, whatever it holds.
     """
     row = _row_of(update, client_state)
-    if not isinstance(update, Update) or (row is not None and row.finite):
+    if not isinstance(update, Update) or (row is not None and math.isfinite(row.norm)):
         return {}
     try:
         both = {"payload": update.payload, "client_state": client_state}
         if tree.find_tree_fault(both) is not None:
             return {}
         floats = [x for x in tree.tensors(both).values() if x.is_floating_point()]
+        cpu = [x for x in floats if x.device.type == "cpu"]
         numbers = [x for _, x in tree.leaves(both) if isinstance(x, float)]
-        numbers += [float(x.sum()) for x in floats if x.device.type == "cpu"]
+        elsewhere = math.hypot(*numbers, *([float(tree.rough_norm(cpu))] if cpu else []))
         floats = [x for x in floats if x.device.type != "cpu"]
         named = {n: x for n, x in update.metrics.items() if isinstance(x, Tensor) and not x.ndim}
         devices = {x.device for x in (*floats, *named.values())}
-        if len(devices) != 1 or not floats or not all(map(math.isfinite, numbers)):
+        if len(devices) != 1 or not floats or not math.isfinite(elsewhere):
             return {}
-        return {**named, None: tree.checksum(floats)}
+        norm = tree.rough_norm(floats)
+        return {**named, None: norm + elsewhere if elsewhere else norm}
     except Exception:  # the examination that follows says what is wrong
         return {}

@@ -23,6 +23,7 @@ from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import find_outside
 from fedbolic.figure import Figure
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.scores import pairs_of, score_distances
@@ -248,6 +249,13 @@ class HierarchyEmbedding(GradientMethod):
         if self.sends == "table":
             return {"delta": {TABLE: table}}
         return {"values": table, "weights": table[:, 0]}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        if self.sends == "table":
+            return super().find_fault(message, payload, norm)
+        fault = find_outside(payload, "weights", 0, self.max_weight)
+        return fault or super().find_fault(message, {"values": payload["values"]}, norm)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

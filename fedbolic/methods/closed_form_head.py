@@ -206,6 +206,10 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         return self.method.template(message)
 
     @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return self.method.find_fault(message, payload, norm)
+
+    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         progress = server_state["closed_form"]
         progress = {**progress, "round": progress["round"] + 1, "solved": 0}

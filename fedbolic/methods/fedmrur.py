@@ -1,5 +1,6 @@
 """FedMRUR: a hyperbolic distance between features in the loss, and steps of the clients' length."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.update import AggregatedUpdate
+from fedbolic.federated.update_bounds import find_outside
 from fedbolic.manifolds import Lorentz
 from fedbolic.nn.classifier import features_and_logits
 from fedbolic.nn.model import Model
@@ -100,6 +102,11 @@ class FedMRUR(ClassifierMethod):
     @override
     def template(self, message: Tree) -> Tree:
         return {**super().template(message), "norm": torch.zeros((), dtype=torch.float64)}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        fault = find_outside(payload, "norm", 0, math.inf)
+        return fault or super().find_fault(message, payload, norm)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -1,5 +1,6 @@
 """FedNova: averages of local progress that count every local step once."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from fedbolic import check, tree
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
 from fedbolic.federated.update import AggregatedUpdate
+from fedbolic.federated.update_bounds import find_outside
 from fedbolic.optim import SGD, Optimizer
 from fedbolic.types import Params, Tree
 
@@ -87,6 +89,14 @@ class FedNova(ClassifierMethod):
     @override
     def template(self, message: Tree) -> Tree:
         return {**super().template(message), "norm": torch.zeros((), dtype=torch.float64)}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        if (fault := find_outside(payload, "norm", 0, math.inf)) is not None:
+            return fault
+        steps = max(1.0, float(payload["norm"]))
+        whole = {**payload, "delta": tree.scale(payload["delta"], steps)}
+        return super().find_fault(message, whole, norm * steps)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

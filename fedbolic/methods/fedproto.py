@@ -18,6 +18,7 @@ from fedbolic.federated.engines.stacked_batches import stacked_batches
 from fedbolic.federated.engines.stacking import at_rows
 from fedbolic.federated.evaluation.score import chunks
 from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
+from fedbolic.federated.update_bounds import find_outside
 from fedbolic.methods.separate_models import SeparateModels
 from fedbolic.nn.classifier import features_and_logits
 from fedbolic.nn.model import Model
@@ -151,6 +152,11 @@ class FedProto(SeparateModels):
     @override
     def template(self, message: Tree) -> Tree:
         return {"prototypes": message["prototypes"], "known": message["known"]}
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        fault = find_outside(payload, "known", 0, 1)
+        return fault or super().find_fault(message, payload, norm)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

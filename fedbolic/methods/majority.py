@@ -13,6 +13,7 @@ from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.evaluation.score import score_labels
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import MOST_WEIGHT, find_outside
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Tree
 
@@ -50,6 +51,10 @@ class Majority(Method):
     @override
     def template(self, message: Tree) -> Tree:
         return message
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return find_outside(payload, "counts", 0, MOST_WEIGHT)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -154,6 +154,10 @@ class PrivateSteps(WrappingMethod):
         return "example"
 
     @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return self.method.find_fault(message["method"], payload, norm)
+
+    @override
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:

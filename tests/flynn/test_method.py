@@ -189,7 +189,7 @@ def test_private_counts_are_those_of_every_party_with_its_own_noise():
         assert noise.double().std() == pytest.approx(2**0.5 * 7 / 2, rel=0.1)  # of Laplace(rho/eps)
         assert update.payload["counts"].dtype == torch.int32
         assert (update.weight, update.metrics) == (1.0, {})
-        assert set(message) == {"largest", "seed"}
+        assert set(message) == {"largest", "seed", "counts"}
         assert message["largest"] == 0
         sent.append(noise)
     assert not torch.equal(*sent)

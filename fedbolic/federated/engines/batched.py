@@ -159,7 +159,9 @@ class Batched(Engine):
                 with torch_stream(client, stream):
                     task = ClientTask.begin(method, message, client, memory, stream)
                     needed = budget.estimate.megabytes(task)
-            except Exception:  # raised again when the client is run alone, as its failure
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # raised again when the client is run alone, as its failure
                 tasks[client.id] = client
                 continue
             if not budget.fits(task, needed):
@@ -208,7 +210,9 @@ class Batched(Engine):
             return one_by_one(clients)
         try:
             updates = self._stacked(method, tasks)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             results = one_by_one(clients)
             if not any(isinstance(update, Failure) for _, update, _ in results):
                 self._refuse(method, f"{type(error).__name__}: {error}")

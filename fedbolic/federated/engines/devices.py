@@ -15,7 +15,7 @@ from typing_extensions import override
 from fedbolic import tree
 from fedbolic.data.client import Client, ClientSlices
 from fedbolic.federated.engines.device_thread import Found, for_device_thread
-from fedbolic.federated.engines.engine import Engine, Failure, Remote, Result
+from fedbolic.federated.engines.engine import Engine, Failure, Remote, Result, moved_result
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.worker import ById, by_id, deal
 from fedbolic.federated.engines.workers import Workers
@@ -153,13 +153,9 @@ class _Opened(Engine):
         for results in self._on_each(method, clients, work):
             found |= {client.id: (update, state) for client, update, state in results}
         for client in clients:
-            update, state = found.pop(client.id)
-            if isinstance(update, Failure):
-                yield client, update, client_states.get(client.id, {})
-            else:
-                home = client.no_inputs.device
-                payload = tree.to(update.payload, home)
-                yield client, dataclasses.replace(update, payload=payload), tree.to(state, home)
+            update, state = moved_result(*found.pop(client.id), client.no_inputs.device)
+            old = client_states.get(client.id, {})
+            yield client, update, old if isinstance(update, Failure) else state
 
     @override
     def scores(

@@ -1,11 +1,15 @@
 """Interface of engines, which execute the clients of an exchange."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
+
+from fedbolic import tree
 from fedbolic.data.client import Client, FederatedData
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import Update
@@ -31,11 +35,35 @@ class RunStoppedError(RuntimeError):
 class Failure:
     """Result of a client whose local update raised an error."""
 
-    error: Exception
+    error: BaseException
 
 
 Result: TypeAlias = tuple[Client, Update | Failure, Tree]
 """A client, its update and its new client state; a failed client keeps its old state."""
+
+
+def moved_result(
+    update: Update | Failure, client_state: Tree, device: torch.device | str
+) -> tuple[Update | Failure, Tree]:
+    """A client's result with its tensors on a device; a failure if it is no result.
+
+    Args:
+        update: Update, failure, or whatever the client returned.
+        client_state: The same of its state.
+        device: The device.
+    """
+    if isinstance(update, Failure):
+        return update, client_state
+    try:
+        both = {"payload": update.payload, "client_state": client_state}
+        if (fault := tree.find_tree_fault(both)) is not None:
+            raise ValueError(f"its result is not a tree: {fault}")
+        both = tree.to(both, device)
+        return dataclasses.replace(update, payload=both["payload"]), both["client_state"]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a client returns, only that client is left out
+        return Failure(error), client_state
 
 
 class Engine(ABC):

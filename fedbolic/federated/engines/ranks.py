@@ -1,22 +1,24 @@
 """Ranks of torch.distributed that share the clients of an exchange."""
 
-import dataclasses
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import distributed
 from typing_extensions import override
 
-from fedbolic import tree
 from fedbolic.data.client import Client
-from fedbolic.federated.engines.engine import Engine, Failure, Result, RunStoppedError
+from fedbolic.federated.engines.engine import (
+    Engine,
+    Failure,
+    Result,
+    RunStoppedError,
+    moved_result,
+)
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.worker import deal, pickled, results, sent, worker_requests
 from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -65,7 +67,7 @@ class Ranks(Engine):
         task = worker_requests("updates", pickled(method), *given)[distributed.get_rank()]
         by_id = {client.id: client for client in clients}
         own = {
-            client_id: sent(pickle.dumps, *_moved(update, client_state, "cpu"))
+            client_id: sent(pickle.dumps, *moved_result(update, client_state, "cpu"))
             for client_id, update, client_state in results(self.inner, by_id, task)
         }
         gathered: list[Any] = [None] * len(shares)
@@ -76,16 +78,6 @@ class Ranks(Engine):
         found = {client_id: text for texts in gathered for client_id, text in texts.items()}
         for client in clients:
             update, client_state = pickle.loads(found.pop(client.id))
-            update, client_state = _moved(update, client_state, client.no_inputs.device)
+            update, client_state = moved_result(update, client_state, client.no_inputs.device)
             old = client_states.get(client.id, {})
             yield client, update, old if isinstance(update, Failure) else client_state
-
-
-def _moved(
-    update: Update | Failure, client_state: Tree, device: torch.device | str
-) -> tuple[Update | Failure, Tree]:
-    """A client's result with its tensors on ``device``: pickled tensors keep their device."""
-    if isinstance(update, Failure):
-        return update, client_state
-    payload = tree.to(update.payload, device)
-    return dataclasses.replace(update, payload=payload), tree.to(client_state, device)

@@ -1,5 +1,6 @@
 """The reference engine, which runs one client after another."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from typing_extensions import override
 from fedbolic.data.client import Client
 from fedbolic.federated.engines.engine import Engine, Failure, Result, torch_stream
 from fedbolic.federated.method import Method
+from fedbolic.federated.update import Update
 from fedbolic.rng import Rng
 from fedbolic.types import Tree
 
@@ -37,7 +39,16 @@ class Sequential(Engine):
                     update, new = method.local_update(
                         messages[client.id], client, client_state, stream
                     )
-            except Exception as error:  # one client's failure must not end the round
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # one client's failure must not end the round
                 yield client, Failure(error), client_state
             else:
-                yield client, update, new
+                yield client, _alone(update), new
+
+
+def _alone(update: Update) -> Update:
+    """An update, or anything else, that claims no place in a stack: only engines know of one."""
+    if isinstance(update, Update) and update.row is not None:
+        return dataclasses.replace(update, row=None)
+    return update

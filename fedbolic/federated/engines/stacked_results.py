@@ -42,11 +42,10 @@ def results_of(
         (losses, outside, points), _ = _on_host(numbers)
         results = _one_by_one(method, tasks, local)
     else:
-        numbers.append(_sums_of_rows(found, like=ended.losses))
-        (losses, outside, points, sums), metrics = _on_host(numbers, found.metrics)
-        finite = sums.isfinite().tolist()
+        numbers.append(_norms_of_rows(found, like=ended.losses))
+        (losses, outside, points, norms), metrics = _on_host(numbers, found.metrics)
         summed = isinstance(method.aggregator, Additive)
-        results = _rows_of(found, clients, metrics, finite=finite, summed=summed)
+        results = _rows_of(found, clients, metrics, norms=norms.tolist(), summed=summed)
     clamped = zip(outside.tolist(), points.tolist(), strict=True)
     return [
         (with_training_metrics(update, task.client, task.plan, loss, clamped=counts), kept)
@@ -73,7 +72,7 @@ def _rows_of(
     clients: Sequence[Client],
     metrics: Sequence[Mapping[str, float]],
     *,
-    finite: Sequence[bool],
+    norms: Sequence[float],
     summed: bool,
 ) -> list[tuple[Update, Tree]]:
     """Result of every client.
@@ -90,9 +89,9 @@ def _rows_of(
         payloads = _owned(payloads)
     metrics = metrics or [{} for _ in clients]
     return [
-        (Update(payload, weight, named, StackedRow(stack, i, payload, kept, of_row)), kept)
-        for i, (payload, kept, weight, named, of_row) in enumerate(
-            zip(payloads, states, found.weights, metrics, finite, strict=True)
+        (Update(payload, weight, named, StackedRow(stack, i, payload, kept, norm)), kept)
+        for i, (payload, kept, weight, named, norm) in enumerate(
+            zip(payloads, states, found.weights, metrics, norms, strict=True)
         )
     ]
 
@@ -125,12 +124,12 @@ def _on_host(
     return vectors, with_numbers(metrics, scalars.tolist())
 
 
-def _sums_of_rows(found: StackedUpdates, *, like: Tensor) -> Tensor:
-    """One number per client that is finite only if all its numbers are."""
-    sums = [torch.zeros_like(like)]
+def _norms_of_rows(found: StackedUpdates, *, like: Tensor) -> Tensor:
+    """Euclidean norm of all floating numbers of each client; infinite if a square overflows."""
+    norms = [torch.zeros_like(like)]
     for part in (found.payload, found.client_states):
         for x in tree.tensors(part).values():
             if x.is_floating_point() or x.is_complex():
-                x = x.flatten(1).sum(dim=1) if x.ndim > 1 else x
-                sums.append(x.abs() if x.is_complex() else x)
-    return torch.stack(sums).sum(dim=0)
+                x = x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)
+                norms.append(torch.linalg.vector_norm(x, dim=1))
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0)

@@ -204,7 +204,9 @@ class Worker:
             return {}
         try:
             (update, client_state), _ = self.up.read(extent, given, copy=True)
-        except Exception as error:  # the result cannot be unpickled here: this client fails
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the result cannot be unpickled here: this client fails
             update, client_state = Failure(error), {}
         self.pending.discard(client_id)
         if self.pending:
@@ -310,7 +312,7 @@ def sent(send: Callable[[object], Sent], update: Update | Failure, client_state:
         update = Failure(_portable(update.error))
     try:
         return send((_alone(update), client_state))
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C is ignored in a worker
         return send((Failure(_portable(error)), {}))
 
 
@@ -324,12 +326,13 @@ def _write(up: SharedMemory, given: Mapping[Place, Any], value: object) -> Exten
     return extent
 
 
-def _portable(error: Exception) -> Exception:
+def _portable(error: BaseException) -> BaseException:
     """The error if it survives pickling, otherwise a ``RuntimeError`` with its text."""
-    try:
+    with contextlib.suppress(BaseException):
         return pickle.loads(pickle.dumps(error))
-    except Exception:
+    with contextlib.suppress(BaseException):
         return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(type(error).__name__)
 
 
 def _end_with_parent() -> None:

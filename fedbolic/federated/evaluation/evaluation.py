@@ -20,7 +20,7 @@ from fedbolic.federated.evaluation.metrics import (
 from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
-from fedbolic.federated.update_filter import UpdateFilter
+from fedbolic.federated.update_filter import UpdateFilter, find_update_fault
 from fedbolic.log import logger
 from fedbolic.record import Row
 from fedbolic.rng import Rng
@@ -251,9 +251,10 @@ class Evaluation:
             FineTuningPhase(inner), messages, clients, client_states, rng.at("tune")
         )
         scores = {}
-        for client, update, _ in results:
-            if isinstance(update, Failure):
-                logger.warning("client %d could not be fine-tuned: %r", client.id, update.error)
+        for client, update, client_state in results:
+            fault = find_update_fault(update, client_state, None)
+            if fault is not None or isinstance(update, Failure):
+                logger.warning("client %d could not be fine-tuned: %s", client.id, fault)
             else:
                 named = update.metrics.items()
                 scores[client.id] = {_rename(name, "fine_tuned"): float(v) for name, v in named}

@@ -18,9 +18,13 @@ from fedbolic.federated.evaluation.score import chunks, score_logits
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import CohortKind, Method
 from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.update_bounds import MOST_WEIGHT, find_outside
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
+
+_MOST_LENGTH = 2.0
+"""Bound on the length of features in sums; unit features have 1, random ones at most sqrt(2)."""
 
 BODY = "body"
 """Name of the layer that gives a method's own features."""
@@ -120,6 +124,26 @@ def ridge_sums(
     return functools.reduce(tree.add, map(products, chunks(client.size)))
 
 
+def find_impossible_sums(payload: Tree) -> str | None:
+    """Reason why sums are not those of :func:`ridge_sums`, for any data; ``None`` if they could be.
+
+    Args:
+        payload: Finite ``gram`` and ``cross``.
+
+    Example:
+        >>> find_impossible_sums({"gram": -torch.eye(2), "cross": torch.zeros(2, 3)})
+        'its gram is no matrix of inner products of at most 1e+09 features'
+    """
+    gram, cross = payload["gram"].double(), payload["cross"].double()
+    most, trace = MOST_WEIGHT * _MOST_LENGTH**2, float(gram.trace())
+    rounding = 1e-9 * trace
+    shifted = gram + rounding * torch.eye(len(gram)).to(gram)
+    possible = 0 <= trace <= most and float((gram - gram.T).abs().max()) <= rounding
+    if trace and not (possible and int(torch.linalg.cholesky_ex(shifted).info) == 0):
+        return f"its gram is no matrix of inner products of at most {MOST_WEIGHT:g} features"
+    return find_outside({"cross": cross}, "cross", -most, most)
+
+
 def solve_ridge(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes"]:
     r"""Weights of ridge regression without intercept, from the sums over all clients.
 
@@ -188,6 +212,10 @@ class RidgeHeadPhase(Method):
     ) -> tuple[Update, Tree]:
         payload = ridge_sums(self.inner, message["inner"], client, client_state, layer=self.layer)
         return Update(payload, weight=float(client.size)), client_state
+
+    @override
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        return find_impossible_sums(payload)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
