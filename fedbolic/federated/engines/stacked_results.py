@@ -130,6 +130,6 @@ def _norms_of_rows(found: StackedUpdates, *, like: Tensor) -> Tensor:
     for part in (found.payload, found.client_states):
         for x in tree.tensors(part).values():
             if x.is_floating_point() or x.is_complex():
-                x = x.flatten(1) if x.ndim > 1 else x.unsqueeze(1)
-                norms.append(torch.linalg.vector_norm(x, dim=1))
+                x = torch.linalg.vector_norm(x.flatten(1), dim=1) if x.ndim > 1 else x
+                norms.append(x.abs() if x.is_complex() else x)
     return torch.linalg.vector_norm(torch.stack(norms), dim=0)
