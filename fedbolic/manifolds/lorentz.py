@@ -54,7 +54,8 @@ class Lorentz(Manifold):
         \Bigl| \sqrt{\tfrac{C_y}{C_x}} x_s - \sqrt{\tfrac{C_x}{C_y}} y_s \Bigr|^2
         + \frac{(C_x - C_y)^2}{4 C_x C_y}
 
-    whose terms are not negative and whose differences are taken before any rounding.
+    whose terms are not negative and whose differences are taken before any rounding. Far out,
+    ``dist`` takes the angle between the points instead.
 
     Args:
         c: Minus the sectional curvature, above 0; see ``Manifold`` for tensors.
@@ -128,7 +129,8 @@ class Lorentz(Manifold):
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
         if has_row_kernel(x, y):
             return kernel_dist(x, y, per_point(self.c, x), hyperboloid=True)
-        q = self._gap(*self._read(x), *self._read(y))
+        c = per_point(self.c, x)
+        q = formulas.hyperboloid_far_gap(*self._read(x), *self._read(y), c)
         return gap_length(q, per_point(self.c, q)).squeeze(-1)
 
     @override

@@ -17,6 +17,7 @@ from fedbolic.manifolds.numerics import (
     HYPERBOLOID_RADIUS,
     HYPERBOLOID_SQUARE,
     LONGEST_STEP,
+    POLAR_FROM,
     dot,
     saturate,
 )
@@ -111,6 +112,53 @@ r"""The squared sinh of half the distance in radii, divided by ``c``.
 .. math:: \frac{\partial q}{\partial x} = \frac 1 2 \Bigl(\frac b a x - y\Bigr), \quad
     x \cdot \frac{\partial q}{\partial x} = q + \frac l 2 \sqrt{\frac b a}, \quad
     \frac{\partial q}{\partial c} = -\frac{l^2} 4
+"""
+
+
+class _FarGap(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, a, y, b, c = inputs
+        q, across, root, lean = _Gap.parts(*inputs)
+        far = torch.minimum(a, b) > POLAR_FROM[q.dtype]
+        # both branches must be finite everywhere: a NaN in the unused one would reach the gradient
+        x, y = torch.where(far, x, 1.0), torch.where(far, y, 1.0)
+        s, t = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (x, y))
+        gap, to_x, to_y = x - y, x / s, y / t
+        # a difference of points of unequal lengths would round the shorter one
+        by_x = _reject(torch.where(s > 2 * t, -y, gap), to_x)
+        by_y = _reject(torch.where(t > 2 * s, -x, -gap), to_y)
+        first = s <= t
+        shorter, longer = torch.minimum(s, t), torch.maximum(s, t)
+        side = torch.where(first, by_x, by_y)
+        toward = torch.where(first, dot(to_x, y), dot(to_y, x))
+        sharp = dot(side, side) / (2 * (longer + toward.abs()))
+        turned = torch.where(toward > 0, sharp, (longer - toward) / 2)
+        radial = dot(gap, x + y) / (s + t)
+        straight = radial * radial / (2 * (a * b + c * s * t + 1))
+        by_x = torch.where(far, by_x, root / a * across)
+        by_y = torch.where(far, by_y, root / -b * across)
+        return torch.where(far, straight + shorter * turned, q), by_x, by_y, root, lean
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, a, y, b, c), (q, by_x, by_y, root, lean), (g,) = inputs, parts, grad_outputs
+        half, double, step = g / 2, 2 * q, lean * root
+        by_x = half * _with_radial(by_x, double + step / a, x, a, c)
+        by_y = half * _with_radial(by_y, double - step / b, y, b, c)
+        by_c = lean * lean * g / -4 if isinstance(c, Tensor) else None
+        return by_x, None, by_y, None, by_c
+
+
+hyperboloid_far_gap = fused(_FarGap)
+r"""The gap of :data:`hyperboloid_gap`, right to rounding also where both points are far out.
+
+There it is taken from polar coordinates, with the lengths :math:`s, t` of ``x`` and ``y`` and the
+angle :math:`\theta` between them, whose sine is the length of one point's part across the other:
+
+.. math:: q = \frac{(s - t)^2}{2 (a b + c s t + 1)} + s t \sin^2 \frac \theta 2
 """
 
 
@@ -261,6 +309,13 @@ def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | fl
     is ``v`` but for rounding, and the error of its component is smaller by :math:`a^2`.
     """
     return torch.addcmul(v, c * a.pow(-2) * (radial - dot(x, v)), x)
+
+
+def _reject(v: Tensor, direction: Tensor) -> Tensor:
+    """The part of ``v`` across a unit vector, projected twice: the first time leaves rounding."""
+    for _ in range(2):
+        v = torch.addcmul(v, dot(v, direction), direction, value=-1)
+    return v
 
 
 def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
