@@ -102,6 +102,33 @@ class _Hashed:
         self.file.flush()
 
 
+def text_digest(content: bytes) -> str:
+    """SHA-256 of a configuration in hexadecimal, by which a later edit is detected.
+
+    Args:
+        content: The file's bytes.
+    """
+    return hashlib.sha256(content).hexdigest()
+
+
+def refuse_edited(config: Path, digest: object) -> None:
+    """Refuse a configuration that was edited after its run had started.
+
+    Args:
+        config: File of the configuration.
+        digest: Its :func:`text_digest` when the run started; ``None`` if an earlier version of
+            fedbolic wrote none.
+
+    Raises:
+        ValueError: If it was edited.
+    """
+    if digest is not None and text_digest(config.read_bytes()) != digest:
+        raise ValueError(
+            f"{config} was edited after the run had started: undo the edit, or start a new "
+            f"run with it: `fedbolic run --config {config} --name NAME`"
+        )
+
+
 def save_sealed(value: dict[str, Any], file: BinaryIO) -> None:
     """Save with ``torch.save`` and add a checksum as the comment of the zip archive.
 

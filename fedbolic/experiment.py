@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fedbolic import check
+from fedbolic.checksums import refuse_edited, text_digest
 from fedbolic.computing import DTYPES, arithmetic, place
 from fedbolic.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
 from fedbolic.data import FederatedData, Partitioned, Source
@@ -111,7 +111,7 @@ def run(
             job = _prepare(settings, callbacks, nodes)
             config = describe(run, settings)
             state = _begin(job)
-            facts = {"data": _facts(job.data), "config": _digest(config.encode())}
+            facts = {"data": _facts(job.data), "config": text_digest(config.encode())}
             facts |= {"rounds": job.method.rounds}
             made = {**job.environment(), **facts}
             folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
@@ -148,7 +148,7 @@ def resume(
             folder = RunFolder.open(path)
             held.enter_context(folder.alone())
             made = folder.environment
-            _refuse_edited(folder, made)
+            refuse_edited(folder.config, made.get("config"))
             settings = build(run, ["--config", str(folder.config)])
             held.enter_context(reproducible(place(settings)))
             job = _prepare(settings, callbacks, nodes)
@@ -282,20 +282,6 @@ def refuse_unclear_name(name: str | None, runs: Path) -> None:
 def _facts(data: FederatedData) -> dict[str, Any]:
     """Facts about the data that a trained model needs outside the federation."""
     return {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
-
-
-def _digest(config: bytes) -> str:
-    """Digest of a configuration, by which a later edit is detected."""
-    return hashlib.sha256(config).hexdigest()
-
-
-def _refuse_edited(folder: RunFolder, made: dict[str, Any]) -> None:
-    found = _digest(folder.config.read_bytes())
-    if made.get("config", found) != found:
-        raise SetupError(
-            f"{folder.config} was edited after the run had started: undo the edit, or start a new "
-            f"run with it: `fedbolic run --config {folder.config} --name NAME`"
-        )
 
 
 def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """One self-contained page about finished runs: no network, no scripts, images inside the file."""
 
 import base64
+import contextlib
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import yaml
 
 from fedbolic import __version__
-from fedbolic.checksums import DamagedError
+from fedbolic.checksums import DamagedError, refuse_edited
 from fedbolic.client_table import client_cells
 from fedbolic.panels import (
     clients_panel,
@@ -22,7 +23,7 @@ from fedbolic.panels import (
 from fedbolic.plots import draw_figures, installed
 from fedbolic.published import PUBLISHED, read_published
 from fedbolic.reading import read_text
-from fedbolic.record import ExchangeTime, Folders, Row, listed
+from fedbolic.record import ExchangeTime, Folders, Row, RunFolder, listed
 from fedbolic.report import compose, legend_of, table_cells
 from fedbolic.run_scores import (
     AT_CLIENTS,
@@ -97,7 +98,8 @@ def write_page(paths: Folders, file: Path | str, *, reference: str | None = None
 
     Raises:
         FileNotFoundError: If a folder contains no run.
-        ValueError: If a file of a run is damaged, or a path lacks the row ``reference``.
+        ValueError: If a file of a run is damaged, a configuration that is shown was edited, or a
+            path lacks the row ``reference``.
         OSError: If the page cannot be written.
     """
     text = page(paths, reference=reference)
@@ -120,7 +122,7 @@ def page(paths: Folders, *, reference: str | None = None) -> str:
 
     Raises:
         FileNotFoundError: If a folder contains no run.
-        ValueError: If a file of a run is damaged, or there is no such row.
+        ValueError: As for :func:`write_page`.
     """
     parts, compared, paths = [], [], listed(paths)
     for path in paths:
@@ -162,15 +164,19 @@ def _read(title: str, folder: Path, rows: Sequence[TableRow]) -> _Part:
         rows,
         {row.name: [with_personal(run.rows()) for run in row.plotted] for row in rows},
         {row.name: [run.times() for run in row.plotted] for row in rows},
-        {row.name: _config(row.folders[0].config) for row in rows},
+        {row.name: _config(row.folders[0]) for row in rows},
     )
 
 
-def _config(file: Path) -> dict[str, Any]:
+def _config(run: RunFolder) -> dict[str, Any]:
+    file = run.config
     try:
-        return read_settings(file)
+        settings = read_settings(file)
     except ValueError as error:
         raise DamagedError(file, f"is damaged: {error}") from error
+    with contextlib.suppress(OSError, DamagedError):  # a page needs no environment
+        refuse_edited(file, run.environment.get("config"))
+    return settings
 
 
 def _part(part: _Part, anchor: str) -> str:

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedbolic import tree
+from fedbolic.checksums import refuse_edited
 from fedbolic.configuration import SetupError, build, setting_up
 from fedbolic.data import HOLDOUT, Client, Examples, Source
 from fedbolic.experiment import load_data, run
@@ -183,8 +184,8 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
         client: Id of the client whose personal model is loaded; ``None`` for the global model.
 
     Raises:
-        SetupError: If there is no run, the method has no such model, there is no such client, or
-            the model takes anything but one tensor of inputs.
+        SetupError: If there is no run, its configuration was edited, the method has no such model,
+            there is no such client, or the model takes anything but one tensor of inputs.
 
     Example:
         >>> import tempfile
@@ -197,9 +198,11 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
     """
     with setting_up():
         folder = RunFolder.open(Path(path))
+        made = folder.environment
+        refuse_edited(folder.config, made.get("config"))
         settings = build(run, ["--config", str(folder.config)])
         checkpoint = folder.read_checkpoint()
-        facts = folder.environment.get("data")
+        facts = made.get("data")
         party, names = _party(settings, facts, checkpoint["server_state"], client)
         method = settings["method"]
         if checkpoint["round"] < method.rounds:

@@ -111,14 +111,20 @@ def test_an_undamaged_copy_goes_on(folder, fedbolic):
 
 
 @pytest.mark.parametrize("edit", [("lr: 0.1", "lr: 0.2"), ("seed: 0\n", "seed: 0 \n")])
-def test_an_edited_configuration_is_refused_by_resume(edit, folder, fedbolic):
+def test_an_edited_configuration_is_refused_by_all_that_use_it(edit, folder, fedbolic, tmp_path):
     config = folder / "config.yaml"
     text = config.read_text()
     assert edit[0] in text
     config.write_text(text.replace(*edit))
     names = [f"{config} was edited", f"fedbolic run --config {config} --name NAME"]
-    assert refused(fedbolic("resume", folder), names=names)
+    files = {"export": ("--to", tmp_path / "x.pt2"), "report": ("--html", tmp_path / "x.html")}
+    for command in ("resume", "export", "report"):
+        assert refused(fedbolic(command, folder, *files.get(command, ())), names=names)
+    assert fedbolic("report", folder)[0] == 0  # a table has no settings
+    assert not list(tmp_path.glob("x.*"))
     config.write_text(text)
+    for command in files:
+        assert fedbolic(command, folder, *files[command])[0] == 0
     assert fedbolic("resume", folder)[0] == 0
 
 
