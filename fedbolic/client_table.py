@@ -1,11 +1,10 @@
 """Table of the scores of single clients: quantiles, and the mean of the worst tenth."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 
 from fedbolic.record import Row
-from fedbolic.run_scores import LEVELS, client_values, quantiles, spread
+from fedbolic.run_scores import LEVELS, client_values, mean, nan_as_worst, quantiles, spread
 
 WORST_TENTH = "worst 10 %, mean"
 """Column with the mean over the worst tenth of the clients."""
@@ -24,7 +23,7 @@ def worst_tenth(values: Sequence[float]) -> float:
         >>> worst_tenth([5.0, 1.0, 2.0, *[9.0] * 8])  # two of eleven
         1.5
     """
-    return statistics.fmean(sorted(values)[: math.ceil(len(values) / 10)])
+    return mean(sorted(values, key=nan_as_worst)[: math.ceil(len(values) / 10)])
 
 
 def client_cells(measured: Mapping[str, Sequence[Sequence[Row]]], metric: str) -> list[list[str]]:

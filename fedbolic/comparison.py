@@ -1,5 +1,6 @@
 """Comparison of table rows: paired differences, mean ranks and their critical difference."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ class PairedDifference:
     Args:
         row: Name of the row.
         mean: Mean of the row's score minus the reference's.
-        interval: Ends of its confidence interval; ``None`` for a single block.
+        interval: Ends of its confidence interval; ``None`` for a single block, or if a score is not
+            finite.
         num_pairs: Number of common blocks.
     """
 
@@ -63,13 +65,13 @@ def paired_differences(
         blocks = [block for block in scores[row] if block in scores[reference]]
         if row != reference and blocks:
             gaps = np.array([scores[row][b] - scores[reference][b] for b in blocks])
-            interval = _bca(gaps, level)
-            found.append(PairedDifference(row, float(gaps.mean()), interval, len(blocks)))
+            mean = float(gaps.mean()) if np.isfinite(gaps).all() else math.nan
+            found.append(PairedDifference(row, mean, _bca(gaps, level), len(blocks)))
     return found
 
 
 def _bca(gaps: np.ndarray, level: float) -> tuple[float, float] | None:
-    if len(gaps) == 1:
+    if len(gaps) == 1 or not np.isfinite(gaps).all():
         return None
     if np.ptp(gaps) == 0:  # the bootstrap distribution is a point, on which BCa is not defined
         return float(gaps[0]), float(gaps[0])
@@ -82,8 +84,8 @@ def _bca(gaps: np.ndarray, level: float) -> tuple[float, float] | None:
 def mean_ranks(scores: PairedScores) -> tuple[dict[str, float], int]:
     """Mean rank of every row, and the number of blocks; 1 is the row with the largest score.
 
-    Only blocks that all rows have count. Rows of equal score share the mean of their ranks. Without
-    a common block there are no ranks.
+    Only blocks that all rows have count. Rows of equal score share the mean of their ranks. NaN
+    is the worst score. Without a common block there are no ranks.
 
     Args:
         scores: Scores of every row.
@@ -97,6 +99,7 @@ def mean_ranks(scores: PairedScores) -> tuple[dict[str, float], int]:
     if not blocks:
         return {}, 0
     values = np.array([[scores[row][block] for row in rows] for block in blocks])
+    values[np.isnan(values)] = -np.inf
     ranks = stats.rankdata(-values, axis=1).mean(axis=0)
     return dict(zip(rows, ranks.tolist(), strict=True)), len(blocks)
 

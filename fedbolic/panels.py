@@ -10,8 +10,10 @@ from fedbolic.plots import new_canvas
 from fedbolic.record import ExchangeTime, Row
 from fedbolic.run_scores import (
     client_values,
+    mean,
     mean_curve,
     megabytes,
+    nan_as_worst,
     seconds_by_part,
     spread,
 )
@@ -50,7 +52,8 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
         for axes in (whole, enlarged):
             _line(axes, curve, last, (f"C{place}", f"{_label(name)}: {final}"))
     enlarged.set_xlim((last + 1) // 2, last + (last == 1))
-    enlarged.set_ylim(*_heights(curves.values(), last))
+    if heights := _heights(curves.values(), last):
+        enlarged.set_ylim(*heights)
     for axes, title in ((whole, "all rounds"), (enlarged, "enlarged")):
         axes.set(title=title, xlabel="round", ylabel="%")
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -66,7 +69,7 @@ def _line(
 ) -> None:
     """Draw one row's mean and range in a colour and under a label."""
     rounds, (color, label) = list(curve), look
-    means = [100 * statistics.fmean(curve[r]) for r in rounds]
+    means = [100 * mean(curve[r]) for r in rounds]
     if len(rounds) == 1 and last > 1:  # a method of one round is a baseline for all rounds
         axes.axhline(means[0], linestyle="--", color=color, label=label)
         return
@@ -75,16 +78,20 @@ def _line(
     axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
 
 
-def _heights(curves: Iterable[Mapping[int, Sequence[float]]], last: int) -> tuple[float, float]:
-    """Lowest and highest mean of the better half of the rows in the second half of the rounds."""
-    means = [
-        {r: 100 * statistics.fmean(values) for r, values in curve.items()}
-        for curve in curves
-        if curve
-    ]
-    ranked = sorted(means, key=lambda mean: mean[max(mean)], reverse=True)
+def _heights(
+    curves: Iterable[Mapping[int, Sequence[float]]], last: int
+) -> tuple[float, float] | None:
+    """Lowest and highest mean of the better half of the rows in the second half of the rounds.
+
+    Means that are not finite do not count; ``None`` if there are no others.
+    """
+    means = [{r: 100 * mean(values) for r, values in curve.items()} for curve in curves if curve]
+    ranked = sorted(means, key=lambda line: nan_as_worst(line[max(line)]), reverse=True)
     better = ranked[: math.ceil(len(ranked) / 2)]
-    seen = [v for mean in better for r, v in mean.items() if 2 * r >= last or r == max(mean)]
+    late = [v for line in better for r, v in line.items() if 2 * r >= last or r == max(line)]
+    seen = [value for value in late if math.isfinite(value)]
+    if not seen:
+        return None
     margin = max(0.1 * (max(seen) - min(seen)), 0.5)
     return min(seen) - margin, max(seen) + margin
 
@@ -110,8 +117,8 @@ def megabytes_panel(measured: Measured, metric: str) -> bytes | None:
         sent = [megabytes(rows) for rows in runs]
         rounds = [r for r in scores if all(one.get(r, 0.0) > 0 for one in sent)]
         if rounds:
-            x = [statistics.fmean(one[r] for one in sent) for r in rounds]
-            y = [100 * statistics.fmean(scores[r]) for r in rounds]
+            x = [mean([one[r] for one in sent]) for r in rounds]
+            y = [100 * mean(scores[r]) for r in rounds]
             marker = "o" if len(x) == 1 else "."
             axes.plot(x, y, color=f"C{place}", label=_label(name), marker=marker, markersize=4)
     if not axes.lines:
@@ -123,7 +130,7 @@ def megabytes_panel(measured: Measured, metric: str) -> bytes | None:
 
 
 def clients_panel(scores: Mapping[str, Sequence[float]]) -> bytes | None:
-    """Sorted scores of the clients of every row, one bar for each client and seed.
+    """Sorted scores of the clients of every row, one bar for each client and seed if finite.
 
     Args:
         scores: Scores of clients by row, between 0 and 1.
@@ -131,7 +138,8 @@ def clients_panel(scores: Mapping[str, Sequence[float]]) -> bytes | None:
     Returns:
         The SVG image; ``None`` if no row has scores of clients.
     """
-    given = {name: sorted(values) for name, values in scores.items() if values}
+    finite = {name: sorted(filter(math.isfinite, values)) for name, values in scores.items()}
+    given = {name: values for name, values in finite.items() if values}
     if not given:
         return None
     columns = min(4, len(given))
@@ -164,7 +172,8 @@ def curvatures_panel(measured: Measured, metric: str) -> bytes | None:
     canvas = new_canvas(8.0, 3.5)
     axes = canvas.subplots()
     for place, (name, runs) in enumerate(measured.items()):
-        values = sorted(value for rows in runs for value in client_values(rows, metric).values())
+        found = (value for rows in runs for value in client_values(rows, metric).values())
+        values = sorted(filter(math.isfinite, found))
         if values:
             shares = [(i + 0.5) / len(values) for i in range(len(values))]
             axes.plot(
@@ -201,9 +210,9 @@ def seconds_panel(
     names, left = [_label(name) for name in spent], [0.0] * len(spent)
     parts = next(run for runs in spent.values() for run in runs)
     for part in parts:
-        means = [statistics.fmean(run[part] for run in runs) for runs in spent.values()]
+        means = [mean([run[part] for run in runs]) for runs in spent.values()]
         axes.barh(names, means, left=left, label=part)
-        left = [before + mean for before, mean in zip(left, means, strict=True)]
+        left = [before + more for before, more in zip(left, means, strict=True)]
     axes.invert_yaxis()
     axes.set(xlabel="seconds, mean over seeds")
     axes.grid(alpha=0.3, axis="x")

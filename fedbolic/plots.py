@@ -6,7 +6,6 @@ They need matplotlib (the extra ``plots``); without it, nothing is drawn.
 import importlib.util
 import math
 import os
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from fedbolic.comparison import indistinct_groups
 from fedbolic.figure import DiscFigure
 from fedbolic.log import logger
 from fedbolic.record import Row, RunFolder
-from fedbolic.run_scores import mean_curve
+from fedbolic.run_scores import mean, mean_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +46,7 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
             curve = mean_curve(runs, name)
             rounds = list(curve)
             values = [[100 * value for value in curve[r]] for r in rounds]
-            means = [statistics.fmean(v) for v in values]
+            means = [mean(v) for v in values]
             look = {"color": f"C{place}", "label": label}  # one colour in both panels
             if len(rounds) == 1:  # a method of one round is a baseline for all rounds
                 axes.axhline(means[0], linestyle="--", **look)

@@ -1,6 +1,5 @@
 """Tables and plots of finished runs, next to published numbers."""
 
-import statistics
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from fedbolic.comparison import (
 from fedbolic.plots import draw_figures, image_links, plot, plot_ranks
 from fedbolic.published import PUBLISHED, PublishedNumber, read_published
 from fedbolic.record import Folders, Row, listed
-from fedbolic.run_scores import AT_CLIENTS, with_personal
+from fedbolic.run_scores import AT_CLIENTS, deviation, mean, nan_as_worst, with_personal
 from fedbolic.table_rows import TableRow, by_folder, distinct, find
 
 G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
@@ -249,8 +248,8 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
     found = {
         G_FL: common.get((last, "holdout/accuracy")),
         P_FL: common.get((last, personal)),
-        MEAN: statistics.fmean(clients) if clients else None,
-        WORST: min(clients, default=None),
+        MEAN: mean(clients) if clients else None,
+        WORST: min(clients, key=nan_as_worst, default=None),
         RIDGE_G: common.get((last, "ridge_head/holdout/accuracy")),
         RIDGE_P: common.get((last, "ridge_head/accuracy")),
         VALIDATION: common.get((last, "validation/accuracy")),
@@ -279,7 +278,8 @@ def _chosen(common: dict[tuple[int, str], float]) -> float | None:
     validation = {r: v for (r, name), v in common.items() if name == "validation/accuracy"}
     if not validation:
         return None
-    best = max(validation, key=lambda r: (validation[r], -r))  # the first round in case of a tie
+    # the first round in case of a tie
+    best = max(validation, key=lambda r: (nan_as_worst(validation[r]), -r))
     return common.get((best, "holdout/accuracy"))
 
 
@@ -337,7 +337,7 @@ def _spread(values: Sequence[float]) -> str:
         return ""
     if len(set(values)) == 1:  # one seed, or a number that does not depend on the seed
         return f"{values[0]:.4g}"
-    return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
+    return f"{mean(values):.2f} ± {deviation(values):.2f}"
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:

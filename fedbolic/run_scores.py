@@ -1,5 +1,6 @@
 """Numbers of finished runs for plots and pages: curves, megabytes, clients, seconds, settings."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -91,7 +92,8 @@ def quantiles(values: Sequence[float]) -> list[float]:
     Args:
         values: Scores, at least one.
     """
-    return [float(value) for value in np.quantile(values, LEVELS)]
+    with np.errstate(invalid="ignore"):  # infinite scores
+        return [float(value) for value in np.quantile(values, LEVELS)]
 
 
 def seconds_by_part(rows: Iterable[Row], times: Iterable[ExchangeTime]) -> dict[str, float]:
@@ -153,6 +155,33 @@ def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, di
     }
 
 
+def mean(values: Sequence[float]) -> float:
+    """Mean of values; NaN if one of them is not finite, as after a run that has diverged.
+
+    Args:
+        values: Numbers, at least one.
+    """
+    return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of values; NaN if one of them is not finite.
+
+    Args:
+        values: Numbers, at least two.
+    """
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def nan_as_worst(value: float) -> float:
+    """Key that sorts scores, larger ones being better; NaN is the worst.
+
+    Args:
+        value: Score.
+    """
+    return -math.inf if math.isnan(value) else value
+
+
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """Mean and standard deviation of values as text; a single number if they agree.
 
@@ -164,7 +193,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
         >>> spread([1.0, 2.0]), spread([3.0])
         ('1.50 ± 0.71', '3.00')
     """
-    mean = f"{statistics.fmean(values):.{digits}f}"
+    centre = f"{mean(values):.{digits}f}"
     if len(set(values)) == 1:
-        return mean
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}"
+        return centre
+    return f"{centre} ± {deviation(values):.{digits}f}"

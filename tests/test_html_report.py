@@ -1,6 +1,7 @@
 """The page about runs is one well-formed file that needs no network and shows the runs' numbers."""
 
 import base64
+import re
 import sys
 import xml.etree.ElementTree as ET
 
@@ -10,6 +11,7 @@ import torch
 from fedbolic.figure import DiscFigure, EmbeddingFigure
 from fedbolic.html_report import page, write_page
 from fedbolic.record import RunFolder
+from fedbolic.report import report
 
 HEADER, TIMES = "round,client,name,value\n", "round,exchange,seconds\n1,0,2.0\n2,0,1.0\n"
 METRICS = """\
@@ -172,6 +174,19 @@ def test_a_damaged_configuration_is_named(write, config):
     (runs / "a" / "seed0" / "config.yaml").write_text(config, encoding="latin-1")
     with pytest.raises(ValueError, match=r"config\.yaml is damaged"):
         page([runs])
+
+
+def test_runs_whose_scores_are_not_finite_are_shown_by_report_and_page(write):
+    for seed, name in enumerate(("nan", "inf", "-inf")):
+        bad = re.sub(r",[0-9.]+$", f",{name}", METRICS, flags=re.MULTILINE)
+        write(f"{name}/seed0", metrics=bad)
+        runs = write(f"mixed/seed{seed}", metrics=bad)
+    assert "nan" in report(runs / "nan")
+    assert {"nan", "mixed"} <= set(Page(page([runs / "nan", runs / "mixed"])).cells)
+    write("good/seed0")
+    for text in (report(runs, reference="good"), page([runs], reference="good")):
+        assert {"nan ± nan", "50"} <= set(re.split(r" *[|<>] *", text))
+    assert list(decoded(Page(page([runs])).images))
 
 
 def test_without_matplotlib_the_tables_are_there_and_the_extra_is_named(write, monkeypatch):
