@@ -146,7 +146,7 @@ def parse(
         SetupError: If an option or class is unknown, or a value is invalid.
     """
     with setting_up():
-        asked = parser.parse_args(list(arguments))
+        asked = _parse_words(parser, arguments, functions.get("".join(arguments[:1])))
         if function := functions.get(asked.get("command", "")):
             _refuse_null(function, asked[asked.command])
         return parser.instantiate(asked)
@@ -160,7 +160,7 @@ def build(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
     """
     with setting_up():
         parser = parser_of(function)
-        asked = parser.parse_args(list(arguments))
+        asked = _parse_words(parser, arguments, function)
         _refuse_null(function, asked)
         return given(function, vars(parser.instantiate(asked)))
 
@@ -172,7 +172,24 @@ def read_words(function: Callable, arguments: Sequence[str]) -> dict[str, Any]:
         SetupError: As in :func:`parse`, except for errors found only when objects are built.
     """
     with setting_up():
-        return parser_of(function).parse_args(list(arguments)).as_dict()
+        return _parse_words(parser_of(function), arguments, function).as_dict()
+
+
+def _parse_words(
+    parser: ArgumentParser, arguments: Sequence[str], function: Callable | None
+) -> Namespace:
+    """Parse arguments, with an example in the error about options of a class that is not named."""
+    try:
+        return parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        found = re.fullmatch(r'Parser key "(\w+)": Expected .* is abstract', one_line(error))
+        if function is None or found is None or found[1] not in _replaceable(function):
+            raise
+        default = plain(inspect.signature(function).parameters[found[1]].default)["class_path"]
+        raise SetupError(
+            f"{found[1]} must name a class that can be created, such as --{found[1]}={default}, "
+            "even if only its options are given"
+        ) from error
 
 
 def _refuse_null(function: Callable, asked: Namespace) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import struct
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedbolic.configuration import SetupError, build
+from fedbolic.experiment import run
 from tests.plain.conftest import refused
 
 DOORS = {
@@ -67,6 +70,25 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
 ):
     assert refused(fedbolic("run", "--config", config, "--runs", runs, *words), names=names)
     assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "example"),
+    [
+        ("--method.rounds=1", "--method=fedbolic.methods.fedavg.FedAvg,"),
+        ("--data.num_train=10", "--data=fedbolic.data.partitioned.Partitioned,"),
+        ("--engine.workers=2", "--engine=fedbolic.federated.engines.sequential.Sequential,"),
+        ("--method=fedbolic.federated.Method", "--method=fedbolic.methods.fedavg.FedAvg,"),
+    ],
+)
+def test_options_without_a_class_are_refused_with_one_that_has_options(
+    option, example, fedbolic, runs
+):
+    for command in ("run", "flower"):
+        answer = fedbolic(command, "--runs", runs, option)
+        assert refused(answer, names=["must name a class that can be created", example])
+    with pytest.raises(SetupError, match=re.escape(example)):
+        build(run, [option])
 
 
 SPELLS = {
