@@ -59,8 +59,8 @@ class Nodes(Remote):
     The server stores only the names of client states, so a run can be resumed from its last
     checkpoint after a crash of either side. A client fails in an exchange if its node is offline,
     replies too late or sends an unreadable reply. Replies must lie within the bounds of
-    :mod:`~fedbolic.remote.replies`. A node whose handshake violates them is excluded; the run
-    begins without it after ``timeout``.
+    :mod:`~fedbolic.remote.replies`. A node whose handshake violates them or cannot be read is
+    excluded; the run begins without it after ``timeout``.
 
     Args:
         transport: Connection to the nodes.
@@ -92,6 +92,7 @@ class Nodes(Remote):
         self.handshakes: dict[int, Tree] = {}
         self.refused: set[int] = set()
         self.num_classes = check.MOST_CLASSES
+        self.silent: dict[int, str] = {}
         self.begun = False
 
     @property
@@ -107,6 +108,8 @@ class Nodes(Remote):
             self.num_classes = holdout.meta.num_classes
         while len(places := self._places()) < self.num_clients:
             if time.monotonic() > end:
+                for node, fault in self.silent.items():
+                    self._refuse(node, f"it sent no handshake: {fault}")
                 if len(places) + len(self.refused) >= self.num_clients:
                     break  # the missing nodes are online but were refused
                 raise RunStoppedError(
@@ -222,8 +225,10 @@ class Nodes(Remote):
         self.refused &= online
         new = online - self.handshakes.keys() - self.refused
         request: dict[int, Tree] = {node: {"task": "handshake"} for node in new}
-        for node, told in self._exchange("query", request, "handshake").items():
-            if "error" in told:
+        replies = self._exchange("query", request, "handshake")
+        self.silent = {node: told["error"] for node, told in replies.items() if "error" in told}
+        for node, told in replies.items():
+            if node in self.silent:
                 logger.warning("node %d sent no handshake: %s", node, told["error"])
             else:
                 self._shake_hands(node, told)

@@ -148,6 +148,8 @@ SCORES = {
     **{f"a score named {name!r:.30}": named("scores", name) for name in NAMED},
 }
 HANDSHAKES = {
+    "no JSON": lambda told: tree_of("{"),
+    "an error": lambda told: {"error": "no reply within 600 seconds"},
     "nothing": lambda told: {},
     "no id": without("client"),
     "an id of text": instead(client="0"),
