@@ -6,6 +6,9 @@ from collections.abc import Collection
 MOST_CLASSES = 2**16
 """Maximum number of classes: every client has to train the head of a model."""
 
+MOST_FEATURES = 2**28
+"""Maximum number of values in an example."""
+
 
 def positive(**values: float) -> None:
     """Refuse a value that is not a finite number above 0.

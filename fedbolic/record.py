@@ -253,7 +253,7 @@ class RunFolder:
             ValueError: If an earlier version of fedbolic wrote the checkpoint.
         """
         file = self.path / "state.pt"
-        checkpoint = load_sealed(file, numbers=_NUMBERS) if file.exists() else None
+        checkpoint = _read_entries(file) if file.exists() else None
         first = {name: Grown().after(header.encode()) for name, header in HEADERS.items()}
         if checkpoint is not None:
             sizes, checksums = checkpoint.pop("sizes"), checkpoint.pop("checksums")
@@ -277,7 +277,7 @@ class RunFolder:
         file = self.path / "state.pt"
         if not file.exists():
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: its first round goes on")
-        checkpoint = load_sealed(file, numbers=_NUMBERS, device="cpu")
+        checkpoint = _read_entries(file, device="cpu")
         store = ClientStateLog.read(self.path, checkpoint["client_states"])
         return {**checkpoint, "client_states": ClientStates(store)}
 
@@ -355,6 +355,17 @@ class RunFolder:
 def listed(folders: Folders) -> list[Path]:
     """Paths of one folder or several."""
     return [Path(each) for each in ([folders] if isinstance(folders, str | Path) else folders)]
+
+
+def _read_entries(file: Path, *, device: str | None = None) -> dict[str, Any]:
+    """Load a checkpoint and check its entries: whoever can write one can seal it, too."""
+    found = load_sealed(file, numbers=_NUMBERS, device=device)
+    counts = [found.get(name) for name in ("round", "exchange")]
+    if any(type(count) is not int or count < 0 for count in counts):
+        raise DamagedError(file, "lacks the numbers of completed rounds and exchanges")
+    if not isinstance(found.get("server_state"), dict):
+        raise DamagedError(file, "lacks the state of the server")
+    return found
 
 
 def refuse_existing(path: Path) -> None:

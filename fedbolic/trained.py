@@ -1,5 +1,6 @@
 """Trained models of finished runs, as PyTorch modules."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedbolic import tree
+from fedbolic import check, tree
 from fedbolic.checksums import refuse_edited
 from fedbolic.configuration import SetupError, build, setting_up
 from fedbolic.data import HOLDOUT, Client, Examples, Source
@@ -227,8 +228,8 @@ def _party(
     settings: dict[str, Any], facts: Any, server_state: Tree, client: int | None
 ) -> tuple[Client, tuple[str, ...]]:
     """The client whose model is loaded, or the server's test set without examples."""
-    if client is None and isinstance(facts, dict):
-        meta = Meta(facts["num_classes"], tuple(facts["input_shape"]), facts["num_clients"])
+    if client is None and facts is not None:
+        meta = _read_facts(facts)
         x = torch.zeros(0, *meta.input_shape, dtype=_dtype(server_state))
         none = Examples({"x": x, "y": torch.zeros(0, dtype=torch.int64)})
         return Client(HOLDOUT, none, none, none, meta), tuple(facts["class_names"])
@@ -239,6 +240,21 @@ def _party(
     if not 0 <= client < len(data.clients):
         raise SetupError(f"there is no client {client}: the ids are 0 .. {len(data.clients) - 1}")
     return data.clients[client], data.class_names
+
+
+def _read_facts(facts: Any) -> Meta:
+    """Facts about the data as recorded, checked before a model of that size is made."""
+    own = facts if isinstance(facts, dict) else {}
+    shape, counts = own.get("input_shape"), [own.get("num_classes"), own.get("num_clients")]
+    known = isinstance(shape, list) and isinstance(own.get("class_names"), list)
+    if (
+        not known
+        or any(type(count) is not int or count < 0 for count in (*counts, *shape))
+        or counts[0] > check.MOST_CLASSES
+        or math.prod(shape) > check.MOST_FEATURES
+    ):
+        raise SetupError("environment.json is damaged: its facts about the data are impossible")
+    return Meta(counts[0], tuple(shape), counts[1])
 
 
 def _dtype(server_state: Tree) -> torch.dtype:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedbolic import tree
-from fedbolic.check import MOST_CLASSES
+from fedbolic.check import MOST_CLASSES, MOST_FEATURES
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.evaluation.metrics import EXTRA_METRICS, is_sum
 from fedbolic.federated.update import Update
@@ -19,9 +19,6 @@ from fedbolic.types import Tree
 
 MOST_EXAMPLES = 10**9
 """Maximum number of examples of a client, and maximum weight of an update."""
-
-MOST_FEATURES = 2**28
-"""Maximum number of values in an example."""
 
 _MOST_AXES = 8
 """Maximum number of axes of an example."""

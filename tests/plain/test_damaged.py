@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import resource
 import shutil
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from fedbolic import plots
+from fedbolic.checksums import load_sealed, save_sealed
 from fedbolic.configuration import build
 from fedbolic.experiment import run
 from fedbolic.federated import Sequential, Trainer
@@ -126,6 +128,30 @@ def test_an_edited_configuration_is_refused_by_all_that_use_it(edit, folder, fed
     for command in files:
         assert fedbolic(command, folder, *files[command])[0] == 0
     assert fedbolic("resume", folder)[0] == 0
+
+
+def test_a_resealed_checkpoint_without_an_entry_is_refused(folder, fedbolic, tmp_path):
+    file, to = folder / "state.pt", tmp_path / "x.pt2"
+    whole = load_sealed(file)
+    entries = ("server_state", "round", "exchange", "sizes", "checksums", "client_states")
+    for entry, value in itertools.product(entries, (None, "x", -1)):
+        forged = {n: v for n, v in whole.items() if n != entry}
+        with file.open("wb+") as stream:
+            save_sealed(forged | ({} if value is None else {entry: value}), stream)
+        for words in (["export", folder, "--to", to], ["resume", folder]):
+            assert refused(fedbolic(*words), names=["state.pt lacks the "])
+
+
+def test_forged_facts_about_the_data_are_refused(folder, fedbolic, tmp_path):
+    file, to = folder / "environment.json", tmp_path / "x.pt2"
+    made = json.loads(file.read_text())
+    for name in ("num_classes", "input_shape", "num_clients", "class_names"):
+        large = {"num_classes": [10**9], "input_shape": [[10**9], [-1]]}
+        for value in (None, "x", -1, {}, *large.get(name, ())):
+            forged = {**made["data"], name: value}
+            file.write_text(json.dumps({**made, "data": forged}))
+            answer = fedbolic("export", folder, "--to", to)
+            assert refused(answer, names=["environment.json is damaged"])
 
 
 METHOD = "method: {class_path: fedbolic.methods.FedAvg, init_args: "
