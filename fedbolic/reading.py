@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from typing_extensions import Buffer
@@ -129,7 +129,7 @@ def gunzip(data: Buffer, name: str, most: int | None = None) -> bytearray:
         raise ValueError(f"{name} is truncated or damaged ({error}): download it again") from error
 
 
-def read_all(stream: IO[bytes], name: str, most: int | None = None) -> bytearray:
+def read_all(stream: io.BufferedIOBase, name: str, most: int | None = None) -> bytearray:
     """Content of a stream, in memory that grows with what is there, whatever a header declares.
 
     Args:
@@ -148,7 +148,7 @@ def read_all(stream: IO[bytes], name: str, most: int | None = None) -> bytearray
     return data
 
 
-def lines(stream: IO[bytes], name: str) -> Iterator[str]:
+def lines(stream: io.BufferedIOBase, name: str) -> Iterator[str]:
     """Lines of a text in UTF-8 with their ends.
 
     Args:

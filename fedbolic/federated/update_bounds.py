@@ -61,7 +61,7 @@ def find_long_part(message: Tree, payload: Tree, *, longest: float = LONGEST_PAR
     return None
 
 
-def find_outside(payload: Tree, name: str, low: float, high: float) -> str | None:
+def find_outside(payload: Tree, name: str, low: int | float, high: int | float) -> str | None:
     """Words on a part of a payload that has numbers outside of a range; ``None`` if all are inside.
 
     Args:

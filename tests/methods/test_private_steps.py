@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedbolic.federated import Cohort, Trainer, TrainerState
 from fedbolic.federated.privacy.draws import SecretStream
 from fedbolic.federated.privacy.ledger import PrivacyLedger
-from fedbolic.methods import FedAvg, PrivateSteps, private_steps
+from fedbolic.methods import PrivateSteps, private_steps
 from fedbolic.nn.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
@@ -25,7 +25,6 @@ from tests.federated.simple_method import (
     train,
     values,
 )
-from tests.subjects import every_configuration, settings
 
 DATA = federation((7, 4, 12))
 METHOD = PrivateSteps(SMALL, steps=4, rate=0.5, noise_multiplier=1e-6, clip_norm=0.3, dp_delta=1e-2)
@@ -148,16 +147,6 @@ def test_dropout_whose_masks_follow_the_places_of_examples_is_refused(sharing):
     inner = dataclasses.replace(SMALL, backbone=MLP((4,), dropout=0.5), sharing=sharing)
     with pytest.raises(ValueError, match="dropout or other buffers"):
         Trainer().begin(PrivateSteps(inner, dp_delta=1e-4), DATA, RNG)
-
-
-@every_configuration
-def test_methods_that_the_proof_does_not_cover_are_refused(name):
-    method = settings(name)["method"]
-    if type(method) is FedAvg:
-        assert PrivateSteps(method).rounds == method.rounds
-    else:
-        with pytest.raises(ValueError, match=f"covers FedAvg, .* not {type(method).__name__}"):
-            PrivateSteps(method)
 
 
 def test_a_gradient_does_not_depend_on_the_other_examples_by_a_bit():

@@ -12,11 +12,13 @@ from fedbolic.federated.privacy.rounded_gaussian import rounded_gaussian
 SCALES = [1e-3, 0.3, 1.0, 7.5, 1000.1, 2.0**20 / 3, 2.0**28]
 
 
-class Given:
+class Given(SecretStream):
     """A stream of given words, each of which is extended by the same words."""
 
     def __init__(self, words, more=0):
-        self.given, self.more = words, more
+        super().__init__(bytes(32))
+        object.__setattr__(self, "given", words)  # the base is frozen
+        object.__setattr__(self, "more", more)
 
     def words(self, size):
         return np.array(self.given, dtype=np.uint64)
