@@ -9,6 +9,7 @@ from fedbolic.methods import Scaffold
 from flatland import FlatLand, LorentzGCN, PrivateForman
 from tests.federated.simple_method import RNG, SMALL, federation, train
 from tests.flatland import cases
+from tests.seeded import SeededKeys
 
 FORGED = 1e6
 EVALUATION = Evaluation(
@@ -30,7 +31,7 @@ class Forging(Sequential):
 
 
 def test_no_training_metric_becomes_a_row_of_the_federation_or_a_score():
-    private = FlatLand(LorentzGCN((4,)), rounds=2, curvature=PrivateForman(0.5, seed=1))
+    private = FlatLand(LorentzGCN((4,)), rounds=2, curvature=PrivateForman(0.5, noise=SeededKeys()))
     for method, data in (
         (dataclasses.replace(SMALL, rounds=2), federation()),
         (Scaffold(SMALL.backbone, rounds=2), federation()),
