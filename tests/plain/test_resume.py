@@ -98,7 +98,7 @@ def test_a_crash_while_saving_changes_nothing(moment, words, whole, runs, monkey
     save, append = RunFolder.save, record._append
     saves = []
 
-    def torn_save(self, checkpoint, rows, seconds):
+    def torn_save(self, checkpoint, rows, seconds, **options):
         key = (checkpoint["round"], checkpoint["exchange"])
         first = key not in saves
         saves.append(key)
@@ -109,7 +109,7 @@ def test_a_crash_while_saving_changes_nothing(moment, words, whole, runs, monkey
                 patch.setattr(RunFolder, "_replace", die)
             if first and moment == "in the checkpoint":
                 patch.setattr(torch, "save", half)
-            save(self, checkpoint, rows, seconds)
+            save(self, checkpoint, rows, seconds, **options)
 
     def die(*arguments):
         append(folder / "metrics.csv", "3,0,test/accur")  # and an incomplete line
