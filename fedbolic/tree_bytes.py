@@ -149,7 +149,7 @@ _DIGESTS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def _tensor_digest(x: Tensor) -> str:
-    if x.layout is not torch.strided or x.is_quantized or x.is_meta:
+    if x.layout is not torch.strided or x.is_quantized or (x.numel() and not x.data_ptr()):
         raise ValueError(f"a tensor of {x.dtype}, {x.layout} on {x.device} has no digest")
     version = None if x.is_inference() else x._version
     known = _DIGESTS.get(x)

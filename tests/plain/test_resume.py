@@ -111,7 +111,7 @@ def test_a_crash_while_saving_changes_nothing(moment, words, whole, runs, monkey
                 patch.setattr(torch, "save", half)
             save(self, checkpoint, rows, seconds, **options)
 
-    def die(*arguments):
+    def die(*arguments, **options):
         append(folder / "metrics.csv", "3,0,test/accur")  # and an incomplete line
         raise PowerError
 
@@ -147,7 +147,7 @@ def test_a_run_that_never_saved_begins_at_the_beginning(words, whole, runs, monk
     settings = build(run, [*words, "--name=cut", f"--runs={runs}"])
     folder = runs / "cut" / "seed0"
 
-    def die(self, checkpoint, rows, seconds):
+    def die(self, checkpoint, rows, seconds, **options):
         raise PowerError
 
     with monkeypatch.context() as patch:
@@ -216,8 +216,8 @@ def test_a_run_goes_on_between_the_exchanges_of_a_round(tmp_path, runs, monkeypa
     whole = result(run(**build(run, [*words, "--name=whole"])))
     folder, save, seen = runs / "cut" / "seed0", RunFolder.save, []
 
-    def save_and_die(self, checkpoint, rows, seconds):
-        save(self, checkpoint, rows, seconds)
+    def save_and_die(self, checkpoint, rows, seconds, **options):
+        save(self, checkpoint, rows, seconds, **options)
         seen.append((checkpoint["round"], checkpoint["exchange"]))
         raise PowerError
 
