@@ -141,6 +141,10 @@ class Graph:
     def _elsewhere(self) -> "WeakValueDictionary[tuple[torch.device, torch.dtype], Graph]":
         return WeakValueDictionary()
 
+    def __getstate__(self) -> dict[str, object]:
+        """Values without the copies of other types, which a pickle cannot refer to weakly."""
+        return {name: value for name, value in vars(self).items() if name != "_elsewhere"}
+
 
 @dataclass(frozen=True, eq=False)
 class GraphSplit(LabelledSplit):

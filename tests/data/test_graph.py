@@ -1,5 +1,7 @@
 """Graphs: edges and triangles compared with networkx, subgraphs by hand."""
 
+import pickle
+
 import networkx
 import pytest
 import torch
@@ -100,3 +102,11 @@ def test_a_split_gives_the_rows_of_its_nodes_on_the_device_and_in_the_dtype_aske
     assert client.no_inputs.shape == (0, 3)
     assert client.size == 3
     assert graph.to("cpu", torch.float32) is graph  # no copy if none is needed
+
+
+def test_a_graph_that_was_moved_is_pickled():
+    graph = Graph(torch.eye(2), torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1]))
+    moved = graph.to("cpu", torch.float64)
+    copy = pickle.loads(pickle.dumps(graph))
+    assert torch.equal(copy.features, graph.features)
+    assert torch.equal(copy.to("cpu", torch.float64).features, moved.features)
