@@ -30,7 +30,7 @@ _FUNCTIONS = {
     *(f"torch._utils _rebuild_{kind}" for kind in ("tensor_v2", "tensor_v3", "sparse_tensor")),
     *(f"torch._utils _rebuild_{kind}" for kind in ("parameter", "qtensor")),
 }
-"""What a saved tree refers to besides storages and dtypes; others may take any memory."""
+"""Names to which a saved tree may refer besides storages and dtypes; others may take any memory."""
 
 
 def load_torch(source: Path | bytes, *, device: str | None = None) -> Any:

@@ -153,7 +153,7 @@ def _tensor_digest(x: Tensor) -> str:
         raise ValueError(f"a tensor of {x.dtype}, {x.layout} on {x.device} has no digest")
     version = None if x.is_inference() else x._version
     known = _DIGESTS.get(x)
-    if known is not None and known[0] == version is not None:
+    if known is not None and version is not None and known[0] == version:
         return known[1]
     dense = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = dense.as_strided((dense.numel(),), (1,))  # one number may have any stride

@@ -190,7 +190,7 @@ LIES = {
     "a state of numpy's": kept(np.float64(1)),
     "a forged row": forged,
 }
-"""What a lying client makes of its honest update and client state, by name."""
+"""Lies by name, each made from the honest update and client state of a client."""
 
 ACCEPTED = {
     *("zeros", "ones", "the opposite", "repeated numbers", "requires_grad", "a weight of zero"),

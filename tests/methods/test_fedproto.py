@@ -13,6 +13,7 @@ from fedbolic.methods.fedproto import UNKNOWN_DISTANCE
 from fedbolic.nn.backbone import MLP
 from fedbolic.optim import SGD
 from fedbolic.testing import check_engine
+from tests.conformance.fedproto import skewed
 from tests.federated.simple_method import (
     RNG,
     NormNet,
@@ -24,15 +25,6 @@ from tests.federated.simple_method import (
 
 METHOD = FedProto(MLP((4,)), rounds=4, local=LocalTraining(2, 3), lr=0.2, prototype_weight=2.0)
 SIZES = (7, 4, 12, 5)
-
-
-def skewed_federation():
-    """Client 0 has class 2 only, and class 2 is nowhere else; clients 1 and 2 share 0 and 1."""
-    data = federation(SIZES)
-    for client in data.clients:
-        labels = client.train.tensors["y"]
-        labels.copy_(torch.arange(len(labels)) % 2 if client.id else torch.tensor(2))
-    return data
 
 
 def test_only_prototypes_and_the_known_classes_leave_a_client():
@@ -57,7 +49,7 @@ def without_examples(data, client_id):
 
 FEDERATIONS = {
     "unequal": lambda: federation(UNEQUAL),
-    "skewed": skewed_federation,
+    "skewed": skewed,
     "without examples": lambda: without_examples(federation(SIZES), 2),
 }
 
