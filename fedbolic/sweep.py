@@ -134,15 +134,14 @@ def _completed(
     the settings of the base. Settings that no class has are kept, so that they are refused later.
     """
     own = {row: settings or {} for row, settings in rows.items()}
-    of_another_class = {
-        row: {option for option in common if any(option.startswith(f"{key}.") for key in settings)}
-        for row, settings in own.items()
-    }
     lost: dict[str, set[str]] = {row: set() for row in own}
-    if any(of_another_class.values()):
-        taken = {row: _taken(base, settings, common) for row, settings in own.items()}
+    if of_another_class := {row: s for row, s in own.items() if _above(s, common)}:
+        taken = {row: _taken(base, s, common) for row, s in of_another_class.items()}
         known = _taken(base, {}, common).union(*taken.values())
-        lost = {row: of_another_class[row] & (known - taken[row]) for row in own}
+        lost |= {
+            row: {option for option in known - taken[row] if _above(s, [option])}
+            for row, s in of_another_class.items()
+        }
     return {
         # the row's own settings first, because a class must be named before its settings
         row: settings | {k: v for k, v in common.items() if k not in {*settings, *lost[row]}}
@@ -150,13 +149,19 @@ def _completed(
     }
 
 
+def _above(settings: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """The settings that choose a class which one of the options belongs to."""
+    return {k: v for k, v in settings.items() if any(one.startswith(f"{k}.") for one in options)}
+
+
 def _taken(base: str, settings: Mapping[str, Any], options: Iterable[str]) -> set[str]:
     """The options that the classes of a configuration have; all if the configuration is invalid."""
-    try:
-        asked = read_words(run, ["--config", base, *_words(settings)])
-    except SetupError:
-        return set(options)  # the configuration is refused later, with the full error
-    return {option for option in options if _has(asked, option.split("."))}
+    # the classes alone are read several times as fast, but some need their settings
+    for chosen in (_above(settings, options), settings):
+        with contextlib.suppress(SetupError):  # refused later, with the full error
+            asked = read_words(run, ["--config", base, *_words(chosen)])
+            return {option for option in options if _has(asked, option.split("."))}
+    return set(options)
 
 
 def _has(asked: Any, path: Sequence[str]) -> bool:
