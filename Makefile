@@ -15,15 +15,13 @@ BIN := .venv/bin
 # a process per core, up to 4: each takes most of a gigabyte
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-# whole runs and texts: checking types at every call would take two to three times as long, and the
-# tests of the parts do it
-UNTYPED := tests/plain tests/federated/engines tests/remote tests/benchmarks \
-	$(addprefix tests/federated/secure/test_,attacks.py gradient_methods.py lies.py methods.py secure.py) \
-	tests/federated/test_lies.py \
-	tests/data/test_client_slices.py tests/flatland/test_joint.py \
-	tests/test_architecture.py tests/test_budgets.py tests/test_conformance.py tests/test_contract.py \
-	tests/test_html_report.py tests/test_language.py tests/test_other_data.py tests/test_shadow.py \
-	tests/test_sweep.py
+# whole runs and texts: checking types at every call would take two to three times as long; the tests
+# of the parts do it, and tests/test_types.py in a run of every method
+UNTYPED := tests/plain tests/federated/engines tests/federated/secure tests/federated/test_lies.py \
+	tests/remote tests/methods tests/flatland tests/hyperfed tests/fedhull tests/flynn tests/benchmarks \
+	tests/data/test_client_slices.py \
+	$(addprefix tests/test_,architecture.py budgets.py conformance.py contract.py fresh_process.py \
+	html_report.py language.py other_data.py secret_files.py shadow.py sweep.py)
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
 # the folders and files whose tests train convolutions

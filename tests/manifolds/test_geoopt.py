@@ -73,15 +73,14 @@ def towards(space, x, goal, optimizer, steps):
 
 
 @pytest.mark.parametrize("kind", CURVED)
-@pytest.mark.parametrize("c", [0.5, 2.0])
 @pytest.mark.parametrize("name", ["RiemannianAdam", "RiemannianSGD"])
-def test_g16_geoopt_s_optimisers_take_our_manifolds(kind, c, name):
-    space = kind(c)
+def test_g16_geoopt_s_optimisers_take_our_manifolds(kind, name):
+    space = kind(c := 2.0)
     goal = points(kind, c, 1, 10, 3)
     x = geoopt.ManifoldParameter(points(kind, c, 0, 10, 3), manifold=Bridge(space))
     options = {"stabilize": 5} | ({"momentum": 0.5} if name == "RiemannianSGD" else {})
-    optimizer = getattr(geoopt.optim, name)([x], lr=0.05, **options)
-    assert towards(space, x, goal, optimizer, 300).max() < 1e-2
+    optimizer = getattr(geoopt.optim, name)([x], lr=0.1, **options)
+    assert towards(space, x, goal, optimizer, 150).max() < 1e-2
     assert space.contains(x.detach()).all()
 
 

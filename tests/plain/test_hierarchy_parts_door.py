@@ -101,7 +101,7 @@ def test_compiled_code_equals_eager_code(kind):
 
     given = [t.requires_grad_() for t in (c, x, y, scale)]
     eager = together(*given)
-    compiled = torch.compile(together, fullgraph=True, backend="aot_eager")(*given)
+    compiled = torch.compile(together, fullgraph=True, backend="eager")(*given)
     torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
     expected = torch.autograd.grad(eager.sum(), given)
     got = torch.autograd.grad(compiled.sum(), given)

@@ -14,8 +14,8 @@ def is_slow(operation, name):
 
 
 def is_quick(case, backend):
-    """True for what runs by default: tracing, and compilation of two operations."""
-    return backend == "eager" or case[1] in ("dist", "expmap")
+    """True for what runs by default: tracing, and compilation of two operations of two spaces."""
+    return backend == "eager" or (case[0] in (Lorentz, Poincare) and case[1] in ("dist", "expmap"))
 
 
 CASES = [

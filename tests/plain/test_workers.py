@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedbolic.configuration import build
-from fedbolic.experiment import run
+from fedbolic.experiment import resume, run
 from fedbolic.sweep import sweep
 from tests.plain.conftest import refused
 from tests.plain.test_resume import METHODS, SLOWER, num_saved, result
@@ -83,10 +83,7 @@ def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, 
     wait_until(lambda: not alive(workers))
     assert "Traceback" not in err
 
-    started = process("resume", folder)
-    out, err = started.communicate(timeout=600)
-    assert started.returncode == 0, err
-    assert "nothing is left to do" not in out
+    assert resume(folder)
     assert result(folder) == result(run(**build(run, [*words, "--name=whole"])))
     assert shared_files() <= before
 

@@ -21,11 +21,12 @@ def entered(work):
     found = set()
 
     def note(frame, event, _):
+        if event != "call":
+            return
         code = frame.f_code
         elsewhere = code.co_filename.startswith(str(ENGINES)) and code.co_filename not in OWN
-        of_method = isinstance(frame.f_locals.get("self"), Method)
-        batched = of_method and code.co_name.startswith("stacked_")
-        if event == "call" and (elsewhere or batched):
+        stacked = code.co_name.startswith("stacked_")
+        if elsewhere or (stacked and isinstance(frame.f_locals.get("self"), Method)):
             found.add(f"{Path(code.co_filename).name}: {code.co_name}")
 
     sys.setprofile(note)
