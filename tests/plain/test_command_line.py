@@ -205,9 +205,7 @@ class Failing(Method):
 """
 
 
-def test_somebody_elses_failing_method_stops(
-    fedbolic, config, runs, tmp_path, monkeypatch, caplog
-):
+def test_somebody_elses_failing_method_stops(fedbolic, config, runs, tmp_path, monkeypatch, caplog):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "somebody.py").write_text(FAILING)
     config.write_text(config.read_text().replace("fedbolic.methods.FedAvg", "somebody.Failing"))
