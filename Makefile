@@ -16,7 +16,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 # whole runs and texts: checking types at every call would take two to three times as long; the tests
-# of the parts do it, and tests/test_types.py in a run of every method
+# of the parts do it, and tests/test_annotated_runs.py in a run of every method
 UNTYPED := tests/plain tests/federated/engines tests/federated/secure tests/federated/test_lies.py \
 	tests/remote tests/methods tests/flatland tests/hyperfed tests/fedhull tests/flynn tests/benchmarks \
 	tests/data/test_client_slices.py \

@@ -1,17 +1,28 @@
-"""A run of every method, its scores included, keeps the annotated types and shapes.
+"""Public facts that every party holds."""
 
-The types are checked where pytest is given ``--jaxtyping-packages``, as ``make test`` does.
-"""
+import torch
 
-import pytest
-
-from fedbolic.federated import Evaluation, FineTune, RidgeHead
-from tests.federated.simple_method import train
-from tests.subjects import QUICK, RNG, subject
+from fedbolic.methods import FedAvg
+from fedbolic.remote.node import make_request
+from fedbolic.remote.wire import encode_message
+from tests.federated.simple_method import RNG, federation
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_run_keeps_its_annotations(name):
-    evaluation = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
-    _, rows = train(*subject(name), RNG, evaluation=evaluation)
-    assert not any(row.value for row in rows if row.name == "clients/failed")
+def test_what_every_party_knows_does_not_grow_with_the_clients():
+    """Counts have equally many digits: hash and equality depend on the fields that repr shows."""
+    few, many = federation((1,) * 10).meta, federation((1,) * 90).meta
+    assert len(repr(many)) == len(repr(few))
+
+    def num_bytes(of):
+        letter = encode_message(
+            make_request(FedAvg(), {"x": torch.zeros(3)}, {}, of, RNG, task="update")
+        )
+        return len(letter.text) + sum(map(len, letter.buffers))
+
+    assert num_bytes(many) == num_bytes(few)
+
+
+def test_the_server_keeps_how_many_examples_each_client_has():
+    data = federation((7, 0, 12))
+    assert data.sizes == data.to("cpu", torch.float32).sizes == (7, 0, 12)
+    assert data.meta == federation((1, 2, 3)).meta
