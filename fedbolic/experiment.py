@@ -30,6 +30,7 @@ from fedbolic.federated import (
 )
 from fedbolic.federated.engines.engine import Remote
 from fedbolic.federated.method import OtherDataError
+from fedbolic.federated.server_states import check_server_state
 from fedbolic.log import logger
 from fedbolic.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.methods import FedAvg
@@ -159,7 +160,11 @@ def resume(
             checkpoint = folder.load()
             state = dataclasses.replace(state, client_states=folder.client_states())
             if checkpoint is not None:
-                state = TrainerState.restore(checkpoint)
+                initial, state = state.server_state, TrainerState.restore(checkpoint)
+                first = job.data.clients[0].id
+                check_server_state(
+                    folder.checkpoint, job.method, state.server_state, initial, first
+                )
         unfinished = state.round < job.method.rounds
         if unfinished:
             job = _settle(_with_loggers(job, folder, callbacks), folder, state)

@@ -153,6 +153,11 @@ class RunFolder:
         return self.path / "config.yaml"
 
     @property
+    def checkpoint(self) -> Path:
+        """File with the state after the last exchange."""
+        return self.path / "state.pt"
+
+    @property
     def environment(self) -> dict[str, Any]:
         """Versions and machine of the process that started the run.
 
@@ -252,8 +257,7 @@ class RunFolder:
             DamagedError: If a file was altered or truncated.
             ValueError: If an earlier version of fedbolic wrote the checkpoint.
         """
-        file = self.path / "state.pt"
-        checkpoint = _read_entries(file) if file.exists() else None
+        checkpoint = _read_entries(self.checkpoint) if self.checkpoint.exists() else None
         first = {name: Grown().after(header.encode()) for name, header in HEADERS.items()}
         if checkpoint is not None:
             sizes, checksums = checkpoint.pop("sizes"), checkpoint.pop("checksums")
@@ -274,10 +278,9 @@ class RunFolder:
             FileNotFoundError: If the run has saved no checkpoint yet.
             DamagedError: If a file was altered or truncated.
         """
-        file = self.path / "state.pt"
-        if not file.exists():
+        if not self.checkpoint.exists():
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: its first round goes on")
-        checkpoint = _read_entries(file, device="cpu")
+        checkpoint = _read_entries(self.checkpoint, device="cpu")
         store = ClientStateLog.read(self.path, checkpoint["client_states"])
         return {**checkpoint, "client_states": ClientStates(store)}
 

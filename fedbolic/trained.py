@@ -11,13 +11,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedbolic import check, tree
-from fedbolic.checksums import refuse_edited
+from fedbolic.checksums import DamagedError, refuse_edited
+from fedbolic.computing import DTYPES
 from fedbolic.configuration import SetupError, build, setting_up
 from fedbolic.data import HOLDOUT, Client, Examples, Source
 from fedbolic.experiment import load_data, run
 from fedbolic.federated.evaluation.score import Predictor
+from fedbolic.federated.server_states import check_server_state
 from fedbolic.log import logger
 from fedbolic.record import RunFolder
+from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 
 OVERSHOOT = 0.1
@@ -204,14 +207,21 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
         settings = build(run, ["--config", str(folder.config)])
         checkpoint = folder.read_checkpoint()
         facts = made.get("data")
-        party, names = _party(settings, facts, checkpoint["server_state"], client)
-        method = settings["method"]
+        dtype, method = DTYPES[settings["precision"]], settings["method"]
+        party, names = _party(settings, facts, dtype, client)
+        initial = tree.to(method.init(party.meta, Rng(settings["seed"])), "cpu", dtype)
+        stored = checkpoint["server_state"]
+        check_server_state(folder.checkpoint, method, stored, initial, party.id)
         if checkpoint["round"] < method.rounds:
             done = f"{checkpoint['round']} of {method.rounds} rounds"
             logger.warning("%s has completed %s: its model is that of then", folder.path, done)
-        message = method.broadcast(checkpoint["server_state"], party.id)
+        message = method.broadcast(stored, party.id)
         client_state = checkpoint["client_states"].get(party.id, {})
-        found = method.predictor(message, party, client_state)
+        try:
+            found = method.predictor(message, party, client_state)
+        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+            fault = f"holds no model of {type(method).__name__}: {error!r}"
+            raise DamagedError(folder.checkpoint, fault) from error
         if found is None:
             raise SetupError(_no_model(type(method).__name__, client))
         card = _card(folder, settings, checkpoint, party.meta, names, client)
@@ -225,15 +235,15 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
 
 
 def _party(
-    settings: dict[str, Any], facts: Any, server_state: Tree, client: int | None
+    settings: dict[str, Any], facts: Any, dtype: torch.dtype, client: int | None
 ) -> tuple[Client, tuple[str, ...]]:
     """The client whose model is loaded, or the server's test set without examples."""
     if client is None and facts is not None:
         meta = _read_facts(facts)
-        x = torch.zeros(0, *meta.input_shape, dtype=_dtype(server_state))
+        x = torch.zeros(0, *meta.input_shape, dtype=dtype)
         none = Examples({"x": x, "y": torch.zeros(0, dtype=torch.int64)})
         return Client(HOLDOUT, none, none, none, meta), tuple(facts["class_names"])
-    data = load_data(settings).to("cpu", _dtype(server_state))
+    data = load_data(settings).to("cpu", dtype)
     if client is None:
         none = data.clients[0].train.part(torch.arange(0))
         return Client(HOLDOUT, none, none, none, data.meta), data.class_names
@@ -255,12 +265,6 @@ def _read_facts(facts: Any) -> Meta:
     ):
         raise SetupError("environment.json is damaged: its facts about the data are impossible")
     return Meta(counts[0], tuple(shape), counts[1])
-
-
-def _dtype(server_state: Tree) -> torch.dtype:
-    """Floating-point type of a run."""
-    found = [x.dtype for x in tree.tensors(server_state).values() if x.is_floating_point()]
-    return found[0] if found else torch.float32
 
 
 def _no_model(method: str, client: int | None) -> str:

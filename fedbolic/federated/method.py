@@ -51,7 +51,11 @@ class Method(ABC):
 
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        """Initial server state."""
+        """Initial server state.
+
+        Later states keep its entries, their types and, except of integers, their shapes; they may
+        have more. A stored state of another form is refused.
+        """
 
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
         """Initial server state that takes the clients' sizes into account; by default unchanged.

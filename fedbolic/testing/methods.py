@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Additive, Batched, Method, Sequential, Update
+from fedbolic.federated.server_states import find_other_form
 from fedbolic.record import RunFolder
 from fedbolic.testing.compare import assert_same, flat, saved_and_loaded, storages
 from fedbolic.testing.fresh_process import answers, answers_elsewhere
@@ -122,6 +123,14 @@ def server_is_pure_and_deterministic(run: MethodRun) -> None:
         assert type(x.phase.phase(x.server_state)) is type(x.phase)
         assert_same(x.server_state, before[0])
         assert_same(x.total.payload, before[1])
+
+
+def server_states_keep_the_entries_of_the_first(run: MethodRun) -> None:
+    """Server states have the entries of the initial one, with their types and shapes."""
+    initial = run.method.init(run.data.meta, run.rng.at("init"))
+    for state in (*(x.server_state for x in run.exchanges), run.exchanges[-1].next):
+        fault = find_other_form(state, initial)
+        assert fault is None, fault
 
 
 def evaluation_is_pure_and_its_scores_are_finite(run: MethodRun) -> None:
@@ -306,6 +315,7 @@ METHOD_LAWS: tuple[Callable[[MethodRun], None], ...] = (
     local_work_ignores_the_global_random_stream,
     pickled_copies_answer_alike_in_another_process,
     server_is_pure_and_deterministic,
+    server_states_keep_the_entries_of_the_first,
     evaluation_is_pure_and_its_scores_are_finite,
     figures_are_pure_and_may_be_saved,
     order_of_clients_does_not_matter,

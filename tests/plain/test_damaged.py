@@ -142,6 +142,26 @@ def test_a_resealed_checkpoint_without_an_entry_is_refused(folder, fedbolic, tmp
             assert refused(fedbolic(*words), names=["state.pt lacks the "])
 
 
+def test_a_resealed_server_state_is_refused(folder, fedbolic, tmp_path):
+    file, to = folder / "state.pt", tmp_path / "x.pt2"
+    whole = load_sealed(file)
+    for forged in ({}, {**whole["server_state"], "parameters": {"w": torch.zeros(3)}}):
+        with file.open("wb+") as stream:
+            save_sealed({**whole, "server_state": forged}, stream)
+        for words in (["export", folder, "--to", to], ["resume", folder]):
+            assert refused(fedbolic(*words), names=["state.pt holds no server state of FedAvg"])
+
+
+def test_another_number_of_classes_than_the_model_has_is_refused(folder, fedbolic, tmp_path):
+    file = folder / "environment.json"
+    made = json.loads(file.read_text())
+    made["data"]["num_classes"] += 1
+    made["data"]["class_names"].append("one more")
+    file.write_text(json.dumps(made))
+    answer = fedbolic("export", folder, "--to", tmp_path / "x.pt2")
+    assert refused(answer, names=["state.pt holds no server state of FedAvg", "instead of"])
+
+
 def test_forged_facts_about_the_data_are_refused(folder, fedbolic, tmp_path):
     file, to = folder / "environment.json", tmp_path / "x.pt2"
     made = json.loads(file.read_text())
