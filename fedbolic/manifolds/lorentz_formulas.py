@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds.analytic import SINH, length_over_sinh, sinhc
+from fedbolic.manifolds.analytic import SINH, asinhc, length_over_sinh, sinhc
 from fedbolic.manifolds.fused import Formula, fused
 from fedbolic.manifolds.numerics import (
     HYPERBOLOID_RADIUS,
     HYPERBOLOID_SQUARE,
     LONGEST_STEP,
     POLAR_FROM,
+    POLAR_TIME,
     dot,
     saturate,
 )
@@ -296,6 +297,38 @@ def hyperboloid_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
     q = hyperboloid_gap(x, time_x, y, time_y, c)
     ratio = length_over_sinh(q, c)  # length over the sinh of the length
     return tangent_at(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x), c)
+
+
+def hyperboloid_log_at_origin(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    r"""Space coordinates of the tangent at ``x`` towards ``y`` after its transport to the origin.
+
+    The logarithm at a point far out is as long as the time coordinate :math:`a` of the point, and
+    the transport takes a difference of such numbers. So it is taken from polar coordinates there:
+    with the lengths :math:`s, t` of ``x`` and ``y``, the angle :math:`\theta` between them, the
+    unit vector :math:`e` of ``x`` and the distance :math:`r` in radii,
+
+    .. math:: \frac{\sinh r} r v = y - \frac{1 + 2 c q + b}{1 + a} x
+        = \Bigl(\frac{t^2 - s^2}{t a + b s} - 2 a t \sin^2 \frac \theta 2\Bigr) e
+        + \bigl(y - (e \cdot y) e\bigr)
+    """
+    (x, a), (y, b) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
+    q, gap = hyperboloid_far_gap(x, a, y, b, c), y - x
+    grown = dot(gap, x + y)
+    # both branches must be finite everywhere: a NaN in the unused one would reach the gradient
+    far, turned = a > POLAR_TIME, torch.minimum(a, b) > POLAR_TIME
+    near = gap - c / (1 + a) * (2 * q + grown / (a + b)) * torch.where(far, 0.0, x)
+    far_x, far_y = torch.where(far, x, 1.0), torch.where(turned, y, 1.0)
+    s, t = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (far_x, far_y))
+    e = far_x / s
+    toward = dot(e, y)
+    # a difference of points of unequal lengths would round the shorter one
+    across = _reject(torch.where(s > 2 * t, y, gap), e)
+    sharp = dot(across, across) / (2 * (t + toward.abs()))
+    half = torch.where(toward > 0, sharp, (t - toward) / 2)
+    along = torch.where(turned, grown / (t * a + b * s) - 2 * a * half, a * toward - b * s)
+    toward_y = torch.where(far, torch.addcmul(across, along, e), near)
+    # two factors: the derivative of length over sinh underflows 30 radii out in float32
+    return asinhc(q, c) * (toward_y / (1 + c * q).sqrt())
 
 
 def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | float) -> Tensor:

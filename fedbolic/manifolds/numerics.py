@@ -50,6 +50,9 @@ HYPERBOLOID_RADIUS = {
 The product of two time coordinates is then finite.
 """
 
+POLAR_TIME = 1.2
+"""Time coordinate in radii from which tangents are transported in polar coordinates."""
+
 POLAR_FROM = {torch.float32: 2.0**11, torch.float64: 2.0**26}
 """Time coordinate in radii of the nearer of two points from which angles are taken exactly.
 

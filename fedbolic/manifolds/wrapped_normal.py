@@ -11,6 +11,7 @@ from torch.distributions import Distribution, constraints
 from typing_extensions import override
 
 from fedbolic.manifolds.lorentz import Lorentz
+from fedbolic.manifolds.lorentz_formulas import hyperboloid_log_at_origin
 from fedbolic.manifolds.manifold import PointTensor, Scalars
 from fedbolic.manifolds.numerics import in_float32, per_point, square, to_point
 from fedbolic.manifolds.poincare import Poincare
@@ -245,8 +246,10 @@ def _wrap(space: Lorentz | Poincare, loc: Tensor, v: Tensor) -> Tensor:
 def _log_density(
     space: Lorentz | Poincare, loc: Tensor, scale: Tensor, value: Tensor
 ) -> Float[Tensor, "*batch"]:
-    u = space.transp(loc, torch.zeros_like(loc), space.logmap(loc, value))
-    v = _unit_length(space) * (u[..., 1:] if isinstance(space, Lorentz) else u)
+    if isinstance(space, Lorentz):
+        v = hyperboloid_log_at_origin(loc, value, per_point(space.c, loc))
+    else:
+        v = 2 * space.transp(loc, torch.zeros_like(loc), space.logmap(loc, value))
     normal = -((v / scale).square() / 2 + scale.log()).sum(-1)
     t = (per_point(space.c, v) * square(v)).squeeze(-1)
     dim = v.shape[-1]

@@ -1,12 +1,13 @@
-"""Distances far from the origin against 60 digits of the coordinates that are stored."""
+"""Distances and densities far from the origin against 60 digits of the stored coordinates."""
 
 import pytest
 import torch
 from mpmath import mp, mpf
 
 from benchmarks import truth
-from fedbolic.manifolds import Lorentz
+from fedbolic.manifolds import Lorentz, WrappedNormal
 from tests.manifolds.cases import lifted, normal
+from tests.manifolds.test_wrapped_normal import true_log_density
 
 ULPS = 8
 RADII = (2.0, 8.0, 10.0, 14.0, 16.0, 20.0, 30.0)
@@ -72,3 +73,37 @@ def test_distances_and_gradients_are_right_to_rounding_at_every_radius(c, dim, d
             true, moved = sensitivity(f, *points, eps)
             error = truth.length([p - q for p, q in zip(truth.exact(found), true, strict=True)])
             assert error <= ULPS * (moved + eps * truth.length(true)), (x, y, r, found, true)
+
+
+def log_density(c, scale):
+    return lambda x, y: [true_log_density(Lorentz, c, x, truth.exact(scale), y)]
+
+
+def slopes(f, x, y):
+    """The gradient of ``f`` by the coordinates of the first point, from central differences."""
+    found = []
+    for i, coordinate in enumerate(x):
+        h = mpf(10) ** -25 * (abs(coordinate) + 1)
+        up, down = ([*x[:i], coordinate + d, *x[i + 1 :]] for d in (h, -h))
+        found.append((f(up, y)[0] - f(down, y)[0]) / (2 * h))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.parametrize("c", [0.1, 10.0])
+def test_densities_are_right_to_rounding_at_every_radius(c, dim, dtype):
+    eps, space = torch.finfo(dtype).eps, Lorentz(c)
+    scale = (torch.linspace(1, 2, dim) * c**-0.5).to(dtype)
+    near = [(x, y * 0, r) for x, y, r in pairs(c, dim, dtype)[:12]]
+    for x, y, r in [*pairs(c, dim, dtype), *near, *((y, x, r) for x, y, r in near)]:
+        at = lifted(Lorentz, x).requires_grad_()
+        got = WrappedNormal(space, at, scale, validate_args=False).log_prob(lifted(Lorentz, y))
+        f = log_density(mpf(c), scale.tolist())
+        true, moved = sensitivity(f, truth.exact(x.tolist()), truth.exact(y.tolist()), eps)
+        error = abs(mpf(got.item()) - true[0])
+        assert error <= ULPS * (moved + eps * (1 + abs(true[0]))), (x, y, r, got, true)
+        by_x = torch.autograd.grad(got, at)[0][..., 1:]
+        if torch.dot(x, y) < 0:  # elsewhere the derivative may be as small as its rounding
+            true = slopes(f, truth.exact(x.tolist()), truth.exact(y.tolist()))
+            torch.testing.assert_close(by_x, by_x.new_tensor(true), rtol=512 * eps, atol=0.0)
