@@ -2,10 +2,8 @@
 
 import pytest
 
+from tests.conformance.loop import BOUND
 from tests.conformance.table import LOOPS
-
-BOUND = 1e-10
-"""Far above float64's rounding on any processor, far below any other algorithm's difference."""
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
@@ -13,3 +11,8 @@ BOUND = 1e-10
 def test_four_rounds_are_those_of_the_paper(name, rate):
     gaps = LOOPS[name].gaps(rate)
     assert max(gaps.values()) <= BOUND, gaps
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_every_other_setting_is_another_algorithm(name):
+    assert LOOPS[name].without_effect() == list(LOOPS[name].inert)

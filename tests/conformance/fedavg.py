@@ -127,6 +127,7 @@ LOOPS = {
         replace(METHOD, sharing={"*": "personal"}),
         f"{MCMAHAN}, without the server",
         partial(("body", "head")),
+        inert=("server_optimizer.lr",),
     ),
     "FedPer": Loop(
         replace(METHOD, sharing=sharing(head="personal", rest="shared")),

@@ -33,4 +33,4 @@ def run(method, data, cohorts):
     return End({"parameters": {**theta, HEAD: weight}})
 
 
-LOOPS = {"SphereFed": Loop(METHOD, "Dong et al. (2022), Sec. 3", run)}
+LOOPS = {"SphereFed": Loop(METHOD, "Dong et al. (2022), Sec. 3", run, inert=("ridge",))}
