@@ -10,10 +10,15 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import Buffer
+
+if TYPE_CHECKING:  # members of archives are declared as IO, whose check at run time gzip breaks
+    Stream = IO[bytes] | io.BufferedIOBase
+else:
+    Stream = io.BufferedIOBase
 
 LIMIT = "FEDBOLIC_MAX_BYTES"
 """Environment variable with the maximum size of a decoded file in bytes."""
@@ -59,7 +64,7 @@ def refuse_larger(size: int, name: object, most: int | None = None) -> None:
         )
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Open a regular file for reading: a pipe would be waited for, and a device may have no end.
 
     Raises:
@@ -129,7 +134,7 @@ def gunzip(data: Buffer, name: str, most: int | None = None) -> bytearray:
         raise ValueError(f"{name} is truncated or damaged ({error}): download it again") from error
 
 
-def read_all(stream: io.BufferedIOBase, name: str, most: int | None = None) -> bytearray:
+def read_all(stream: Stream, name: str, most: int | None = None) -> bytearray:
     """Content of a stream, in memory that grows with what is there, whatever a header declares.
 
     Args:
@@ -148,7 +153,7 @@ def read_all(stream: io.BufferedIOBase, name: str, most: int | None = None) -> b
     return data
 
 
-def lines(stream: io.BufferedIOBase, name: str) -> Iterator[str]:
+def lines(stream: Stream, name: str) -> Iterator[str]:
     """Lines of a text in UTF-8 with their ends.
 
     Args:

@@ -75,7 +75,7 @@ def _refuse_packed(file: Any, size: int) -> None:
         for opcode, argument, _ in pickletools.genops(archive.read(pickles[0])):
             if opcode.name == "STACK_GLOBAL":
                 raise ValueError("it refers to names that it computes")
-            if opcode.name in ("GLOBAL", "INST") and not _is_known(argument):
+            if opcode.name in ("GLOBAL", "INST") and not _is_known(str(argument)):
                 raise ValueError(f"it refers to {argument}")
 
 

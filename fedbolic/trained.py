@@ -255,16 +255,14 @@ def _party(
 def _read_facts(facts: Any) -> Meta:
     """Facts about the data as recorded, checked before a model of that size is made."""
     own = facts if isinstance(facts, dict) else {}
-    shape, counts = own.get("input_shape"), [own.get("num_classes"), own.get("num_clients")]
-    known = isinstance(shape, list) and isinstance(own.get("class_names"), list)
-    if (
-        not known
-        or any(type(count) is not int or count < 0 for count in (*counts, *shape))
-        or counts[0] > check.MOST_CLASSES
-        or math.prod(shape) > check.MOST_FEATURES
-    ):
-        raise SetupError("environment.json is damaged: its facts about the data are impossible")
-    return Meta(counts[0], tuple(shape), counts[1])
+    num_classes, num_clients = own.get("num_classes"), own.get("num_clients")
+    shape, names = own.get("input_shape"), own.get("class_names")
+    if isinstance(shape, list) and isinstance(names, list):
+        counts = [x for x in (num_classes, num_clients, *shape) if type(x) is int and x >= 0]
+        possible = len(counts) == 2 + len(shape) and counts[0] <= check.MOST_CLASSES
+        if possible and math.prod(counts[2:]) <= check.MOST_FEATURES:
+            return Meta(counts[0], tuple(counts[2:]), counts[1])
+    raise SetupError("environment.json is damaged: its facts about the data are impossible")
 
 
 def _no_model(method: str, client: int | None) -> str:

@@ -80,7 +80,7 @@ def find_tree_fault(x: object) -> str | None:
 
 
 def _find_leaf_fault(leaf: object) -> str | None:
-    if type(leaf) in TENSORS:
+    if isinstance(leaf, Tensor) and type(leaf) in TENSORS:
         return _find_tensor_fault(leaf)
     if type(leaf) in (bool, float):
         return None

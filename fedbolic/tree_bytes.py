@@ -157,6 +157,6 @@ def _tensor_digest(x: Tensor) -> str:
         return known[1]
     dense = x.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = dense.as_strided((dense.numel(),), (1,))  # one number may have any stride
-    found = hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest()
+    found = hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
     _DIGESTS[x] = version, found
     return found

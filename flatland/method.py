@@ -155,8 +155,8 @@ class FlatLand(GraphAveraging):
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
         private = isinstance(self.curvature, PrivateForman) and "estimate" not in client_state
-        has_graph = isinstance(client.train, GRAPH_EXAMPLES)
-        if private and has_graph and self._estimates(client.meta, message):
+        estimated = private and self._estimates(client.meta, message)
+        if estimated and isinstance(client.train, GRAPH_EXAMPLES):
             drawn = self._raw(client.train.graph, client.no_inputs)  # the client's only release
             client_state = {**client_state, "estimate": drawn}
         return super().start(message, client, client_state)

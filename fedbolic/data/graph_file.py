@@ -110,7 +110,7 @@ def save_graph(data: object, path: Path | str) -> None:
         named = (rows.values(), rows.col_indices(), rows.crow_indices(), torch.tensor(rows.shape))
         for part, values in zip(CSR_PARTS, named, strict=True):
             arrays[f"x_{part}"] = values.numpy()
-    np.savez(path, **arrays)
+    np.savez(path, allow_pickle=False, **arrays)
 
 
 def _refuse_suffix(path: Path | str) -> None:

@@ -55,7 +55,7 @@ def _refuse_large_places(data: bytes | bytearray) -> None:
     for the length that a string declares. :mod:`pickletools` checks lengths itself.
     """
     for number, (opcode, argument, _) in enumerate(pickletools.genops(bytes(data))):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > number:
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > number:
             raise pickle.UnpicklingError(f"it puts value {argument} before there are as many")
 
 
