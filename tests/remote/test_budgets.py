@@ -133,15 +133,17 @@ def attack(owner, tries, draws):
     return seen, asked
 
 
+@pytest.mark.parametrize("tries", [60, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("method", "exact"), [pytest.param(m, e, id=str(m)[:40]) for m, e in mechanisms()]
 )
-def test_a_server_never_gets_more_than_the_budget(method, exact, tmp_path, monkeypatch):
+def test_a_server_never_gets_more_than_the_budget(method, exact, tries, tmp_path, monkeypatch):
+    """12,000 requests over all mechanisms, with ``--slow``."""
     monkeypatch.setattr("fedbolic.remote.node.logger.exception", lambda *_: None)
     data = cases.federation() if method.privacy_unit == "edge" else federation(SIZES)
     budget = 1.3
     owner = Owner(method, data, tmp_path, budget)
-    seen, asked = attack(owner, 100, random.Random(0))
+    seen, asked = attack(owner, tries, random.Random(0))
     assert 0 < exact(len(seen)) <= budget
     assert owner.accounts.balance(method.privacy_unit).epsilon <= budget
     owner.run += 1
