@@ -1,7 +1,8 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make quick  one case of every test function of a FOLDER, before a commit: make quick FOLDER=tests/nn
-# make fuzz   the tests of properties on new examples; SEED=1 repeats those of a seed
+# make fuzz   the tests of properties on new examples, SEED=1 repeats those of a seed; and 1,000
+#             damaged files
 # make docs   executes the notebooks, then make site
 # make site   builds the site in build/docs/html with the notebooks' stored outputs and checks its
 #             links; warnings are errors
@@ -53,6 +54,7 @@ fuzz: install
 	@echo "to repeat: make fuzz SEED=$(SEED)"
 	$(PYTEST) $(TYPED) $(FUZZ) tests
 	$(PYTEST) $(FUZZ) $(UNTYPED)
+	$(PYTEST) --slow tests/test_readers.py
 
 check: install
 	$(BIN)/ruff check

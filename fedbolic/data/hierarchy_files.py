@@ -124,7 +124,8 @@ def read_hierarchy(
         columns: Columns of the descendant and of the ancestor: positions from 0, or names in the
             first line.
         header: Whether the first line holds the names of the columns; always so if ``columns`` has
-            a name.
+            a name. Otherwise, a first line of usual names, such as ``child,parent``, is refused,
+            and one of other names is read as a pair.
 
     Raises:
         ValueError: If a line has more or fewer columns than the first, an empty name, or damaged

@@ -6,6 +6,7 @@ import pickle
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,6 @@ import torch
 from PIL import Image
 
 from fedbolic import figure
-from fedbolic import table_rows as tables_of_runs
-from fedbolic.client_states import ClientStateLog, ClientStates
 from fedbolic.configuration import read_words
 from fedbolic.data import (
     CIFAR10,
@@ -44,7 +43,7 @@ from fedbolic.nn.adapted import Adapted
 from fedbolic.nn.backbone import MLP
 from fedbolic.published import read_published
 from fedbolic.reading import read_bytes
-from fedbolic.record import Row, RunFolder
+from fedbolic.record import RunFolder
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.wire import WireMessage, decode_message, encode_message
 from fedbolic.rng import Rng
@@ -53,6 +52,7 @@ from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
 from fedbolic.types import Meta
 from fedbolic.yaml_text import read_settings
 from hyperfed import prototypes
+from tests.readers.run_files import TREE, a_run, read_rank, read_run, saved, stored
 
 N = 24
 
@@ -100,6 +100,18 @@ def table(folder, name, delimiter=","):
     rows = [["a", "b", "kind", "site"]]
     rows += [[f"{i / 7:.3f}", str(-i), ("cat", "dog")[i % 2], f"s{i % 3}"] for i in range(N)]
     return placed(folder, name, "".join(delimiter.join(row) + "\n" for row in rows))
+
+
+def parquet_table(folder):
+    parquet = importlib.import_module("pyarrow.parquet")
+    columns = {"a": [i / 7 for i in range(N)], "b": [*range(N)], "kind": ["cat", "dog"] * (N // 2)}
+    columns |= {"site": [f"s{i % 3}" for i in range(N)]}
+    parquet.write_table(importlib.import_module("pyarrow").table(columns), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+def read_table(path):
+    return TableFile(path, target="kind", client="site").read(None, download=False)
 
 
 def published_table(folder, name, head):
@@ -222,38 +234,7 @@ def read_images(path):
     return ImageFolder(path.parents[1], size=(4, 4)).read(None, download=False)
 
 
-# runs and messages ----------------------------------------------------------------------------
-
-CONFIG = """\
-seed: 3
-method:
-  class_path: fedbolic.methods.FedAvg
-  init_args: {rounds: 2, lr: 0.1, local: {epochs: 1, batch_size: 16}}
-data:
-  class_path: fedbolic.data.Partitioned
-  init_args: {num_train: 60, partition: {class_path: fedbolic.data.IID, init_args: {}}}
-"""
-
-
-def a_run(folder, name):
-    path = folder / "runs" / "a" / "seed3"
-    made = RunFolder.create(path, config=CONFIG, environment={"rounds": 2, "python": "3"})
-    states = ClientStates(ClientStateLog(path), {i: {"own": torch.ones(3), "n": i} for i in (1, 5)})
-    rows = [Row(1, i, "test/accuracy", 0.1 * i) for i in range(4)]
-    state = {"round": 1, "exchange": 0, "server_state": {"w": torch.arange(6.0)}}
-    made.save({**state, "client_states": states}, rows, 0.5)
-    made.save_engine("Sequential()", {"Sequential()": 0.5})
-    (path.parent / "place").write_text("3")
-    return path / name
-
-
-def read_run(path):
-    found = RunFolder.open(path.parent).read_checkpoint()
-    return {**found, "client_states": dict(found["client_states"])}
-
-
-def read_rank(path):
-    return tables_of_runs.find(path.parent)[0].num_unfinished
+# results and messages -------------------------------------------------------------------------
 
 
 def published(folder):
@@ -264,19 +245,6 @@ def published(folder):
 def hierarchy(folder, name):
     text = "".join(f"n{i}\tn{i // 2}\n" for i in range(1, N))
     return placed(folder, name, text.replace("\t", "," if name.endswith("csv") else "\t"))
-
-
-def saved(folder, value):
-    torch.save(value, folder / "a.pt")
-    return folder / "a.pt"
-
-
-TREE = {"a": {"n": 3, "s": "x"}, "x": torch.arange(12.0).reshape(3, 4), "y": torch.tensor([True])}
-
-
-def stored(folder):
-    ClientStateStore(folder / "a.pt").keep("t", {"x": torch.ones(3)}, TREE, beside="")
-    return folder / "a.pt"
 
 
 def wire(folder):
@@ -330,9 +298,9 @@ def of_graph(path):
 
 FORMATS = {
     **{f"table.{end}": Format(
-        lambda folder, end=end: table(folder, f"t.{end}", "\t" if end == "tsv" else ","),
-        of(lambda path: TableFile(path, target="kind", client="site")),
+        lambda folder, end=end: table(folder, f"t.{end}", "\t" if end == "tsv" else ","), read_table
     ) for end in ("csv", "tsv")},
+    **({"table.parquet": Format(parquet_table, read_table)} if find_spec("pyarrow") else {}),
     "published table.tsv.gz": Format(
         lambda f: published_table(f, "t.tsv.gz", "a\tb\ttarget\n"), read_published_table
     ),
