@@ -34,8 +34,8 @@ from fedbolic.federated.server_states import check_server_state
 from fedbolic.log import logger
 from fedbolic.loggers import LoggerSettings, check_loggers, make_loggers
 from fedbolic.methods import FedAvg
-from fedbolic.record import RunFolder, environment, refuse_existing
-from fedbolic.reproducible import arithmetic_of, reproducible
+from fedbolic.record import RunFolder, refuse_existing
+from fedbolic.reproducible import arithmetic_of, environment, reproducible
 from fedbolic.rng import Rng
 from fedbolic.suited_methods import suited_methods
 

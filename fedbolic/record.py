@@ -5,17 +5,13 @@ import csv
 import io
 import json
 import os
-import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
-import torch
 from filelock import FileLock, Timeout
 
 from fedbolic import figure, reading
@@ -34,8 +30,6 @@ _NUMBERS = {name: tuple(HEADERS) for name in ("sizes", "checksums")}
 _NUMBERS["client_states"] = ("generation", "size", "checksum")
 
 _Line = TypeVar("_Line", "Row", "ExchangeTime")
-
-_PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
 
 class Row(NamedTuple):
@@ -382,28 +376,6 @@ def refuse_existing(path: Path) -> None:
             f"{path} exists: continue it with `fedbolic resume {path}`, or replace it with "
             "--overwrite (in Python: overwrite=True)"
         )
-
-
-def environment(**settings: Any) -> dict[str, Any]:
-    """Versions and machine of this process, and ``settings`` that a resumed run must repeat."""
-    return {
-        **settings,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-        "packages": {name: metadata.version(name) for name in _PACKAGES},
-        "commit": _commit(),
-    }
-
-
-def _commit() -> str | None:
-    """Commit of this code; ``None`` if it is not run from a checkout, or there is no git."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def _append(file: Path, text: str) -> None:

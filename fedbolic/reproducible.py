@@ -1,8 +1,15 @@
-"""Bit-reproducible arithmetic on GPUs; the only place where PyTorch's flags for it are set."""
+"""Bit-reproducible arithmetic: PyTorch's flags for it, and the versions and machine of a run.
+
+This is the only place where these flags are set.
+"""
 
 import contextlib
 import os
+import platform
+import subprocess
 from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +19,8 @@ from fedbolic import kernels
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """Environment variable that makes cuBLAS sum in the same order in every call."""
+
+_PACKAGES = ("fedbolic", "torch", "numpy", "lightning", "jsonargparse")
 
 
 @contextlib.contextmanager
@@ -72,3 +81,25 @@ def _set(
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
     cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32 = of_cudnn
     torch.set_float32_matmul_precision(matmul)
+
+
+def environment(**settings: Any) -> dict[str, Any]:
+    """Versions and machine of this process, and ``settings`` that a resumed run must repeat."""
+    return {
+        **settings,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """Commit of this code; ``None`` if it is not run from a checkout, or there is no git."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,6 +1,5 @@
 """Run folders survive writing and reading; a crash at any moment leaves them intact."""
 
-import json
 import math
 import os
 import struct
@@ -20,7 +19,6 @@ from fedbolic.record import (
     ExchangeTime,
     Row,
     RunFolder,
-    environment,
     refuse_existing,
 )
 from fedbolic.renamed import renamed_metric
@@ -315,13 +313,6 @@ def test_a_removed_folder_is_gone(folder):
     folder.save(checkpoint(), ROWS, 0.0)
     folder.remove()
     assert not folder.path.exists()
-
-
-def test_the_environment_names_versions_beside_what_is_asked():
-    found = environment(threads=3, engine="Sequential")
-    assert (found["threads"], found["engine"]) == (3, "Sequential")
-    assert torch.__version__.startswith(found["packages"]["torch"])
-    assert json.loads(json.dumps(found)) == found
 
 
 POINT = DiscFigure(torch.zeros(1, 2), torch.tensor([0]))

@@ -13,7 +13,7 @@ from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg
 from fedbolic.nn.backbone import MLP, ConvNet
 from fedbolic.record import RunFolder
-from fedbolic.reproducible import arithmetic_of, reproducible
+from fedbolic.reproducible import arithmetic_of, environment, reproducible
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))
@@ -116,3 +116,10 @@ def test_two_runs_on_a_gpu_are_equal_byte_for_byte(tmp_path):
     assert resume(tmp_path / "cut" / "seed0") is True
     cut = (tmp_path / "cut" / "seed0" / "metrics.csv").read_bytes()
     assert cut == (paths[0] / "metrics.csv").read_bytes()
+
+
+def test_the_environment_names_versions_beside_what_is_asked():
+    found = environment(threads=3, engine="Sequential")
+    assert (found["threads"], found["engine"]) == (3, "Sequential")
+    assert torch.__version__.startswith(found["packages"]["torch"])
+    assert json.loads(json.dumps(found)) == found
