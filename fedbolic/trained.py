@@ -227,7 +227,7 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
         card = _card(folder, settings, checkpoint, party.meta, names, client)
         try:
             return TrainedModel(*found, source=settings["data"], meta=party.meta, card=card)
-        except (KeyError, RuntimeError) as error:
+        except (LookupError, RuntimeError) as error:
             raise SetupError(
                 f"{type(method).__name__} predicts from more than one tensor of inputs, so its "
                 f"model cannot stand alone: {error!r}"

@@ -24,6 +24,7 @@ from fedbolic.record import RunFolder
 from fedbolic.rng import Rng
 from hyperfed import HyperFed
 from tests.plain.conftest import refused
+from tests.subjects import QUICK, settings, short
 
 SETTINGS = {"backbone": MLP((4,)), "rounds": 1, "local": LocalTraining(1, 16)}
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=40, pool=2)
@@ -127,6 +128,19 @@ def test_a_model_that_is_not_there_is_refused(method, client, message, tmp_path)
     path = experiment.run(method, DATA, runs=tmp_path)
     with pytest.raises(SetupError, match=message):
         fedbolic.load(path, client=client)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "hierarchies" else pytest.param(n, marks=pytest.mark.slow) for n in QUICK]
+)
+def test_every_method_has_a_model_or_says_in_one_line_that_it_has_none(name, tmp_path):
+    given = {n: x for n, x in settings(name).items() if n not in ("runs", "name", "overwrite")}
+    path = experiment.run(**given | {"method": short(given["method"])}, runs=tmp_path)
+    for client in (None, 0):
+        try:
+            assert fedbolic.load(path, client=client).example.ndim >= 2
+        except SetupError as error:
+            assert "\n" not in str(error)  # noqa: PT017  # not every method has a model
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
