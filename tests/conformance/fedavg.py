@@ -127,7 +127,7 @@ LOOPS = {
         replace(METHOD, sharing={"*": "personal"}),
         f"{MCMAHAN}, without the server",
         partial(("body", "head")),
-        inert=("server_optimizer.lr",),
+        inert=("server_optimizer.lr", "weights"),
     ),
     "FedPer": Loop(
         replace(METHOD, sharing=sharing(head="personal", rest="shared")),

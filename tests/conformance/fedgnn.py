@@ -1,5 +1,7 @@
 """The reconstruction of FedGNN: anonymous neighbours, pseudo nodes, clipping and noise."""
 
+from dataclasses import replace
+
 import torch
 
 from fedbolic.rng import Rng
@@ -13,6 +15,7 @@ from tests.conformance.graphs import (
     normalised,
     odd_graphs,
     six_graphs,
+    weights_of,
 )
 from tests.conformance.loop import End, Loop, initial
 from tests.federated.simple_method import RNG, average
@@ -97,7 +100,7 @@ def run(method, data, cohorts):
             sending[i] = embeddings(method, graph, planes, end["body.0.space"], draws)
             draws = Rng(stream).at("delta").generator()
             deltas.append(hidden(method, {n: end[n] - theta[n] for n in theta}, draws))
-        mean = average(deltas, [len(data.clients[i].train) for i in cohort])
+        mean = average(deltas, weights_of(method, data, cohort))
         theta, sent = {n: theta[n] + mean[n] for n in theta}, sending
     server = {
         "parameters": theta,
@@ -116,5 +119,5 @@ def with_parameters(logits, theta):
 SOURCE = "Wu et al. (2021), reconstructed"
 LOOPS = {
     "FedGNN": Loop(METHOD, SOURCE, run, six_graphs),
-    "FedGNN, odd graphs": Loop(METHOD, SOURCE, run, odd_graphs),
+    "FedGNN, equal weights": Loop(replace(METHOD, weights="uniform"), SOURCE, run, odd_graphs),
 }

@@ -15,6 +15,7 @@ from tests.conformance.graphs import (
     convolutions,
     gcn,
     normalised,
+    weights_of,
 )
 from tests.conformance.loop import End, Loop, initial
 from tests.federated.simple_method import RNG, average
@@ -208,7 +209,7 @@ def run(method, data, cohorts):
     }
     for cohort in cohorts:
         ends = [learners[i].train(theta) for i in cohort]
-        theta = average(ends, [len(data.clients[i].train) for i in cohort])
+        theta = average(ends, weights_of(method, data, cohort))
     kept = {
         i: {"neighbours": {"features": features, "owner": torch.tensor(owner).long()}}
         for i, (owner, features) in neighbours.items()

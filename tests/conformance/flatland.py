@@ -18,6 +18,7 @@ from tests.conformance.graphs import (
     odd_graphs,
     shared_names,
     six_graphs,
+    weights_of,
 )
 from tests.conformance.loop import End, Loop, initial
 from tests.federated.simple_method import average
@@ -101,8 +102,8 @@ def federated(logits, start):
                 return method.proximal / 2 * sum(squares)
 
             ends = [learners[i].train(received, proximal) for i in cohort]
-            weights = [len(data.clients[i].train) for i in cohort]
-            mean = average([{**end, RAW: curvature(end[RAW])} for end in ends], weights)
+            ends = [{**end, RAW: curvature(end[RAW])} for end in ends]
+            mean = average(ends, weights_of(method, data, cohort))
             mean[RAW] = raw_curvature(float(mean[RAW]))
             theta = {n: mean[n] for n in names}
         own = [*names, RAW] if fixed else names
@@ -146,7 +147,9 @@ HGCN = replace(
 BOX = "Liu et al. (2024), Algorithm 1"
 LOOPS = {
     "FlatLand": Loop(METHOD, BOX, federated(lorentz, estimate), six_graphs),
-    "FlatLand, odd graphs": Loop(METHOD, BOX, federated(lorentz, estimate), odd_graphs),
+    "FlatLand, equal weights": Loop(
+        replace(METHOD, weights="uniform"), BOX, federated(lorentz, estimate), odd_graphs
+    ),
     "FlatLand, all shared": Loop(
         replace(METHOD, sharing={"*": "shared"}),
         f"{BOX}, without decoupling",

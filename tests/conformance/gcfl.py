@@ -94,6 +94,8 @@ class Server:
         return cut(distances.max() - distances, members)
 
     def first_unit(self, updates):
+        if self.method.units == "absolute":
+            return 1.0
         return max(np.linalg.norm(x) for x in updates.values())
 
     def weights_in_bound(self, members):
@@ -115,9 +117,6 @@ class Server:
 
 class AuthorsServer(Server):
     """The server of the authors' code, where a line of it differs."""
-
-    def first_unit(self, updates):
-        return 1.0  # bounds are absolute
 
     def weights_in_bound(self, members):
         return [1] * len(members)  # np.mean of the updates
@@ -164,14 +163,16 @@ def gcfl(server_class, normed=""):
     return run
 
 
-GCFL = Gcfl(NET, warmup=1, mean_bound=0.95, **SETTINGS)
+# bounds at which the unit matters, and in the authors' form that the mean is a plain one
+GCFL = Gcfl(NET, warmup=1, mean_bound=0.479, largest_bound=0.85, **SETTINGS)
 PLUS = replace(GCFL, affinity=GradientNorms(2))
 AUTHORS = replace(
     GCFL,
     affinity=ShiftedCosines(),
     sharing={"body.*": "shared", "*": "personal"},
     units="absolute",
-    mean_bound=0.3,
+    mean_bound=0.19,
+    largest_bound=0.1,
     bounded_mean="uniform",
     normed="body.*",
     forgets="all",
@@ -180,9 +181,16 @@ AUTHORS_PLUS = replace(AUTHORS, affinity=GradientNorms(2, standardised=False))
 BOX = "Xie et al. (2021), Algorithms 1 and 2"
 CODE = "its authors' code"
 
+# these need a split while other windows are full, and a mean between both kinds:
+# tests/flatland/test_gcfl.py has both, with the servers of this file
+FORGETS = ("forgets",)
+BOTH = ("bounded_mean", "forgets")
+
 LOOPS = {
-    "GCFL": Loop(GCFL, BOX, gcfl(Server), six_graphs),
-    "GCFL+": Loop(PLUS, BOX, gcfl(Server), six_graphs),
-    "GCFL, authors' form": Loop(AUTHORS, CODE, gcfl(AuthorsServer, "body."), six_graphs),
-    "GCFL+, authors' form": Loop(AUTHORS_PLUS, CODE, gcfl(AuthorsServer, "body."), six_graphs),
+    "GCFL": Loop(GCFL, BOX, gcfl(Server), six_graphs, BOTH),
+    "GCFL+": Loop(PLUS, BOX, gcfl(Server), six_graphs, BOTH),
+    "GCFL, authors' form": Loop(AUTHORS, CODE, gcfl(AuthorsServer, "body."), six_graphs, FORGETS),
+    "GCFL+, authors' form": Loop(
+        AUTHORS_PLUS, CODE, gcfl(AuthorsServer, "body."), six_graphs, FORGETS
+    ),
 }

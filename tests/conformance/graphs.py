@@ -115,6 +115,12 @@ def shared_names(method, parameters):
     return [name for name, kind in found.items() if kind == "shared"]
 
 
+def weights_of(method, data, cohort):
+    """Weights of the clients of a round in their mean."""
+    sizes = {i: len(data.clients[i].train) for i in cohort}
+    return [sizes[i] if method.weights == "size" else 1.0 for i in cohort]
+
+
 def models_of(learners, received, logits=gcn):
     """Networks after a round, by client, with the values that each would receive next."""
     found = {i: {**one.values(), **received[i]} for i, one in learners.items()}
@@ -142,7 +148,7 @@ def fedavg(method, data, cohorts):
             return method.proximal / 2 * sum((p[n] - x).square().sum() for n, x in received.items())
 
         ends = [learners[i].train(received, proximal) for i in cohort]
-        mean = average(ends, [len(data.clients[i].train) for i in cohort])
+        mean = average(ends, weights_of(method, data, cohort))
         theta = {n: mean[n] for n in names}
     models = models_of(learners, dict.fromkeys(learners, theta))
     if len(names) == len(learners[0].p):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -100,13 +100,16 @@ def gaps_to(
 
 
 def other_settings(record: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Records with one number or switch changed, by its path; zeros are switches that are off."""
+    """Records with one number, switch or choice changed, by its path; zeros are switched off."""
+    kinds = get_type_hints(type(record))
     for name in [each.name for each in fields(record)]:
         value = getattr(record, name)
         if is_dataclass(value):
             for path, others in other_settings(value):
                 changed = [replace(record, **{name: other}) for other in others]
                 yield f"{name}.{path}", changed
+        elif get_origin(kinds[name]) is Literal:
+            yield name, [*accepted(record, name, {*get_args(kinds[name])} - {value})]
         elif isinstance(value, int | float) and value and name != "rounds":
             others: tuple[Any, ...] = (value + 1,)
             if isinstance(value, bool | float):

@@ -1,4 +1,4 @@
-"""FedGTA compared with a literal transcription in loops, and with PyG's label propagation."""
+"""Payloads of FedGTA, whose algorithm is in ``tests/conformance``, and PyG's label propagation."""
 
 import dataclasses
 import math
@@ -6,23 +6,22 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.distance import cosine
 from torch.testing import assert_close
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.models import LabelPropagation
 
 from fedbolic import tree
-from fedbolic.data import HOLDOUT
 from fedbolic.federated import Cohort, Graphed, Sequential, Trainer
 from fedbolic.rng import Rng
 from flatland import GCN, FedGta, FlatLand, GraphReadout
 from flatland.blocks import graph_block
 from flatland.fedgta import propagated, smoothing_confidence
+from tests.conformance.fedgta import LOOPS, confidence, moments, soft_labels
+from tests.conformance.graphs import closed
 from tests.federated.simple_method import assert_near
 from tests.flatland.cases import ODD, federation, graph_of, path, star
 from tests.flatland.test_joint import ALIKE, agree
-from tests.flatland.test_method import begin, next_state, work
-from tests.flatland.test_model import logits_of
+from tests.flatland.test_method import begin, work
 
 NET = GCN((6, 4), dropout=0.0)
 METHOD = FedGta(NET, rounds=2, threshold=0.9)
@@ -34,113 +33,20 @@ def data():
     return federation(SIX)
 
 
-def softmax(row, temperature=1.0):
-    powers = [math.exp(x / temperature) for x in row]
-    return [x / sum(powers) for x in powers]
-
-
-def one_hot(label, classes=3):
-    return [1.0 if c == label else 0.0 for c in range(classes)]
-
-
-class Transcription:
-    """A client of the algorithm, node by node, from the logits of its trained network."""
-
-    def __init__(self, method, client, logits):
-        graph, self.method = client.train.graph, method
-        self.nodes, self.classes = range(len(graph)), range(3)
-        self.neighbours = {v: {v} for v in self.nodes}
-        for a, b in graph.edges.T.tolist():
-            self.neighbours[a].add(b)
-        nodes = client.train.nodes.tolist()
-        self.labels = {v: one_hot(int(graph.labels[v])) for v in nodes}
-        first = {v: self.labels.get(v, softmax(logits[v])) for v in self.nodes}
-        self.last = first
-        for _ in range(method.steps):
-            self.last = {v: self.step(v, first, self.last) for v in self.nodes}
-
-    def step(self, v, first, labels):
-        def weight(u):
-            return 1 / math.sqrt(len(self.neighbours[u]) * len(self.neighbours[v]))
-
-        mixed = [sum(weight(u) * labels[u][c] for u in self.neighbours[v]) for c in self.classes]
-        keep = self.method.teleport
-        return [(1 - keep) * mixed[c] + keep * first[v][c] for c in self.classes]
-
-    def soft(self, temperature):
-        return [self.labels.get(v, softmax(self.last[v], temperature)) for v in self.nodes]
-
-    def confidence(self):
-        total = 0.0
-        for v, row in zip(self.nodes, self.soft(self.method.temperature), strict=True):
-            for p in row:
-                total += len(self.neighbours[v]) * (1 / math.e + (p * math.log(p) if p else 0))
-        return total
-
-    def moments(self):
-        rows, found = self.soft(1.0), []
-        mean = [sum(row[c] for row in rows) / len(rows) for c in self.classes]
-        if self.method.moments in ("raw", "both"):
-            for order in range(1, self.method.orders + 1):
-                found += [sum(row[c] ** order for row in rows) / len(rows) for c in self.classes]
-        if self.method.moments in ("central", "both"):
-            for order in range(2, self.method.orders + 1):
-                for c in self.classes:
-                    found.append(sum((row[c] - mean[c]) ** order for row in rows) / len(rows))
-        return found
-
-
-def served(models, moments, confidences, threshold):
-    """The server of the algorithm: a mean for every client."""
-    found = {}
-    for i in models:
-        near = [j for j in models if j == i or 1 - cosine(moments[i], moments[j]) >= threshold]
-        total = sum(confidences[j] for j in near)
-        found[i] = {
-            name: sum(confidences[j] / total * models[j][name] for j in near) for name in models[i]
-        }
-    return found
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"moments": "raw", "orders": 3, "steps": 2, "teleport": 0.2},
-        {"moments": "central", "temperature": 1.0, "steps": 0},
-    ],
-)
-@pytest.mark.parametrize("graphs", [SIX, list(ODD.values())], ids=["alike", "odd"])
-def test_a_client_sends_what_the_algorithm_says(graphs, settings):
-    data, method = federation(graphs), dataclasses.replace(METHOD, **settings)
-    server_state, model = begin(method, data), method.model(data.meta)
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_client_sends_the_moments_and_the_confidence_of_the_loop(name):
+    method, data = LOOPS[name].method, LOOPS[name].data()
+    server_state = begin(method, data)
     for i, (update, _) in work(method, data.clients, server_state).items():
+        client = data.clients[i]
         trained = tree.add(server_state["parameters"], update.payload["delta"])
-        logits = logits_of(model, trained, {}, data.clients[i].train.graph)
-        slow = Transcription(method, data.clients[i], logits.tolist())
-        expected = torch.tensor(slow.moments(), dtype=torch.float64)
-        assert_close(update.payload["moments"], expected)
-        assert float(update.payload["confidence"]) == pytest.approx(slow.confidence())
+        sharp, soft = (soft_labels(method, client, trained, t) for t in (1.0, method.temperature))
+        assert_close(update.payload["moments"], moments(method, sharp))
+        degrees = closed(client.train.graph).sum(1)
+        assert float(update.payload["confidence"]) == pytest.approx(confidence(soft, degrees))
         assert tree.signature(update.payload) == tree.signature(
             method.template(method.broadcast(server_state, i))
         )
-
-
-@pytest.mark.parametrize("threshold", [-1.0, 0.95, 0.98, 1.0])
-def test_the_server_is_that_of_the_algorithm(data, threshold):
-    method = dataclasses.replace(METHOD, threshold=threshold)
-    server_state = begin(method, data)
-    models = dict.fromkeys(range(6), server_state["parameters"])
-    for ids in (range(6), (0, 2, 3, 5)):
-        results = work(method, [data.clients[i] for i in ids], server_state)
-        payloads = {i: update.payload for i, (update, _) in results.items()}
-        trained = {i: tree.add(models[i], payload["delta"]) for i, payload in payloads.items()}
-        moments = {i: payload["moments"].numpy() for i, payload in payloads.items()}
-        confidences = {i: float(payload["confidence"]) for i, payload in payloads.items()}
-        models |= served(trained, moments, confidences, threshold)
-        server_state = next_state(method, server_state, results)
-        for i in range(6):
-            assert_close(method.broadcast(server_state, i)["parameters"], models[i])
 
 
 @pytest.mark.parametrize("teleport", [0.0, 0.3, 1.0])
@@ -171,20 +77,6 @@ def test_without_similar_clients_it_is_local_training(data):
     for i in range(6):
         alone = ends[1].client_states[i]["parameters"]
         assert_close(ends[0].server_state["clients"][str(i)], alone)
-
-
-def test_who_did_not_answer_keeps_its_mean_and_who_is_new_gets_that_of_all(data):
-    server_state = begin(METHOD, data)
-    results = work(METHOD, data.clients[:3], server_state)
-    after = next_state(METHOD, server_state, results)
-    later = next_state(METHOD, after, work(METHOD, data.clients[:2], after))
-    assert later["clients"]["2"] is after["clients"]["2"]
-    confidences = torch.stack([u.payload["confidence"] for u, _ in results.values()])
-    deltas = torch.stack([u.payload["delta"]["head.space"] for u, _ in results.values()])
-    mean = torch.tensordot(confidences / confidences.sum(), deltas, 1)
-    for client_id in (3, HOLDOUT):
-        found = METHOD.broadcast(after, client_id)["parameters"]["head.space"]
-        assert_close(found, server_state["parameters"]["head.space"] + mean)
 
 
 @pytest.mark.parametrize("graphs", [SIX, list(ODD.values())], ids=["alike", "odd"])

@@ -1,11 +1,10 @@
-"""FlatLand compared with its definition: steps, payloads, client states, unusual clients."""
+"""Payloads and client states of FlatLand, whose algorithm is in ``tests/conformance``."""
 
 import dataclasses
 import logging
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from fedbolic import tree
@@ -14,12 +13,11 @@ from fedbolic.federated import AggregatedUpdate, Batched, LocalTraining, Sequent
 from fedbolic.federated.update_filter import UpdateFilter
 from fedbolic.manifolds import Curvature
 from fedbolic.methods import Majority
-from fedbolic.optim import Adam
 from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, Frame, LorentzGCN, Twin
 from flatland.frames import FLAT_FRAMES, FRAMES
 from flatland.method import CURVATURE, SHARING
-from flatland.ricci import BOUNDS, mean_ricci
+from flatland.ricci import BOUNDS
 from tests.federated.simple_method import assert_same
 from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import federation
@@ -82,45 +80,6 @@ def start(method, data, server_state, i, client_state=None):
 
 def curvature(raw):
     return float(Curvature(bounds=BOUNDS).c_of(raw))
-
-
-def test_a_local_update_is_adam_on_the_papers_loss(data):
-    near = {"atol": 1e-9, "rtol": 1e-9}
-    # with an epsilon of 1e-8, a gradient of rounding errors would make a full step
-    method = dataclasses.replace(
-        METHOD, proximal=0.02, weight_decay=1e-3, curvature_rate=0.5, optimizer=Adam(eps=1e-3)
-    )
-    server_state = begin(method, data)
-    for i, (update, client_state) in work(method, data.clients, server_state).items():
-        client = data.clients[i]
-        p = tree.clone(start(method, data, server_state, i)[0]["parameters"])
-        first = tree.clone(p)
-        curved = p.pop(CURVATURE).requires_grad_()
-        for value in p.values():
-            value.requires_grad_()
-        optimizer = torch.optim.Adam(
-            [
-                {"params": [*p.values()], "lr": 0.01, "weight_decay": 1e-3},
-                {"params": [curved], "lr": 0.005},
-            ],
-            eps=1e-3,
-        )
-        low, high = BOUNDS
-        for _ in range(3):
-            optimizer.zero_grad()
-            c = low + (high - low) * curved.sigmoid()
-            batch = client.train.all()
-            logits = by_the_paper(client.train.graph, p, c)[batch["node"]]
-            distance = sum((p[n] - first[n]).square().sum() for n in server_state["parameters"])
-            (cross_entropy(logits, batch["y"]) + 0.01 * distance).backward()  # lambda = mu / 2
-            optimizer.step()
-        for name in p:
-            new = p[name].detach()
-            if name in server_state["parameters"]:
-                assert_close(update.payload["delta"][name], new - first[name], **near)
-            else:
-                assert_close(client_state["parameters"][name], new, **near)
-        assert_close(client_state["parameters"][CURVATURE], curved.detach(), **near)
 
 
 def test_only_what_is_flat_is_sent_and_the_rest_stays(data):
@@ -190,41 +149,6 @@ def test_lambda_is_inert_at_one_local_step(data, epochs, inert, caplog):
     assert ("proximal has no effect" in caplog.text) == inert
 
 
-def test_the_optimiser_goes_on_where_the_last_round_ended(data):
-    alone = FlatLand(NET, sharing={"*": "personal"}, local=LocalTraining(1, None))
-    server_state, client_states = begin(alone, data), None
-    for round in (1, 2):
-        results = work(alone, data.clients, server_state, client_states, round)
-        client_states = {i: client_state for i, (_, client_state) in results.items()}
-    at_once = dataclasses.replace(alone, local=LocalTraining(2, None))
-    for i, (_, client_state) in work(at_once, data.clients, server_state).items():
-        assert int(client_states[i]["optimizer"]["weights"]["step"]) == 2
-        for name, value in client_state["parameters"].items():
-            assert_close(client_states[i]["parameters"][name], value, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("weights", ["size", "uniform"])
-def test_the_server_takes_the_weighted_mean(data, weights):
-    method = dataclasses.replace(METHOD, weights=weights)
-    server_state = begin(method, data)
-    results = work(method, data.clients, server_state)
-    shares = torch.tensor([c.size if weights == "size" else 1 for c in data.clients]).double()
-    shares = shares / shares.sum()
-    after = next_state(method, server_state, results)["parameters"]
-    for name, value in after.items():
-        changes = torch.stack([u.payload["delta"][name] for u, _ in results.values()])
-        mean = torch.tensordot(shares, changes, dims=1)
-        assert_close(value, server_state["parameters"][name] + mean)
-
-
-def test_a_client_begins_with_the_curvature_of_its_graph(data):
-    server_state = begin(METHOD, data)
-    for client in data.clients:
-        raw = start(METHOD, data, server_state, client.id)[0]["parameters"][CURVATURE]
-        ricci = mean_ricci(client.train.graph)
-        assert curvature(raw) == pytest.approx(-ricci if ricci < -0.01 else 0.1)
-
-
 def test_without_tailored_spaces_every_client_keeps_the_same_curvature(data):
     method = ROWS["without TS"]
     server_state = begin(method, data)
@@ -244,16 +168,6 @@ def test_nodes_too_far_from_the_origin_are_counted(data):
     method = dataclasses.replace(METHOD, curvature=Constant(), curvature_rate=1e-9)
     update, _ = work(method, [client], begin(method, data))[client.id]
     assert update.metrics["train/clamped_fraction"] == pytest.approx(4 / 9)
-
-
-def test_a_shared_curvature_is_averaged_as_c(data):
-    method = dataclasses.replace(ROWS["without DS"], weights="uniform", curvature_rate=50.0)
-    server_state = begin(method, data)
-    results = work(method, data.clients, server_state)
-    found = [update.metrics["train/curvature"] for update, _ in results.values()]
-    assert len(set(found)) > 1
-    after = next_state(method, server_state, results)["parameters"][CURVATURE]
-    assert curvature(after) == pytest.approx(sum(found) / len(found))
 
 
 @every_row
