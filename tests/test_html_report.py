@@ -147,12 +147,12 @@ def test_runs_of_one_configuration_have_no_table_of_differences(write):
     assert "Differences" not in page([write("a/seed0")])
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)<", "a & b", 'quo"ted'])
-def test_names_of_rows_are_shown_and_never_read_as_markup(write, name):
-    name = name.replace("/", "")
-    found = Page(page([write(f"{name}/seed0")]))
+def test_names_of_rows_are_shown_and_never_read_as_markup(write):
+    names = {"<script>alert(1)<", "a & b", 'quo"ted'}
+    runs = [write(f"{name}/seed0") for name in names]
+    found = Page(page(runs[:1]))
     assert "script" not in found.tags
-    assert name in found.cells
+    assert names <= set(found.cells)
 
 
 def test_rows_are_compared_to_a_reference(write):
