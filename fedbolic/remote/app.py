@@ -28,6 +28,7 @@ from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.flower import FlowerTransport, from_records, to_records
 from fedbolic.remote.node import Node, handshake
 from fedbolic.remote.nodes import Nodes
+from fedbolic.remote.score_noise import score_noise_of
 from fedbolic.reproducible import reproducible
 
 server = ServerApp()
@@ -83,7 +84,8 @@ def reply(message: Message, context: Context) -> Message:
         return Message(to_records(handshake(own)), reply_to=message)
     evaluation, store = settings["evaluation"], ClientStateStore(_file(context))
     accounts = _accounts(context)
-    node = Node(settings["method"], own, settings["channels"], evaluation, store, accounts)
+    kept = store, accounts, score_noise_of(context.node_config)
+    node = Node(settings["method"], own, settings["channels"], evaluation, *kept)
     device = own.no_inputs.device
     with reproducible(device), arithmetic(settings["precision"], device):
         told = node.reply(request)

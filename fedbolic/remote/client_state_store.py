@@ -71,6 +71,26 @@ class ClientStateStore:
         kept[name] = {"reply": reply, "client_state": client_state}
         self._save({**found, "last": name, "replies": kept})
 
+    def scoring(self, round: int) -> Tree | None:
+        """Name of the request and reply of a round's scoring; ``None`` if there was none.
+
+        Args:
+            round: Number of the round.
+        """
+        return self._load()["scorings"].get(str(round))
+
+    def keep_scoring(self, round: int, name: str, reply: Tree) -> None:
+        """Store the reply to a round's scoring.
+
+        Args:
+            round: Number of the round.
+            name: Name of the request.
+            reply: Reply as it will be sent.
+        """
+        found = self._load()
+        scorings = {**found["scorings"], str(round): {"name": name, "reply": reply}}
+        self._save({**found, "scorings": scorings})
+
     def first(self, told: str) -> str:
         """The text of the first call of this method, which is stored.
 
@@ -117,7 +137,7 @@ class ClientStateStore:
         draft.replace(self.file)
 
     def _load(self) -> dict[str, Any]:
-        nothing = {"last": "", "replies": {}, "first": "", "seed": 0}
+        nothing = {"last": "", "replies": {}, "first": "", "seed": 0, "scorings": {}}
         return {**nothing, **_read(self.file)} if self.file.exists() else nothing
 
 
@@ -126,7 +146,7 @@ def _read(file: Path) -> dict[str, Any]:
         found = load_torch(file, device="cpu")
     except ValueError as error:
         raise ValueError(f"{file} holds {error}: restore a copy of it") from error
-    kinds = {"last": str, "first": str, "replies": dict}
+    kinds = {"last": str, "first": str, "replies": dict, "scorings": dict}
     if not isinstance(found, dict) or any(
         not isinstance(found.get(name, kind()), kind) for name, kind in kinds.items()
     ):

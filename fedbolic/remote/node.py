@@ -22,6 +22,7 @@ from fedbolic.federated.update_filter import find_update_fault
 from fedbolic.log import logger
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
+from fedbolic.remote.score_noise import ScoreNoise
 from fedbolic.rng import Rng
 from fedbolic.tree_bytes import tree_digest
 from fedbolic.types import Meta, Tree
@@ -102,7 +103,8 @@ class Node:
     """A client that replies to requests.
 
     Only replies leave the client: payload, weight and metrics of an update after the channels, or
-    scores. Scores are withheld where a secure sum or noise protects the client. An error is
+    scores. Scores are withheld where a secure sum or noise protects the client, unless its operator
+    gives them noise. An error is
     reported by its class alone; its text may reveal data, and is written only to the client's own
     log. Private releases are charged to the accounts of the data's owner before their noise is
     drawn, so an error or an interruption does not make them free; a stored reply is sent again for
@@ -117,6 +119,7 @@ class Node:
         store: Store of the client state.
         accounts: Privacy accounts of the client's data; ``None`` refuses every private release.
             With accounts the method must be private, as everything else would leave uncharged.
+        score_noise: Noise of scores under an account of examples; ``None`` withholds them.
     """
 
     method: Method
@@ -125,6 +128,7 @@ class Node:
     evaluation: Evaluation
     store: ClientStateStore
     accounts: PrivacyAccounts | None = None
+    score_noise: ScoreNoise | None = None
 
     def reply(self, request: Tree) -> Tree:
         """Reply to a request of :func:`make_request`, or ``{"error": class name}``.
@@ -150,6 +154,11 @@ class Node:
             )
         if self.accounts is not None and unit is None:
             raise ValueError(f"this node has privacy accounts, and {name} adds no noise to charge")
+        if self.score_noise is not None and unit != "example":
+            raise ValueError(
+                f"noisy scores are charged to an account of examples, and {name} has none: leave "
+                "score_epsilon out, so that scores are withheld"
+            )
 
     def _charge(self, ledger: PrivacyLedger, num_releases: int) -> tuple[str | int, ...]:
         if self.accounts is None:
@@ -192,12 +201,32 @@ class Node:
         return self.accounts is not None or isinstance(self.method, OneTimeSecrets)
 
     def _scores(self, request: Tree) -> Tree:
+        if self.score_noise is not None:
+            return self._noisy_scores(self.score_noise, request)
         if self._withholds_scores:
             return {"scores": {}}
         client, rng, client_state = self._place(request)
         with torch_stream(client, rng):
             scores = self._phase(request).evaluate(request["message"], client, client_state, rng)
         return {"scores": {name: float(value) for name, value in scores.items()}}
+
+    def _noisy_scores(self, noise: ScoreNoise, request: Tree) -> Tree:
+        """The only scoring of a round; a repeated request gets the stored reply."""
+        match json.loads(request["path"]):
+            case ["round", int(number), "evaluation"]:
+                name = tree_digest(request).hex()
+            case path:
+                raise ValueError(f"a scoring is named by its round, got {path!r:.80}")
+        if (known := self.store.scoring(number)) is not None:
+            if known["name"] != name:
+                raise ValueError(f"round {number} is scored once, and it was with another request")
+            return known["reply"]
+        client, rng, _ = self._place(request)
+        with torch_stream(client, rng):
+            scores = noise.release(self._phase(request), request["message"], client, rng)
+        reply = {"scores": scores}
+        self.store.keep_scoring(number, name, reply)
+        return reply
 
     def _place(self, request: Tree) -> tuple[Client, Rng, Tree]:
         """The client with the federation's metadata, its random stream and its client state."""
