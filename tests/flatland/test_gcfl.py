@@ -86,18 +86,26 @@ def test_the_server_is_that_of_the_papers_algorithm_when_clients_are_missing(met
         assert sorted(slow.clusters)[0] == [0, 2, 4]
 
 
-@pytest.mark.parametrize("method", [AUTHORS, AUTHORS_PLUS], ids=["GCFL", "GCFL+"])
-def test_the_authors_form_is_their_server_in_many_splits(method):
-    """The bound of GCFL lies above the plain mean of these updates, and below the weighted one."""
-    bound = 20.0 if method.affinity.window else 3.3
-    method = dataclasses.replace(method, mean_bound=bound, sharing={"*": "shared"}, warmup=2)
-    data = federation([*SIX, *SIX[:3]])
+@pytest.mark.parametrize(
+    ("method", "server", "bound", "least"),
+    [
+        # the bound of GCFL lies above the plain means of these updates, and below the weighted ones
+        (AUTHORS, AuthorsServer, 3.3, 2),
+        (METHOD, Server, 3.3, 1),
+        (AUTHORS_PLUS, AuthorsServer, 20.0, 4),
+        (PLUS, Server, 20.0, 4),
+    ],
+    ids=["authors' GCFL", "GCFL", "authors' GCFL+", "GCFL+"],
+)
+def test_the_server_is_that_of_both_forms_in_many_rounds(method, server, bound, least):
+    settings = {"mean_bound": bound, "units": "absolute", "sharing": {"*": "shared"}, "warmup": 2}
+    method, data = dataclasses.replace(method, **settings), federation([*SIX, *SIX[:3]])
     server_state = method.admit(begin(method, data), data.sizes)
-    slow = AuthorsServer(method, method.broadcast(server_state, 0)["parameters"], data.sizes)
+    slow = server(method, method.broadcast(server_state, 0)["parameters"], data.sizes)
     for round in range(1, 9):
         payloads = invented(method, server_state, round, range(9), noise=1.0)
         server_state = both_served(method, server_state, slow, payloads)
-    assert len(slow.clusters) >= (4 if method.affinity.window else 2)
+    assert len(slow.clusters) >= least
 
 
 @pytest.mark.parametrize("normed", ["*", "body.*"])
