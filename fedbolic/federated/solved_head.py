@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -120,9 +119,3 @@ class HeadExchange(WrappingMethod):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         return self.method.evaluate(message, client, client_state, rng)
-
-
-def sums_form(width: int, num_classes: int) -> Tree:
-    """Form of the sums ``gram`` and ``cross`` over features of a width, all zero."""
-    zeros = torch.zeros(width, width + num_classes, dtype=torch.float64)
-    return {"gram": zeros[:, :width], "cross": zeros[:, width:]}

@@ -17,11 +17,13 @@ from fedbolic.federated.evaluation.ridge_head import (
     BODY,
     check_layer,
     features_at,
+    layer_width,
     solve_ridge,
+    sums_form,
 )
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
-from fedbolic.federated.solved_head import HeadExchange, SolvedHead, sums_form
+from fedbolic.federated.solved_head import HeadExchange, SolvedHead
 from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
 from fedbolic.figure import Figure
 from fedbolic.methods.random_features import RandomFeatures
@@ -149,7 +151,7 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     def init(self, meta: Meta, rng: Rng) -> Tree:
         check_layer(self.method, self.layer, meta)
         server_state = self.method.init(meta, rng)
-        width = _width(self.method.model(meta), self.layer, meta)
+        width = layer_width(self.method, self.layer, meta)
         if self.when == "start":
             self._check_start(server_state, meta, width)
         progress = {"round": 0, "solved": 0, "width": width, "num_classes": meta.num_classes}
@@ -282,14 +284,3 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
         return self.method.figures(server_state, data)
-
-
-def _width(model: Model, layer: str, meta: Meta) -> int:
-    """Number of features of an example at a layer."""
-    body = model.part(BODY)
-    inputs = torch.zeros(1, *meta.input_shape)
-    if layer == BODY:
-        return body(*body.init(0), inputs)[0].shape[-1]
-    with body.recording(layer.removeprefix(f"{BODY}.")) as outputs:
-        body(*body.init(0), inputs)
-    return outputs[-1].flatten(1).shape[-1]

@@ -9,9 +9,9 @@ from typing_extensions import override
 from fedbolic import check
 from fedbolic.data.client import Client
 from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.evaluation.ridge_head import solve_ridge
+from fedbolic.federated.evaluation.ridge_head import solve_ridge, sums_form
 from fedbolic.federated.method import Method
-from fedbolic.federated.solved_head import WEIGHT, HeadExchange, SolvedHead, sums_form
+from fedbolic.federated.solved_head import WEIGHT, HeadExchange, SolvedHead
 from fedbolic.federated.update import AggregatedUpdate
 from fedbolic.nn.classifier import CosineHead, classifier
 from fedbolic.nn.model import Model

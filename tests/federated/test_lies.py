@@ -20,6 +20,7 @@ from fedbolic.federated import (
     LocalTraining,
     Median,
     MinNorm,
+    RidgeHead,
     RunStoppedError,
     ServerAdam,
     TrainerState,
@@ -112,6 +113,20 @@ def test_no_lie_ends_a_run_and_those_found_out_change_nothing(name):
         if lie not in ACCEPTED:
             assert rows_of(rows, "clients/failed") == failed, lie
             assert_same(state.server_state, alone.server_state)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layer", ["body", "body.1"])
+def test_liars_before_the_honest_client_leave_its_ridge_head_as_it_is(layer):
+    method, data = classifier(FedAvg)
+    found = {}
+    for lie in LIES.keys() - ACCEPTED:
+        lies = Lying(dict.fromkeys(range(len(data.clients) - 1), lie))
+        scored = dataclasses.replace(SCORED_ONCE, ridge_head=RidgeHead(layer=layer))
+        _, rows = train(method, data, RNG, engine=lies, evaluation=scored)
+        found[lie] = [r.value for r in rows if r.name == "ridge_head/accuracy" and r.client is None]
+    assert all(len(scores) == 1 for scores in found.values()), found
+    assert all(scores == found["SystemExit"] for scores in found.values()), found
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -17,7 +17,7 @@ from fedbolic.federated.evaluation.metrics import (
     measuring,
     pooled_scores,
 )
-from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer
+from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer, layer_width
 from fedbolic.federated.gradient_method import GradientMethod
 from fedbolic.federated.method import Method
 from fedbolic.federated.update_filter import UpdateFilter, find_update_fault
@@ -279,7 +279,8 @@ class Evaluation:
                 "%s has no common features, so it gets no ridge head", type(method).__name__
             )
             return []
-        phase = RidgeHeadPhase(inner, settings.ridge, settings.layer)
+        shape = layer_width(inner, settings.layer, data.meta), data.meta.num_classes
+        phase = RidgeHeadPhase(inner, settings.ridge, settings.layer, shape)
         server_state = {"inner": server_state}
         messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
         stream = rng.at("calibrate")

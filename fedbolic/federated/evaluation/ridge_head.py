@@ -70,6 +70,28 @@ def check_layer(method: GradientMethod, layer: str, meta: Meta) -> None:
             pass
 
 
+def layer_width(method: GradientMethod, layer: str, meta: Meta) -> int:
+    """Number of features of an example at a layer.
+
+    Args:
+        method: Method with the backbone.
+        layer: Name of the layer, as in :func:`features_at`.
+        meta: Description of the data.
+    """
+    body, inputs = method.model(meta).part(BODY), torch.zeros(1, *meta.input_shape)
+    if layer == BODY:
+        return body(*body.init(0), inputs)[0].shape[-1]
+    with body.recording(_name_in_body(layer)) as outputs:
+        body(*body.init(0), inputs)
+    return outputs[-1].flatten(1).shape[-1]
+
+
+def sums_form(width: int, num_classes: int) -> Tree:
+    """Form of the sums ``gram`` and ``cross`` over features of a width, all zero."""
+    zeros = torch.zeros(width, width + num_classes, dtype=torch.float64)
+    return {"gram": zeros[:, :width], "cross": zeros[:, width:]}
+
+
 def _name_in_body(layer: str) -> str:
     if not layer.startswith(f"{BODY}."):
         raise ValueError(f"layer must be body, or begin with 'body.', got {layer!r}")
@@ -178,11 +200,13 @@ class RidgeHeadPhase(Method):
         inner: Method whose features are used; they must be common to all clients.
         ridge: Relative regularization, above 0, as in :func:`solve_ridge`.
         layer: Layer that gives the features, as in :func:`features_at`.
+        shape: Numbers of features and of classes, which the server knows; ``None`` at a node.
     """
 
     inner: GradientMethod
     ridge: float
     layer: str = BODY
+    shape: tuple[int, int] | None = None
 
     @property
     @override
@@ -212,6 +236,10 @@ class RidgeHeadPhase(Method):
     ) -> tuple[Update, Tree]:
         payload = ridge_sums(self.inner, message["inner"], client, client_state, layer=self.layer)
         return Update(payload, weight=float(client.size)), client_state
+
+    @override
+    def template(self, message: Tree) -> Tree | None:
+        return None if self.shape is None else sums_form(*self.shape)
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
