@@ -1,5 +1,6 @@
 """No lie of some clients ends a run or reaches the server's state, if one client is honest."""
 
+import copy
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from fedbolic.federated import (
     MinNorm,
     RidgeHead,
     RunStoppedError,
+    Sequential,
     ServerAdam,
     TrainerState,
     TrimmedMean,
@@ -113,6 +115,44 @@ def test_no_lie_ends_a_run_and_those_found_out_change_nothing(name):
         if lie not in ACCEPTED:
             assert rows_of(rows, "clients/failed") == failed, lie
             assert_same(state.server_state, alone.server_state)
+
+
+def altered(part):
+    """A method like another one, which alters a tensor or the entries of its message."""
+
+    def change(method):
+        def local_update(self, message, client, client_state, rng):
+            tensors = tree.tensors(message)
+            if part == "tensor" and tensors:
+                next(iter(tensors.values())).add_(1)
+            else:
+                message.popitem()
+            raise ValueError("the rest does not matter")
+
+        kind, other = type(method), copy.copy(method)
+        changed = type(kind.__name__, (kind,), {"local_update": local_update})
+        object.__setattr__(other, "__class__", changed)
+        return other
+
+    return change
+
+
+@dataclass(frozen=True)
+class Altering(Sequential):
+    """The reference engine with another method."""
+
+    part: str = "tensor"
+
+    def run(self, method, *given):
+        return super().run(altered(self.part)(method), *given)
+
+
+@pytest.mark.parametrize("part", ["tensor", "entry"])
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_method_that_modifies_its_message_stops_the_run(name, part):
+    method, data = SUBJECTS[name]()
+    with pytest.raises(RunStoppedError, match="modified the message to client 0, which clients"):
+        train(method, data, RNG, engine=Altering(part))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,11 +3,19 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.data.client import Client
-from fedbolic.federated.engines.engine import Engine, Failure, Result, torch_stream
+from fedbolic.federated.engines.engine import (
+    Engine,
+    Failure,
+    Result,
+    RunStoppedError,
+    torch_stream,
+)
 from fedbolic.federated.method import Method
 from fedbolic.federated.update import Update
 from fedbolic.rng import Rng
@@ -19,7 +27,8 @@ class Sequential(Engine):
     """Runs the ``local_update`` of one client after another; its results define correctness.
 
     Torch's global random stream, from which a network may draw, is seeded for each client and
-    exchange, and restored afterwards.
+    exchange, and restored afterwards. A method that modifies its message stops the run, because
+    all clients and the server share it; changes through ``Tensor.data`` are not seen.
     """
 
     @override
@@ -32,19 +41,30 @@ class Sequential(Engine):
         rng: Rng,
     ) -> Iterator[Result]:
         for client in clients:
-            client_state = client_states.get(client.id, {})
-            stream = rng.at("client", client.id)
+            message, client_state = messages[client.id], client_states.get(client.id, {})
+            stream, before = rng.at("client", client.id), _content(message)
             try:
                 with torch_stream(client, stream):
-                    update, new = method.local_update(
-                        messages[client.id], client, client_state, stream
-                    )
+                    update, new = method.local_update(message, client, client_state, stream)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # one client's failure must not end the round
-                yield client, Failure(error), client_state
+                result = client, Failure(error), client_state
             else:
-                yield client, _alone(update), new
+                result = client, _alone(update), new
+            if _content(message) != before:
+                raise RunStoppedError(
+                    f"{type(method).__name__} modified the message to client {client.id}, which "
+                    "clients of a simulation share: return new tensors instead"
+                )
+            yield result
+
+
+def _content(part: Any) -> Any:
+    """Names, and identities of leaves with counts of the changes of tensors in place."""
+    if isinstance(part, dict):
+        return {name: _content(value) for name, value in part.items()}
+    return id(part), part._version if isinstance(part, Tensor) else None
 
 
 def _alone(update: Update) -> Update:
