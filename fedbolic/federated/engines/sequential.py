@@ -64,7 +64,8 @@ def _content(part: Any) -> Any:
     """Names, and identities of leaves with counts of the changes of tensors in place."""
     if isinstance(part, dict):
         return {name: _content(value) for name, value in part.items()}
-    return id(part), part._version if isinstance(part, Tensor) else None
+    counted = isinstance(part, Tensor) and not part.is_inference()
+    return id(part), part._version if counted else None
 
 
 def _alone(update: Update) -> Update:
