@@ -1,12 +1,13 @@
 """FlyNN for scikit-learn: FlyHash as a transformer, and the nearest-neighbour classifier."""
 
-from typing import Any
+import itertools
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
 from sklearn.utils import ClassifierTags, Tags
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -15,6 +16,10 @@ from torch import Tensor
 from flynn import bloom
 from flynn.channels import Channels
 from flynn.fitted import Fitted, Rescaling, draw_lift, hashes
+
+CHANNELS: tuple[Channels, ...] = ("on-off", "signed", "plain")
+SCALINGS: tuple[Rescaling, ...] = (None, "range", "standard")
+"""What ``auto`` chooses from; the first of equally good ones is taken."""
 
 
 class FlyHash(TransformerMixin, BaseEstimator):
@@ -113,10 +118,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
             if that is less.
         decay: Gamma, in [0, 1): factor of a filter weight for each counted example.
         channels: ``on-off`` hashes features and negatives; ``signed`` gives each feature a random
-            sign; ``plain`` (paper) ignores a constant added to all features.
+            sign; ``plain`` (paper) ignores a constant added to all features; ``auto`` takes those
+            with most right answers for examples of :meth:`fit`, or of the first
+            :meth:`partial_fit`, each left out of the counts in its turn.
         scaling: Scaling of features: ``standard`` for z-scores, ``range`` to map minimum and
-            maximum to -1 and 1; ``None`` for no scaling. The scaler is fitted in :meth:`fit` or the
-            first :meth:`partial_fit` and then fixed; :meth:`unlearn` does not change it.
+            maximum to -1 and 1; ``None`` for no scaling; ``auto`` as for ``channels``. With both,
+            nine pairs are compared, so fitting takes about nine times as long. The scaler is fitted
+            and chosen in :meth:`fit` or the first :meth:`partial_fit` and then fixed;
+            :meth:`unlearn` does not change it.
         seed: Seed of the lift, at least 0.
 
     Attributes:
@@ -128,6 +137,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         num_winners_: Number of ones in a hash.
         signs_: Sign of each feature in each channel, or ``None``.
         scaler_: Fitted scikit-learn scaler, or ``None``.
+        channels_: Channels that were given or chosen.
+        scaling_: Scaling that was given or chosen.
 
     References:
         Ram and Sinha (2022), Algorithm 1, arXiv:2112.07157.
@@ -148,14 +159,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         active: int | None = None,
         *,
         decay: float = 0.5,
-        channels: Channels = "on-off",
-        scaling: Rescaling = None,
+        channels: Channels | Literal["auto"] = "auto",
+        scaling: Rescaling | Literal["auto"] = "auto",
         seed: int = 0,
     ) -> None:
         self.dim, self.fan_in, self.active = dim, fan_in, active
         self.decay, self.seed = decay, seed
-        self.channels: Channels = channels
-        self.scaling: Rescaling = scaling
+        self.channels: Channels | Literal["auto"] = channels
+        self.scaling: Rescaling | Literal["auto"] = scaling
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -171,7 +182,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
             ValueError: If a value is not finite, or a size does not fit the features.
         """
         X, y = _labelled(self, X, y, reset=True)
-        self._begin(unique_labels(y), X, sample_weight)
+        self._begin(unique_labels(y), X, y, sample_weight)
         self.counts_ = self._counts(X, y, sample_weight)
         return self
 
@@ -198,7 +209,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         if first:
             if classes is None:
                 raise ValueError("the first call of partial_fit needs classes: give all labels")
-            self._begin(unique_labels(classes), X, sample_weight)
+            self._begin(unique_labels(classes), X, y, sample_weight)
         counts = self._counts(X, y, sample_weight)
         self.counts_ = counts if first else self.counts_ + counts
         return self
@@ -268,11 +279,47 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         scores = bloom.log_scores(counts, winners, self.decay, left_out=labels)
         return self.classes_[bloom.predictions(scores).numpy()]
 
-    def _begin(self, classes: NDArray[Any], X: NDArray[Any], sample_weight: Any) -> None:
+    def _begin(
+        self, classes: NDArray[Any], X: NDArray[Any], y: NDArray[Any], sample_weight: Any
+    ) -> None:
         bloom.check_decay(self.decay)
         self.classes_ = classes
-        fitted = draw_lift(self, X, _weights(X, sample_weight))
+        weights = _weights(X, sample_weight)
+        kinds = CHANNELS if self.channels == "auto" else (self.channels,)
+        scalings = SCALINGS if self.scaling == "auto" else (self.scaling,)
+        pairs = list(itertools.product(scalings, kinds))
+        self.scaling_, self.channels_ = (
+            max(pairs, key=lambda pair: self._num_right(*pair, X, y, weights))  # first of equals
+            if len(pairs) > 1
+            else pairs[0]
+        )
+        fitted = draw_lift(self._with(self.scaling_, self.channels_), X, weights)
         self.rows_, self.num_winners_, self.signs_, self.scaler_ = fitted
+
+    def _with(self, scaling: Rescaling, channels: Channels) -> Any:
+        """An estimator of these settings that knows the number of features."""
+        other = clone(self).set_params(scaling=scaling, channels=channels)
+        other.n_features_in_ = self.n_features_in_
+        return other
+
+    def _num_right(
+        self,
+        scaling: Rescaling,
+        channels: Channels,
+        X: NDArray[Any],
+        y: NDArray[Any],
+        weights: NDArray[np.float64] | None,
+    ) -> float:
+        """Weight of the examples that are classified rightly while one of each is left out.
+
+        What weighs less than one example cannot be left out, and has no say.
+        """
+        model = self._with(scaling, channels).fit(X, y, weights)
+        own = np.ones(len(X)) if weights is None else weights
+        whole = own >= 1
+        if not whole.any():
+            return 0.0
+        return float(own[whole] @ (model.leave_one_out(X[whole], y[whole]) == y[whole]))
 
     def _hashes(self, X: NDArray[Any]) -> Tensor:
         return hashes(X, Fitted(self.rows_, self.num_winners_, self.signs_, self.scaler_))

@@ -45,7 +45,7 @@ def test_a_curve_is_that_of_the_classifier(data, monkeypatch):
     (curve,) = curves.curves(data, "rho", lifts=2).values()
     assert list(curve) == [4, 7]  # 40 of 54 bits are too many
     for active, found in curve.items():
-        plain = FlyNNClassifier(54, 3, active, decay=0.5, channels="plain")
+        plain = FlyNNClassifier(54, 3, active, decay=0.5, channels="plain", scaling=None)
         models = [clone(plain).set_params(seed=seed) for seed in range(2)]
         expected = [cross_val_score(m, data.x, data.y, cv=data.splits()).mean() for m in models]
         assert found == pytest.approx(expected)

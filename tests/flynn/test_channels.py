@@ -99,8 +99,8 @@ def test_estimators_are_the_plain_ones_on_features_made_by_hand(kind):
     X, y = rng.normal(size=(90, 6)), rng.integers(0, 3, 90)
     given = {"dim": 200, "fan_in": 2, "active": 9, "seed": 4}
     made = spread(X, kind, 4).astype(float)
-    model = FlyNNClassifier(channels=kind, **given).fit(X[:60], y[:60])
-    plain = FlyNNClassifier(channels="plain", **given).fit(made[:60], y[:60])
+    model = FlyNNClassifier(channels=kind, scaling=None, **given).fit(X[:60], y[:60])
+    plain = FlyNNClassifier(channels="plain", scaling=None, **given).fit(made[:60], y[:60])
     assert (model.counts_ == plain.counts_).all()
     assert (model.predict(X[60:]) == plain.predict(made[60:])).all()
     hashes = [

@@ -14,7 +14,7 @@ def blobs(n=60, d=8, classes=3, seed=0):
     return rng.normal(size=(classes, d))[y] + rng.normal(size=(n, d)), y
 
 
-MODEL = FlyNNClassifier(dim=200, fan_in=2, active=9, decay=0.6)
+MODEL = FlyNNClassifier(dim=200, fan_in=2, active=9, decay=0.6, channels="on-off", scaling=None)
 decays = st.sampled_from([0.0, 0.1, 0.5, 0.9])
 
 

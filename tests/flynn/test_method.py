@@ -29,7 +29,9 @@ def pooled(clients, name):
 def in_one_place(clients, classes, method=METHOD):
     """The scikit-learn style classifier, fitted on the examples of all clients."""
     sizes = method.dim, method.fan_in, method.active
-    model = FlyNNClassifier(*sizes, decay=method.decay, channels=method.channels, seed=SEED)
+    model = FlyNNClassifier(
+        *sizes, decay=method.decay, channels=method.channels, scaling=None, seed=SEED
+    )
     return model.partial_fit(*pooled(clients, "train"), classes=np.arange(classes))
 
 

@@ -34,7 +34,9 @@ def test_the_estimators_scale_as_a_pipeline_with_that_of_sklearn(scaling):
     X, y = table()
     given = {"dim": 200, "fan_in": 2, "active": 9, "channels": "on-off"}
     model = FlyNNClassifier(scaling=scaling, **given).fit(X[:60], y[:60])
-    pipeline = make_pipeline(SCALERS[scaling], FlyNNClassifier(**given)).fit(X[:60], y[:60])
+    pipeline = make_pipeline(SCALERS[scaling], FlyNNClassifier(scaling=None, **given)).fit(
+        X[:60], y[:60]
+    )
     assert (model.counts_ == pipeline[-1].counts_).all()
     assert (model.decision_function(X[60:]) == pipeline.decision_function(X[60:])).all()
     hashes = FlyHash(scaling=scaling, **given).fit(X[:60]).transform(X[60:])
@@ -90,7 +92,7 @@ def test_z_scores_are_those_of_all_examples_in_one_place(sizes, seed):
         assert torch.equal(server_state[name], alone.server_state[name])
     scaled = (x - server_state["center"].numpy()) / server_state["spread"].numpy()
     seed = RNG.at("init", "hash").number()
-    model = FlyNNClassifier(300, 2, 7, decay=0.4, channels="plain", seed=seed)
+    model = FlyNNClassifier(300, 2, 7, decay=0.4, channels="plain", scaling=None, seed=seed)
     model.partial_fit(scaled, y, classes=np.arange(3))
     assert (server_state["counts"].numpy() == model.counts_).all()
 
@@ -136,7 +138,7 @@ def test_public_bounds_are_a_map_that_every_party_makes_alone(channels):
         torch.cat([client.train.tensors[key] for client in data.clients]).numpy() for key in "xy"
     )
     seed = RNG.at("init", "hash").number()
-    model = FlyNNClassifier(300, 2, 7, decay=0.4, channels=channels, seed=seed)
+    model = FlyNNClassifier(300, 2, 7, decay=0.4, channels=channels, scaling=None, seed=seed)
     model.partial_fit(scaler.transform(x), y, classes=np.arange(3))
     assert (state.server_state["counts"].numpy() == model.counts_).all()
 

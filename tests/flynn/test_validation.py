@@ -17,5 +17,5 @@ def test_subtracted_folds_are_those_of_training_without_them():
     labels, decays = torch.from_numpy(y), [0.0, 0.3, 0.8]
     found = fold_accuracies(winners, labels, folds, dim=500, num_classes=10, decays=decays)
     for decay, accuracies in zip(decays, found, strict=True):
-        model = FlyNNClassifier(500, 9, 20, decay=decay, seed=4, channels="plain")
+        model = FlyNNClassifier(500, 9, 20, decay=decay, seed=4, channels="plain", scaling=None)
         np.testing.assert_allclose(accuracies, cross_val_score(model, x, y, cv=splits))
