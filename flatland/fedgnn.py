@@ -14,6 +14,7 @@ from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.local_training import BatchPlan
 from fedbolic.federated.sharing import Sharing
 from fedbolic.federated.update import AggregatedUpdate
+from fedbolic.log import logger
 from fedbolic.nn.model import Model
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
@@ -97,6 +98,8 @@ class FedGnn(GraphAveraging):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
+        if self.noise:
+            logger.info("FedGNN adds noise that no ledger counts: it claims no epsilon")
         num_buckets, width = self.network.num_buckets, self.network.widths[0]
         sums = {"sums": torch.zeros(num_buckets, width), "counts": torch.zeros(num_buckets)}
         return {**super().init(meta, rng), **sums, "round": 0}

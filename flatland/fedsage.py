@@ -8,6 +8,7 @@ from typing_extensions import override
 from fedbolic.data import Client
 from fedbolic.federated.engines.jagged import Jagged
 from fedbolic.federated.method import Method
+from fedbolic.log import logger
 from fedbolic.rng import Rng
 from fedbolic.types import Meta, Params, Tree
 from flatland.graph_averaging import GraphAveraging
@@ -91,6 +92,7 @@ class FedSagePlus(GraphAveraging):
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
+        logger.info("FedSage+ adds noise that no ledger counts: it claims no epsilon")
         server_state = super().init(meta, rng)
         return {**server_state, "stage": 0, "generators": {}, "gradients": {}}
 
