@@ -55,7 +55,10 @@ class Lorentz(Manifold):
         + \frac{(C_x - C_y)^2}{4 C_x C_y}
 
     whose terms are not negative and whose differences are taken before any rounding. Far out,
-    ``dist`` takes the angle between the points instead.
+    ``dist`` takes the angle between the points instead, and is right to rounding to 30 radii.
+    ``logmap`` and ``centroid``, which do not, are right to rounding to 10 radii in float32 and 20
+    in float64. ``transp`` has a relative error of up to :math:`4 C^2` roundings, with the time
+    coordinate of the farther point: below 2 percent to 6 radii in float32 and 16 in float64.
 
     Args:
         c: Minus the sectional curvature, above 0; see ``Manifold`` for tensors.

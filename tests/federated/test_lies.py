@@ -120,7 +120,7 @@ def test_no_lie_ends_a_run_and_those_found_out_change_nothing(name):
 def altered(part):
     """A method like another one, which alters a tensor or the entries of its message."""
 
-    def change(method):
+    def modified(method):
         def local_update(self, message, client, client_state, rng):
             tensors = tree.tensors(message)
             if part == "tensor" and tensors:
@@ -134,7 +134,7 @@ def altered(part):
         object.__setattr__(other, "__class__", changed)
         return other
 
-    return change
+    return modified
 
 
 @dataclass(frozen=True)

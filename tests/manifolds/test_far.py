@@ -1,5 +1,7 @@
 """Distances and densities far from the origin against 60 digits of the stored coordinates."""
 
+from functools import partial
+
 import pytest
 import torch
 from mpmath import mp, mpf
@@ -14,14 +16,21 @@ RADII = (2.0, 8.0, 10.0, 14.0, 16.0, 20.0, 30.0)
 
 
 def pairs(c, dim, dtype):
-    """Pairs of space coordinates on an axis, on both sides of the origin and at an angle."""
+    """Pairs of space coordinates on one and on both sides of the origin, and at other angles."""
     unit = c**-0.5
     axis = torch.eye(dim, dtype=torch.float64)[-1]
     slanted = torch.ones(dim, dtype=torch.float64) * dim**-0.5
     some, other = (torch.nn.functional.normalize(normal(k, dim), dim=0) for k in (0, 1))
+    across = torch.nn.functional.normalize(other - (other @ some) * some, dim=0)
     made = []
     for r in RADII:
-        for one, two in ((axis, axis), (axis, -axis), (slanted, -slanted), (some, other)):
+        for one, two in (
+            (axis, axis),
+            (axis, -axis),
+            (slanted, -slanted),
+            (some, other),
+            (some, across),
+        ):
             for more in (1e-3, 0.5, -1.5):
                 x, y = (v * torch.tensor(q).double().sinh() for v, q in ((one, r), (two, r + more)))
                 made.append(((unit * x).to(dtype), (unit * y).to(dtype), r))
@@ -75,35 +84,47 @@ def test_distances_and_gradients_are_right_to_rounding_at_every_radius(c, dim, d
             assert error <= ULPS * (moved + eps * truth.length(true)), (x, y, r, found, true)
 
 
-def log_density(c, scale):
-    return lambda x, y: [true_log_density(Lorentz, c, x, truth.exact(scale), y)]
+def log_density(x, y, scale, c):
+    return [true_log_density(Lorentz, c[0], x, scale, y)]
 
 
-def slopes(f, x, y):
-    """The gradient of ``f`` by the coordinates of the first point, from central differences."""
+def slopes(f, *given):
+    """The gradients of ``f`` by each of its arguments, from central differences."""
     found = []
-    for i, coordinate in enumerate(x):
-        h = mpf(10) ** -25 * (abs(coordinate) + 1)
-        up, down = ([*x[:i], coordinate + d, *x[i + 1 :]] for d in (h, -h))
-        found.append((f(up, y)[0] - f(down, y)[0]) / (2 * h))
+    for k, argument in enumerate(given):
+        found.append([])
+        for i, number in enumerate(argument):
+            h = mpf(10) ** -25 * (abs(number) + 1)
+            up, down = ([*argument[:i], number + d, *argument[i + 1 :]] for d in (h, -h))
+            high, low = (f(*given[:k], moved, *given[k + 1 :])[0] for moved in (up, down))
+            found[-1].append((high - low) / (2 * h))
     return found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dim", [1, 2, 5])
 @pytest.mark.parametrize("c", [0.1, 10.0])
-def test_densities_are_right_to_rounding_at_every_radius(c, dim, dtype):
-    eps, space = torch.finfo(dtype).eps, Lorentz(c)
+def test_densities_and_gradients_are_right_to_rounding_at_every_radius(c, dim, dtype):
+    eps, curvature = torch.finfo(dtype).eps, torch.tensor([c], dtype=dtype)
     scale = (torch.linspace(1, 2, dim) * c**-0.5).to(dtype)
-    near = [(x, y * 0, r) for x, y, r in pairs(c, dim, dtype)[:12]]
-    for x, y, r in [*pairs(c, dim, dtype), *near, *((y, x, r) for x, y, r in near)]:
-        at = lifted(Lorentz, x).requires_grad_()
-        got = WrappedNormal(space, at, scale, validate_args=False).log_prob(lifted(Lorentz, y))
-        f = log_density(mpf(c), scale.tolist())
-        true, moved = sensitivity(f, truth.exact(x.tolist()), truth.exact(y.tolist()), eps)
+    points = [(x, y) for x, y, _ in pairs(c, dim, dtype)]
+    near = [(x, y * 0) for x, y in points[:15]]
+    points += [*near, *((y, x) for x, y in near)]
+    for x, y in points:
+        inputs = [t.clone().requires_grad_() for t in (x, y, scale, curvature)]
+        loc, z = (lifted(Lorentz, t) for t in inputs[:2])
+        space = Lorentz(inputs[3].squeeze())
+        got = WrappedNormal(space, loc, inputs[2], validate_args=False).log_prob(z)
+        given = [truth.exact(t.tolist()) for t in (x, y, scale, curvature)]
+        f = partial(log_density, scale=given[2], c=given[3])
+        true, moved = sensitivity(f, *given[:2], eps)
         error = abs(mpf(got.item()) - true[0])
-        assert error <= ULPS * (moved + eps * (1 + abs(true[0]))), (x, y, r, got, true)
-        by_x = torch.autograd.grad(got, at)[0][..., 1:]
-        if torch.dot(x, y) < 0:  # elsewhere the derivative may be as small as its rounding
-            true = slopes(f, truth.exact(x.tolist()), truth.exact(y.tolist()))
-            torch.testing.assert_close(by_x, by_x.new_tensor(true), rtol=512 * eps, atol=0.0)
+        assert error <= ULPS * (moved + eps * (1 + abs(true[0]))), (x, y, got, true)
+        found = torch.autograd.grad(got, inputs)
+        assert all(g.isfinite().all() for g in found)
+        if torch.dot(x, y) < x.norm() * y.norm() / 2:  # else one may be as small as its rounding
+            for g, true, at in zip(found, slopes(log_density, *given), given, strict=True):
+                error = truth.length(truth.combine(1, truth.exact(g.tolist()), -1, true))
+                # of the change with the logarithm of the argument
+                size, rise = truth.length(at), truth.length(true)
+                assert size * error <= 512 * eps * (1 + size * rise), (x, y, g, true)
