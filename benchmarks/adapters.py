@@ -19,20 +19,20 @@ from typing_extensions import override
 
 from benchmarks.pairs import told
 from benchmarks.results import Figures, Results
-from fedbolic import tree
-from fedbolic.data.client import Client, Examples, FederatedData
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params
+from fedbolic.data.contract.client import Client, Examples, FederatedData
 from fedbolic.federated import Evaluation, Trainer
+from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.sharing import Sharing, select_kind
 from fedbolic.federated.engines.batched import Batched
-from fedbolic.federated.local_training import LocalTraining
-from fedbolic.federated.sharing import Sharing, select_kind
 from fedbolic.methods import FedAvg
-from fedbolic.nn.adapted import Adapted
-from fedbolic.nn.adapters import AdapterKind
-from fedbolic.nn.backbone import Backbone
-from fedbolic.nn.classifier import classifier
+from fedbolic.nn.layers.adapters import AdapterKind
+from fedbolic.nn.network.adapted import Adapted
+from fedbolic.nn.network.backbone import Backbone
+from fedbolic.nn.network.classifier import classifier
 from fedbolic.optim import Adam
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params
 
 ROOT = Path(sklearn.__file__).parent
 PROSE = "datasets/descr/*.rst"

@@ -21,12 +21,13 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
-from fedbolic import check, experiment
-from fedbolic.configuration import build
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, Graphs, GraphSet
-from fedbolic.data.graph import simple_edges
+from fedbolic.data.graphs.graph import simple_edges
 from fedbolic.federated import Evaluation, Method, Trainer
-from fedbolic.rng import Rng
+from fedbolic.run import experiment
+from fedbolic.run.configuration import build
 from flatland import GCN, FedGta, FlatLand
 from flatland.partition import graph_of
 

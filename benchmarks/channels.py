@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.nearest import paired, raw_task
 from benchmarks.nearest_rows import Task
-from fedbolic.configuration import build
+from fedbolic.run.configuration import build
 from flynn import bloom
 from flynn.channels import Channels, channel_signs, width
 from flynn.fly_hash import connections, fly_hash

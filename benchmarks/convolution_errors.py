@@ -11,8 +11,8 @@ from torch.func import vmap
 from torch.nn.functional import conv2d
 
 from fedbolic import kernels
-from fedbolic.nn.convolution import im2col_convolution
-from fedbolic.nn.convolution_kernel import kernel_convolution
+from fedbolic.nn.functional.convolution import im2col_convolution
+from fedbolic.operators.convolution_kernel import kernel_convolution
 
 CLIENTS, IMAGES = 2, 4
 

@@ -20,10 +20,10 @@ from sklearn.cluster import KMeans
 
 from benchmarks.cores import CORES, Case, Labelled, cases, joined, parts
 from benchmarks.results import Figures, Results
+from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData
 from fedbolic.federated.aggregators.modular import num_limbs
 from fedbolic.manifolds import Poincare
-from fedbolic.rng import Rng
 from fedhull import FedHull, HyperbolicBoundary
 from fedhull.boundary import Boundary
 from fedhull.core import Core

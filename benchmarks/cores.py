@@ -21,10 +21,10 @@ from benchmarks.fedhull import GRID, OLSSON
 from benchmarks.olsson import majority
 from benchmarks.pairs import FASHION, fashion
 from benchmarks.results import Figures, Results
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points, uniform_points
 from fedbolic.federated import Method, RunStoppedError, Trainer
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
 from fedhull import (
     Assignment,
     Central,
@@ -42,8 +42,8 @@ from fedhull import (
 from fedhull.boundary import Boundary
 from fedhull.core import Core
 from fedhull.exchanges import arrays
+from fedhull.geometry.onion import onion_layers
 from fedhull.grouping import Grouping, hull_distances, match_labels
-from fedhull.onion import onion_layers
 
 CORES: dict[str, Core | None] = {
     "none": None,

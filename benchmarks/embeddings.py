@@ -18,11 +18,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Digits, FashionMNIST
-from fedbolic.data.dataset import Dataset
+from fedbolic.data.contract.dataset import Dataset
 from fedbolic.manifolds import Poincare
 from fedbolic.nn import PoincareMLR, ToManifold
-from fedbolic.rng import Rng
 
 WIDTH = 128
 """Units of the hidden layer."""

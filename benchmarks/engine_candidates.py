@@ -25,6 +25,8 @@ from typing_extensions import override
 from benchmarks import plain_loop, processes
 from benchmarks.engine_peers import GIVEN
 from benchmarks.plain_loop import Workload
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import (
     Auto,
@@ -37,9 +39,7 @@ from fedbolic.federated import (
     Workers,
 )
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import Backbone
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params
+from fedbolic.nn.network.backbone import Backbone
 
 PLAIN = "plain loop"
 ENGINES: dict[str, Engine] = {

@@ -12,12 +12,12 @@ from benchmarks import plain_loop
 from benchmarks.engine_candidates import ENGINES, PLAIN, RNG, WORKLOADS, Body, federation, method
 from benchmarks.engine_rounds import Found, ask_peak, difference
 from benchmarks.plain_loop import Workload
+from fedbolic.core.rng import Rng
 from fedbolic.data import Dirichlet
 from fedbolic.federated import Auto, Engine, Evaluation, Trainer, TrainerState
-from fedbolic.federated.engines.batch_loader import BatchLoader
-from fedbolic.federated.engines.client_task import ClientTask
+from fedbolic.federated.batched.batch_loader import BatchLoader
+from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.methods import FedAvg
-from fedbolic.rng import Rng
 
 CROWD = Workload("1000 x CNN-S", 1000, 32, channels=(6, 16), widths=(64,))
 BUDGETS = (512.0, 950.0)

@@ -30,8 +30,8 @@ from benchmarks.engine_candidates import (
     seeds,
 )
 from benchmarks.plain_loop import Workload
+from fedbolic.core.types import Meta, Params
 from fedbolic.federated import Batched
-from fedbolic.types import Meta, Params
 
 SMALL = Workload("small", 2, 4, 4, input_shape=(1, 28, 28), channels=(2,))
 WARM_UP = 1

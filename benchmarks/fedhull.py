@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points, uniform_points
 from fedbolic.federated import Method, Trainer
 from fedbolic.federated.secure import SecureSum
-from fedbolic.rng import Rng
 from fedhull import FedHull, HyperbolicBoundary, PolarGrid, exchanges
 from fedhull.exchanges import Hulls, Names, Sizes
-from fedhull.hull import hull
+from fedhull.geometry.hull import hull
 from fedhull.transmit import num_symbols
 
 OLSSON = Path("single_cell/olsson/olsson_poincare_embedding.npz")

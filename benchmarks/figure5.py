@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.olsson import half_width
-from fedbolic.report import G_FL, summary
-from fedbolic.table_rows import find
+from fedbolic.report.table_rows import find
+from fedbolic.report.text_report import G_FL, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import yaml
 
-from fedbolic import experiment
-from fedbolic.comparison import paired_differences
-from fedbolic.configuration import build
-from fedbolic.published import PUBLISHED, read_published
-from fedbolic.record import Row
-from fedbolic.rng import Rng
-from fedbolic.table_rows import TableRow, find
+from fedbolic.core.published import PUBLISHED, read_published
+from fedbolic.core.rng import Rng
+from fedbolic.core.rows import Row
+from fedbolic.report.comparison import paired_differences
+from fedbolic.report.table_rows import TableRow, find
+from fedbolic.run import experiment
+from fedbolic.run.configuration import build
 from flatland.partition import PartitionReport, partition_report
 from flatland.protocol import LOCAL, Chosen, choose, tuned
 

@@ -25,7 +25,7 @@ from benchmarks.gpu_roofline import roofline
 from benchmarks.gpu_rounds import rounds
 from benchmarks.gpu_steps import row_name, steps
 from benchmarks.gpu_workloads import FULL, SMALL, Size
-from fedbolic.reproducible import WORKSPACE, arithmetic_of
+from fedbolic.run.reproducible import WORKSPACE, arithmetic_of
 
 PARTS: dict[str, Callable[[Report, torch.device, Size], None]] = {
     "roofline": roofline,

@@ -11,8 +11,8 @@ from benchmarks.gpu_meter import median_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import Size
 from benchmarks.measure import peak_mebibytes
-from fedbolic.nn.convolution import im2col_convolution
-from fedbolic.nn.convolution_kernel import has_convolution_kernel, kernel_convolution
+from fedbolic.nn.functional.convolution import im2col_convolution
+from fedbolic.operators.convolution_kernel import has_convolution_kernel, kernel_convolution
 
 PART = "convolution"
 REPEATS = 5

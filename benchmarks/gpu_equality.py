@@ -10,12 +10,12 @@ from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_resnet import arithmetic
 from benchmarks.gpu_settings import DIGITS, QUICK_METHODS
 from benchmarks.gpu_workloads import RNG, Size, engines
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.types import Params
 from fedbolic.data import Client, Examples, FederatedData, Split
 from fedbolic.federated import Engine, Sequential, Trainer
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.reproducible import reproducible
-from fedbolic.types import Params
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.run.reproducible import reproducible
 
 PART = "equality"
 NUM_CLIENTS, NUM_EXAMPLES, BATCH = 3, 20, 8

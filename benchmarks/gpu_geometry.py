@@ -16,7 +16,7 @@ from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.manifold import Mode
 from fedbolic.nn import LorentzMLR
-from fedbolic.nn.dropout import Dropout
+from fedbolic.nn.layers.dropout import Dropout
 from flynn.fly_hash import connections, fly_hash
 
 PART = "geometry"

@@ -11,12 +11,12 @@ from typing_extensions import override
 from benchmarks.gpu_meter import synchronize, wall_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, workloads
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, FederatedData
 from fedbolic.federated import Engine, Method, Trainer
-from fedbolic.federated.engines.engine import Result
-from fedbolic.reproducible import reproducible
-from fedbolic.rng import Rng
-from fedbolic.types import Params, Tree
+from fedbolic.federated.contract.engine import Result
+from fedbolic.run.reproducible import reproducible
 
 PART = "round"
 MEASURED = ("MLP", "digits CNN")

@@ -19,10 +19,10 @@ from fedbolic.data import (
     PartitionedHierarchy,
     Subtrees,
 )
-from fedbolic.data.source import Source
+from fedbolic.data.contract.source import Source
 from fedbolic.federated import LocalTraining, Mean, ServerAdam, ServerSGD
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.sharing import Sharing
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.methods import (
     Apfl,
@@ -42,9 +42,9 @@ from fedbolic.methods import (
     Scaffold,
     SphereFed,
 )
-from fedbolic.nn.backbone import ConvNet
-from fedbolic.nn.hyperbolic_resnet import HyperbolicResNet
-from fedbolic.nn.resnet import ResNet
+from fedbolic.nn.network.backbone import ConvNet
+from fedbolic.nn.network.hyperbolic_resnet import HyperbolicResNet
+from fedbolic.nn.network.resnet import ResNet
 from flatland import (
     GCN,
     Constant,
@@ -62,7 +62,7 @@ from flatland import (
     LorentzGCN,
     NeighbourGenerator,
 )
-from flatland.fedpub import MaskedGCN
+from flatland.rivals.fedpub import MaskedGCN
 from hyperfed import CrossEntropy, HyperFed
 
 DIGITS = Partitioned(Digits(), Dirichlet(10, alpha=0.5, min_size=10))

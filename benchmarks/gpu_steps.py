@@ -24,9 +24,9 @@ from benchmarks.gpu_workloads import (
 from benchmarks.measure import peak_mebibytes
 from fedbolic.data import FederatedData
 from fedbolic.federated import Engine
-from fedbolic.federated.engines.engine import Failure
-from fedbolic.federated.engines.memory_estimate import LIBRARIES, MemoryEstimate
-from fedbolic.reproducible import reproducible
+from fedbolic.federated.batched.memory_estimate import LIBRARIES, MemoryEstimate
+from fedbolic.federated.contract.engine import Failure
+from fedbolic.run.reproducible import reproducible
 
 PART = "steps"
 PLAIN, COMPILED = "plain loop", "compiled plain loop"

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Examples, FederatedData, Graph
-from fedbolic.data.graph import GraphSplit, simple_edges
+from fedbolic.data.graphs.graph import GraphSplit, simple_edges
 from fedbolic.federated import Batched, Engine, Graphed, LocalTraining, Sequential, Trainer
-from fedbolic.federated.engines.client_task import ClientTask
-from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP, ConvNet
-from fedbolic.nn.classifier import Classifier
-from fedbolic.nn.resnet import ResNet
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.nn.network.backbone import MLP, ConvNet
+from fedbolic.nn.network.classifier import Classifier
+from fedbolic.nn.network.resnet import ResNet
 from flatland import GCN, FlatLand, LorentzGCN
-from flatland.blocks import graph_block
+from flatland.graphs.blocks import graph_block
 from hyperfed import HyperFed
 from hyperfed.loss import clip
 

@@ -17,13 +17,13 @@ from torch.nn.functional import cross_entropy, dropout
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import Client, Graph, GraphSplit
-from fedbolic.data.graph import simple_edges
-from fedbolic.data.graph_sets import compact_features
+from fedbolic.data.graphs.graph import simple_edges
+from fedbolic.data.graphs.graph_sets import compact_features
 from fedbolic.federated import Batched, Engine, LocalTraining, Sequential
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
 from flatland import GCN, FlatLand
 
 NUM_CLIENTS, NUM_CLASSES, WIDTH = 20, 7, 128

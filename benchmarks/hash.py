@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from fedbolic.data import MNIST
-from fedbolic.data.tables import Table
+from fedbolic.data.tables.table import Table
 from flynn import bloom
 from flynn.channels import channel_signs
 from flynn.fly_hash import connections, fixed_point, fly_hash, two_phases

@@ -20,8 +20,8 @@ from torch_geometric.utils import add_remaining_self_loops
 from benchmarks.layers import counts
 from benchmarks.measure import Case, interleaved, ratio
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.nn.graph import HGCN, HGCNConv
-from fedbolic.nn.tangent import tangents_to_points
+from fedbolic.nn.functional.tangent import tangents_to_points
+from fedbolic.nn.graph.convolution import HGCN, HGCNConv
 
 ROUNDS, LEAST = 15, 0.02
 GOAL = 1.0

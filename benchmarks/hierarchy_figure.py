@@ -1,6 +1,6 @@
 """WordNet's mammals in the hyperbolic plane, drawn as the embedding itself.
 
-python -m benchmarks.hierarchy_figure --root DATA --file fedbolic/mammals.png
+python -m benchmarks.hierarchy_figure --root DATA --file fedbolic/hierarchies/mammals.png
 
 The table is trained as in ``benchmarks.hierarchies``, in two dimensions. A node is drawn at its
 true angle and at its true distance from the origin, that is, at its tangent (polar coordinates, the

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy
 from fedbolic.manifolds import Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
@@ -20,8 +21,7 @@ from fedbolic.nn import (
     RankingScores,
     rank_and_map,
 )
-from fedbolic.rng import Rng
-from fedbolic.torch_optim import RiemannianAdam
+from fedbolic.optim.modules import RiemannianAdam
 
 START = 1e-3
 """Bound of the initial coordinates, the same in every row (Nickel and Kiela 2017, Sec. 3.2)."""

@@ -19,9 +19,9 @@ from benchmarks.cores import Labelled, joined, parts, run, unless_stopped
 from benchmarks.embeddings import DIMS, TASKS, Parts, saved
 from benchmarks.olsson import majority
 from benchmarks.results import Figures, Results
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, FederatedData, HalfPlanes, Points
 from fedbolic.federated import Method
-from fedbolic.rng import Rng
 from fedhull import (
     Central,
     EuclideanBoundary,
@@ -33,7 +33,7 @@ from fedhull import (
 )
 from fedhull.core import Core
 from fedhull.exchanges import arrays
-from fedhull.extreme import extreme_points
+from fedhull.geometry.extreme import extreme_points
 
 GENERATED = "generated, overlapping"
 NUM_GENERATED = 4000

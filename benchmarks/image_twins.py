@@ -25,13 +25,13 @@ from torch.nn.functional import cross_entropy
 from benchmarks.measure import seconds
 from benchmarks.results import Figures, Results
 from benchmarks.twins import difference, spread
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import Arrays
-from fedbolic.nn.backbone import Backbone
-from fedbolic.nn.classifier import Classifier
-from fedbolic.nn.hyperbolic_resnet import HyperbolicResNet
-from fedbolic.nn.resnet import ResNet
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.nn.network.backbone import Backbone
+from fedbolic.nn.network.classifier import Classifier
+from fedbolic.nn.network.hyperbolic_resnet import HyperbolicResNet
+from fedbolic.nn.network.resnet import ResNet
 
 FILE = Path("cifar10_subset.npz")
 DIM, CLASSES = 64, 10

@@ -21,12 +21,12 @@ from benchmarks.gpu_convolution import LAYERS, layer_row
 from benchmarks.measure import Operators, seconds
 from benchmarks.operators import Row, rows
 from fedbolic import kernels
-from fedbolic.nn.backbone import MLP, ConvNet
-from fedbolic.nn.classifier import classifier
-from fedbolic.nn.convolution import stacked_convolution
-from fedbolic.nn.resnet import ResNet
+from fedbolic.core.types import Meta
+from fedbolic.nn.functional.convolution import stacked_convolution
+from fedbolic.nn.network.backbone import MLP, ConvNet
+from fedbolic.nn.network.classifier import classifier
+from fedbolic.nn.network.resnet import ResNet
 from fedbolic.optim import Adam
-from fedbolic.types import Meta
 
 MODELS = ("hyperboloid", "ball")
 

@@ -26,8 +26,8 @@ from fedbolic.nn import (
     PoincareLinear,
     PoincareMLR,
 )
-from fedbolic.nn.graph import HGCNConv, LorentzConv
-from fedbolic.nn.image_convolution import beta_scale
+from fedbolic.nn.graph.convolution import HGCNConv, LorentzConv
+from fedbolic.nn.layers.image_convolution import beta_scale
 
 BATCH, DIM, CLASSES = 1024, 128, 100
 IMAGES, SIDE, CHANNELS = 16, 16, 32

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import FermiDirac, SpaceActivation, TangentLinear
-from fedbolic.nn.graph import HGCNConv, LorentzConv
-from fedbolic.nn.tangent import points_to_tangents, tangents_to_points
+from fedbolic.nn.functional.tangent import points_to_tangents, tangents_to_points
+from fedbolic.nn.graph.convolution import HGCNConv, LorentzConv
 
 DIM = 16
 """Width of both layers."""

@@ -22,9 +22,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from benchmarks.link_encoders import ROWS, Row
 from benchmarks.results import Figures, Results
+from fedbolic.core.rng import Rng
 from fedbolic.data import Disease, Graph, LabelledPairs, LinkSplit, Planetoid, split_links
-from fedbolic.data.link_split import assemble_links
-from fedbolic.rng import Rng
+from fedbolic.data.graphs.link_split import assemble_links
 
 CHOOSING = 100
 """The seed that chooses the scale of the features."""

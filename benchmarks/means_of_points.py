@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from typing_extensions import override
 
+from fedbolic.core.types import Tree
 from fedbolic.data import Client
 from fedbolic.federated import AggregatedUpdate, Aggregator, RowMean, Update
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.hierarchies.method import TABLE
 from fedbolic.manifolds import Manifold, frechet_mean
-from fedbolic.types import Tree
 
 Mean = Literal["centroid", "frechet"]
 

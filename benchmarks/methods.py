@@ -11,13 +11,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedbolic import tree
-from fedbolic.configuration import build
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.data import FederatedData
-from fedbolic.experiment import run
 from fedbolic.federated import Additive, Method, Sequential, Update
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import run
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = (

@@ -23,8 +23,8 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize, scale
 
 from benchmarks.nearest_rows import ROW_OF, Task, row
-from fedbolic.configuration import build
 from fedbolic.data import Synthetic, Table
+from fedbolic.run.configuration import build
 from flynn.channels import Channels
 from flynn.fly_hash import connections, fly_hash
 

@@ -12,9 +12,9 @@ import torch
 from scipy.stats import t as student
 
 from benchmarks.fedhull import GRID, olsson
+from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData
 from fedbolic.federated import Method, Trainer
-from fedbolic.rng import Rng
 from fedhull import Central, EuclideanBoundary, FedHull, HyperbolicBoundary
 
 PARTITIONS = 3

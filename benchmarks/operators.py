@@ -162,7 +162,7 @@ def _layers() -> dict[str, Row]:
         PrototypeHead,
         TangentLinear,
     )
-    from fedbolic.nn.dropout import Dropout
+    from fedbolic.nn.layers.dropout import Dropout
 
     x, b = _points("hyperboloid", 0), _points("ball", 0)
     return {

@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.fedhull import GRID, olsson
 from benchmarks.olsson import accuracy, interval
+from fedbolic.core.rng import Rng
 from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points
-from fedbolic.rng import Rng
 from fedhull import Central, FedHull, HyperbolicBoundary, PolarGrid
 
 PAIRS = (1, 2, 3, 5, 10)

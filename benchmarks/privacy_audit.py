@@ -14,10 +14,10 @@ import torch
 from scipy.stats import binom
 
 from benchmarks.results import Figures, Results
+from fedbolic.core.rng import Rng
 from fedbolic.federated import ClientPrivacy, Cohort, Update
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.methods import FedAvg
-from fedbolic.rng import Rng
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 CLIENTS, ROUNDS, DP_DELTA = 1000, 10, 1e-5

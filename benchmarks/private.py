@@ -13,8 +13,8 @@ import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from fedbolic.data import MNIST, Rows, Synthetic
-from fedbolic.data.dataset import OfficialParts
-from fedbolic.federated.privacy.ledger import Neighbours
+from fedbolic.data.contract.dataset import OfficialParts
+from fedbolic.federated.accounting.ledger import Neighbours
 from flynn import bloom
 from flynn.audit import worst_loss
 from flynn.fly_hash import connections, fly_hash

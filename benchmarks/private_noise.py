@@ -6,9 +6,9 @@ import statistics
 import torch
 
 from benchmarks.measure import Case, interleaved
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
-from fedbolic.federated.privacy.integers import LARGEST_VARIANCE
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
+from fedbolic.federated.noise.integers import LARGEST_VARIANCE
 
 GOAL = 0.6
 """Largest time of rounded draws, in CPU seconds a million numbers."""

@@ -20,8 +20,9 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, FederatedData, Partitioned
-from fedbolic.data.dataset import Dataset, OfficialParts
+from fedbolic.data.contract.dataset import Dataset, OfficialParts
 from fedbolic.federated import (
     Batched,
     Cohort,
@@ -34,9 +35,8 @@ from fedbolic.federated import (
     TrainerState,
 )
 from fedbolic.methods import FedAvg, Scaffold
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import RunFolder
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.record import RunFolder
 
 NETWORK, STEPS = MLP((24,)), LocalTraining(epochs=1, batch_size=2)
 METHODS: dict[str, Method] = {

@@ -10,18 +10,18 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
 from fedbolic.data import Client, Digits, Dirichlet, Examples, Partitioned, Points, Source
 from fedbolic.data.points import ClassRuns
 from fedbolic.federated import AggregatedUpdate, Aggregator, Method, SumModulo, Trainer, Update
 from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
-from fedbolic.federated.capabilities import Ordered
+from fedbolic.federated.contract.capabilities import Ordered
 from fedbolic.federated.secure import SecureSum, keys
 from fedbolic.federated.secure.preparation import CIPHERTEXT_BYTES, ciphertext_key
 from fedbolic.federated.secure.roster import Roster, make_card, to_bytes, to_tensor
 from fedbolic.methods import FedAvg
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
 from fedhull import FedHull, HyperbolicBoundary, PolarGrid, Spectral
 from flynn import FlyNN
 

@@ -18,7 +18,7 @@ from benchmarks.logit_errors import derivatives
 from benchmarks.map_errors import MapErrors
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.nn.recentred import centred, recentred
+from fedbolic.nn.functional.recentred import centred, recentred
 
 NUM_POINTS, DIM = 6, 4
 

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from benchmarks.nearest import raw_task
-from fedbolic.data.tables import TABLES
+from fedbolic.data.tables.table import TABLES
 from flynn import FlyNNClassifier
 from flynn.channels import Channels
 from flynn.fitted import Rescaling

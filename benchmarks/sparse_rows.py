@@ -16,7 +16,7 @@ from torch.nn import functional
 from benchmarks.measure import interleaved
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import HyperbolicEmbedding
-from fedbolic.torch_optim import RiemannianAdam, RiemannianSGD
+from fedbolic.optim.modules import RiemannianAdam, RiemannianSGD
 
 GOAL_MILLISECONDS = 1.0
 JUDGED = "ball, sparse, RiemannianAdam"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 from hyperfed.prototypes import eq5, min_angle, tammes
 from hyperfed.sphere import construct, search
 

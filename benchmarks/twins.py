@@ -27,6 +27,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import scatter
 from typing_extensions import override
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import FashionMNIST
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import (
@@ -37,11 +39,9 @@ from fedbolic.nn import (
     SpaceActivation,
     ToManifold,
 )
-from fedbolic.nn.backbone import ConvNet
-from fedbolic.nn.coordinates import to_tangent
-from fedbolic.nn.graph import LorentzConv
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.nn.functional.coordinates import to_tangent
+from fedbolic.nn.graph.convolution import LorentzConv
+from fedbolic.nn.network.backbone import ConvNet
 
 DIMS = (2, 4, 8, 16, 32)
 SEEDS = range(10)

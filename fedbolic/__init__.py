@@ -1,19 +1,26 @@
-"""GPU deep learning for hyperbolic federated models."""
+"""GPU deep learning for hyperbolic federated models.
+
+``import fedbolic as fb`` is quick: ``fb.nn``, ``fb.manifolds`` and the other packages are imported
+when they are first used.
+"""
 
 import importlib
 from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {"load": "fedbolic.trained"}
+_PACKAGES = ("data", "federated", "hierarchies", "manifolds", "methods", "nn", "optim", "run")
+_LAZY = {"load": "fedbolic.run.trained"}
 """Functions of this package by module; a module is imported when its function is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"fedbolic.{name}")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted(["__version__", *_PACKAGES, *_LAZY])

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         not start, 130 if it was interrupted.
     """
     with _leaving_on_interrupt():
-        from fedbolic.commands import execute
+        from fedbolic.cli.commands import execute
     return execute(sys.argv[1:] if arguments is None else arguments)
 
 

@@ -4,8 +4,8 @@ from fedhull.boundary import EuclideanBoundary, HyperbolicBoundary
 from fedhull.central import Central
 from fedhull.classifier import HyperbolicSVC, ToBall
 from fedhull.core import Farthest, HullPeeling, ValidatedCore
+from fedhull.geometry.hull import hull
 from fedhull.grouping import Assignment, KernighanLin, Spectral
-from fedhull.hull import hull
 from fedhull.labels import Binary, BoseChowla
 from fedhull.method import FedHull
 from fedhull.quantise import PolarGrid

@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from sklearn.svm import LinearSVC
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic.core import check
+from fedbolic.core.types import Tree
 from fedbolic.manifolds import Poincare
-from fedbolic.types import Tree
 from fedhull.classifier import HyperbolicSVC, scores
+from fedhull.geometry.reference import Reference
 from fedhull.platt import platt_scaling
-from fedhull.reference import Reference
 from fedhull.svm import Loss
 
 NUM_CURVE, FAR = 200, 12.0

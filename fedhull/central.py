@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client, LabelledSplit, Split
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.evaluation.score import score_labels
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.scores.score import score_labels
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedhull.boundary import Boundary, HyperbolicBoundary
 from fedhull.core import Core
 from fedhull.exchanges import points_of
-from fedhull.extreme import extreme_points
+from fedhull.geometry.extreme import extreme_points
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedbolic import check
+from fedbolic.core import check
 from fedbolic.manifolds import Poincare
-from fedhull.extreme import extreme_points
-from fedhull.hull import require_ball
+from fedhull.geometry.extreme import extreme_points
+from fedhull.geometry.hull import require_ball
+from fedhull.geometry.reference import Reference, midpoints
 from fedhull.platt import platt_scaling
-from fedhull.reference import Reference, midpoints
 from fedhull.svm import Loss, Normal, fit_normal
 
 

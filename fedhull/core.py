@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic.core import check
 from fedbolic.manifolds import Poincare
 from fedhull.boundary import Boundary
-from fedhull.distance import median_point
-from fedhull.extreme import extreme_points
-from fedhull.hull import require_ball
-from fedhull.onion import onion_layers, require_layers
+from fedhull.geometry.distance import median_point
+from fedhull.geometry.extreme import extreme_points
+from fedhull.geometry.hull import require_ball
+from fedhull.geometry.onion import onion_layers, require_layers
 
 NUM_STEPS = 5
 """Steps of the trimmed mean from the median of tangents."""
@@ -206,7 +206,8 @@ class HullPeeling(ShareCore):
         ValueError: If the share is outside its range.
 
     References:
-        Barnett (1976), The ordering of multivariate data; see :func:`fedhull.onion.onion_layers`.
+        Barnett (1976), The ordering of multivariate data; see
+        :func:`fedhull.geometry.onion.onion_layers`.
 
     Example:
         >>> x = np.array([[0.6, 0.0], [-0.6, 0.0], [0.0, 0.6], [0.1, 0.2], [0.0, 0.1], [0.1, 0.1]])

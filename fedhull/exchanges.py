@@ -9,16 +9,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import HOLDOUT, Client, Split
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.aggregators.modular import SumModulo, from_limbs, num_limbs, to_limbs
-from fedbolic.federated.engines.engine import RunStoppedError
-from fedbolic.federated.method import CohortKind, Phase
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_bounds import find_outside
-from fedbolic.rng import Rng
-from fedbolic.types import Params, Tree
+from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.method import CohortKind, Phase
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core
 from fedhull.grouping import Grouping, hull_distances, match_labels

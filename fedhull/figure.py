@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from fedbolic.data.client import Client
-from fedbolic.figure import DiscFigure
+from fedbolic.core.figure import DiscFigure
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.manifolds import Poincare
-from fedbolic.types import Tree
 from fedhull.boundary import Boundary
 from fedhull.exchanges import arrays
-from fedhull.hull import hull
+from fedhull.geometry.hull import hull
 from fedhull.quantise import PolarGrid
 
 _NUM_DRAWN = 2000

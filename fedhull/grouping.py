@@ -12,8 +12,8 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import SpectralClustering
 from typing_extensions import override
 
-from fedbolic import check
-from fedhull.distance import poincare_distance
+from fedbolic.core import check
+from fedhull.geometry.distance import poincare_distance
 
 CROSS = 0.01
 """Weight of an edge between two hulls of one client, as a fraction of the least weight."""

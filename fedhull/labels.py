@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic.core import check
 
 
 class DecodingError(ValueError):

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.spatial import KDTree
 
-from fedbolic import check
-from fedhull.distance import median_point, poincare_distance
-from fedhull.extreme import extreme_points
+from fedbolic.core import check
+from fedhull.geometry.distance import median_point, poincare_distance
+from fedhull.geometry.extreme import extreme_points
 from fedhull.quantise import PolarGrid
 
 

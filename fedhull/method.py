@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import HOLDOUT, Client, FederatedData, LabelledSplit, Split
+from fedbolic.core import check
+from fedbolic.core.figure import Figure
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.capabilities import Ordered
-from fedbolic.federated.evaluation.score import score_labels
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.figure import Figure
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.federated.contract.capabilities import Ordered
+from fedbolic.federated.scores.score import score_labels
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedhull.boundary import Boundary, HyperbolicBoundary
 from fedhull.core import Core
 from fedhull.exchanges import HullExchange, Hulls, Names, Sizes, message_to, points_of

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedbolic import check
-from fedhull.hull import require_ball
-from fedhull.shells import Shells
+from fedbolic.core import check
+from fedhull.geometry.hull import require_ball
+from fedhull.geometry.shells import Shells
 
 MOST_BINS = 2**62
 """Largest number of bins; their numbers are int64."""
@@ -27,8 +27,8 @@ class PolarGrid:
     With rings of equal width, two points of a bin are at most ``epsilon`` apart, and a point is at
     most half of that from the bin's centre. Rings of equal area are wider near the origin.
 
-    In more dimensions the bins are those of :class:`~fedhull.shells.Shells`, with the same bounds
-    and at most 2^62 of them: in a ball of radius 0.95 the least ``epsilon`` is about
+    In more dimensions the bins are those of :class:`~fedhull.geometry.shells.Shells`, with the same
+    bounds and at most 2^62 of them: in a ball of radius 0.95 the least ``epsilon`` is about
     0.00003 in three dimensions, 0.012 in five and 0.45 in eight.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from jaxtyping import Float
 
-from fedbolic import check
+from fedbolic.core import check
 
 Loss: TypeAlias = Literal["hinge", "squared_hinge"]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import flint
 
-from fedbolic import check
+from fedbolic.core import check
 from fedhull.labels import DecodingError
 
 _SPARE = 2

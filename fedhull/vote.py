@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import Client
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_bounds import find_outside
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core, ShareCore, ValidatedCore
 from fedhull.exchanges import HullExchange, arrays

@@ -1,21 +1,21 @@
 """FlatLand: personalised federated graph learning in Lorentz spaces (Liu et al., FedKDD 2024)."""
 
-from flatland.affinities import GradientNorms, ShiftedCosines, UpdateCosines
-from flatland.fedgnn import FedGnn
-from flatland.fedgta import FedGta
-from flatland.fedpub import FedPub, MaskedGCN
-from flatland.fedsage import FedSagePlus
 from flatland.frames import Frame, Twin
-from flatland.gcfl import Gcfl
+from flatland.graphs.links import LinkNetwork
+from flatland.graphs.model import GCN, LorentzGCN
+from flatland.graphs.readout import GraphReadout
+from flatland.graphs.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
 from flatland.key_nodes import KeyNodeGCN
-from flatland.links import LinkNetwork
 from flatland.method import FlatLand
-from flatland.model import GCN, LorentzGCN
-from flatland.neighbours import NeighbourGenerator
 from flatland.private_ricci import PrivateForman
-from flatland.readout import GraphReadout
-from flatland.ricci import Constant, FormanAbs, FormanInverse, InverseDegree
-from flatland.signatures import ExpandedGCN
+from flatland.rivals.affinities import GradientNorms, ShiftedCosines, UpdateCosines
+from flatland.rivals.fedgnn import FedGnn
+from flatland.rivals.fedgta import FedGta
+from flatland.rivals.fedpub import FedPub, MaskedGCN
+from flatland.rivals.fedsage import FedSagePlus
+from flatland.rivals.gcfl import Gcfl
+from flatland.rivals.neighbours import NeighbourGenerator
+from flatland.rivals.signatures import ExpandedGCN
 
 __all__ = [
     "GCN",

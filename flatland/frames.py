@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic.federated.sharing import Sharing
+from fedbolic.core.types import Meta
+from fedbolic.federated.contract.sharing import Sharing
+from fedbolic.formulas.numerics import square
 from fedbolic.manifolds import Lorentz
-from fedbolic.manifolds.numerics import square
-from fedbolic.types import Meta
-from flatland.blocks import Mixing
-from flatland.model import (
+from flatland.graphs.blocks import Mixing
+from flatland.graphs.model import (
     Activation,
     Flat,
     GraphNetwork,

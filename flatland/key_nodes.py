@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.federated.sharing import Sharing
+from fedbolic.core import check
+from fedbolic.core.types import Meta
+from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.manifolds import Lorentz
-from fedbolic.types import Meta
-from flatland.blocks import GraphBlock, Sparse
-from flatland.model import (
+from flatland.graphs.blocks import GraphBlock, Sparse
+from flatland.graphs.model import (
     Activation,
     GraphNetwork,
     LorentzNetwork,

@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic.core import check, tree
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
-from fedbolic.federated.privacy.draws import check_keys, warn_of_keys
-from fedbolic.federated.privacy.ledger import Unit
-from fedbolic.federated.sharing import Sharing, select_kind
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.log import logger
+from fedbolic.federated.accounting.ledger import Unit
+from fedbolic.federated.contract.sharing import Sharing, select_kind
+from fedbolic.federated.noise.draws import check_keys, warn_of_keys
+from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
-from flatland.blocks import graph_block
-from flatland.graph_averaging import GraphAveraging
-from flatland.graph_method import GRAPH_EXAMPLES, with_proximal_term
-from flatland.model import GraphNetwork, LorentzGCN, num_clamped
+from flatland.graphs.blocks import graph_block
+from flatland.graphs.graph_averaging import GraphAveraging
+from flatland.graphs.graph_method import GRAPH_EXAMPLES, with_proximal_term
+from flatland.graphs.model import GraphNetwork, LorentzGCN, num_clamped
+from flatland.graphs.ricci import BOUNDS, Estimator, FormanInverse
 from flatland.private_ricci import PrivateForman
-from flatland.ricci import BOUNDS, Estimator, FormanInverse
 from flatland.start_warnings import warn_of_start
 
 CURVATURE = "curvature.raw"

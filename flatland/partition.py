@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedbolic.data import Client, FederatedData, Graph, GraphSplit
-from flatland.ricci import mean_ricci
+from flatland.graphs.ricci import mean_ricci
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def partition_report(data: FederatedData) -> PartitionReport:
 
     Example:
         >>> from fedbolic.data import IID, BlockModel, Graphs
-        >>> from fedbolic.rng import Rng
+        >>> from fedbolic.core.rng import Rng
         >>> report = partition_report(Graphs(BlockModel(), IID(2)).load(Rng(0)))
         >>> len(report.parts), report.cut > 0.3
         (2, True)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
 from fedbolic.data import Graph
-from fedbolic.federated.privacy.charges import charge_releases
-from fedbolic.federated.privacy.costs import PureCost
-from fedbolic.federated.privacy.draws import SystemKeys
-from fedbolic.federated.privacy.ledger import PrivacyLedger
-from fedbolic.rng import Rng
-from flatland.ricci import Estimator, forman_inverse
+from fedbolic.federated.accounting.charges import charge_releases
+from fedbolic.federated.accounting.costs import PureCost
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.federated.noise.draws import SystemKeys
+from flatland.graphs.ricci import Estimator, forman_inverse
 
 COUNT_SHARE = 0.2
 """Fraction of epsilon for the number of edges, whose sensitivity is far below that of the sum."""
@@ -55,7 +55,7 @@ class PrivateForman(Estimator):
         for the cap, arXiv:1208.4586.
 
     Example:
-        >>> from fedbolic.data.graph import simple_edges
+        >>> from fedbolic.data.graphs.graph import simple_edges
         >>> ring = torch.stack((torch.arange(1000), torch.arange(1000).roll(1)))
         >>> graph = Graph(torch.ones(1000, 1), simple_edges(ring, 1000), torch.zeros(1000).long())
         >>> PrivateForman(epsilon=2.0, max_degree=3).counts(graph)  # 1,000 nodes of degree 2
@@ -123,7 +123,7 @@ def capped(graph: Graph, max_degree: int) -> Graph:
         max_degree: Largest degree of the result, at least 1.
 
     Example:
-        >>> from fedbolic.data.graph import simple_edges
+        >>> from fedbolic.data.graphs.graph import simple_edges
         >>> star = simple_edges(torch.tensor([[0, 0, 0], [1, 2, 3]]), 4)
         >>> capped(Graph(torch.eye(4), star, torch.zeros(4).long()), 2).edges.tolist()
         [[0, 0, 1, 2], [1, 2, 0, 0]]

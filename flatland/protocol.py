@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbolic.record import Row
+from fedbolic.core.rows import Row
 
 LOCAL = "local/"
 """Prefix of the scores of locally trained models, before aggregation."""

@@ -4,11 +4,11 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedbolic.core.log import logger
+from fedbolic.core.types import Meta
 from fedbolic.data import Client, Graph
-from fedbolic.log import logger
-from fedbolic.types import Meta
-from flatland.blocks import graph_block
-from flatland.ricci import Estimator
+from flatland.graphs.blocks import graph_block
+from flatland.graphs.ricci import Estimator
 
 FAR_RADII = 3.0
 """Distance of features from the origin, in radii of curvature, above which a warning is given.

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from fedbolic.federated.privacy.ledger import Neighbours
+from fedbolic.federated.accounting.ledger import Neighbours
 from flynn.private import HashPlan
 
 Counts = tuple[int, ...]

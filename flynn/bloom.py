@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
-from fedbolic import check
+from fedbolic.core import check
 from flynn import kernel
 
 _CELLS = 2**22

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Int32
 from torch import Tensor
 
-from fedbolic import check
-from fedbolic.rng import Rng
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
 
 Channels: TypeAlias = Literal["plain", "signed", "on-off"]
 

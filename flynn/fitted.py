@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from torch import Tensor
 
-from fedbolic import check
+from fedbolic.core import check
 from flynn.channels import Channels, channel_signs, check_channels, width
 from flynn.fly_hash import check_active, connections, fly_hash
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from fedbolic import check, kernels
+from fedbolic import kernels
+from fedbolic.core import check
 from flynn import kernel
 
 SUM_BITS = 30

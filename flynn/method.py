@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client, LabelledSplit, Split
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client, LabelledSplit, Split
+from fedbolic.federated.accounting.charges import charge_releases
+from fedbolic.federated.accounting.ledger import Unit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.evaluation.score import score_labels
-from fedbolic.federated.method import CohortKind, Method
-from fedbolic.federated.privacy.charges import charge_releases
-from fedbolic.federated.privacy.draws import SystemKeys, check_keys, warn_of_keys
-from fedbolic.federated.privacy.ledger import Unit
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_bounds import find_outside
-from fedbolic.log import logger
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.federated.contract.method import CohortKind, Method
+from fedbolic.federated.noise.draws import SystemKeys, check_keys, warn_of_keys
+from fedbolic.federated.scores.score import score_labels
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import find_outside
 from flynn import bloom
 from flynn.channels import Channels, channel_signs, check_channels, width
 from flynn.fly_hash import check_active, connections, fly_hash

@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import Int64
 from numpy import ndarray
 
-from fedbolic import check
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.integers import IntegerDraws
+from fedbolic.core import check
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.integers import IntegerDraws
 
 
 class Noise:

@@ -9,9 +9,9 @@ from jaxtyping import Int64
 from numpy import ndarray
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.federated.privacy.costs import PureCost
-from fedbolic.federated.privacy.ledger import Neighbours, PrivacyLedger
+from fedbolic.core import check
+from fedbolic.federated.accounting.costs import PureCost
+from fedbolic.federated.accounting.ledger import Neighbours, PrivacyLedger
 from flynn.noise import Noise
 
 _STEPS = 2**32

@@ -9,16 +9,16 @@ from jaxtyping import Float64, Real
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.engines.engine import RunStoppedError
-from fedbolic.federated.method import Phase
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_bounds import MOST_WEIGHT, find_outside
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.method import Phase
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
 
 MOMENT_BITS = 30
 """Fixed-point bits of a feature relative to its bound in the moments; squares fit 64 bits."""

@@ -6,10 +6,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client
-from fedbolic.manifolds import numerics
-from fedbolic.types import Params
+from fedbolic.core import check
+from fedbolic.core.types import Params
+from fedbolic.data.contract.client import Client
+from fedbolic.formulas import numerics
 from hyperfed.loss import Features, Losses, Objective, Prototypes, cosines
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, normalize
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client
-from fedbolic.manifolds import numerics
-from fedbolic.manifolds.analytic import gap_length
-from fedbolic.types import Params
+from fedbolic.core import check
+from fedbolic.core.types import Params
+from fedbolic.data.contract.client import Client
+from fedbolic.formulas import numerics
+from fedbolic.formulas.analytic import gap_length
 
 Features = Float[Tensor, "batch dim"]
 Prototypes = Float[Tensor, "classes dim"]

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import HOLDOUT, Client, FederatedData
+from fedbolic.core import check, tree
+from fedbolic.core.figure import DiscFigure, EmbeddingFigure, Figure
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.figure import DiscFigure, EmbeddingFigure, Figure
-from fedbolic.log import logger
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Poincare
-from fedbolic.nn.backbone import Backbone, ConvNet
-from fedbolic.nn.classifier import classifier
-from fedbolic.nn.model import Model
+from fedbolic.nn.network.backbone import Backbone, ConvNet
+from fedbolic.nn.network.classifier import classifier
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
 from hyperfed.loss import Objective, Triplet, clip, excess, mix, mixup_loss
 from hyperfed.prototypes import check_slope, prototypes, turned
 

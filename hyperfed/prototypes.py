@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from fedbolic import check
-from fedbolic.log import logger
-from fedbolic.reading import read_arrays
-from fedbolic.rng import Rng
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.core.reading import read_arrays
+from fedbolic.core.rng import Rng
 from hyperfed.sphere import construct, search
 
 
@@ -174,7 +174,7 @@ def _check_size(num_classes: int, dim: int) -> None:
 
 def _searched(num_classes: int, dim: int, seed: int) -> Tensor:
     """Result of the search, from the user's cache if it is there."""
-    from fedbolic.data.download import cache
+    from fedbolic.data.files.download import cache
 
     path = cache() / "tammes" / f"{num_classes}x{dim}-seed{seed}.npz"
     points = _read(path, (num_classes, dim))

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from scipy.linalg import block_diag, helmert
 from scipy.optimize import minimize
 
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 
 SHARPNESS = (8.0, 64.0, 256.0)
 """Initial sharpness of the starts in up to 6 dimensions. No single value finds every optimum: the

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining, Mean, Sequential
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.update_filter import UpdateFilter
+from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.methods import Apple, Ditto, FedAvg, FedNova, FedProto, Scaffold, SphereFed
-from fedbolic.nn.backbone import MLP, ConvNet
-from fedbolic.nn.resnet import ResNet
+from fedbolic.nn.network.backbone import MLP, ConvNet
+from fedbolic.nn.network.resnet import ResNet
 from fedbolic.optim import SGD, Adam
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
 from flatland import FedGnn, FedPub, FedSagePlus, FlatLand, Gcfl, NeighbourGenerator
-from flatland.model import GCN
+from flatland.graphs.model import GCN
 from hyperfed import CrossEntropy, HyperFed
 from tests import shadow
 from tests.subjects import subject

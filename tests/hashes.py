@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from fedbolic.computing import DTYPES
 from fedbolic.federated import Batched, Engine, RunStoppedError, Sequential, Trainer
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.workers import Workers
+from fedbolic.run.computing import DTYPES
 from fedbolic.testing.compare import flat
 from tests.subjects import QUICK, RNG, settings, subject
 

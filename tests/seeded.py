@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fedbolic.federated.privacy.draws import SecretStream, SystemKeys
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
+from fedbolic.federated.noise.draws import SecretStream, SystemKeys
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedbolic import tree
+from fedbolic.core import tree
 
 DEVICE = torch.device("meta")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbolic import experiment
-from fedbolic.configuration import build
+from fedbolic.core.rng import Rng
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining
-from fedbolic.rng import Rng
+from fedbolic.run import experiment
+from fedbolic.run.configuration import build
 from fedbolic.testing import MethodRun
 from tests.federated.simple_method import NormNet
 

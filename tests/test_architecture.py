@@ -1,4 +1,4 @@
-"""Imports point downwards only: the layers of the code base, read from every file unexecuted."""
+"""Imports point downwards only: the rooms of the code base, read from every file unexecuted."""
 
 import ast
 import re
@@ -11,36 +11,42 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 
-COMMANDS = "the command layer"
-"""Top-level files that turn a configuration into a run's folder; they may import one another."""
-
-LAYERS = (
-    ("fedbolic.reading",),
-    ("fedbolic", "fedbolic.types", "fedbolic.rng", "fedbolic.check", "fedbolic.figure"),
-    ("fedbolic.imports",),
-    ("fedbolic.log", "fedbolic.renamed", "fedbolic.yaml_text"),
-    ("fedbolic.torch_files",),
-    ("fedbolic.checksums", "fedbolic.tree_bytes"),
-    ("fedbolic.client_states", "fedbolic.pair_keys", "fedbolic.kernels", "fedbolic.foreach"),
-    ("fedbolic.manifolds", "fedbolic.tree", "fedbolic.record", "fedbolic.published"),
-    ("fedbolic.comparison", "fedbolic.run_scores"),
-    ("fedbolic.client_table", "fedbolic.table_rows", "fedbolic.fused_adam"),
-    ("fedbolic.nn", "fedbolic.data", "fedbolic.optim", "fedbolic.plots"),
-    ("fedbolic.federated", "fedbolic.report", "fedbolic.panels", "fedbolic.torch_optim"),
-    ("fedbolic.methods", "fedbolic.hierarchies", "flatland", "hyperfed", "fedhull", "flynn"),
-    ("fedbolic.html_report",),
-    ("fedbolic.testing",),
-    (COMMANDS,),
+ROOMS = (
+    ("fedbolic", "fedbolic.core", "fedbolic.formulas", "fedbolic.kernels"),
+    ("fedbolic.operators", "fedbolic.data.contract", "fedbolic.data.files"),
+    ("fedbolic.manifolds", "fedbolic.data.graphs", "fedbolic.data.hierarchies"),
+    ("fedbolic.data.images", "fedbolic.data.tables"),
+    ("fedbolic.data", "fedbolic.optim", "fedbolic.nn.functional", "fedbolic.nn.loss"),
+    ("fedbolic.nn.layers",),
+    ("fedbolic.nn.graph", "fedbolic.nn.network"),
+    ("fedbolic.nn",),
+    ("fedbolic.federated.accounting", "fedbolic.federated.updates"),
+    ("fedbolic.federated.aggregators", "fedbolic.federated.scores"),
+    ("fedbolic.federated.contract",),
+    ("fedbolic.federated.batched", "fedbolic.federated.processes", "fedbolic.federated.noise"),
+    ("fedbolic.federated.rounds", "fedbolic.federated.engines"),
+    ("fedbolic.federated.evaluation", "fedbolic.federated.privacy"),
+    ("fedbolic.federated.secure", "fedbolic.federated.attacks"),
+    ("fedbolic.federated",),
+    ("fedbolic.methods", "fedbolic.hierarchies", "hyperfed", "flynn"),
+    ("fedhull.geometry", "flatland.graphs"),
+    ("fedhull", "flatland.rivals"),
+    ("flatland",),
+    ("fedbolic.run",),
+    ("fedbolic.report", "fedbolic.testing"),
     ("fedbolic.remote",),
-    ("fedbolic.commands", "benchmarks"),
+    ("fedbolic.cli", "benchmarks"),
     ("fedbolic.__main__",),
     ("tests",),
 )
-COMMAND_FILES = (
-    *("experiment", "configuration", "progress", "sweep"),
-    *("jobs", "help", "reproducible", "packaged_configs"),
-    *("trained", "export", "loggers", "computing", "suited_methods"),
-)
+"""Folders from the lowest to the highest; those of one line do not import one another either.
+
+A package that exports names, such as ``fedbolic.nn``, stands above the folders that it names.
+"""
+
+CROWDED = 20
+"""Most modules of a folder; only ``fedbolic/kernels`` may have more, a kernel each."""
+
 INSTALLED = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
 FENCED = (
     *("geoopt", "torch_geometric", "lightning", "jsonargparse", "flwr", "opendp", "flint"),
@@ -48,18 +54,29 @@ FENCED = (
 )
 
 
-def part_of(module):
-    """The package or file of ``LAYERS`` that a module belongs to; ``None`` if it has no layer."""
-    if module in [f"fedbolic.{name}" for name in COMMAND_FILES]:
-        return COMMANDS
-    named = [part for names in LAYERS for part in names]
-    top, *below = module.split(".")
-    part = f"{top}.{below[0]}" if top == "fedbolic" and below else top
-    return part if part in named else None
+def room_of(module):
+    """The folder of ``ROOMS`` that a module lies in; ``None`` if it lies in no room."""
+    named = [room for rooms in ROOMS for room in rooms]
+    top, _, below = module.partition(".")
+    if top in ("benchmarks", "tests") or module in named:
+        return module if module in named else top
+    folder = module.rpartition(".")[0]
+    return folder if folder in named and folder != "fedbolic" and below else None
 
 
-def layer(part):
-    return next(i for i, names in enumerate(LAYERS, 1) if part in names)
+def floor(room):
+    return next(i for i, rooms in enumerate(ROOMS, 1) if room in rooms)
+
+
+def system(room):
+    """The published system that a room belongs to; systems never import one another."""
+    tops = ("fedbolic.methods", "fedbolic.hierarchies", *INSTALLED[1:])
+    return next((top for top in tops if f"{room}.".startswith(f"{top}.")), None)
+
+
+def strangers(one, other):
+    """True if two rooms belong to different systems."""
+    return len({system(one), system(other)} - {None}) > 1
 
 
 def modules(root):
@@ -93,22 +110,24 @@ def _import_statements(file, changed):
 
 
 def faults(root):
-    """Every import that the layers forbid, as text."""
+    """Every import that the rooms forbid, as text."""
     known = modules(root)
     for module, file in known.items():
-        own = part_of(module)
+        own = room_of(module)
         if own is None:
-            yield f"{module} has no layer"
+            yield f"{module} has no room"
             continue
         for target in sorted(imports(file, known)):
-            part = part_of(target)
+            room = room_of(target)
             if target.startswith("."):
                 yield f"{module} imports {target}, which is relative"
             elif target.partition(".")[0] not in (*INSTALLED, "benchmarks", "tests"):
                 continue
-            elif part is None:
-                yield f"{module} imports {target}, which has no layer"
-            elif part != own and layer(part) >= layer(own):
+            elif room is None:
+                yield f"{module} imports {target}, which has no room"
+            elif room == own:
+                continue
+            elif floor(room) >= floor(own) or strangers(own, room):
                 yield f"{module} imports {target}, which is not below it"
 
 
@@ -160,13 +179,19 @@ def _imports(file, package):
 def test_the_files_are_found():
     known = modules(ROOT)
     assert {"fedbolic", "fedbolic.__main__", "fedbolic.methods.fedavg"} <= set(known)
-    assert "fedbolic.tree" in imports(known["fedbolic.federated.trainer"], known)
+    assert "fedbolic.core.tree" in imports(known["fedbolic.federated.trainer"], known)
     assert users(ROOT, "lightning")
     assert users(ROOT, "jsonargparse")
-    by_layer = defaultdict(list)
-    for module in known:
-        by_layer[layer(part_of(module))].append(module)
-    assert set(by_layer) == set(range(1, len(LAYERS) + 1))
+    assert {room_of(module) for module in known} == {room for rooms in ROOMS for room in rooms}
+
+
+def test_no_folder_is_crowded():
+    held = defaultdict(set)
+    for module in modules(ROOT):
+        room = room_of(module)
+        held[room].add(module)
+    kept = {"fedbolic.kernels", "benchmarks", "tests"}
+    assert {room for room, files in held.items() if len(files) > CROWDED} - kept == set()
 
 
 def plant(root, files):
@@ -180,46 +205,51 @@ def plant(root, files):
 @pytest.mark.parametrize(
     ("file", "text", "fault"),
     [
-        ("fedbolic/rng.py", "from fedbolic import tree", "fedbolic.rng imports fedbolic.tree"),
-        ("fedbolic/rng.py", "from fedbolic import check", "fedbolic.rng imports fedbolic.check"),
-        ("fedbolic/data/a.py", "import fedbolic.nn", "fedbolic.data.a imports fedbolic.nn"),
+        ("fedbolic/core/rng.py", "import fedbolic.nn.loss", "core.rng imports fedbolic.nn.loss"),
+        ("fedbolic/core/rng.py", "from fedbolic import manifolds", "imports fedbolic.manifolds,"),
+        ("fedbolic/data/files/a.py", "import fedbolic.data", "files.a imports fedbolic.data,"),
         (
-            "fedbolic/nn/a.py",
+            "fedbolic/nn/loss/a.py",
             "def f():\n    if 1:\n        from fedbolic.federated import FedAvg",
-            "fedbolic.nn.a imports fedbolic.federated,",
+            "fedbolic.nn.loss.a imports fedbolic.federated,",
         ),
         (
-            "fedbolic/federated/a.py",
+            "fedbolic/federated/rounds/a.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import flatland.method",
-            "fedbolic.federated.a imports flatland.method",
+            "fedbolic.federated.rounds.a imports flatland.method",
         ),
         ("hyperfed/method.py", "from flatland import x", "hyperfed.method imports flatland,"),
+        ("flatland/method.py", "import hyperfed.loss", "flatland.method imports hyperfed.loss"),
         ("flynn/method.py", "import fedbolic.methods.ditto", "flynn.method imports fedbolic.m"),
-        ("fedbolic/methods/a.py", "import fedbolic.sweep", "a imports fedbolic.sweep"),
-        ("fedbolic/sweep.py", "import fedbolic.__main__", "fedbolic.sweep imports fedbolic.__main"),
+        ("fedbolic/methods/a.py", "import fedbolic.run.sweep", "a imports fedbolic.run.sweep"),
+        ("fedbolic/run/b.py", "import fedbolic.__main__", "fedbolic.run.b imports fedbolic.__main"),
         ("fedbolic/data/a.py", "from . import b", "which is relative"),
-        ("fedbolic/utils.py", "", "fedbolic.utils has no layer"),
-        ("fedhull/a.py", "import fedbolic.utils", "imports fedbolic.utils, which has no layer"),
+        ("fedbolic/utils.py", "", "fedbolic.utils has no room"),
+        ("fedbolic/data/utils/a.py", "", "fedbolic.data.utils.a has no room"),
+        ("fedhull/a.py", "import fedbolic.utils", "imports fedbolic.utils, which has no room"),
     ],
 )
 def test_a_planted_import_is_found(file, text, fault, tmp_path):
-    below = ("fedbolic/check.py", "fedbolic/tree.py", "fedbolic/data/b.py", "fedbolic/sweep.py")
+    below = ("fedbolic/manifolds/__init__.py", "fedbolic/data/b.py", "fedbolic/run/sweep.py")
     plant(tmp_path, {**dict.fromkeys(below, ""), file: text})
     (found,) = faults(tmp_path)
     assert fault in found
 
 
-def test_what_the_layers_allow_is_not_called_a_fault(tmp_path):
+def test_what_the_rooms_allow_is_not_called_a_fault(tmp_path):
     allowed = {
-        "fedbolic/tree.py": "import torch\nfrom fedbolic import rng\nimport fedbolic.types",
-        "fedbolic/rng.py": "",
-        "fedbolic/nn/a.py": "from fedbolic.nn import b\nfrom fedbolic.manifolds import Lorentz",
-        "fedbolic/nn/b.py": "import lightning",
-        "fedbolic/sweep.py": "from fedbolic.experiment import run\nimport fedbolic.progress",
-        "fedbolic/experiment.py": "from fedbolic.federated import FedAvg",
-        "fedbolic/__main__.py": "import fedbolic.sweep\nfrom fedbolic import __version__",
+        "fedbolic/core/tree.py": "import torch\nfrom fedbolic.core import rng",
+        "fedbolic/core/rng.py": "",
+        "fedbolic/nn/loss/a.py": "from fedbolic.nn.loss import b\nimport fedbolic.manifolds",
+        "fedbolic/nn/loss/b.py": "import lightning",
+        "fedbolic/nn/__init__.py": "from fedbolic.nn.loss.b import f",
+        "fedbolic/run/sweep.py": "from fedbolic.run.experiment import run\nimport fedbolic.data",
+        "fedbolic/run/experiment.py": "from fedbolic.federated import FedAvg",
+        "fedbolic/__main__.py": "import fedbolic.run.sweep\nfrom fedbolic import __version__",
         "hyperfed/method.py": "from hyperfed import loss\nfrom fedbolic.federated import Method",
         "hyperfed/loss.py": "",
+        "flatland/method.py": "import flatland.rivals.gcfl",
+        "flatland/rivals/gcfl.py": "",
     }
     plant(tmp_path, allowed)
     assert list(faults(tmp_path)) == []

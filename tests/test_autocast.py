@@ -5,14 +5,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import TensorWeakRef
 
-from fedbolic.computing import arithmetic
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import run
 from fedbolic.federated import Batched, LocalTraining, Sequential
-from fedbolic.federated.engines.worker import pickled, results, worker_requests
+from fedbolic.federated.processes.worker import pickled, results, worker_requests
 from fedbolic.methods import Ditto, FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.computing import arithmetic
+from fedbolic.run.experiment import run
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
 SETTINGS = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(epochs=1, batch_size=16)}

@@ -6,7 +6,7 @@ A number is lowered with the work and raised only with a reason. Nothing here me
 import pytest
 
 from fedbolic.federated import Batched, Graphed, Sequential
-from fedbolic.federated.engines.static_steps import StaticSteps
+from fedbolic.federated.batched.static_steps import StaticSteps
 from tests import shadow
 from tests.budgets import METHODS, exchange_of, spent
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic import check
+from fedbolic.core import check
 
 numbers = st.floats() | st.integers(-9, 9).map(float)
 

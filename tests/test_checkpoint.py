@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbolic.configuration import SetupError
+from fedbolic.core.rng import Rng
+from fedbolic.core.rows import Row
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import resume, run
 from fedbolic.federated import Cohort, LocalTraining, RunStoppedError, Trainer
 from fedbolic.methods import Scaffold
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import Row, RunFolder
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.configuration import SetupError
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.record import RunFolder
 
 ROWS = [Row(1, None, "train/loss", 0.1), Row(1, 0, "test/accuracy", 1 / 3)]
 

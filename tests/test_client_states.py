@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic import client_states
-from fedbolic.client_states import RECORD_HEAD, ClientStateLog, ClientStates
-from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
+from fedbolic.core import client_states
+from fedbolic.core.client_states import RECORD_HEAD, ClientStateLog, ClientStates
+from fedbolic.core.tree_bytes import tree_from_bytes, tree_to_bytes
 
 
 def flat(value):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedbolic.client_table import client_cells, worst_tenth
-from fedbolic.record import Row
+from fedbolic.core.rows import Row
+from fedbolic.report.client_table import client_cells, worst_tenth
 
 SEEDS = pytest.mark.parametrize("seed", range(4))
 

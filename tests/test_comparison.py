@@ -7,13 +7,13 @@ import statistics
 import pytest
 from scipy.stats import norm
 
-from fedbolic.comparison import (
+from fedbolic.core.rng import Rng
+from fedbolic.report.comparison import (
     critical_difference,
     indistinct_groups,
     mean_ranks,
     paired_differences,
 )
-from fedbolic.rng import Rng
 
 Q05 = {2: 1.960, 3: 2.343, 4: 2.569, 5: 2.728, 6: 2.850, 7: 2.949, 8: 3.031, 9: 3.102, 10: 3.164}
 Q10 = {2: 1.645, 3: 2.052, 4: 2.291, 5: 2.459, 6: 2.589, 7: 2.693, 8: 2.780, 9: 2.855, 10: 2.920}

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedbolic import configuration
-from fedbolic.commands import command_line
-from fedbolic.configuration import (
+from fedbolic.cli.commands import command_line
+from fedbolic.cli.help import options_in_full
+from fedbolic.core.yaml_text import null_for_none
+from fedbolic.data import Partitioned, Source
+from fedbolic.federated import Cohort, Evaluation, LocalTraining, Method, Sequential
+from fedbolic.methods import Ditto, FedAvg, Scaffold
+from fedbolic.run import configuration
+from fedbolic.run.configuration import (
     INVISIBLE,
     SetupError,
     build,
@@ -18,12 +23,7 @@ from fedbolic.configuration import (
     parser_of,
     setting_up,
 )
-from fedbolic.data import Partitioned, Source
-from fedbolic.experiment import run
-from fedbolic.federated import Cohort, Evaluation, LocalTraining, Method, Sequential
-from fedbolic.help import options_in_full
-from fedbolic.methods import Ditto, FedAvg, Scaffold
-from fedbolic.yaml_text import null_for_none
+from fedbolic.run.experiment import run
 
 DEFAULTS = {
     "engine": Sequential(),

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from fedbolic import experiment
-from fedbolic.configuration import build, describe
 from fedbolic.federated import Evaluation, FineTune, GradientMethod, RidgeHead, TrainerState
+from fedbolic.run import experiment
+from fedbolic.run.configuration import build, describe
 from fedbolic.testing import METHOD_LAWS
 from fedbolic.testing.methods import holds_a_row
-from flatland.graph_method import GraphMethod
+from flatland.graphs.graph_method import GraphMethod
 from tests.federated.simple_method import assert_same, saved_and_loaded, train
 from tests.subjects import (
     QUICK,

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedbolic import record, tree
-from fedbolic.configuration import SetupError
+from fedbolic.core import tree
+from fedbolic.core.figure import DiscFigure, EmbeddingFigure, read_figure
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import resume, run
 from fedbolic.federated import Clip, Cohort, LocalTraining, Mean, Median
-from fedbolic.figure import DiscFigure, EmbeddingFigure, read_figure
 from fedbolic.methods import Ditto, FedAvg, Scaffold
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import RunFolder
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run import record
+from fedbolic.run.configuration import SetupError
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.record import RunFolder
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))

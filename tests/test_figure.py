@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.figure import DiscFigure, EmbeddingFigure, read_figure, write_figure
+from fedbolic.core.figure import DiscFigure, EmbeddingFigure, read_figure, write_figure
 
 dtypes = st.sampled_from([torch.float32, torch.float64])
 counts = st.integers(0, 5)

@@ -9,11 +9,11 @@ import torch
 from benchmarks.gpu_meter import waits
 from benchmarks.gpu_settings import QUICK_METHODS
 from benchmarks.gpu_workloads import engines
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.federated import Evaluation, FineTune, RidgeHead, Sequential, Trainer
-from fedbolic.federated.engines.engine import Failure
-from fedbolic.reproducible import reproducible
-from fedbolic.rng import Rng
+from fedbolic.federated.contract.engine import Failure
+from fedbolic.run.reproducible import reproducible
 from tests.subjects import QUICK, subject
 
 pytestmark = pytest.mark.gpu

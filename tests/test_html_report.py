@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ET
 import pytest
 import torch
 
-from fedbolic.figure import DiscFigure, EmbeddingFigure
-from fedbolic.html_report import page, write_page
-from fedbolic.record import RunFolder
-from fedbolic.report import report
+from fedbolic.core.figure import DiscFigure, EmbeddingFigure
+from fedbolic.report.html_report import page, write_page
+from fedbolic.report.text_report import report
+from fedbolic.run.record import RunFolder
 
 HEADER, TIMES = "round,client,name,value\n", "round,exchange,seconds\n1,0,2.0\n2,0,1.0\n"
 METRICS = """\

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from lightning.fabric.loggers.logger import Logger
 
-from fedbolic.configuration import SetupError, build, describe
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import resume, run
 from fedbolic.federated import LocalTraining, RunStoppedError
-from fedbolic.loggers import LOGGERS, PACKAGES, LoggerSettings
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.configuration import SetupError, build, describe
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.loggers import LOGGERS, PACKAGES, LoggerSettings
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))
@@ -120,7 +120,7 @@ def test_the_tensorboard_logger_writes_events(tmp_path):
 
 @pytest.mark.parametrize("name", [n for n in LOGGERS if n != "csv"])
 def test_a_package_that_is_missing_is_named_before_anything_is_written(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedbolic.loggers.find_spec", lambda package: None)
+    monkeypatch.setattr("fedbolic.run.loggers.find_spec", lambda package: None)
     with pytest.raises(SetupError, match=r"needs \w+: pip install"):
         run(METHOD, DATA, runs=tmp_path / "runs", loggers=(name,))
     assert not (tmp_path / "runs").exists()

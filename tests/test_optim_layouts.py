@@ -13,12 +13,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Examples, FederatedData, Partitioned
 from fedbolic.federated import Batched, LocalTraining, Sequential
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import Backbone, ConvNet
-from fedbolic.nn.resnet import ResNet
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import Backbone, ConvNet
+from fedbolic.nn.network.resnet import ResNet
 from tests.federated.simple_method import batches
 from tests.test_optim import ADAMS, SGDS, theirs
 

@@ -4,12 +4,12 @@ import functools
 
 import pytest
 
-from fedbolic.configuration import SetupError, build
-from fedbolic.experiment import run
+from fedbolic.core.rng import Rng
 from fedbolic.federated import Method, RunStoppedError, Trainer
-from fedbolic.federated.method import OtherDataError
-from fedbolic.rng import Rng
-from fedbolic.suited_methods import suited_methods
+from fedbolic.federated.contract.method import OtherDataError
+from fedbolic.run.configuration import SetupError, build
+from fedbolic.run.experiment import run
+from fedbolic.run.suited_methods import suited_methods
 from tests.subjects import QUICK, ROOT, settings, short, small
 
 KINDS = {

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic import packaged_configs
-from fedbolic.configuration import SetupError, build
-from fedbolic.experiment import run
-from fedbolic.imports import SYSTEMS, namesake
-from fedbolic.packaged_configs import config_folder, config_names, description, find_config
+from fedbolic.core.imports import SYSTEMS, namesake
+from fedbolic.run import packaged_configs
+from fedbolic.run.configuration import SetupError, build
+from fedbolic.run.experiment import run
+from fedbolic.run.packaged_configs import config_folder, config_names, description, find_config
 
 FORMS = ("fedavg/quick", "fedavg/quick.yaml", "configs/fedavg/quick.yaml", "configs/fedavg/quick")
 
@@ -102,6 +102,6 @@ def test_a_folder_of_the_same_name_without_code_is_named_too(tmp_path, monkeypat
 
 
 def test_another_flatland_is_a_clear_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedbolic.configuration.namesake", lambda text: f"hidden by {text[:7]}")
+    monkeypatch.setattr("fedbolic.run.configuration.namesake", lambda text: f"hidden by {text[:7]}")
     with pytest.raises(SetupError, match=r"flatland.Nothing.*\(hidden by Parser "):
         build(run, ["--method=flatland.Nothing"])

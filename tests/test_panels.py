@@ -4,14 +4,15 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from fedbolic.panels import (
+from fedbolic.core.rows import Row
+from fedbolic.report.panels import (
     clients_panel,
     curvatures_panel,
     curves_panel,
     megabytes_panel,
     seconds_panel,
 )
-from fedbolic.record import ExchangeTime, Row
+from fedbolic.run.record import ExchangeTime
 
 figures = pytest.importorskip("matplotlib.figure")
 

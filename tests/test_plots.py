@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedbolic.figure import DiscFigure, EmbeddingFigure
+from fedbolic.core.figure import DiscFigure, EmbeddingFigure
+from fedbolic.core.rows import Row
 from fedbolic.manifolds import Poincare
-from fedbolic.plots import draw_figure, draw_figures, nearest_marks, pca, plot, plot_ranks
-from fedbolic.record import Row, RunFolder
+from fedbolic.report.plots import draw_figure, draw_figures, nearest_marks, pca, plot, plot_ranks
+from fedbolic.run.record import RunFolder
 
 figures = pytest.importorskip("matplotlib.figure")
 image = pytest.importorskip("matplotlib.image")

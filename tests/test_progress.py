@@ -6,9 +6,9 @@ import re
 import pytest
 from rich.console import Console
 
-from fedbolic import progress
-from fedbolic.progress import ProgressBar, SweepBars
-from fedbolic.record import Row
+from fedbolic.core.rows import Row
+from fedbolic.run import progress
+from fedbolic.run.progress import ProgressBar, SweepBars
 
 
 def rows(round, accuracy):

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from fedbolic import reading
+from fedbolic.core import reading
 from fedbolic.data import TableFile
 
 

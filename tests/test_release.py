@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fedbolic import __version__
-from fedbolic.packaged_configs import FOLDERS
+from fedbolic.run.packaged_configs import FOLDERS
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
-from fedbolic.figure import DiscFigure
-from fedbolic.record import Row, RunFolder
-from fedbolic.report import (
+from fedbolic.core.figure import DiscFigure
+from fedbolic.core.rows import Row
+from fedbolic.report.table_rows import find
+from fedbolic.report.text_report import (
     CHOSEN,
     DOWN,
     G_FL,
@@ -25,7 +26,7 @@ from fedbolic.report import (
     summary,
     table,
 )
-from fedbolic.table_rows import find
+from fedbolic.run.record import RunFolder
 
 HEADER = "round,client,name,value\n"
 FIRST = """\

@@ -6,14 +6,14 @@ import os
 import pytest
 import torch
 
-from fedbolic.configuration import SetupError
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import resume, run
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP, ConvNet
-from fedbolic.record import RunFolder
-from fedbolic.reproducible import arithmetic_of, environment, reproducible
+from fedbolic.nn.network.backbone import MLP, ConvNet
+from fedbolic.run.configuration import SetupError
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.record import RunFolder
+from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(epochs=1, batch_size=16))

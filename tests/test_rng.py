@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 
 seeds = st.integers(0, 2**63)
 paths = st.lists(st.one_of(st.text(max_size=3), st.integers(-5, 5)), max_size=4).map(tuple)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedbolic.record import ExchangeTime, Row
-from fedbolic.run_scores import (
+from fedbolic.core.rows import Row
+from fedbolic.report.run_scores import (
     AT_CLIENTS,
     EVALUATED,
     FIRST,
@@ -20,6 +20,7 @@ from fedbolic.run_scores import (
     spread,
     with_personal,
 )
+from fedbolic.run.record import ExchangeTime
 
 
 def rows(name, *values):

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import resume, run
 from fedbolic.federated import ClientPrivacy, Cohort, DistributedNoise, LocalTraining, SumPrivacy
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import ClosedFormHead, FedAvg, PrivateSteps
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import RunFolder
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.record import RunFolder
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)
 PLAIN = FedAvg(backbone=MLP((4,)), rounds=3, local=LocalTraining(epochs=1, batch_size=16))

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData
 from fedbolic.federated import (
     AggregatedUpdate,
@@ -18,7 +19,6 @@ from fedbolic.federated import (
     Trainer,
 )
 from fedbolic.federated.secure import SecureSum
-from fedbolic.rng import Rng
 from fedhull import Central, EuclideanBoundary, FedHull
 from tests import shadow
 from tests.subjects import QUICK, subject

@@ -6,16 +6,16 @@ import json
 import pytest
 import torch
 
-from fedbolic import sweep as module
-from fedbolic.configuration import SetupError, build
 from fedbolic.data import Shards, TreesAndRings
-from fedbolic.experiment import run
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import Ditto, Scaffold
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import RunFolder
-from fedbolic.sweep import sweep
-from fedbolic.table_rows import find
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.report.table_rows import find
+from fedbolic.run import sweep as module
+from fedbolic.run.configuration import SetupError, build
+from fedbolic.run.experiment import run
+from fedbolic.run.record import RunFolder
+from fedbolic.run.sweep import sweep
 from tests.plain.conftest import TINY
 
 ROWS = {"plain": None, "slow": {"method.lr": 0.01}}

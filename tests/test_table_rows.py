@@ -4,12 +4,12 @@ import pytest
 import yaml
 
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import resume, run
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import ClosedFormHead, FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import RunFolder
-from fedbolic.table_rows import find, is_finished
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.report.table_rows import find, is_finished
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.record import RunFolder
 
 DATA = Partitioned(partition=IID(2), num_train=40, num_test=20)
 FEDAVG = FedAvg(backbone=MLP((4,)), rounds=2, local=LocalTraining(1, 16))

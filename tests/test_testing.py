@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Partitioned
 from fedbolic.federated import Batched, LocalTraining, Mean, Sequential, Update
 from fedbolic.manifolds import Euclidean, Lorentz, Poincare
 from fedbolic.methods import FedAvg, Majority
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.testing import (
     METHOD_LAWS,
     MethodRun,

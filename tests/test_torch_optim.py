@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
-from fedbolic.torch_optim import RiemannianAdam, RiemannianSGD
+from fedbolic.optim.modules import RiemannianAdam, RiemannianSGD
 from tests.manifolds.cases import normal, points
 from tests.torch_twins import (
     HEIGHT,

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedbolic.manifolds import Poincare
 from fedbolic.nn import HyperbolicEmbedding
-from fedbolic.torch_optim import RiemannianAdam
+from fedbolic.optim.modules import RiemannianAdam
 from tests.manifolds.cases import CURVED, normal
 from tests.torch_twins import (
     HEIGHT,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.torch_optim import RiemannianAdam, RiemannianSGD
+from fedbolic.optim.modules import RiemannianAdam, RiemannianSGD
 from tests.manifolds.cases import normal
 from tests.torch_twins import (
     advance,

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic import tree
+from fedbolic.core import tree
 from tests.federated.simple_method import assert_same, flat
 
 names = st.text("abc", min_size=1, max_size=2)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from fedbolic.tree_bytes import tree_digest
+from fedbolic.core.tree_bytes import tree_digest
 
 DIFFERENT = (
     {},

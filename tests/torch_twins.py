@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.torch_optim import RiemannianAdam, RiemannianSGD
+from fedbolic.optim.modules import RiemannianAdam, RiemannianSGD
 from tests.manifolds.cases import normal, points
 
 SGDS = [

@@ -1,10 +1,6 @@
 """Clients, their data, and the partitioning of data sets among them."""
 
-from fedbolic.data.adaptors import from_huggingface, from_partitioner, in_one
-from fedbolic.data.arrays import Arrays, InMemory
-from fedbolic.data.arxiv import Arxiv
-from fedbolic.data.cifar import CIFAR10, CIFAR100
-from fedbolic.data.client import (
+from fedbolic.data.contract.client import (
     HOLDOUT,
     Client,
     ClientSlices,
@@ -14,45 +10,49 @@ from fedbolic.data.client import (
     Meta,
     Split,
 )
-from fedbolic.data.dataset import Dataset, OfficialParts
-from fedbolic.data.digits import Digits
-from fedbolic.data.disease import Disease
-from fedbolic.data.federated_links import FederatedLinks, LinkExamples
+from fedbolic.data.contract.dataset import Dataset, OfficialParts
+from fedbolic.data.contract.partition import IID, ByColumn, Dirichlet, Partition, Shards
+from fedbolic.data.contract.source import Source
 from fedbolic.data.flipped_labels import FlippedLabels
-from fedbolic.data.graph import Graph, GraphSplit
-from fedbolic.data.graph_classification import GraphClassification
-from fedbolic.data.graph_families import GraphFamily, TreesAndRings, TUFamily
-from fedbolic.data.graph_file import GraphFile, save_graph
-from fedbolic.data.graph_files import GraphFiles
-from fedbolic.data.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
-from fedbolic.data.graphs import Graphs
-from fedbolic.data.hierarchy import Hierarchy
-from fedbolic.data.hierarchy_files import HierarchySet, Mammals, Nouns, read_hierarchy
-from fedbolic.data.hierarchy_partition import (
+from fedbolic.data.graphs.arxiv import Arxiv
+from fedbolic.data.graphs.disease import Disease
+from fedbolic.data.graphs.federated_links import FederatedLinks, LinkExamples
+from fedbolic.data.graphs.graph import Graph, GraphSplit
+from fedbolic.data.graphs.graph_classification import GraphClassification
+from fedbolic.data.graphs.graph_families import GraphFamily, TreesAndRings, TUFamily
+from fedbolic.data.graphs.graph_file import GraphFile, save_graph
+from fedbolic.data.graphs.graph_files import GraphFiles
+from fedbolic.data.graphs.graph_sets import Amazon, BlockModel, GivenGraph, GraphSet, Planetoid
+from fedbolic.data.graphs.graphs import Graphs
+from fedbolic.data.graphs.link_split import LabelledPairs, LinkSplit, split_links
+from fedbolic.data.graphs.louvain import Louvain
+from fedbolic.data.graphs.metis import GraphPartition, Metis
+from fedbolic.data.graphs.missing_edges import MissingEdges
+from fedbolic.data.graphs.whole_graphs import WholeGraphs, pick_graphs, unite_graphs
+from fedbolic.data.hierarchies.hierarchy import Hierarchy
+from fedbolic.data.hierarchies.hierarchy_files import HierarchySet, Mammals, Nouns, read_hierarchy
+from fedbolic.data.hierarchies.hierarchy_partition import (
     HierarchyPartition,
     Pooled,
     RandomPairs,
     Subtrees,
     SubtreesAndAuthority,
 )
-from fedbolic.data.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
-from fedbolic.data.hierarchy_split import HierarchySplit
-from fedbolic.data.idx import MNIST, EMNISTLetters, FashionMNIST
-from fedbolic.data.image_folder import ImageFolder
-from fedbolic.data.link_split import LabelledPairs, LinkSplit, split_links
-from fedbolic.data.louvain import Louvain
-from fedbolic.data.metis import GraphPartition, Metis
-from fedbolic.data.missing_edges import MissingEdges
-from fedbolic.data.partition import IID, ByColumn, Dirichlet, Partition, Shards
+from fedbolic.data.hierarchies.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
+from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
+from fedbolic.data.hierarchies.partitioned_hierarchy import PartitionedHierarchy
+from fedbolic.data.hierarchies.trees import balanced_tree, random_tree, taxonomy
+from fedbolic.data.images.cifar import CIFAR10, CIFAR100
+from fedbolic.data.images.digits import Digits
+from fedbolic.data.images.idx import MNIST, EMNISTLetters, FashionMNIST
+from fedbolic.data.images.image_folder import ImageFolder
 from fedbolic.data.partitioned import Partitioned
-from fedbolic.data.partitioned_hierarchy import PartitionedHierarchy
 from fedbolic.data.points import ClassRuns, HalfPlanes, Points, uniform_points
-from fedbolic.data.source import Source
-from fedbolic.data.table_file import TableFile
-from fedbolic.data.tables import Rows, Synthetic, Table
-from fedbolic.data.trees import balanced_tree, random_tree, taxonomy
+from fedbolic.data.tables.adaptors import from_huggingface, from_partitioner, in_one
+from fedbolic.data.tables.arrays import Arrays, InMemory
+from fedbolic.data.tables.table import Rows, Synthetic, Table
+from fedbolic.data.tables.table_file import TableFile
 from fedbolic.data.validation_fold import ValidationFold
-from fedbolic.data.whole_graphs import WholeGraphs, pick_graphs, unite_graphs
 
 __all__ = [
     "CIFAR10",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import Client, Examples, FederatedData
-from fedbolic.data.source import Source
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
+from fedbolic.data.contract.client import Client, Examples, FederatedData
+from fedbolic.data.contract.source import Source
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,20 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.check import at_least, rate
-from fedbolic.data.client import HOLDOUT, Client, ClientSlices, Examples, FederatedData, Meta
-from fedbolic.data.dataset import Dataset
-from fedbolic.data.digits import Digits
-from fedbolic.data.partition import Dirichlet, Partition
-from fedbolic.data.source import Source
-from fedbolic.rng import Rng
+from fedbolic.core.check import at_least, rate
+from fedbolic.core.rng import Rng
+from fedbolic.data.contract.client import (
+    HOLDOUT,
+    Client,
+    ClientSlices,
+    Examples,
+    FederatedData,
+    Meta,
+)
+from fedbolic.data.contract.dataset import Dataset
+from fedbolic.data.contract.partition import Dirichlet, Partition
+from fedbolic.data.contract.source import Source
+from fedbolic.data.images.digits import Digits
 
 
 @dataclass(frozen=True)

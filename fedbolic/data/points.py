@@ -12,16 +12,16 @@ from scipy.integrate import cumulative_trapezoid
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import HOLDOUT, Client, Examples, FederatedData
-from fedbolic.data.files import find_given
-from fedbolic.data.labelled import check_classes
-from fedbolic.data.partition import IID, Partition
-from fedbolic.data.source import Source
+from fedbolic.core import check
+from fedbolic.core.reading import read_arrays
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
+from fedbolic.data.contract.client import HOLDOUT, Client, Examples, FederatedData
+from fedbolic.data.contract.labelled import check_classes
+from fedbolic.data.contract.partition import IID, Partition
+from fedbolic.data.contract.source import Source
+from fedbolic.data.files.published_files import find_given
 from fedbolic.manifolds import Poincare
-from fedbolic.reading import read_arrays
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
 
 Holdout: TypeAlias = Literal["drawn", "official"]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from fedbolic.data.dataset import Dataset, OfficialParts
-from fedbolic.data.digits import Digits
-from fedbolic.data.labelled import every_fourth
+from fedbolic.data.contract.dataset import Dataset, OfficialParts
+from fedbolic.data.contract.labelled import every_fourth
+from fedbolic.data.images.digits import Digits
 
 
 @dataclass(frozen=True)

@@ -13,35 +13,35 @@ from fedbolic.federated.aggregators.trimmed_mean import TrimmedMean
 from fedbolic.federated.attacks.alie import ALIE
 from fedbolic.federated.attacks.attack import Attack, GaussianNoise, SignFlip
 from fedbolic.federated.attacks.attacked import Attacked
-from fedbolic.federated.channel import Channel, Clip
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.cohort import Cohort
-from fedbolic.federated.engines.auto import Auto
-from fedbolic.federated.engines.batched import Batched
-from fedbolic.federated.engines.devices import Devices
-from fedbolic.federated.engines.engine import Engine, Failure, RunStoppedError
-from fedbolic.federated.engines.graphed import Graphed
-from fedbolic.federated.engines.ranks import Ranks
-from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.engines.workers import Workers
-from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.local_training import LocalTraining
-from fedbolic.federated.method import Method
-from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
-from fedbolic.federated.privacy.distributed import DistributedNoise
-from fedbolic.federated.privacy.points import LaplaceMean, TangentMean
-from fedbolic.federated.privacy.riemannian_laplace import RiemannianLaplace
-from fedbolic.federated.privacy.sum_privacy import SumPrivacy
-from fedbolic.federated.server_optimizer import (
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.engine import Engine, Failure, RunStoppedError
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.server_optimizer import (
     ServerAdagrad,
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
     ServerYogi,
 )
+from fedbolic.federated.engines.auto import Auto
+from fedbolic.federated.engines.batched import Batched
+from fedbolic.federated.engines.devices import Devices
+from fedbolic.federated.engines.graphed import Graphed
+from fedbolic.federated.engines.ranks import Ranks
+from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.engines.workers import Workers
+from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
+from fedbolic.federated.noise.riemannian_laplace import RiemannianLaplace
+from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
+from fedbolic.federated.privacy.distributed import DistributedNoise
+from fedbolic.federated.privacy.points import LaplaceMean, TangentMean
+from fedbolic.federated.privacy.sum_privacy import SumPrivacy
+from fedbolic.federated.rounds.cohort import Cohort
 from fedbolic.federated.trainer import Trainer, TrainerState
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.channel import Channel, Clip
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 __all__ = [
     "ALIE",

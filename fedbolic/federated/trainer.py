@@ -6,29 +6,29 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedbolic import tree
-from fedbolic.checksums import DamagedError
-from fedbolic.client_states import ClientStates
-from fedbolic.data.client import Client, ClientSlices, FederatedData
+from fedbolic.core import tree
+from fedbolic.core.checksums import DamagedError
+from fedbolic.core.client_states import ClientStates
+from fedbolic.core.rng import Rng
+from fedbolic.core.rows import Row
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.channel import Channel
-from fedbolic.federated.cohort import Cohort
+from fedbolic.federated.contract.engine import Engine, Remote, RunStoppedError
+from fedbolic.federated.contract.method import Method, OtherDataError
 from fedbolic.federated.engines.auto import Auto
-from fedbolic.federated.engines.engine import Engine, Remote, RunStoppedError
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.evaluation.evaluation import Evaluation, training_metrics
-from fedbolic.federated.evaluation.metrics import measuring
-from fedbolic.federated.method import Method, OtherDataError
+from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.federated.privacy.coverage import covered_form
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.retry import add_counts, attempt_path, find_outliers
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_filter import UpdateFilter
-from fedbolic.record import Row
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.rounds.cohort import Cohort
+from fedbolic.federated.rounds.retry import add_counts, attempt_path, find_outliers
+from fedbolic.federated.rounds.update_filter import UpdateFilter
+from fedbolic.federated.scores.metrics import measuring
+from fedbolic.federated.updates.channel import Channel
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class TrainerState:
             subtract the noise.
         attempt: Number of failed attempts of the next exchange; it is part of all its streams.
         quarantined: Ids of the clients that are no longer asked: see
-            :mod:`~fedbolic.federated.retry`.
+            :mod:`~fedbolic.federated.rounds.retry`.
     """
 
     server_state: Tree
@@ -71,7 +71,7 @@ class TrainerState:
         return cls(**{**checkpoint, **ids})
 
     def without_outliers(self, update_filter: UpdateFilter, *, repeatable: bool) -> "TrainerState":
-        """State from which an exchange is attempted again: see :mod:`~fedbolic.federated.retry`.
+        """State for another attempt at an exchange: see :mod:`~fedbolic.federated.rounds.retry`.
 
         Args:
             update_filter: Filter through which all updates of the failed attempt have gone.

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedbolic.core.figure import DiscFigure
 from fedbolic.data import Hierarchy
-from fedbolic.figure import DiscFigure
 from fedbolic.manifolds import Lorentz, to_poincare
 
 _STEPS = 33

@@ -15,27 +15,27 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic.core import check
+from fedbolic.core.figure import Figure
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.local_training import BatchPlan, LocalTraining
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_bounds import find_outside
-from fedbolic.figure import Figure
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.scores import pairs_of, score_distances
 from fedbolic.manifolds import Lorentz, Manifold, Poincare
-from fedbolic.nn.burn_in import BurnInSchedule
-from fedbolic.nn.embedding import HyperbolicEmbedding
-from fedbolic.nn.model import Model
-from fedbolic.nn.negatives import NegativeSampler
-from fedbolic.nn.pair_loss import RankingLoss
+from fedbolic.nn.layers.embedding import HyperbolicEmbedding
+from fedbolic.nn.loss.burn_in import BurnInSchedule
+from fedbolic.nn.loss.negatives import NegativeSampler
+from fedbolic.nn.loss.pair_loss import RankingLoss
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
 
 TABLE = "weight"
 """Parameter name of the table of tangents."""

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic.data.client import Client, Split
-from fedbolic.data.hierarchy_split import HierarchySplit
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import Client, Split
+from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.hierarchies.scores import pairs_of, score_distances
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedbolic.data import HOLDOUT, Client, HierarchySplit
-from fedbolic.nn.ranking import RowDistances, rank_and_map
+from fedbolic.nn.loss.ranking import RowDistances, rank_and_map
 
 
 def pairs_of(client: Client, split: str = "train") -> HierarchySplit:

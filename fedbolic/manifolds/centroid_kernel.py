@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.formulas.ball_formulas import ball_read
+from fedbolic.formulas.lorentz_formulas import hyperboloid_point_of, hyperboloid_read
+from fedbolic.formulas.numerics import square
 from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.ball_formulas import ball_read
-from fedbolic.manifolds.kernel_function import KernelFunction, by_kernel
-from fedbolic.manifolds.lorentz_formulas import hyperboloid_point_of, hyperboloid_read
-from fedbolic.manifolds.numerics import square
+from fedbolic.operators.kernel_function import KernelFunction, by_kernel
 
 
 class CentroidForm(NamedTuple):

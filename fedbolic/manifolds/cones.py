@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from fedbolic.check import positive
+from fedbolic.core.check import positive
+from fedbolic.formulas.numerics import dot, in_float32, per_point, root, square, unit
 from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import PointTensor, Scalars
-from fedbolic.manifolds.numerics import dot, in_float32, per_point, root, square, unit
 from fedbolic.manifolds.poincare import Poincare
 
 

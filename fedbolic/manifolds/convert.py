@@ -3,9 +3,9 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from fedbolic.formulas.numerics import bounded, dot, in_float32, per_point, to_point
 from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold, PointTensor
-from fedbolic.manifolds.numerics import bounded, dot, in_float32, per_point, to_point
 from fedbolic.manifolds.poincare import Poincare
 
 

@@ -7,9 +7,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds import numerics, pairwise
+from fedbolic.formulas import numerics
+from fedbolic.formulas.numerics import finite, in_float32, root, square
+from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
-from fedbolic.manifolds.numerics import finite, in_float32, root, square
 
 
 @dataclass(frozen=True, eq=False)

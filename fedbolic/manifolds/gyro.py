@@ -6,8 +6,8 @@ from typing import TypeAlias
 from jaxtyping import Float
 from torch import Tensor
 
+from fedbolic.formulas.numerics import in_float32
 from fedbolic.manifolds.manifold import PointTensor, Scalars
-from fedbolic.manifolds.numerics import in_float32
 from fedbolic.manifolds.poincare import Poincare
 from fedbolic.manifolds.stereographic import Stereographic
 

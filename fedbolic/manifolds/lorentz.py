@@ -8,17 +8,14 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.manifolds import lorentz_formulas as formulas
-from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.analytic import (
+from fedbolic.formulas import lorentz_formulas as formulas
+from fedbolic.formulas.analytic import (
     asinhc,
     gap_length,
     radial_asinh,
     radial_sinh,
 )
-from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
-from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
-from fedbolic.manifolds.numerics import (
+from fedbolic.formulas.numerics import (
     HALVES,
     HYPERBOLOID_RADIUS,
     TOLERANCE,
@@ -30,8 +27,11 @@ from fedbolic.manifolds.numerics import (
     square,
     to_point,
 )
-from fedbolic.manifolds.pairwise_kernel import kernel_distances
-from fedbolic.manifolds.row_kernel import (
+from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
+from fedbolic.operators.pairwise_kernel import kernel_distances
+from fedbolic.operators.row_kernel import (
     has_row_kernel,
     kernel_dist,
     kernel_map,

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedbolic.formulas.numerics import per_point, to_point, unit
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.manifold import Manifold, PointTensor, Scalars
-from fedbolic.manifolds.numerics import per_point, to_point, unit
 from fedbolic.manifolds.product import Product
 from fedbolic.manifolds.stereographic import Stereographic
 

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from fedbolic.manifolds.analytic import gap_length
-from fedbolic.manifolds.lorentz_formulas import hyperboloid_gap
+from fedbolic.formulas.analytic import gap_length
+from fedbolic.formulas.lorentz_formulas import hyperboloid_gap
+from fedbolic.formulas.numerics import square
 from fedbolic.manifolds.manifold import Manifold, Mode
-from fedbolic.manifolds.numerics import square
-from fedbolic.manifolds.pairwise_kernel import has_kernel
+from fedbolic.operators.pairwise_kernel import has_kernel
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
 """Relative size of a difference below which the mode ``auto`` recomputes a pair by ``dist``.

@@ -7,18 +7,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds import ball_formulas as formulas
-from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.analytic import (
+from fedbolic.formulas import ball_formulas as formulas
+from fedbolic.formulas.analytic import (
     asinhc,
     atanhc,
     gap_length,
     radial_atanh,
     radial_tanh,
 )
-from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
-from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
-from fedbolic.manifolds.numerics import (
+from fedbolic.formulas.numerics import (
     HALVES,
     dot,
     finite,
@@ -29,8 +26,11 @@ from fedbolic.manifolds.numerics import (
     to_point,
     unit,
 )
-from fedbolic.manifolds.pairwise_kernel import kernel_distances
-from fedbolic.manifolds.row_kernel import (
+from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
+from fedbolic.operators.pairwise_kernel import kernel_distances
+from fedbolic.operators.row_kernel import (
     has_row_kernel,
     kernel_dist,
     kernel_map,

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.formulas.numerics import finite, in_float32, root, to_point
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
-from fedbolic.manifolds.numerics import finite, in_float32, root, to_point
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds import pairwise, signed
-from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
-from fedbolic.manifolds.numerics import (
+from fedbolic.formulas import signed
+from fedbolic.formulas.numerics import (
     HALVES,
     dot,
     finite,
@@ -21,6 +20,8 @@ from fedbolic.manifolds.numerics import (
     to_point,
     unit,
 )
+from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.nn.model import Model
-from fedbolic.types import Params, Tree
+from fedbolic.core import check, tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.nn.network.model import Model
 
 LOCAL, MIXING = "local.", "mixing"
 """Prefix of the local model, and name of the mixing weight, trained with the global model."""

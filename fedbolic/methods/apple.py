@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.methods.separate_models import SeparateModels
-from fedbolic.nn.model import Model
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.federated.contract.separate_models import SeparateModels
+from fedbolic.federated.updates.update import AggregatedUpdate
+from fedbolic.nn.network.model import Model
 
 RELATIONS = "relations"
 """Name of the coefficients, which are trained together with a client's core model."""

@@ -10,9 +10,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client, FederatedData
-from fedbolic.federated.delegated_steps import DelegatedSteps
+from fedbolic.core import check
+from fedbolic.core.figure import Figure
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client, FederatedData
+from fedbolic.federated.contract.delegated_steps import DelegatedSteps
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.ridge_head import (
     BODY,
     check_layer,
@@ -21,15 +26,10 @@ from fedbolic.federated.evaluation.ridge_head import (
     solve_ridge,
     sums_form,
 )
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.method import Method
-from fedbolic.federated.solved_head import HeadExchange, SolvedHead
-from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
-from fedbolic.figure import Figure
+from fedbolic.federated.evaluation.solved_head import HeadExchange, SolvedHead
+from fedbolic.federated.updates.update import AggregatedUpdate, StackedUpdates, Update
 from fedbolic.methods.random_features import RandomFeatures
-from fedbolic.nn.model import Model
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.nn.network.model import Model
 
 HEAD = "head"
 """Name of the head; one without a bias sees features of unit length."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import HOLDOUT, Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.nn.model import Model
+from fedbolic.core import check, tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.types import Params, Tree
 
 COMMON, OWN = "common.", "own."
 """Prefixes of the global and the personal model, trained together as one set of parameters."""

@@ -11,19 +11,25 @@ from typing import Literal
 from torch import nn
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import HOLDOUT, Client
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.sharing import Sharing, assemble, check_patterns, check_sharing, select_kind
-from fedbolic.nn.classifier import SimplexHead, classifier
-from fedbolic.nn.model import Model
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.contract.sharing import (
+    Sharing,
+    assemble,
+    check_patterns,
+    check_sharing,
+    select_kind,
+)
+from fedbolic.nn.network.classifier import SimplexHead, classifier
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam, Optimizer
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
 
 _HEADS = {"linear": nn.Linear, "simplex": SimplexHead}
 
@@ -55,7 +61,7 @@ class FedAvg(ClassifierMethod):
         weights: Weight of a client in the mean: its number of training examples (``size``) or 1
             (``uniform``).
         head: Initial weights of the head: those of ``nn.Linear``, or a regular simplex of rows of
-            the same mean length (:class:`~fedbolic.nn.classifier.SimplexHead`).
+            the same mean length (:class:`~fedbolic.nn.network.classifier.SimplexHead`).
         aggregator: Rule that combines the clients' updates; by default the weighted mean of the
             formula.
         fine_tune_fixed: Whether fine-tuning at the clients trains the ``fixed`` parameters, too, as

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.updates.update import AggregatedUpdate
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.federated.update_bounds import find_outside
+from fedbolic.core import check, tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.updates.update import AggregatedUpdate
+from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.manifolds import Lorentz
-from fedbolic.nn.classifier import features_and_logits
-from fedbolic.nn.model import Model
+from fedbolic.nn.network.classifier import features_and_logits
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.types import Params, Tree
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.methods.separate_models import SeparateModels
+from fedbolic.federated.contract.separate_models import SeparateModels
+from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.federated.update_bounds import find_outside
+from fedbolic.core import check, tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.updates.update import AggregatedUpdate
+from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.types import Params, Tree
 
 
 @dataclass(frozen=True)

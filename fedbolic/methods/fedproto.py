@@ -10,21 +10,21 @@ from torch.func import vmap
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.engines.stacked_batches import stacked_batches
-from fedbolic.federated.engines.stacking import at_rows
-from fedbolic.federated.evaluation.score import chunks
-from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
-from fedbolic.federated.update_bounds import find_outside
-from fedbolic.methods.separate_models import SeparateModels
-from fedbolic.nn.classifier import features_and_logits
-from fedbolic.nn.model import Model
+from fedbolic.federated.batched.stacked_batches import stacked_batches
+from fedbolic.federated.batched.stacking import at_rows
+from fedbolic.federated.contract.separate_models import SeparateModels
+from fedbolic.federated.scores.score import chunks
+from fedbolic.federated.updates.update import AggregatedUpdate, StackedUpdates, Update
+from fedbolic.federated.updates.update_bounds import find_outside
+from fedbolic.nn.network.classifier import features_and_logits
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
 
 UNKNOWN_DISTANCE = 100.0
 """Distance of every example from a class without a prototype, as in the authors' code."""

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import HOLDOUT, Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.sharing import Sharing, assemble, select_kind
-from fedbolic.nn.model import Model
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.sharing import Sharing, assemble, select_kind
+from fedbolic.nn.network.model import Model
 
 _SHARING: Sharing = {"head.*": "personal", "*": "shared"}
 

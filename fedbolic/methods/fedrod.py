@@ -6,14 +6,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic import tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.nn.classifier import features_and_logits
-from fedbolic.nn.model import Model
+from fedbolic.core import tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.nn.network.classifier import features_and_logits
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.types import Params, Tree
 
 PERSONAL_HEAD = "personal_head."
 """Prefix of the personal head, which is trained together with the generic model."""

@@ -7,15 +7,15 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic.data.client import HOLDOUT, Client, LabelledSplit, Split
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.evaluation.score import score_labels
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_bounds import MOST_WEIGHT, find_outside
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.scores.score import score_labels
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
 
 
 @dataclass(frozen=True)

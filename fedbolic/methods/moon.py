@@ -6,13 +6,13 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.nn.classifier import features_and_logits
-from fedbolic.nn.model import Model
+from fedbolic.core import check, tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.nn.network.classifier import features_and_logits
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.types import Params, Tree
 
 
 @dataclass(frozen=True)

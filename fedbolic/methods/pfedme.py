@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.local_training import LocalTraining
-from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.types import Params, Tree
+from fedbolic.core import check, tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,20 @@ from torch import Tensor
 from torch.func import grad, vmap
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.method import Method
-from fedbolic.federated.privacy.charges import charge_releases
-from fedbolic.federated.privacy.draws import DRAWS_VERSION, SecretStream, check_draws
-from fedbolic.federated.privacy.gaussian import check_delta
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
-from fedbolic.federated.privacy.ledger import PrivacyLedger, Unit, log_ledger
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.wrapping_method import WrappingMethod
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.accounting.charges import charge_releases
+from fedbolic.federated.accounting.gaussian import check_delta
+from fedbolic.federated.accounting.ledger import PrivacyLedger, Unit, log_ledger
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.wrapping_method import WrappingMethod
+from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.methods.fedavg import FedAvg
-from fedbolic.nn.model import Model
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.nn.network.model import Model
 
 BLOCK_NUMBERS = 2**24
 """Numbers of the gradients that are computed together; 64 MiB in float32."""
@@ -40,7 +40,7 @@ class PrivateSteps(WrappingMethod):
     the client's examples, which counts as public. What a client sends is differentially private for
     each of its examples, whose gradients count or are zero, whoever reads it: the server need not
     be trusted. Clipped gradients are rounded, summed and made noisy as integers
-    (:class:`~fedbolic.federated.privacy.gaussian_grid.GaussianGrid`), so the proof holds for the
+    (:class:`~fedbolic.federated.noise.gaussian_grid.GaussianGrid`), so the proof holds for the
     numbers that are sent. Gradients are computed in blocks of one size, and an example's place in a
     block follows from its number, so a gradient does not depend on the other examples, not even by
     rounding, as long as torch computes the rows of a block independently.

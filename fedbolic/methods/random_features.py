@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic import check
-from fedbolic.types import Params
+from fedbolic.core import check
+from fedbolic.core.types import Params
 
 
 @dataclass(frozen=True)

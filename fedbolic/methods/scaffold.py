@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
-from fedbolic.federated.server_optimizer import ServerOptimizer, ServerSGD
-from fedbolic.federated.update import AggregatedUpdate
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.methods.fedavg import FedAvg
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)

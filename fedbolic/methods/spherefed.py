@@ -6,18 +6,18 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client
-from fedbolic.federated.classifier_method import ClassifierMethod
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.ridge_head import solve_ridge, sums_form
-from fedbolic.federated.method import Method
-from fedbolic.federated.solved_head import WEIGHT, HeadExchange, SolvedHead
-from fedbolic.federated.update import AggregatedUpdate
-from fedbolic.nn.classifier import CosineHead, classifier
-from fedbolic.nn.model import Model
+from fedbolic.federated.evaluation.solved_head import WEIGHT, HeadExchange, SolvedHead
+from fedbolic.federated.updates.update import AggregatedUpdate
+from fedbolic.nn.network.classifier import CosineHead, classifier
+from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
 
 
 @dataclass(frozen=True)

@@ -4,36 +4,36 @@ Sizes of layers count dimensions, not coordinates; points lie along the last axi
 are Euclidean, so any PyTorch optimiser works.
 """
 
-from fedbolic.nn.activation import SpaceActivation, TangentActivation
-from fedbolic.nn.adapters import HypLoRALinear, LoRALinear, add_adapters
-from fedbolic.nn.attention import LorentzAttention
-from fedbolic.nn.burn_in import BurnInSchedule
-from fedbolic.nn.busemann import BusemannLinear
-from fedbolic.nn.change_curvature import ChangeCurvature
-from fedbolic.nn.classify import LorentzMLR, PoincareMLR
-from fedbolic.nn.contrastive import (
+from fedbolic.core.pair_keys import contains_pair, pair_keys
+from fedbolic.nn.layers.activation import SpaceActivation, TangentActivation
+from fedbolic.nn.layers.adapters import HypLoRALinear, LoRALinear, add_adapters
+from fedbolic.nn.layers.attention import LorentzAttention
+from fedbolic.nn.layers.busemann import BusemannLinear
+from fedbolic.nn.layers.change_curvature import ChangeCurvature
+from fedbolic.nn.layers.classify import LorentzMLR, PoincareMLR
+from fedbolic.nn.layers.dropout import Dropout
+from fedbolic.nn.layers.embedding import HyperbolicEmbedding
+from fedbolic.nn.layers.image_convolution import LorentzConv2d, PoincareConv2d
+from fedbolic.nn.layers.linear import LorentzFC, LorentzLinear, PoincareLinear
+from fedbolic.nn.layers.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
+from fedbolic.nn.layers.parameter_groups import parameter_groups
+from fedbolic.nn.layers.pool import CentroidPool, CentroidPool2d
+from fedbolic.nn.layers.prototype import BusemannHead, PrototypeHead
+from fedbolic.nn.layers.residual import HyperbolicResidual
+from fedbolic.nn.layers.tangent_dropout import TangentDropout
+from fedbolic.nn.layers.tangent_linear import TangentLinear
+from fedbolic.nn.layers.to_manifold import ToManifold
+from fedbolic.nn.loss.burn_in import BurnInSchedule
+from fedbolic.nn.loss.contrastive import (
     CosineContrast,
     DistanceContrast,
     EntailmentContrast,
     LogitScale,
 )
-from fedbolic.nn.decoder import FermiDirac
-from fedbolic.nn.dropout import Dropout
-from fedbolic.nn.embedding import HyperbolicEmbedding
-from fedbolic.nn.image_convolution import LorentzConv2d, PoincareConv2d
-from fedbolic.nn.linear import LorentzFC, LorentzLinear, PoincareLinear
-from fedbolic.nn.negatives import NegativeSampler
-from fedbolic.nn.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
-from fedbolic.nn.pair_loss import MarginLoss, RankingLoss
-from fedbolic.nn.parameter_groups import parameter_groups
-from fedbolic.nn.pool import CentroidPool, CentroidPool2d
-from fedbolic.nn.prototype import BusemannHead, PrototypeHead
-from fedbolic.nn.ranking import RankingScores, rank_and_map
-from fedbolic.nn.residual import HyperbolicResidual
-from fedbolic.nn.tangent_dropout import TangentDropout
-from fedbolic.nn.tangent_linear import TangentLinear
-from fedbolic.nn.to_manifold import ToManifold
-from fedbolic.pair_keys import contains_pair, pair_keys
+from fedbolic.nn.loss.decoder import FermiDirac
+from fedbolic.nn.loss.negatives import NegativeSampler
+from fedbolic.nn.loss.pair_loss import MarginLoss, RankingLoss
+from fedbolic.nn.loss.ranking import RankingScores, rank_and_map
 
 __all__ = [
     "BurnInSchedule",

@@ -12,9 +12,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from fedbolic import check
-from fedbolic.federated.privacy.gaussian import check_delta
-from fedbolic.federated.privacy.ledger import Neighbours, PrivacyLedger, Unit
+from fedbolic.core import check
+from fedbolic.federated.accounting.gaussian import check_delta
+from fedbolic.federated.accounting.ledger import Neighbours, PrivacyLedger, Unit
 
 DATA_NAME = re.compile(r"\w[\w-]{0,63}", re.ASCII)
 """Name that an owner gives to data."""
@@ -81,7 +81,7 @@ class PrivacyAccounts:
 
     Example:
         >>> import tempfile
-        >>> from fedbolic.federated.privacy.costs import PureCost
+        >>> from fedbolic.federated.accounting.costs import PureCost
         >>> accounts = PrivacyAccounts(Path(tempfile.mkdtemp()), "hospital")
         >>> _ = accounts.create("example", epsilon=1.0)
         >>> cost = PureCost(0.5)

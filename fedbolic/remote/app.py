@@ -18,18 +18,18 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedbolic.computing import DTYPES, arithmetic, place
-from fedbolic.configuration import SetupError, build, one_line, setting_up
 from fedbolic.data import Client
-from fedbolic.experiment import load_data, resume, run
-from fedbolic.progress import ProgressBar
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.flower import FlowerTransport, from_records, to_records
 from fedbolic.remote.node import Node, handshake
 from fedbolic.remote.nodes import Nodes
 from fedbolic.remote.score_noise import score_noise_of
-from fedbolic.reproducible import reproducible
+from fedbolic.run.computing import DTYPES, arithmetic, place
+from fedbolic.run.configuration import SetupError, build, one_line, setting_up
+from fedbolic.run.experiment import load_data, resume, run
+from fedbolic.run.progress import ProgressBar
+from fedbolic.run.reproducible import reproducible
 
 server = ServerApp()
 client = ClientApp()

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from fedbolic.torch_files import load_torch
-from fedbolic.types import Tree
+from fedbolic.core.torch_files import load_torch
+from fedbolic.core.types import Tree
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from typing_extensions import override
 
+from fedbolic.core.types import Tree
 from fedbolic.remote.nodes import POLL_SECONDS, Transport
 from fedbolic.remote.wire import WireMessage, decode_message, encode_message
-from fedbolic.types import Tree
 
 
 def to_records(content: Tree) -> RecordDict:

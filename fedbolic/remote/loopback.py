@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbolic import check
-from fedbolic.configuration import SetupError, build, describe, setting_up
-from fedbolic.experiment import load_data, run
+from fedbolic.core import check
 from fedbolic.federated import RunStoppedError
 from fedbolic.methods import FedAvg
-from fedbolic.record import RunFolder, refuse_existing
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.processes import Federation
+from fedbolic.run.configuration import SetupError, build, describe, setting_up
+from fedbolic.run.experiment import load_data, run
+from fedbolic.run.record import RunFolder, refuse_existing
 
 CLIENT_STATES = "nodes"
 """Folder of the client states inside the folder of a run on one machine."""
@@ -91,13 +91,13 @@ def flower(
     """Run a federation whose clients are SuperNodes on this machine, each in separate processes.
 
     Args:
-        settings: Arguments of :func:`~fedbolic.experiment.run`.
+        settings: Arguments of :func:`~fedbolic.run.experiment.run`.
         deployment: Number of clients and requirements on their replies.
         overwrite: Replace a run of the same name and seed.
 
     Returns:
-        The run's folder, as :func:`~fedbolic.experiment.run` leaves it, with the client states in
-        its folder ``nodes``.
+        The run's folder, as :func:`~fedbolic.run.experiment.run` leaves it, with the client states
+        in its folder ``nodes``.
 
     Raises:
         SetupError: If the settings are invalid or the federation cannot be started.
@@ -156,7 +156,7 @@ def prepare(
 
     Args:
         folder: Folder of the app, created if necessary.
-        settings: Arguments of :func:`~fedbolic.experiment.run`.
+        settings: Arguments of :func:`~fedbolic.run.experiment.run`.
         deployment: Number of clients and requirements on their replies.
 
     Raises:

@@ -5,27 +5,27 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fedbolic import tree
-from fedbolic.data.client import Client
-from fedbolic.federated.capabilities import OneTimeSecrets
-from fedbolic.federated.channel import Channel
-from fedbolic.federated.engines.engine import torch_stream
+from fedbolic.core import tree
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.tree_bytes import tree_digest
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.accounting.charges import charging
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.federated.contract.capabilities import OneTimeSecrets
+from fedbolic.federated.contract.engine import torch_stream
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.metrics import measuring
 from fedbolic.federated.evaluation.ridge_head import RidgeHeadPhase
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.method import Method
-from fedbolic.federated.privacy.charges import charging
-from fedbolic.federated.privacy.ledger import PrivacyLedger
-from fedbolic.federated.update_filter import find_update_fault
-from fedbolic.log import logger
+from fedbolic.federated.rounds.update_filter import find_update_fault
+from fedbolic.federated.scores.metrics import measuring
+from fedbolic.federated.updates.channel import Channel
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.score_noise import ScoreNoise
-from fedbolic.rng import Rng
-from fedbolic.tree_bytes import tree_digest
-from fedbolic.types import Meta, Tree
 
 
 def purpose(phase: Method) -> str:

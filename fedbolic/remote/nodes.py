@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client, Examples, FederatedData
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import Client, Examples, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.engines.engine import Failure, Remote, Result, RunStoppedError
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
-from fedbolic.log import logger
+from fedbolic.federated.contract.engine import Failure, Remote, Result, RunStoppedError
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.updates.update import Update
 from fedbolic.remote.node import make_request, merge_handshakes, purpose
 from fedbolic.remote.replies import (
     NodeError,
@@ -25,8 +27,6 @@ from fedbolic.remote.replies import (
     read_update,
     unusual,
 )
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
 
 POLL_SECONDS = 0.5
 """Seconds between two polls for online nodes and replies."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedbolic.configuration import SetupError
+from fedbolic.run.configuration import SetupError
 
 HOST = "127.0.0.1"
 

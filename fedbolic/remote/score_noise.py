@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from fedbolic import check
-from fedbolic.data.client import Client, Examples, LabelledSplit
-from fedbolic.federated.evaluation.metrics import measuring
-from fedbolic.federated.method import Method
-from fedbolic.federated.privacy.charges import charge_releases
-from fedbolic.federated.privacy.costs import PureCost
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.ledger import PrivacyLedger
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.core import check
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client, Examples, LabelledSplit
+from fedbolic.federated.accounting.charges import charge_releases
+from fedbolic.federated.accounting.costs import PureCost
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.scores.metrics import measuring
 
 SMALLEST_EPSILON = 1e-6
 """Smallest epsilon of a scoring, whose noise fits 64 bits."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbolic.types import Tree
+from fedbolic.core.types import Tree
 
 WIRE_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import Aggregator, Update
 from fedbolic.testing.compare import assert_near, assert_same
 

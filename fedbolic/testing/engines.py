@@ -2,9 +2,9 @@
 
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData
 from fedbolic.federated import Engine, Method, Sequential, Trainer
-from fedbolic.rng import Rng
 from fedbolic.testing.compare import assert_near
 
 

@@ -12,10 +12,10 @@ from unittest import mock
 
 import torch
 
+from fedbolic.core.types import Tree
 from fedbolic.federated import Method
-from fedbolic.federated.engines.worker import SPAWN, deaf
+from fedbolic.federated.processes.worker import SPAWN, deaf
 from fedbolic.testing.recording import RecordedExchange
-from fedbolic.types import Tree
 
 
 @contextlib.contextmanager

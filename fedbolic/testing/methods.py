@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Additive, Batched, Method, Sequential, Update
-from fedbolic.federated.server_states import find_other_form
-from fedbolic.record import RunFolder
+from fedbolic.federated.contract.server_states import find_other_form
+from fedbolic.run.record import RunFolder
 from fedbolic.testing.compare import assert_same, flat, saved_and_loaded, storages
 from fedbolic.testing.fresh_process import answers, answers_elsewhere
 from fedbolic.testing.recording import MethodRun
@@ -35,7 +35,7 @@ def check_method(method: Method, data: FederatedData) -> None:
     Example:
         >>> from fedbolic.data import IID, Digits, Partitioned
         >>> from fedbolic.methods import Majority
-        >>> from fedbolic.rng import Rng
+        >>> from fedbolic.core.rng import Rng
         >>> check_method(Majority(), Partitioned(Digits(), IID(3), num_train=30).load(Rng(0)))
     """
     run = MethodRun(method, data)

@@ -3,11 +3,11 @@
 import functools
 from dataclasses import dataclass
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.data import Client, FederatedData
 from fedbolic.federated import AggregatedUpdate, Method, Sequential, Update
-from fedbolic.federated.engines.engine import Failure
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.contract.engine import Failure
 
 
 @dataclass(frozen=True, eq=False)

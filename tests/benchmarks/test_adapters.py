@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from benchmarks import adapters
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 
 SMALL = adapters.Size(
     width=8, heads=2, depth=1, context=6, windows=8, pretraining=2, rounds=1, batch_size=4

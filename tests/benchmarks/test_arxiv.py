@@ -6,7 +6,7 @@ import networkx
 import pytest
 
 from benchmarks.arxiv import METHODS, MadeCitations, cost
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 
 SMALL = MadeCitations(num_nodes=900, num_edges=5000, num_features=8, num_classes=5)
 

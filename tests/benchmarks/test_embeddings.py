@@ -10,8 +10,8 @@ from benchmarks import embeddings, hulls_in_dimensions
 from benchmarks.core_rivals import gaussians
 from benchmarks.embeddings import Parts, Task, embedded, saved
 from benchmarks.hulls_in_dimensions import GENERATED, dealt_corners, flat, flat_corners, loaded
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Points
-from fedbolic.rng import Rng
 from fedhull.exchanges import arrays
 
 

@@ -12,7 +12,7 @@ from benchmarks.gpu_resnet import ARITHMETICS, DEFAULT, arithmetic
 from benchmarks.gpu_settings import QUICK_METHODS
 from benchmarks.gpu_workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
 from fedbolic.federated import Sequential
-from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod
 from tests.subjects import QUICK, settings
 
 CPU = torch.device("cpu")

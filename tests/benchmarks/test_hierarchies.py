@@ -8,9 +8,9 @@ import torch
 from benchmarks import hierarchies
 from benchmarks.hierarchies import Problem, Results, TrialScores
 from benchmarks.hierarchy_rows import ROWS, Setting, Training, initial, train
+from fedbolic.core.rng import Rng
 from fedbolic.data import balanced_tree
 from fedbolic.nn import rank_and_map
-from fedbolic.rng import Rng
 
 TREE = balanced_tree(2, 3)
 OURS = "ours, tangents, torch Adam; cooled"

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy, random_tree
 from fedbolic.manifolds import Lorentz
-from fedbolic.rng import Rng
 
 pytest.importorskip("matplotlib")
 image = pytest.importorskip("matplotlib.image")

@@ -6,9 +6,9 @@ import torch
 
 from benchmarks import image_twins
 from benchmarks.results import Results
-from fedbolic.nn.hyperbolic_resnet import HyperbolicResNet
-from fedbolic.nn.resnet import ResNet
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
+from fedbolic.nn.network.hyperbolic_resnet import HyperbolicResNet
+from fedbolic.nn.network.resnet import ResNet
 
 SMALL = {
     "ResNet-20": ResNet(4, (1,), 2, "cifar"),

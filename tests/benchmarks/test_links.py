@@ -9,10 +9,10 @@ from geoopt import Lorentz as GeooptLorentz
 
 from benchmarks import link_encoders, links
 from benchmarks.results import Results
+from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, LabelledPairs, split_links
-from fedbolic.data.graph import simple_edges
+from fedbolic.data.graphs.graph import simple_edges
 from fedbolic.nn import TangentLinear
-from fedbolic.rng import Rng
 
 
 def tree(nodes=60):

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from benchmarks.means_of_points import MeanOfPoints, PointRows
+from fedbolic.core.rng import Rng
 from fedbolic.data import BalancedTree, PartitionedHierarchy, Subtrees
 from fedbolic.federated import LocalTraining, Update
 from fedbolic.manifolds import Lorentz
-from fedbolic.rng import Rng
 from tests.federated.simple_method import train
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 from flatland import ExpandedGCN, FedGnn
 from tests.conformance.graphs import (
     SETTINGS,

@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedMTL
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import End, Loop, initial
 from tests.federated.simple_method import RNG, batches, plain_network, values
 

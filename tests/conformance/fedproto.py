@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg, FedProto
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import SIZES, End, Loop, initial
 from tests.federated.simple_method import RNG, batches, federation, plain_network, values
 

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import elu
 
 from flatland import FedPub, MaskedGCN
-from flatland.fedpub import random_graph
+from flatland.rivals.fedpub import random_graph
 from tests.conformance.graphs import (
     SETTINGS,
     WIDTHS,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 from flatland import FedSagePlus, NeighbourGenerator
 from tests.conformance.graphs import (
     NET,

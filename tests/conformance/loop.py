@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedbolic.core.rows import Row
+from fedbolic.core.types import Params
 from fedbolic.data import FederatedData, GraphSplit, Split
 from fedbolic.federated import Cohort, Method, TrainerState
-from fedbolic.record import Row
 from fedbolic.testing import flat
-from fedbolic.types import Params
 from tests.federated.simple_method import RNG, federation, plain_network, train
 
 SIZES = (7, 4, 12, 5)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import Moon
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import Loop
 from tests.conformance.norms import copied, end_of, federation_for_norms, first_network
 from tests.federated.simple_method import RNG, NormNet, average, batches, values

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import PFedMe
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.conformance.loop import End, Loop, initial
 from tests.federated.simple_method import RNG, average, batches, plain_network, values
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedbolic.data import CIFAR10, CIFAR100
-from fedbolic.data import cifar as module
-from fedbolic.data.cifar import TEN_BATCHES, read_batch
-from fedbolic.data.files import RemoteFile
+from fedbolic.data.files.published_files import RemoteFile
+from fedbolic.data.images import cifar as module
+from fedbolic.data.images.cifar import TEN_BATCHES, read_batch
 
 
 def text(data):

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import Client, ClientSlices, Examples, FederatedData
-from fedbolic.data import client as client_module
+from fedbolic.data.contract import client as client_module
 from fedbolic.federated import Cohort, Evaluation, LocalTraining, Sequential, Trainer, Workers
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.nn.network.backbone import MLP
 
 
 def examples(num):

@@ -8,8 +8,9 @@ import pytest
 import scipy.sparse
 import torch
 
-from fedbolic.data import Disease, disease
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
+from fedbolic.data import Disease
+from fedbolic.data.graphs import disease
 
 EDGES = [(0, 1), (0, 2), (2, 3)]
 

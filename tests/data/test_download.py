@@ -7,10 +7,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedbolic.data import FashionMNIST, download
-from fedbolic.data import idx as module
-from fedbolic.data.download import cache, fetch
-from fedbolic.data.files import RemoteFile, locate
+from fedbolic.data import FashionMNIST
+from fedbolic.data.files import download
+from fedbolic.data.files.download import cache, fetch
+from fedbolic.data.files.published_files import RemoteFile, locate
+from fedbolic.data.images import idx as module
 
 GOOD = b"what was published" * 50
 MD5 = hashlib.md5(GOOD).hexdigest()

@@ -4,10 +4,10 @@ import networkx as nx
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, FederatedLinks, GivenGraph, LinkExamples, Metis
-from fedbolic.data.graphs import largest_component
-from fedbolic.data.link_split import split_links
-from fedbolic.rng import Rng
+from fedbolic.data.graphs.graphs import largest_component
+from fedbolic.data.graphs.link_split import split_links
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
 

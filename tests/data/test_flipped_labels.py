@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     IID,
     BlockModel,
@@ -13,7 +14,6 @@ from fedbolic.data import (
     Partitioned,
     Source,
 )
-from fedbolic.rng import Rng
 from tests.federated.simple_method import assert_same
 
 SOURCE = Partitioned(partition=IID(5), validation_rate=0.2)

@@ -8,9 +8,9 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import beta, kstest
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import HalfPlanes, uniform_points
 from fedbolic.manifolds import Poincare
-from fedbolic.rng import Rng
 
 
 @pytest.mark.parametrize(("dim", "radius", "c"), [(3, 0.95, 1.0), (5, 0.5, 2.0)])

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedbolic import experiment
-from fedbolic.configuration import build, describe
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     IID,
     Arrays,
@@ -21,7 +20,8 @@ from fedbolic.data import (
     from_partitioner,
     in_one,
 )
-from fedbolic.rng import Rng
+from fedbolic.run import experiment
+from fedbolic.run.configuration import build, describe
 
 X, Y = np.linspace(-1, 1, 60).reshape(20, 3), np.arange(20) % 2
 OWNERS = np.array(["north", "south", "north", "west"] * 5)

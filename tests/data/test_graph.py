@@ -6,9 +6,9 @@ import networkx
 import pytest
 import torch
 
+from fedbolic.core.types import Meta
 from fedbolic.data import Client, Graph, GraphSplit
-from fedbolic.data.graph import simple_edges
-from fedbolic.types import Meta
+from fedbolic.data.graphs.graph import simple_edges
 
 
 def graph_of(nx_graph, width=3):

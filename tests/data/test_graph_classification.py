@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     IID,
     Dirichlet,
@@ -11,9 +12,8 @@ from fedbolic.data import (
     TreesAndRings,
     pick_graphs,
 )
-from fedbolic.data.graph import Graph
-from fedbolic.data.whole_graphs import graph_labels
-from fedbolic.rng import Rng
+from fedbolic.data.graphs.graph import Graph
+from fedbolic.data.graphs.whole_graphs import graph_labels
 from tests.data.test_whole_graphs import as_networkx
 
 

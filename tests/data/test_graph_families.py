@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch_geometric.io import read_tu_data
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import TreesAndRings, TUFamily, pick_graphs
-from fedbolic.rng import Rng
 
 TOY = {
     # a triangle with label -1 and two joined nodes with label 1; edges in both directions

@@ -10,8 +10,8 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import remove_self_loops, to_undirected
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import GraphFile, save_graph
-from fedbolic.rng import Rng
 
 N = 7
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch_geometric.data import Batch, Data
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import IID, GivenGraph, Graph, GraphFiles, Graphs, save_graph
-from fedbolic.data.graph import simple_edges
-from fedbolic.data.graph_files import disjoint_union
-from fedbolic.data.graph_sets import from_data
+from fedbolic.data.graphs.graph import simple_edges
+from fedbolic.data.graphs.graph_files import disjoint_union
+from fedbolic.data.graphs.graph_sets import from_data
 from fedbolic.federated import Batched, Sequential, Trainer
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
 from flatland import FedPub, FlatLand
 
 SIZES = (12, 20, 15)

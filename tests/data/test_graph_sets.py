@@ -17,10 +17,11 @@ import scipy.sparse
 import torch
 from torch_geometric.io import read_planetoid_data
 
-from fedbolic.data import IID, Amazon, Arxiv, Graphs, Metis, Planetoid, arxiv, planetoid
-from fedbolic.data.graph_sets import from_data
-from fedbolic.data.pickled import unpickle
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
+from fedbolic.data import IID, Amazon, Arxiv, Graphs, Metis, Planetoid
+from fedbolic.data.files.pickled import unpickle
+from fedbolic.data.graphs import arxiv, planetoid
+from fedbolic.data.graphs.graph_sets import from_data
 
 
 def planetoid_files(folder, name, n=504):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     IID,
     BlockModel,
@@ -14,9 +15,8 @@ from fedbolic.data import (
     Graphs,
     Metis,
 )
-from fedbolic.data.graph import simple_edges
-from fedbolic.data.graphs import largest_component, scaled
-from fedbolic.rng import Rng
+from fedbolic.data.graphs.graph import simple_edges
+from fedbolic.data.graphs.graphs import largest_component, scaled
 
 PARTITIONS = [pytest.param(Metis(3), id="metis"), IID(3), Dirichlet(3, min_size=20)]
 

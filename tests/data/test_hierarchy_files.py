@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.data import Mammals, Nouns, hierarchy_files, read_hierarchy
-from fedbolic.data.files import RemoteFile
+from fedbolic.data import Mammals, Nouns, read_hierarchy
+from fedbolic.data.files.published_files import RemoteFile
+from fedbolic.data.hierarchies import hierarchy_files
 
 CATS = {("lion", "cat"), ("cat", "mammal"), ("lion", "mammal")}
 LINES = sorted(CATS)
@@ -126,7 +127,7 @@ def test_mammals_are_downloaded_from_the_published_address(write, monkeypatch):
         asked.append((urls, checksum, name))
         return path
 
-    monkeypatch.setattr("fedbolic.data.download.fetch", fetch)
+    monkeypatch.setattr("fedbolic.data.files.download.fetch", fetch)
     assert pairs_of(Mammals().read(None, download=True)) == {("cat", "mammal")}
     known: RemoteFile = hierarchy_files.MAMMALS
     assert asked == [(known.urls, f"sha256:{known.checksum}", known.path)]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     HOLDOUT,
     BalancedTree,
@@ -16,9 +17,8 @@ from fedbolic.data import (
     Subtrees,
     SubtreesAndAuthority,
 )
-from fedbolic.data.hierarchy_split import ABOVE, BELOW
-from fedbolic.data.trees import balanced_tree, random_tree
-from fedbolic.rng import Rng
+from fedbolic.data.hierarchies.hierarchy_split import ABOVE, BELOW
+from fedbolic.data.hierarchies.trees import balanced_tree, random_tree
 
 TREES = [balanced_tree(3, 4), random_tree(300, Rng(5))]
 DIAMOND = Hierarchy(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from fedbolic.data import MNIST, EMNISTLetters, FashionMNIST
-from fedbolic.data import idx as module
-from fedbolic.data.files import RemoteFile
-from fedbolic.data.idx import LETTERS_STEMS, read_idx
+from fedbolic.data.files.published_files import RemoteFile
+from fedbolic.data.images import idx as module
+from fedbolic.data.images.idx import LETTERS_STEMS, read_idx
 
 
 def idx(array):

@@ -26,7 +26,7 @@ def test_local_files_are_read_without_pooch(write_idx):
             "from pathlib import Path",
             "sys.modules['pooch'] = None",
             "from fedbolic.data import *",
-            "from fedbolic.rng import Rng",
+            "from fedbolic.core.rng import Rng",
             f"root = Path({str(root)!r})",
             "Partitioned(FashionMNIST(), IID(2), num_train=9, root=root).load(Rng(0))",
         ]

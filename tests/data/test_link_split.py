@@ -11,10 +11,10 @@ from scipy.stats import chisquare
 from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, LabelledPairs, LinkSplit, split_links
-from fedbolic.data.graph import simple_edges
-from fedbolic.data.link_split import assemble_links, pair_ranks, ranked_pairs
-from fedbolic.rng import Rng
+from fedbolic.data.graphs.graph import simple_edges
+from fedbolic.data.graphs.link_split import assemble_links, pair_ranks, ranked_pairs
 
 seeds = st.integers(0, 2**32)
 

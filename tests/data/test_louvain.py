@@ -7,9 +7,9 @@ import pytest
 import torch
 from networkx.algorithms.community import modularity
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, Graph, Graphs, Louvain
-from fedbolic.data.graph import simple_edges
-from fedbolic.rng import Rng
+from fedbolic.data.graphs.graph import simple_edges
 from tests.flatland.cases import complete, graph_of, path, star
 
 GRAPHS = {

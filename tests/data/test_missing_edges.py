@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     IID,
     BlockModel,
@@ -13,7 +14,6 @@ from fedbolic.data import (
     MissingEdges,
     Source,
 )
-from fedbolic.rng import Rng
 from tests.federated.simple_method import federation as vectors
 
 SOURCE = Graphs(BlockModel(), IID(3))

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Dirichlet, Shards
-from fedbolic.rng import Rng
 
 seeds = st.integers(0, 2**31)
 

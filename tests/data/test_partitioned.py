@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     HOLDOUT,
     IID,
@@ -19,7 +20,6 @@ from fedbolic.data import (
     Shards,
 )
 from fedbolic.data.partitioned import pixels
-from fedbolic.rng import Rng
 
 seeds = st.integers(0, 2**31)
 rates = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.99])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 from sklearn.linear_model import LogisticRegression
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import ClassRuns, HalfPlanes, Points, uniform_points
 from fedbolic.manifolds import Poincare
-from fedbolic.rng import Rng
 
 
 @pytest.fixture

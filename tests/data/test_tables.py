@@ -6,10 +6,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedbolic.data import IID, Dataset, OfficialParts, Partitioned, Rows, Synthetic, Table, tables
-from fedbolic.data.files import RemoteFile
-from fedbolic.data.tables import TABLES, Origin
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
+from fedbolic.data import IID, Dataset, OfficialParts, Partitioned, Rows, Synthetic, Table
+from fedbolic.data.files.published_files import RemoteFile
+from fedbolic.data.tables import table as tables
+from fedbolic.data.tables.table import TABLES, Origin
 
 TSV = "a\tb\ttarget\n1.5\t-2\t7\n0\t1e3\t3\n4\t5\t7\n6\t7\t7\n8\t9\t7\n"
 CSV = 'a,"b",Class\n1.5,-2,no\n0,1e3,yes\n4,5,no\n6,7,no\n8,9,no\n'

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import balanced_tree, random_tree, taxonomy
-from fedbolic.rng import Rng
 
 
 def parents_of(tree):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch_geometric.nn import global_mean_pool
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, WholeGraphs, pick_graphs, unite_graphs
-from fedbolic.data.graph import simple_edges
-from fedbolic.rng import Rng
+from fedbolic.data.graphs.graph import simple_edges
 
 
 def random_graphs(num=5, *, seed=0):

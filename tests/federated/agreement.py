@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Batched
 from fedbolic.testing import check_engine

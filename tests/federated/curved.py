@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from torch import nn
 from typing_extensions import override
 
+from fedbolic.core.types import Meta
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn.backbone import Backbone
-from fedbolic.types import Meta
+from fedbolic.nn.network.backbone import Backbone
 
 
 class OnHyperboloid(nn.Module):

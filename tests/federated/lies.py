@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import Engine, Sequential
-from fedbolic.federated.update import StackedRow
+from fedbolic.federated.updates.update import StackedRow
 from tests.hashes import digest
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from typing_extensions import override
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, FederatedData
 from fedbolic.federated import (
     AggregatedUpdate,
@@ -23,10 +25,8 @@ from fedbolic.federated import (
     Update,
 )
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP, Backbone
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP, Backbone
 from fedbolic.testing import assert_near, assert_same, flat, saved_and_loaded
-from fedbolic.types import Meta, Tree
 from tests.federated.faults import spoil
 
 __all__ = ["assert_near", "assert_same", "flat", "saved_and_loaded"]

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import Clip, Update
-from fedbolic.rng import Rng
 from tests.federated.simple_method import assert_same, federation
 
 CLIENT = federation().clients[0]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import Cohort
-from fedbolic.rng import Rng
 
 decimals = st.integers(1, 1000).map(lambda n: n / 1000)
 

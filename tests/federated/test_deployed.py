@@ -11,10 +11,10 @@ from typing_extensions import override
 
 import fedbolic.methods  # noqa: F401  # defines further wrappers
 from fedbolic.federated import ClientPrivacy, DistributedNoise
-from fedbolic.federated.privacy.draws import SystemKeys
+from fedbolic.federated.contract.wrapping_method import WrappingMethod
+from fedbolic.federated.noise.draws import SystemKeys
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.secure import SecureSum
-from fedbolic.federated.wrapping_method import WrappingMethod
 from fedbolic.methods import FedAvg, PrivateSteps
 from flatland import FlatLand, PrivateForman
 from flynn import FlyNN, Histogram

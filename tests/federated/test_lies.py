@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.data import BlockModel, Dirichlet, Graphs
 from fedbolic.federated import (
     Batched,
@@ -29,7 +30,7 @@ from fedbolic.federated import (
     TrimmedMean,
     Workers,
 )
-from fedbolic.federated.engines.engine import moved_result
+from fedbolic.federated.contract.engine import moved_result
 from fedbolic.methods import (
     Apple,
     ClosedFormHead,
@@ -40,7 +41,6 @@ from fedbolic.methods import (
     Majority,
     Scaffold,
 )
-from fedbolic.rng import Rng
 from flatland import FedGta, FlatLand, Gcfl
 from flynn import FlyNN
 from tests.federated.lies import ACCEPTED, LIES, Lying

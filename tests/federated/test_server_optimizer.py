@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import (
     LocalTraining,
     Sequential,
@@ -16,7 +16,7 @@ from fedbolic.federated import (
     ServerYogi,
 )
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import RNG, assert_near, federation, train
 
 METHOD = FedAvg(MLP((4,)), rounds=4, local=LocalTraining(2, 3), lr=0.2)

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedbolic import tree
-from fedbolic.checksums import DamagedError
+from fedbolic.core import tree
+from fedbolic.core.checksums import DamagedError
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, HalfPlanes, Partitioned
 from fedbolic.federated import DistributedNoise, LocalTraining, SumPrivacy
+from fedbolic.federated.contract.server_states import check_server_state
 from fedbolic.federated.secure import SecureSum
-from fedbolic.federated.server_states import check_server_state
 from fedbolic.methods import ClosedFormHead, FedAvg, PrivateSteps
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.testing import MethodRun
 from fedhull import EuclideanBoundary, FedHull
 from flynn import FlyNN, ZScores

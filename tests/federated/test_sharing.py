@@ -7,14 +7,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedbolic.configuration import SetupError
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import run
 from fedbolic.federated import LocalTraining, Trainer
-from fedbolic.federated.sharing import check_patterns, kinds
+from fedbolic.federated.contract.sharing import check_patterns, kinds
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.configuration import SetupError
+from fedbolic.run.experiment import run
 from tests.federated.simple_method import NormNet
 from tests.subjects import subject
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import (
     Clip,
     Cohort,
@@ -16,7 +17,6 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
-from fedbolic.rng import Rng
 from tests.federated.simple_method import (
     SIZES,
     SMALL,

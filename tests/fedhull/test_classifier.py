@@ -12,8 +12,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from fedbolic.manifolds import Poincare
 from fedhull.classifier import HyperbolicSVC, ToBall
-from fedhull.hull import hull
-from fedhull.reference import midpoints, overlap
+from fedhull.geometry.hull import hull
+from fedhull.geometry.reference import midpoints, overlap
 from tests.fedhull.test_hull import spread
 
 seeds = st.integers(0, 2**31)

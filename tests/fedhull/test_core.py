@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import ConvexHull
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import ClassRuns, FederatedData, HalfPlanes
-from fedbolic.rng import Rng
 from fedhull import (
     Central,
     EuclideanBoundary,
@@ -25,7 +25,7 @@ from fedhull import (
     hull,
 )
 from fedhull.exchanges import arrays
-from fedhull.hull import klein
+from fedhull.geometry.hull import klein
 from fedhull.leakage import leakage, quantised_hull, quantised_hulls
 from tests.federated.simple_method import train
 from tests.fedhull.test_hull import curvatures, seeds, spread

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import HOLDOUT, Client, Examples, FederatedData, HalfPlanes
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
 from fedhull import (
     Central,
     Farthest,
@@ -25,11 +25,11 @@ from fedhull import (
     ValidatedCore,
 )
 from fedhull.exchanges import arrays
-from fedhull.extreme import extreme_points
-from fedhull.hull import klein
+from fedhull.geometry.extreme import extreme_points
+from fedhull.geometry.hull import klein
+from fedhull.geometry.onion import onion_layers
+from fedhull.geometry.shells import Shells
 from fedhull.leakage import quantised_hull
-from fedhull.onion import onion_layers
-from fedhull.shells import Shells
 from tests.federated.simple_method import train
 from tests.fedhull.test_hull import beyond_a_plane, curvatures, seeds, spread
 from tests.fedhull.test_method import received, scores, sent

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhull.distance import poincare_distance, sinh_half_distance
+from fedhull.geometry.distance import poincare_distance, sinh_half_distance
 from tests.fedhull.test_hull import cluster, spread
 
 

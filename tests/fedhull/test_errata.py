@@ -12,13 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import ClassRuns
-from fedbolic.rng import Rng
 from fedhull import Assignment, BoseChowla, HyperbolicSVC, KernighanLin, PolarGrid, Spectral
+from fedhull.geometry.hull import hull
+from fedhull.geometry.reference import midpoints
 from fedhull.grouping import hull_distances
-from fedhull.hull import hull
 from fedhull.labels import logarithms, primitive_field
-from fedhull.reference import midpoints
 from fedhull.transmit import decode_hulls, encode_hulls, num_symbols, prime_above
 from tests.fedhull.test_grouping import hulls as clouds
 

@@ -13,9 +13,9 @@ from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 
 from fedbolic.manifolds import Poincare
-from fedhull.extreme import extreme_points, is_combination
-from fedhull.graham import graham_scan
-from fedhull.hull import homogeneous, hull, klein, orientation, require_ball
+from fedhull.geometry.extreme import extreme_points, is_combination
+from fedhull.geometry.graham import graham_scan
+from fedhull.geometry.hull import homogeneous, hull, klein, orientation, require_ball
 
 seeds = st.integers(0, 2**31)
 curvatures = st.sampled_from([0.1, 1.0, 4.0])
@@ -176,7 +176,7 @@ def test_qhull_alone_is_wrong_far_out():
 
 def test_a_large_spread_set_needs_few_exact_decisions(monkeypatch):
     calls = []
-    module = sys.modules["fedhull.hull"]  # the package exports a function of that name
+    module = sys.modules["fedhull.geometry.hull"]  # the package exports a function of that name
     monkeypatch.setattr(module, "orientation", lambda *p: calls.append(p) or orientation(*p))
     hull(spread(0, 20_000))
     assert len(calls) < 20

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     HOLDOUT,
     ClassRuns,
@@ -23,7 +24,6 @@ from fedbolic.data import (
 )
 from fedbolic.federated import RunStoppedError, Sequential
 from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
-from fedbolic.rng import Rng
 from fedhull import (
     Assignment,
     BoseChowla,
@@ -37,7 +37,7 @@ from fedhull import (
     Spectral,
 )
 from fedhull.exchanges import Hulls, arrays
-from fedhull.graham import graham_scan
+from fedhull.geometry.graham import graham_scan
 from fedhull.leakage import quantised_hulls
 from tests.federated.simple_method import train
 from tests.fedhull.test_grouping import hulls as clouds

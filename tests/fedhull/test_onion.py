@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhull import onion
-from fedhull.hull import klein_hull
-from fedhull.onion import onion_layers
+from fedhull.geometry import onion
+from fedhull.geometry.hull import klein_hull
+from fedhull.geometry.onion import onion_layers
 from tests.fedhull.test_hull import cluster, curvatures, exact_chain, exact_extremes, seeds, spread
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic.manifolds import Poincare
-from fedhull.graham import graham_scan
+from fedhull.geometry.graham import graham_scan
 from fedhull.leakage import leakage, nearest_neighbour, quantised_hull, quantised_hulls
 from fedhull.quantise import PolarGrid
 from tests.fedhull.test_hull import cluster, spread

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, HalfPlanes
 from fedbolic.federated.secure import SecureSum
-from fedbolic.rng import Rng
 from fedhull import Central, Farthest, FedHull, HullPeeling, HyperbolicBoundary, ValidatedCore
 from fedhull.exchanges import arrays
 from fedhull.vote import CoreVotes, VotedCore

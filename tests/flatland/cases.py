@@ -2,9 +2,9 @@
 
 import torch
 
+from fedbolic.core.types import Meta
 from fedbolic.data import HOLDOUT, Client, FederatedData, Graph, GraphSplit
-from fedbolic.data.graph import simple_edges
-from fedbolic.types import Meta
+from fedbolic.data.graphs.graph import simple_edges
 
 NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from flatland.affinities import GradientNorms, UpdateCosines, dtw_distance, minimum_cut
+from flatland.rivals.affinities import GradientNorms, UpdateCosines, dtw_distance, minimum_cut
 
 numbers = st.integers(-3, 3).map(float)
 sequences = st.lists(numbers, min_size=1, max_size=5)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from flatland import FedGnn, FedSagePlus
 
 

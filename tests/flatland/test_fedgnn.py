@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import Cohort, Sequential, Trainer
-from fedbolic.rng import Rng
 from flatland import ExpandedGCN, FedGnn
-from flatland.fedgnn import EXPANDED
-from flatland.signatures import NEIGHBOUR_TABLE, expanded, signatures
+from flatland.rivals.fedgnn import EXPANDED
+from flatland.rivals.signatures import NEIGHBOUR_TABLE, expanded, signatures
 from tests.flatland.cases import ODD, federation, graph_of, path
 from tests.flatland.test_joint import ALIKE, agree
 from tests.flatland.test_model import dense

@@ -10,12 +10,12 @@ from torch.testing import assert_close
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.nn.models import LabelPropagation
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.federated import Cohort, Graphed, Sequential, Trainer
-from fedbolic.rng import Rng
 from flatland import GCN, FedGta, FlatLand, GraphReadout
-from flatland.blocks import graph_block
-from flatland.fedgta import propagated, smoothing_confidence
+from flatland.graphs.blocks import graph_block
+from flatland.rivals.fedgta import propagated, smoothing_confidence
 from tests.conformance.fedgta import LOOPS, confidence, moments, soft_labels
 from tests.conformance.graphs import closed
 from tests.federated.simple_method import assert_near

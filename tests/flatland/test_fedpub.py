@@ -9,12 +9,12 @@ import torch
 from scipy.spatial.distance import cosine
 from torch.testing import assert_close
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.federated import Cohort, Sequential, Trainer
 from fedbolic.optim import Adam
-from fedbolic.rng import Rng
 from flatland import GCN, FedPub, FlatLand, MaskedGCN
-from flatland.fedpub import random_graph, similarity
+from flatland.rivals.fedpub import random_graph, similarity
 from tests.flatland.cases import ODD, federation
 from tests.flatland.test_joint import ALIKE, agree
 from tests.flatland.test_method import begin, work

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.data import Client
 from fedbolic.federated import Batched, Cohort, Sequential, Trainer
 from fedbolic.optim import Adam
-from fedbolic.rng import Rng
 from flatland import GCN, FedSagePlus, FlatLand, NeighbourGenerator
-from flatland.mending import mend, neighbours_of
-from flatland.neighbour_exchanges import CrossGradients, GeneratorTraining
+from flatland.rivals.mending import mend, neighbours_of
+from flatland.rivals.neighbour_exchanges import CrossGradients, GeneratorTraining
 from tests.federated.simple_method import assert_near
 from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import ODD, federation, graph_of

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.manifolds import Lorentz
-from fedbolic.rng import Rng
 from flatland import FlatLand, Frame, LorentzGCN, Twin
-from flatland.blocks import graph_block
 from flatland.frames import FLAT_FRAMES, FRAMES, FlatPrototypes, LorentzPrototypes, boosted
+from flatland.graphs.blocks import graph_block
+from flatland.graphs.model import time_of
 from flatland.method import CURVATURE
-from flatland.model import time_of
 from tests.flatland.cases import federation, graph_of, path, star
 from tests.flatland.test_method import NET, begin, next_state, start, work
 from tests.flatland.test_model import values

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import HOLDOUT
 from fedbolic.federated import Cohort, Update
-from fedbolic.rng import Rng
 from flatland import GCN, Gcfl, GradientNorms, ShiftedCosines, UpdateCosines
-from flatland.affinities import minimum_cut
+from flatland.rivals.affinities import minimum_cut
 from tests.conformance.gcfl import AUTHORS, AUTHORS_PLUS, AuthorsServer, Server
 from tests.conformance.graphs import Learner, six_graphs
 from tests.flatland.cases import ODD, federation

@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import HOLDOUT
 from fedbolic.federated import (
     Auto,
@@ -21,9 +22,8 @@ from fedbolic.federated import (
     Trainer,
     Workers,
 )
+from fedbolic.federated.batched.static_steps import StaticSteps
 from fedbolic.federated.engines import auto as trying
-from fedbolic.federated.engines.static_steps import StaticSteps
-from fedbolic.rng import Rng
 from flatland import (
     GCN,
     Constant,
@@ -38,10 +38,10 @@ from flatland import (
     MaskedGCN,
     NeighbourGenerator,
 )
-from flatland.affinities import GradientNorms
-from flatland.blocks import Sparse, graph_block
-from flatland.graph_averaging import GraphAveraging
+from flatland.graphs.blocks import Sparse, graph_block
+from flatland.graphs.graph_averaging import GraphAveraging
 from flatland.method import SHARING
+from flatland.rivals.affinities import GradientNorms
 from tests.federated.simple_method import assert_near
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.test_method import ROWS, VARIANTS
@@ -237,7 +237,7 @@ def test_very_unequal_clients_are_not_filled_up_to_the_largest(monkeypatch):
         shapes.append(joint.shape)
         return forward(network, joint)
 
-    monkeypatch.setattr("flatland.model.LorentzNetwork.forward", noted)
+    monkeypatch.setattr("flatland.graphs.model.LorentzNetwork.forward", noted)
     data = federation([(path(20), 20), (path(19), 19), (path(3), 3), (path(3), 3)])
     method = FlatLand(LorentzGCN((4,), dropout=0.0), rounds=1, curvature=Constant())
     list(Trainer(Batched()).run(method, data, Rng(0)))
@@ -246,7 +246,7 @@ def test_very_unequal_clients_are_not_filled_up_to_the_largest(monkeypatch):
 
 
 def test_a_graph_that_nobody_holds_is_forgotten():
-    from flatland.blocks import _ALONE
+    from flatland.graphs.blocks import _ALONE
 
     before = len(_ALONE)
     graph = graph_of(path(3), 3)

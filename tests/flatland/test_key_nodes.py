@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, GraphClassification, TreesAndRings
 from fedbolic.federated import Trainer
-from fedbolic.rng import Rng
 from flatland import Constant, FlatLand, GraphReadout, KeyNodeGCN, LorentzGCN
-from flatland.blocks import graph_block
+from flatland.graphs.blocks import graph_block
 from flatland.key_nodes import ONE_SPACE, key_nodes, novelties, thinned
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.test_joint import ALIKE, agree

@@ -7,13 +7,13 @@ import networkx as nx
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, Client, FederatedLinks, LinkExamples
 from fedbolic.federated import Evaluation, LocalTraining, Sequential, Trainer, Workers
 from fedbolic.optim import SGD
-from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, Frame, GraphReadout, LinkNetwork, LorentzGCN
-from flatland.blocks import graph_block
-from flatland.links import DRAWS, draw_negatives, link_losses, pair_logits
+from flatland.graphs.blocks import graph_block
+from flatland.graphs.links import DRAWS, draw_negatives, link_losses, pair_logits
 from flatland.method import SHARING
 from tests.federated.simple_method import assert_near
 from tests.flatland.test_joint import agree

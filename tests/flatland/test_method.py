@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.data import HOLDOUT, IID, BlockModel, Graphs, GraphSplit
 from fedbolic.federated import AggregatedUpdate, Batched, LocalTraining, Sequential, Trainer, Update
-from fedbolic.federated.update_filter import UpdateFilter
+from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.manifolds import Curvature
 from fedbolic.methods import Majority
-from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, Frame, LorentzGCN, Twin
 from flatland.frames import FLAT_FRAMES, FRAMES
+from flatland.graphs.ricci import BOUNDS
 from flatland.method import CURVATURE, SHARING
-from flatland.ricci import BOUNDS
 from tests.federated.simple_method import assert_same
 from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import federation

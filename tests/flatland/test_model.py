@@ -8,15 +8,15 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
+from fedbolic.core.types import Meta
 from fedbolic.data import Graph
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn.coordinates import hyperboloid_point
-from fedbolic.nn.model import Model
-from fedbolic.types import Meta
+from fedbolic.nn.functional.coordinates import hyperboloid_point
+from fedbolic.nn.network.model import Model
 from flatland import GCN, LorentzGCN
-from flatland.blocks import graph_block
-from flatland.model import FARTHEST, SpaceTimeLinear, centroids, lifted, time_of
-from flatland.ricci import BOUNDS
+from flatland.graphs.blocks import graph_block
+from flatland.graphs.model import FARTHEST, SpaceTimeLinear, centroids, lifted, time_of
+from flatland.graphs.ricci import BOUNDS
 from tests.flatland.cases import NO_EDGES, complete, graph_of, path, star
 
 META = Meta(3, (5,), 1)

@@ -6,8 +6,8 @@ import networkx
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, BlockModel, Graphs, Metis, Planetoid
-from fedbolic.rng import Rng
 from flatland.partition import clustering, heterogeneity, partition_report
 from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import federation, graph_of

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Graph
 from fedbolic.federated import (
     Batched,
@@ -20,12 +21,11 @@ from fedbolic.federated import (
     TrainerState,
 )
 from fedbolic.manifolds import Curvature
-from fedbolic.rng import Rng
 from fedbolic.testing import saved_and_loaded
 from flatland import GCN, FlatLand, LorentzGCN, PrivateForman
+from flatland.graphs.ricci import BOUNDS, mean_ricci
 from flatland.method import CURVATURE, SHARING
 from flatland.private_ricci import capped, sum_sensitivity
-from flatland.ricci import BOUNDS, mean_ricci
 from tests.federated.agreement import assert_engines_agree
 from tests.flatland.cases import complete, federation, graph_of, path, star
 from tests.seeded import SeededKeys

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedbolic.record import Row
+from fedbolic.core.rows import Row
 from flatland.protocol import choose, tuned
 
 

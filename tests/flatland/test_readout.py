@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch_geometric.nn import global_add_pool, global_mean_pool
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, GraphClassification, TreesAndRings, WholeGraphs, pick_graphs
 from fedbolic.federated import LocalTraining, Sequential, Trainer, Workers
 from fedbolic.manifolds import Lorentz
-from fedbolic.rng import Rng
 from flatland import GCN, Constant, FlatLand, Frame, GraphReadout, LorentzGCN, Twin
-from flatland.blocks import graph_block
-from flatland.method import SHARING
-from flatland.readout import (
+from flatland.graphs.blocks import graph_block
+from flatland.graphs.readout import (
     centroid_of_graphs,
     mean_of_vectors,
     sum_of_vectors,
     tangent_mean,
     tangent_sum,
 )
+from flatland.method import SHARING
 from tests.federated.simple_method import assert_near
 from tests.flatland.cases import federation
 from tests.flatland.test_joint import agree

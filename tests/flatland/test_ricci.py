@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fedbolic.data import Graph
-from fedbolic.data.graph import simple_edges
+from fedbolic.data.graphs.graph import simple_edges
 from flatland import Constant, FormanAbs, FormanInverse, InverseDegree
-from flatland.ricci import forman, forman_augmented, mean_ricci
+from flatland.graphs.ricci import forman, forman_augmented, mean_ricci
 from tests.flatland.cases import complete, graph_of, path, star
 
 ESTIMATORS = [FormanInverse(), FormanAbs(), InverseDegree(), Constant(2.0)]

@@ -5,10 +5,10 @@ import logging
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import Client, Graph, GraphSplit
-from fedbolic.data.graph import simple_edges
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.data.graphs.graph import simple_edges
 from flatland import Constant, FlatLand, FormanInverse, LorentzGCN, start_warnings
 
 

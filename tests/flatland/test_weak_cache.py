@@ -5,7 +5,7 @@ from weakref import ref
 
 import pytest
 
-from flatland.weak_cache import WeakCache
+from flatland.graphs.weak_cache import WeakCache
 
 
 class Part:

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import Cohort, Workers
-from fedbolic.federated.privacy.draws import SystemKeys
-from fedbolic.rng import Rng
+from fedbolic.federated.noise.draws import SystemKeys
 from flynn import FlyNN, FlyNNClassifier, Histogram, Paper, Parallel, Peel
 from flynn.method import wire_dtype
 from tests.federated.simple_method import RNG, assert_same, federation, train

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 from flynn.noise import Noise
 from tests.seeded import SeededKeys
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated.secure import SecureSum
-from fedbolic.rng import Rng
 from flynn.audit import log_probability, neighbours, worst_loss
 from flynn.method import FlyNN
 from flynn.noise import Noise

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.data import (
     BalancedTree,
     Digits,
@@ -19,11 +20,10 @@ from fedbolic.data import (
     SubtreesAndAuthority,
 )
 from fedbolic.federated import Batched, LocalTraining, RowMean
+from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure import SecureSum
-from fedbolic.federated.update_filter import find_update_fault
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.nn import NegativeSampler
-from fedbolic.rng import Rng
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, assert_same, train
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import BalancedTree, PartitionedHierarchy, RandomPairs
 from fedbolic.federated import (
     ClientPrivacy,
@@ -16,7 +17,6 @@ from fedbolic.federated import (
     Trainer,
 )
 from fedbolic.hierarchies import HierarchyEmbedding
-from fedbolic.rng import Rng
 from tests.federated.agreement import assert_engines_agree
 from tests.federated.simple_method import assert_near, train
 from tests.seeded import SeededKeys

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from fedbolic.data import Examples
 from fedbolic.federated import LocalTraining, Mean
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from hyperfed import (
     CosineCrossEntropy,
     CrossEntropy,

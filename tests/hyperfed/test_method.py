@@ -12,7 +12,9 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 from typing_extensions import override
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import HOLDOUT, IID, Digits, Examples, FederatedData, Partitioned
 from fedbolic.federated import (
     AggregatedUpdate,
@@ -23,9 +25,7 @@ from fedbolic.federated import (
     ServerSGD,
     Trainer,
 )
-from fedbolic.nn.backbone import MLP, Backbone, ConvNet
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.nn.network.backbone import MLP, Backbone, ConvNet
 from hyperfed import CrossEntropy, Geodesic, HyperFed, Triplet
 from hyperfed.loss import cosines, prototype_distance
 from hyperfed.prototypes import prototypes

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import HOLDOUT, IID, FashionMNIST, Partitioned
-from fedbolic.rng import Rng
 from hyperfed import HyperFed
 from hyperfed.loss import cosines, excess, prototype_distance
 from hyperfed.prototypes import prototypes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from benchmarks.tammes import LARGE, SEARCHED, levenshtein, rankin
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
 from hyperfed.prototypes import eq5, min_angle, prototypes, tammes
 from hyperfed.sphere import _soft_maximum, construct, search
 
@@ -18,7 +18,7 @@ EASY = [case for case in SEARCHED if case.num_points in {7, 10, 12, 16}]
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    monkeypatch.setattr("fedbolic.data.download.cache", lambda: tmp_path)
+    monkeypatch.setattr("fedbolic.data.files.download.cache", lambda: tmp_path)
     return tmp_path / "tammes"
 
 

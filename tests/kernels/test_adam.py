@@ -5,9 +5,9 @@ import torch
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedbolic import fused_adam, kernels
+from fedbolic import kernels
 from fedbolic.manifolds import Lorentz
-from fedbolic.optim import Adam
+from fedbolic.optim import Adam, fused_adam
 from tests.test_optim import ADAMS, run_theirs, start
 
 pytestmark = pytest.mark.kernels

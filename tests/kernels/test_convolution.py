@@ -9,8 +9,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d
 
 from fedbolic import kernels
-from fedbolic.nn import convolution, convolution_kernel
-from fedbolic.nn.convolution import StackableConv2d, stacked_convolution
+from fedbolic.nn.functional import convolution
+from fedbolic.nn.functional.convolution import StackableConv2d, stacked_convolution
+from fedbolic.operators import convolution_kernel
 from tests.nn.test_convolution import GEOMETRIES, drawn, one_by_one
 
 pytestmark = pytest.mark.kernels

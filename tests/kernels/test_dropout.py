@@ -7,8 +7,8 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 from fedbolic import kernels
-from fedbolic.nn import dropout_kernel
-from fedbolic.nn.dropout import Dropout
+from fedbolic.nn.layers.dropout import Dropout
+from fedbolic.operators import dropout_kernel
 from tests.nn.test_dropout import layer, mixed, splitmix64
 
 pytestmark = pytest.mark.kernels

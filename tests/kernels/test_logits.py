@@ -9,7 +9,7 @@ from benchmarks.error_table import RADII
 from benchmarks.logit_errors import HEADS, logit_errors
 from fedbolic import kernels
 from fedbolic.manifolds import Curvature, Poincare
-from fedbolic.nn import logit_kernel
+from fedbolic.operators import logit_kernel
 from tests.manifolds.cases import CURVED, normal, points
 
 pytestmark = pytest.mark.kernels

@@ -7,7 +7,8 @@ import torch
 from torch.func import grad, vmap
 
 from benchmarks.map_errors import POINT_MAPS, map_errors
-from fedbolic.manifolds import Poincare, row_kernel
+from fedbolic.manifolds import Poincare
+from fedbolic.operators import row_kernel
 from tests.kernels.switch import by_operators, check_derivatives, count_calls
 from tests.manifolds.cases import CURVED, normal, points, tangents
 

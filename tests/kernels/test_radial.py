@@ -7,7 +7,8 @@ from torch.func import grad, vmap
 
 from benchmarks.error_table import RADII
 from benchmarks.radial_errors import MAPS, radial_errors
-from fedbolic.manifolds import Lorentz, Poincare, row_kernel
+from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.operators import row_kernel
 from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal
 

@@ -8,8 +8,9 @@ from torch.func import functional_call, grad, vmap
 
 from benchmarks.set_errors import SET_FUNCTIONS, set_errors
 from fedbolic.manifolds import Lorentz, Poincare, centroid_kernel
-from fedbolic.nn import GyroBatchNorm, HyperbolicBatchNorm, boost_kernel
-from fedbolic.nn.recentred import centred, recentred
+from fedbolic.nn import GyroBatchNorm, HyperbolicBatchNorm
+from fedbolic.nn.functional import boost_kernel
+from fedbolic.nn.functional.recentred import centred, recentred
 from tests.kernels.switch import by_operators, check_derivatives, count_calls
 from tests.manifolds.cases import CURVED, normal, points
 

@@ -22,7 +22,7 @@ from fedbolic.methods import (
     Scaffold,
     SphereFed,
 )
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from hyperfed import HyperFed
 from tests.federated.simple_method import (
     RNG,

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import LocalTraining, ServerSGD
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD
 from tests.federated.simple_method import (
     RNG,

@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import Evaluation, FineTune, LocalTraining
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
     NormNet,

@@ -8,7 +8,7 @@ import torch
 from fedbolic.federated import LocalTraining, ServerSGD
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg, FedMRUR
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
     assert_near,

@@ -7,10 +7,10 @@ import torch
 
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Batched, Graphed, LocalTraining, Sequential, Trainer
-from fedbolic.federated.engines import stacked_batches
+from fedbolic.federated.batched import stacked_batches
 from fedbolic.methods import FedAvg, FedProto
 from fedbolic.methods.fedproto import UNKNOWN_DISTANCE
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD
 from fedbolic.testing import check_engine
 from tests.conformance.fedproto import skewed

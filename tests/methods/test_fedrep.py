@@ -6,7 +6,7 @@ import pytest
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedRep
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
     federation,

@@ -6,7 +6,7 @@ import pytest
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedRoD
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 
 METHOD = FedRoD(MLP((4,)), rounds=4, local=LocalTraining(2, 3), lr=0.2)
 SIZES = (7, 4, 12, 5)

@@ -6,7 +6,7 @@ import pytest
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg, Moon
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD
 from tests.federated.simple_method import (
     assert_near,

@@ -9,10 +9,10 @@ from scipy import stats
 from torch.nn.functional import cross_entropy
 
 from fedbolic.federated import Cohort, Trainer, TrainerState
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.methods import PrivateSteps, private_steps
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
     SMALL,

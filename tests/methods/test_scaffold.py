@@ -5,7 +5,7 @@ import torch
 
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg, Scaffold
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
     NormNet,

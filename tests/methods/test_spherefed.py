@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 
 from fedbolic.federated import Cohort, LocalTraining
 from fedbolic.methods import SphereFed
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
     NormNet,

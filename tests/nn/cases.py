@@ -36,7 +36,7 @@ from fedbolic.nn import (
     TangentLinear,
     ToManifold,
 )
-from fedbolic.nn.graph import HGCN, HGCNConv, LorentzConv, PoincareConv
+from fedbolic.nn.graph.convolution import HGCN, HGCNConv, LorentzConv, PoincareConv
 
 DIM = 4
 KINDS = (Lorentz, Poincare)

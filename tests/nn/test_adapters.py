@@ -8,14 +8,14 @@ from mpmath import asinh, mpf, sinh, sqrt, workdps
 from torch import nn
 from torch.func import functional_call, vmap
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Partitioned
 from fedbolic.federated import Trainer
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.methods import FedAvg
 from fedbolic.nn import HypLoRALinear, LoRALinear, add_adapters
-from fedbolic.nn.adapted import Adapted
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.adapted import Adapted
+from fedbolic.nn.network.backbone import MLP
 
 KINDS = (LoRALinear, HypLoRALinear)
 ADAPTERS_AND_HEAD = {"*adapter.*": "shared", "head.*": "shared", "*": "fixed"}

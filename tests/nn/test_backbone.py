@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.nn.backbone import MLP, ConvNet
-from fedbolic.nn.classifier import CosineHead, classifier
-from fedbolic.types import Meta
+from fedbolic.core.types import Meta
+from fedbolic.nn.network.backbone import MLP, ConvNet
+from fedbolic.nn.network.classifier import CosineHead, classifier
 
 widths = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
 

@@ -13,9 +13,9 @@ from typing_extensions import override
 from fedbolic.federated import Batched, Sequential
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn import ChangeCurvature, PoincareLinear, PoincareMLR
-from fedbolic.nn.backbone import Backbone
-from fedbolic.nn.clamped import COUNTS, Counter
-from fedbolic.nn.space import HyperbolicModule
+from fedbolic.nn.functional.clamped import COUNTS, Counter
+from fedbolic.nn.functional.space import HyperbolicModule
+from fedbolic.nn.network.backbone import Backbone
 from tests.federated.simple_method import RNG, SMALL, assert_same, federation, train
 from tests.nn.cases import CASES, DIM
 
@@ -158,7 +158,7 @@ def test_counting_changes_no_digit(engine, monkeypatch):
     """Neither the training nor the payload changes."""
     data, method = federation((9, 4, 12)), dataclasses.replace(SMALL, backbone=Raw(0.3), lr=LR)
     counted, _ = train(method, data, RNG, engine=engine)
-    monkeypatch.setattr("fedbolic.nn.space.look", lambda *_, **__: False)
+    monkeypatch.setattr("fedbolic.nn.functional.space.look", lambda *_, **__: False)
     plain, _ = train(method, data, RNG, engine=engine)
     assert_same(counted[-1].server_state, plain[-1].server_state)
     assert counted[-1].server_state["buffers"] == {}

@@ -7,10 +7,10 @@ from torch.func import vmap
 from torch.nn.functional import conv2d
 
 from fedbolic.methods import FedAvg
-from fedbolic.nn import convolution
-from fedbolic.nn.backbone import ConvNet
-from fedbolic.nn.convolution import StackableConv2d, im2col_convolution
-from fedbolic.nn.resnet import ResNet
+from fedbolic.nn.functional import convolution
+from fedbolic.nn.functional.convolution import StackableConv2d, im2col_convolution
+from fedbolic.nn.network.backbone import ConvNet
+from fedbolic.nn.network.resnet import ResNet
 from tests.federated.agreement import assert_engines_agree
 from tests.subjects import subject
 

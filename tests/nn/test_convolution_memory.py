@@ -18,8 +18,8 @@ import sys
 import pytest
 import torch
 
-from fedbolic.nn.convolution import StackableConv2d
-from fedbolic.nn.image_convolution import Window
+from fedbolic.nn.functional.convolution import StackableConv2d
+from fedbolic.nn.layers.image_convolution import Window
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 CHECKER = "libc_malloc_debug.so.0"  # glibc's, which refuses to free what was written past

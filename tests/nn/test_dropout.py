@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.func import functional_call, vmap
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import LocalTraining, Sequential
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.nn.dropout import SEED, Dropout
+from fedbolic.nn.layers.dropout import SEED, Dropout
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import RNG, federation, train
 
 

@@ -10,8 +10,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_dense_adj
 
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn.graph import HGCNConv, LorentzConv
-from fedbolic.nn.tangent_linear import TangentLinear
+from fedbolic.nn.graph.convolution import HGCNConv, LorentzConv
+from fedbolic.nn.layers.tangent_linear import TangentLinear
 
 # 0 -> 1 -> 2 -> 0, 3 -> 1, a loop at 3, no edges at 4
 EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 0, 1, 3]])

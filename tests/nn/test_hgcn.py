@@ -9,7 +9,7 @@ import torch
 from benchmarks import hgcn
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz, to_poincare
 from fedbolic.nn import TangentLinear
-from fedbolic.nn.graph import HGCN, HGCNConv, LorentzConv, PoincareConv
+from fedbolic.nn.graph.convolution import HGCN, HGCNConv, LorentzConv, PoincareConv
 
 # 0 -> 1 -> 2 -> 0, 3 -> 1, a loop at 3, no edges at 4
 EDGES = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 0, 1, 3]])

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.nn.functional import batch_norm, conv2d, layer_norm, linear
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 from fedbolic.data import IID, Digits, Partitioned
 from fedbolic.federated import LocalTraining
 from fedbolic.manifolds import Curvature
 from fedbolic.methods import FedAvg
-from fedbolic.nn.hyperbolic_resnet import HyperbolicResNet
-from fedbolic.nn.resnet import ResNet
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.nn.network.hyperbolic_resnet import HyperbolicResNet
+from fedbolic.nn.network.resnet import ResNet
 
 CIFAR = Meta(10, (3, 32, 32), 1)
 every_model = pytest.mark.parametrize("model", ["lorentz", "poincare"])

@@ -7,9 +7,9 @@ import mpmath
 import pytest
 import torch
 
+from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz, to_poincare
 from fedbolic.nn import LorentzFC, LorentzLinear, LorentzMLR, PoincareLinear, PoincareMLR
-from fedbolic.nn.sinh_ratio import asinh_ratio, sinh_ratio
 from tests.nn.cases import points
 
 mpmath.mp.dps = 60

@@ -8,7 +8,7 @@ import torch
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz
 from fedbolic.nn import CentroidPool2d, LorentzConv2d, LorentzFC, PoincareConv2d
-from fedbolic.nn.image_convolution import Window, beta_scale, log_radius_scale
+from fedbolic.nn.layers.image_convolution import Window, beta_scale, log_radius_scale
 from tests.nn.cases import points
 
 CS = (0.1, 1.0, 4.0)

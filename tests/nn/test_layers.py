@@ -10,8 +10,8 @@ from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
 import fedbolic.nn
+from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.manifolds.numerics import HYPERBOLOID_RADIUS
 from fedbolic.nn import (
     CosineContrast,
     DistanceContrast,
@@ -23,8 +23,8 @@ from fedbolic.nn import (
     LoRALinear,
     MarginLoss,
     RankingLoss,
-    graph,
 )
+from fedbolic.nn.graph import convolution as graph
 from tests.nn.cases import CASES, DIM, points
 
 C = 0.7

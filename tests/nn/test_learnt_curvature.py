@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from fedbolic.manifolds import Curvature
 from fedbolic.nn import FermiDirac, parameter_groups
-from fedbolic.nn.contrastive import LogitScale
+from fedbolic.nn.loss.contrastive import LogitScale
 from tests.nn.test_layers import every_layer
 
 C = 0.7

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbolic.nn.model import Model
+from fedbolic.nn.network.model import Model
 from tests.federated.simple_method import assert_same
 
 

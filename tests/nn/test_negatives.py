@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch.func import vmap
 
+from fedbolic.core.pair_keys import PADDING_KEY
+from fedbolic.core.rng import Rng
 from fedbolic.nn import (
     BurnInSchedule,
     NegativeSampler,
@@ -17,8 +19,6 @@ from fedbolic.nn import (
     pair_keys,
     rank_and_map,
 )
-from fedbolic.pair_keys import PADDING_KEY
-from fedbolic.rng import Rng
 
 NUM_NODES = 12
 nodes = st.integers(0, NUM_NODES - 1)

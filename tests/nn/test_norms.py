@@ -8,8 +8,8 @@ from torch import nn
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_poincare
 from fedbolic.nn import HyperbolicBatchNorm, HyperbolicLayerNorm, LorentzLinear
-from fedbolic.nn.coordinates import from_tangent, space_part
-from fedbolic.nn.model import Model
+from fedbolic.nn.functional.coordinates import from_tangent, space_part
+from fedbolic.nn.network.model import Model
 from tests.federated.simple_method import assert_near
 from tests.nn.cases import points
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedbolic import experiment
-from fedbolic.configuration import SetupError, build, describe
+from fedbolic.core.types import Meta
 from fedbolic.data import IID, Partitioned
 from fedbolic.methods import FedAvg, FedProto
-from fedbolic.nn.own_network import OwnNetwork, Timm
-from fedbolic.record import RunFolder
-from fedbolic.types import Meta
+from fedbolic.nn.network.own_network import OwnNetwork, Timm
+from fedbolic.run import experiment
+from fedbolic.run.configuration import SetupError, build, describe
+from fedbolic.run.record import RunFolder
 
 IMAGES = Meta(num_classes=10, input_shape=(1, 8, 8), num_clients=3)
 PATH = f"{__name__}.Small"
@@ -94,7 +94,7 @@ def test_a_run_names_the_class_and_is_read_back(tmp_path, monkeypatch):
         rounds: 1
         local: {epochs: 1, batch_size: 16}
         backbone:
-          class_path: fedbolic.nn.own_network.OwnNetwork
+          class_path: fedbolic.nn.network.own_network.OwnNetwork
           init_args: {module: my_nets.Small, arguments: {width: 4, scale: 2.0}}
     data: {class_path: fedbolic.data.Partitioned, init_args: {num_train: 60, num_test: 20,
            partition: {class_path: fedbolic.data.IID, init_args: {num_clients: 3}}}}

@@ -20,7 +20,7 @@ from fedbolic.nn import (
     TangentActivation,
     TangentDropout,
 )
-from fedbolic.nn.coordinates import to_tangent
+from fedbolic.nn.functional.coordinates import to_tangent
 from tests.nn.cases import CASES, points
 
 KINDS = (Lorentz, Poincare)

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential, set_checkp
 
 from fedbolic.manifolds import Poincare
 from fedbolic.nn import TangentDropout, ToManifold
-from fedbolic.nn.dropout import AlphaDropout, ChannelDropout, Dropout
+from fedbolic.nn.layers.dropout import AlphaDropout, ChannelDropout, Dropout
 
 MODES = [False, True]
 DIM = 6

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedbolic.nn.dropout import AlphaDropout, ChannelDropout, Dropout
-from fedbolic.nn.model import Model
-from fedbolic.nn.repeatable import with_own_dropout
+from fedbolic.nn.layers.dropout import AlphaDropout, ChannelDropout, Dropout
+from fedbolic.nn.network.model import Model
+from fedbolic.nn.network.repeatable import with_own_dropout
 
 CASES = {
     "Dropout": (nn.Dropout, (40, 50)),

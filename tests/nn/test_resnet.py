@@ -5,13 +5,13 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
+from fedbolic.core.types import Meta
 from fedbolic.data import HOLDOUT, Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg
-from fedbolic.nn.classifier import classifier
-from fedbolic.nn.model import Model
-from fedbolic.nn.resnet import ResidualBlock, ResNet
-from fedbolic.types import Meta
+from fedbolic.nn.network.classifier import classifier
+from fedbolic.nn.network.model import Model
+from fedbolic.nn.network.resnet import ResidualBlock, ResNet
 from tests.federated.simple_method import RNG, assert_near, average, batches, train, values
 
 NORMS = ("batch", "batch_untracked", "group")

@@ -5,8 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.nn.classifier import SimplexHead
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.nn.network.classifier import SimplexHead
 from tests.federated.simple_method import RNG, federation, train
 
 

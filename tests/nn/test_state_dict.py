@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn import ChangeCurvature, LorentzLinear, LorentzMLR, PoincareLinear, PoincareMLR
-from fedbolic.nn.model import Model
+from fedbolic.nn.network.model import Model
 from tests.nn.cases import CASES
 
 every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_lightning_is_loaded_strictly_and_refused_elsewhere(tmp_
 
 
 def test_a_graph_network_of_pyg_refuses_another_curvature():
-    conv = pytest.importorskip("fedbolic.nn.graph")
+    conv = pytest.importorskip("fedbolic.nn.graph.convolution")
     layer = conv.HGCNConv(3, 2, curvature=1.0, out_curvature=0.5)
     conv.HGCNConv(3, 2, curvature=1.0, out_curvature=0.5).load_state_dict(layer.state_dict())
     for c, out in ((2.0, 0.5), (1.0, 2.0)):

@@ -15,7 +15,7 @@ method:
   class_path: fedbolic.methods.FedAvg
   init_args:
     rounds: 2
-    backbone: {class_path: fedbolic.nn.backbone.MLP, init_args: {widths: [4]}}
+    backbone: {class_path: fedbolic.nn.network.backbone.MLP, init_args: {widths: [4]}}
     local: {epochs: 1, batch_size: 16}
 data:
   class_path: fedbolic.data.Partitioned

@@ -7,13 +7,13 @@ import pytest
 import torch
 import yaml
 
-import fedbolic.experiment
-from fedbolic.configuration import build
-from fedbolic.experiment import run
+import fedbolic.run.experiment
+from fedbolic.core.figure import DiscFigure
 from fedbolic.federated import RunStoppedError, Sequential
-from fedbolic.federated.engines.engine import Failure
-from fedbolic.figure import DiscFigure
+from fedbolic.federated.contract.engine import Failure
 from fedbolic.methods import FedAvg
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import run
 from tests.plain.conftest import refused
 
 FOLDER = {"config.yaml", "metrics.csv", "times.csv", "state.pt", "environment.json"}
@@ -289,7 +289,7 @@ def test_a_sweep_without_any_run_says_why_every_row_was_refused(fedbolic, config
 
 def test_what_stops_a_library_call_is_an_error_of_its_own(config, runs, monkeypatch):
     monkeypatch.setattr(Sequential, "run", failing_from(1))
-    settings = build(fedbolic.experiment.run, ["--config", str(config), "--runs", str(runs)])
+    settings = build(fedbolic.run.experiment.run, ["--config", str(config), "--runs", str(runs)])
     with pytest.raises(RunStoppedError, match="round 1"):
         run(**settings)
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedbolic import plots
-from fedbolic.checksums import load_sealed, save_sealed
-from fedbolic.configuration import build
-from fedbolic.experiment import run
+from fedbolic.core.checksums import load_sealed, save_sealed
 from fedbolic.federated import Sequential, Trainer
 from fedbolic.methods import FedAvg
-from fedbolic.progress import ProgressBar
-from fedbolic.record import RunFolder
+from fedbolic.report import plots
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import run
+from fedbolic.run.progress import ProgressBar
+from fedbolic.run.record import RunFolder
 from tests.plain.conftest import TINY, refused
 
 FILES = ("config.yaml", "environment.json", "engine.json", "metrics.csv", "times.csv")
@@ -198,7 +198,7 @@ ODD = {
     "no backbone": (f"{METHOD}{{backbone: null}}}}", ["method.backbone is null"]),
     "no lr": (f"{METHOD}{{lr: null}}}}", ["method.lr is null"]),
     "no widths": (
-        f"{METHOD}{{backbone: {{class_path: fedbolic.nn.backbone.MLP, "
+        f"{METHOD}{{backbone: {{class_path: fedbolic.nn.network.backbone.MLP, "
         "init_args: {widths: null}}}}",
         ["method.backbone.widths is null"],
     ),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic.configuration import build
-from fedbolic.experiment import run
 from fedbolic.remote import processes
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import run
 from tests.plain.conftest import refused
 
 

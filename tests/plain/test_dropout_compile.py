@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from fedbolic.nn.dropout import Dropout
+from fedbolic.nn.layers.dropout import Dropout
 
 
 def test_it_compiles_without_a_graph_break_and_moves_its_seed():

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import Batched, Update, Workers
-from fedbolic.federated.update_filter import find_update_fault
+from fedbolic.federated.rounds.update_filter import find_update_fault
 from tests.federated.simple_method import SIZES, Averaged, assert_near, federation, point, train
 
 DEEP: dict[str, Any] = {}

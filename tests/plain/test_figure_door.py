@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from fedbolic.figure import DiscFigure, EmbeddingFigure, write_figure
+from fedbolic.core.figure import DiscFigure, EmbeddingFigure, write_figure
 
 INSIDE, LABEL = torch.tensor([[0.6, 0.8]]), torch.tensor([0])  # of norm 1: ideal points are allowed
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 import yaml
 
-from fedbolic.configuration import build
-from fedbolic.experiment import run
-from fedbolic.record import RunFolder
 from fedbolic.remote.client_state_store import ClientStateStore
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import run
+from fedbolic.run.record import RunFolder
 from tests.federated.simple_method import assert_near
 
 pytestmark = [

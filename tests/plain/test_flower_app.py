@@ -6,10 +6,10 @@ import json
 import pytest
 import torch
 
-from fedbolic.configuration import build, describe
-from fedbolic.experiment import run
 from fedbolic.federated import Evaluation
 from fedbolic.remote.accounts import PrivacyAccounts
+from fedbolic.run.configuration import build, describe
+from fedbolic.run.experiment import run
 from flynn import FlyNN, Histogram
 from tests.federated.simple_method import assert_near
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedbolic.manifolds import Curvature
-from fedbolic.nn.graph import HGCNConv, LorentzConv
+from fedbolic.nn.graph.convolution import HGCNConv, LorentzConv
 
 KINDS = (LorentzConv, HGCNConv)
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])

@@ -52,7 +52,7 @@ def test_a_saved_graph_is_read_without_pyg(tmp_path):
     save_graph(tensors, tmp_path / "g.npz")
     code = (
         "import sys; from pathlib import Path; from fedbolic.data import GraphFile; "
-        "from fedbolic.rng import Rng; "
+        "from fedbolic.core.rng import Rng; "
         f"graph = GraphFile(Path({str(tmp_path / 'g.npz')!r})).read(Rng(0), None, download=False); "
         "print(graph.degrees.tolist(), 'torch_geometric' in sys.modules)"
     )

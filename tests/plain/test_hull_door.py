@@ -9,8 +9,8 @@ import torch
 pytest.importorskip("flint")
 
 from fedhull import Central, HullPeeling, ValidatedCore, hull
-from fedhull.extreme import extreme_points
-from fedhull.onion import onion_layers
+from fedhull.geometry.extreme import extreme_points
+from fedhull.geometry.onion import onion_layers
 
 SQUARE = [[0.5, 0.5], [-0.5, 0.5], [-0.5, -0.5], [0.5, -0.5], [0.125, 0.25]]
 FUNCTIONS = [hull, extreme_points, lambda points: next(onion_layers(points))]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic import sweep as module
-from fedbolic.jobs import Job, run_jobs
-from fedbolic.sweep import sweep
+from fedbolic.run import sweep as module
+from fedbolic.run.jobs import Job, run_jobs
+from fedbolic.run.sweep import sweep
 from tests.plain.conftest import ROOT, hear_interrupts
 
 

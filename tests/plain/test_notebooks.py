@@ -11,8 +11,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from fedbolic.commands import command_line
-from fedbolic.configuration import parse
+from fedbolic.cli.commands import command_line
+from fedbolic.run.configuration import parse
 from tests.plain.test_readme import ROOT, blocks, commands
 
 FOLDER = ROOT / "docs" / "notebooks"

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 import fedbolic
-from fedbolic import experiment
-from fedbolic.configuration import SetupError
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, GraphFile, HierarchyFile, Partitioned
-from fedbolic.export import export
-from fedbolic.html_report import page, write_page
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import RunFolder
-from fedbolic.report import report
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.report.html_report import page, write_page
+from fedbolic.report.text_report import report
+from fedbolic.run import experiment
+from fedbolic.run.configuration import SetupError
+from fedbolic.run.export import export
+from fedbolic.run.record import RunFolder
 
 SOURCE = Partitioned(Digits(), IID(3), num_train=60, num_test=20)
 METHOD = FedAvg(MLP((4,)), rounds=1)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic.commands import command_line
-from fedbolic.configuration import parse
+from fedbolic.cli.commands import command_line
+from fedbolic.run.configuration import parse
 
 ROOT = Path(__file__).parents[2]
 SITE = [

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedbolic.configuration import SetupError, build
-from fedbolic.experiment import run
+from fedbolic.run.configuration import SetupError, build
+from fedbolic.run.experiment import run
 from tests.plain.conftest import refused
 
 DOORS = {
@@ -45,7 +45,7 @@ DOORS = {
         ["no pattern of sharing", "body.1.weight"],
     ),
     "a network for other inputs": (
-        ["--method.backbone=fedbolic.nn.backbone.ConvNet", "--data.pool=8"],
+        ["--method.backbone=fedbolic.nn.network.backbone.ConvNet", "--data.pool=8"],
         ["ConvNet needs images", "use MLP"],
     ),
     "unknown logger": (["--loggers=[nowhere.Logger]"], ["nowhere.Logger", "No module"]),
@@ -120,7 +120,7 @@ SPELLS = {
 
 def backbone(kind, arguments):
     """A configuration with a backbone of another package."""
-    kind = f"fedbolic.nn.own_network.{kind}"
+    kind = f"fedbolic.nn.network.own_network.{kind}"
     return (
         "method: {class_path: fedbolic.methods.FedAvg, init_args: {backbone: "
         f"{{class_path: {kind}, init_args: {{{arguments}}}}}}}}}"

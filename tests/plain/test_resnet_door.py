@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedbolic.nn.resnet import ResNet
+from fedbolic.nn.network.resnet import ResNet
 
 
 def test_unknown_stems_and_norms_are_refused_with_those_that_are_known():

@@ -6,10 +6,10 @@ import time
 import pytest
 import torch
 
-from fedbolic import record
-from fedbolic.configuration import build
-from fedbolic.experiment import resume, run
-from fedbolic.record import HEADERS, RunFolder
+from fedbolic.run import record
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.record import HEADERS, RunFolder
 
 METHODS = {
     "ditto": ["--method=fedbolic.methods.Ditto"],  # every client keeps a personal model

@@ -6,9 +6,7 @@ from hypothesis import Phase, given
 from hypothesis import settings as choices
 from hypothesis import strategies as st
 
-from fedbolic.configuration import build, describe
 from fedbolic.data import IID, Arrays, Digits, Dirichlet, Partitioned, Shards
-from fedbolic.experiment import run
 from fedbolic.federated import (
     Clip,
     Cohort,
@@ -22,9 +20,11 @@ from fedbolic.federated import (
 )
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
 from fedbolic.methods import Ditto, FedAvg, SphereFed
-from fedbolic.nn.backbone import MLP, ConvNet
-from fedbolic.nn.resnet import ResNet
+from fedbolic.nn.network.backbone import MLP, ConvNet
+from fedbolic.nn.network.resnet import ResNet
 from fedbolic.optim import SGD, Adam
+from fedbolic.run.configuration import build, describe
+from fedbolic.run.experiment import run
 
 positive = st.floats(1e-12, 1e6)
 rates = st.floats(0, 1, exclude_max=True)

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 
 import fedbolic
-from fedbolic import experiment
-from fedbolic.configuration import SetupError
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Arrays, Digits, Partitioned
 from fedbolic.federated import LocalTraining
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import Ditto, FedAvg, Majority
-from fedbolic.nn.backbone import MLP
-from fedbolic.nn.hyperbolic_resnet import HyperbolicResNet
-from fedbolic.record import RunFolder
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.nn.network.hyperbolic_resnet import HyperbolicResNet
+from fedbolic.run import experiment
+from fedbolic.run.configuration import SetupError
+from fedbolic.run.record import RunFolder
 from hyperfed import HyperFed
 from tests.plain.conftest import refused
 from tests.subjects import QUICK, settings, short

@@ -113,8 +113,10 @@ def test_every_configuration_is_listed(call):
 def test_a_sweep_finds_its_base_and_published_numbers(call, installed, tmp_path):
     """Only the layout is tested: the sweep is read, and stops at data that are not there."""
     code = (
-        "from fedbolic.configuration import build\nfrom fedbolic.sweep import sweep\n"
-        "from fedbolic.commands import _seen_from\nfrom fedbolic.packaged_configs import *\n"
+        "from fedbolic.run.configuration import build\n"
+        "from fedbolic.run.sweep import sweep\n"
+        "from fedbolic.cli.commands import _seen_from\n"
+        "from fedbolic.run.packaged_configs import *\n"
         "file = find_config('hyperfed/table1_fmnist')\n"
         "asked = build(sweep, ['--config', file])\n"
         "paths = [asked['base'], *asked['published']]\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic.configuration import build
-from fedbolic.experiment import resume, run
-from fedbolic.sweep import sweep
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.sweep import sweep
 from tests.plain.conftest import refused
 from tests.plain.test_resume import METHODS, SLOWER, num_saved, result
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbolic.configuration import build
-from fedbolic.experiment import run
-from fedbolic.federated.evaluation.metrics import EXTRA_METRICS
-from fedbolic.loggers import LoggerSettings, check_loggers
-from fedbolic.record import RunFolder
+from fedbolic.federated.scores.metrics import EXTRA_METRICS
+from fedbolic.run.configuration import build
+from fedbolic.run.experiment import run
+from fedbolic.run.loggers import LoggerSettings, check_loggers
+from fedbolic.run.record import RunFolder
 from tests.plain.test_readme import ROOT, anchors, blocks, commands
 
 PAGE = (ROOT / "fedbolic" / "YOURS.md").read_text()
@@ -73,7 +73,7 @@ def test_a_table_with_its_clients_is_learnt_from(fedbolic, tmp_path, monkeypatch
     rows = [f"{a},{b},{'ill' if a > b else 'well'},h{i % 3}" for i, (a, b) in enumerate(draws)]
     Path("patients.csv").write_text("\n".join(["age,dose,outcome,hospital", *rows]))
     words = [*saved(example("YAML", "your-own-data")), "--method=fedbolic.methods.FedAvg"]
-    words += ["--method.backbone=fedbolic.nn.backbone.MLP"]
+    words += ["--method.backbone=fedbolic.nn.network.backbone.MLP"]
     assert fedbolic("run", *words, *SHORT)[0] == 0
     clients = {row.client for row in RunFolder(tmp_path / "runs" / "yours" / "seed0").rows()}
     assert clients == {None, 0, 1, 2}
@@ -81,7 +81,7 @@ def test_a_table_with_its_clients_is_learnt_from(fedbolic, tmp_path, monkeypatch
 
 def test_the_loggers_of_the_page_take_their_arguments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedbolic.loggers.find_spec", lambda package: package)  # wandb is there
+    monkeypatch.setattr("fedbolic.run.loggers.find_spec", lambda package: package)  # wandb is there
     chosen = build(run, saved(example("YAML", "loggers")))["loggers"]
     assert chosen[0] == "csv"
     assert isinstance(chosen[1], LoggerSettings)

@@ -14,8 +14,14 @@ import scipy.sparse
 import torch
 from PIL import Image
 
-from fedbolic import figure
-from fedbolic.configuration import read_words
+from fedbolic.core import figure
+from fedbolic.core.published import read_published
+from fedbolic.core.reading import read_bytes
+from fedbolic.core.rng import Rng
+from fedbolic.core.torch_files import load_torch
+from fedbolic.core.tree_bytes import tree_from_bytes, tree_to_bytes
+from fedbolic.core.types import Meta
+from fedbolic.core.yaml_text import read_settings
 from fedbolic.data import (
     CIFAR10,
     MNIST,
@@ -31,26 +37,20 @@ from fedbolic.data import (
     Table,
     TableFile,
     TUFamily,
-    tables,
 )
-from fedbolic.data.cifar import TEN_BATCHES
-from fedbolic.data.files import RemoteFile, members
-from fedbolic.data.idx import LETTERS_STEMS
-from fedbolic.data.pickled import unpickle
-from fedbolic.experiment import run
+from fedbolic.data.files.pickled import unpickle
+from fedbolic.data.files.published_files import RemoteFile, members
+from fedbolic.data.images.cifar import TEN_BATCHES
+from fedbolic.data.images.idx import LETTERS_STEMS
+from fedbolic.data.tables import table as tables
 from fedbolic.federated.secure.keys import read_identity, write_identities
-from fedbolic.nn.adapted import Adapted
-from fedbolic.nn.backbone import MLP
-from fedbolic.published import read_published
-from fedbolic.reading import read_bytes
-from fedbolic.record import RunFolder
+from fedbolic.nn.network.adapted import Adapted
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.wire import WireMessage, decode_message, encode_message
-from fedbolic.rng import Rng
-from fedbolic.torch_files import load_torch
-from fedbolic.tree_bytes import tree_from_bytes, tree_to_bytes
-from fedbolic.types import Meta
-from fedbolic.yaml_text import read_settings
+from fedbolic.run.configuration import read_words
+from fedbolic.run.experiment import run
+from fedbolic.run.record import RunFolder
 from hyperfed import prototypes
 from tests.readers.run_files import TREE, a_run, read_rank, read_run, saved, stored
 

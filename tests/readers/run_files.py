@@ -2,10 +2,11 @@
 
 import torch
 
-from fedbolic import table_rows
-from fedbolic.client_states import ClientStateLog, ClientStates
-from fedbolic.record import Row, RunFolder
+from fedbolic.core.client_states import ClientStateLog, ClientStates
+from fedbolic.core.rows import Row
 from fedbolic.remote.client_state_store import ClientStateStore
+from fedbolic.report import table_rows
+from fedbolic.run.record import RunFolder
 
 CONFIG = """\
 seed: 3

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedbolic.checksums import DamagedError
-from fedbolic.configuration import SetupError
+from fedbolic.core.checksums import DamagedError
+from fedbolic.run.configuration import SetupError
 from tests.readers.formats import FORMATS, import_everything
 
 SECONDS = 20

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from fedbolic.federated.privacy.accountants import ORDERS
-from fedbolic.federated.privacy.costs import ConcentratedCost, PureCost
-from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.accounting.accountants import ORDERS
+from fedbolic.federated.accounting.costs import ConcentratedCost, PureCost
+from fedbolic.federated.accounting.ledger import PrivacyLedger
 from fedbolic.remote.accounts import PrivacyAccounts
 
 library = pytest.importorskip("dp_accounting")

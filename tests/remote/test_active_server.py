@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.federated import RunStoppedError, Trainer
-from fedbolic.federated.update import Update
+from fedbolic.federated.updates.update import Update
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import make_request
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
 from flynn import FlyNN, Paper
 from tests.federated.secure.dishonest import FIVE, gated
 from tests.federated.secure.parties import ROWS, TEN, Numbers, plain, summed

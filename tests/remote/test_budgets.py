@@ -7,7 +7,9 @@ import random
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.tree_bytes import tree_digest
 from fedbolic.data import Client
 from fedbolic.federated import (
     DistributedNoise,
@@ -24,8 +26,6 @@ from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import Node, make_request
 from fedbolic.remote.nodes import Nodes
-from fedbolic.rng import Rng
-from fedbolic.tree_bytes import tree_digest
 from flatland import FlatLand, PrivateForman
 from flynn import FlyNN, Histogram, Paper, Parallel, Peel
 from tests.federated.simple_method import RNG, SMALL, federation, train

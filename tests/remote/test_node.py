@@ -22,7 +22,7 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
-from fedbolic.federated.capabilities import OneTimeSecrets
+from fedbolic.federated.contract.capabilities import OneTimeSecrets
 from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.methods.spherefed import SphereFed
 from fedbolic.remote.client_state_store import ClientStateStore

@@ -6,16 +6,16 @@ import pytest
 import torch
 from scipy import stats
 
+from fedbolic.core.tree import map as tree_map
 from fedbolic.data import Client, Examples
 from fedbolic.federated import DistributedNoise, SumPrivacy, Trainer
-from fedbolic.federated.privacy.integers import IntegerDraws
+from fedbolic.federated.noise.integers import IntegerDraws
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import PrivateSteps
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import Node, make_request
 from fedbolic.remote.score_noise import ScoreNoise, score_noise_of
-from fedbolic.tree import map as tree_map
 from flynn import FlyNN, Histogram
 from tests.federated.simple_method import RNG, SMALL, federation
 from tests.remote.test_withheld_scores import constant

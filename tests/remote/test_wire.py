@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedbolic.core.tree_bytes import tree_digest
 from fedbolic.remote.wire import WIRE_DTYPES, WireMessage, decode_message, encode_message
-from fedbolic.tree_bytes import tree_digest
 from tests.federated.simple_method import assert_same, flat
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

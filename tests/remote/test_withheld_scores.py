@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import DistributedNoise, SumPrivacy, Trainer
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import PrivateSteps

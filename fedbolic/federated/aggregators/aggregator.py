@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.stacks import by_stack, stacked_payload
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 class Aggregator(ABC):

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic.core import check
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.deltas import combine_updates, distances_to, usable_deltas
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

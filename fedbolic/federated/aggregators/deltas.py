@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.log import logger
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.median import coordinate_median
 from fedbolic.federated.aggregators.summand import as_number, cast_like
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.log import logger
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 BLOCK = 2**21
 """Entries of the largest float64 block, 16 MiB: a Gram matrix never needs all deltas at once."""

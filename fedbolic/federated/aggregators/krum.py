@@ -8,10 +8,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
+from fedbolic.core import check
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.deltas import combine_updates, squared_distances, usable_deltas
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.aggregators.summand import (
     as_double,
@@ -14,8 +15,7 @@ from fedbolic.federated.aggregators.summand import (
     summed_rows,
     weighted_sum_of,
 )
-from fedbolic.federated.update import Update
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from jaxtyping import Int64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic.core import check, tree
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.update import Update
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import Update
 
 LIMB = 32
 """Bits of a limb; a sum of 2^31 limbs fits an int64."""

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fedbolic import tree
-from fedbolic.federated.update import Update
-from fedbolic.types import Tree
+from fedbolic.core import tree
+from fedbolic.core.types import Tree
+from fedbolic.federated.updates.update import Update
 
 
 def by_stack(updates: Iterable[tuple[int, Update]]) -> Iterator[list[tuple[int, Update]]]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.median import reduce_sorted
-from fedbolic.federated.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

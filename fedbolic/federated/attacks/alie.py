@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.summand import as_number
 from fedbolic.federated.attacks.attack import Attack
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check, tree
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 
 
 class Attack(ABC):

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fedbolic.data.client import Client
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.attacks.attack import Attack
+from fedbolic.federated.contract.engine import Engine, Remote, Result
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.auto import Auto
-from fedbolic.federated.engines.engine import Engine, Remote, Result
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from typing import TypeGuard
 import torch
 from typing_extensions import override
 
-from fedbolic.data.client import Client
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.engine import Engine, Result, RunStoppedError
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.batched import Batched
-from fedbolic.federated.engines.engine import Engine, Result, RunStoppedError
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.engines.workers import Workers
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.method import Method
-from fedbolic.log import logger
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
 
 FEW, MORE = 1, 3
 """Epochs over every client's first batch in the two timed exchanges."""

@@ -8,33 +8,33 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client
-from fedbolic.federated.engines.client_task import ClientTask
-from fedbolic.federated.engines.engine import Engine, Failure, Result, torch_stream
-from fedbolic.federated.engines.memory_budget import (
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.memory_budget import (
     Lines,
     MemoryBudget,
     MemoryMeter,
     memory_limit,
     memory_meter,
 )
-from fedbolic.federated.engines.memory_estimate import MemoryEstimate
-from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.engines.stacked_results import results_of
-from fedbolic.federated.engines.stacked_scores import (
+from fedbolic.federated.batched.memory_estimate import MemoryEstimate
+from fedbolic.federated.batched.stacked_results import results_of
+from fedbolic.federated.batched.stacked_scores import (
     Scores,
     held_together,
     is_stackable,
     stacked_scores,
 )
-from fedbolic.federated.engines.stacking import Ended, advance, bucket_tasks
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
-from fedbolic.log import logger
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.batched.stacking import Ended, advance, bucket_tasks
+from fedbolic.federated.contract.engine import Engine, Failure, Result, torch_stream
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.engines.sequential import Sequential
+from fedbolic.federated.updates.update import Update
 
 OneByOne = Callable[[Sequence[Client]], list[Result]]
 """Runs some clients with the reference engine, :class:`Sequential`."""
@@ -59,12 +59,12 @@ class Batched(Engine):
     ``evaluate`` without ``stacked_scores``.
 
     A round ends on the stacked tensors, too, unless the method overrides ``finish`` of
-    :class:`~fedbolic.federated.classifier_method.ClassifierMethod`: the host waits once for all
-    losses and checks, and :class:`~fedbolic.federated.Mean` sums all payloads at once.
+    :class:`~fedbolic.federated.contract.classifier_method.ClassifierMethod`: the host waits once
+    for all losses and checks, and :class:`~fedbolic.federated.Mean` sums all payloads at once.
 
     Clients are run one by one, with one log message, if the method is not a
-    :class:`~fedbolic.federated.gradient_method.GradientMethod`, overrides ``local_update`` or
-    ``batches``, cannot be vectorised, or draws from torch's global random stream, which only
+    :class:`~fedbolic.federated.contract.gradient_method.GradientMethod`, overrides ``local_update``
+    or ``batches``, cannot be vectorised, or draws from torch's global random stream, which only
     ``Sequential`` seeds for each client.
 
     Args:

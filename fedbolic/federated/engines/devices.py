@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import tree
-from fedbolic.data.client import Client, ClientSlices
-from fedbolic.federated.engines.device_thread import Found, for_device_thread
-from fedbolic.federated.engines.engine import Engine, Failure, Remote, Result, moved_result
+from fedbolic.core import tree
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng, sharing_cpu_stream
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client, ClientSlices
+from fedbolic.federated.contract.engine import Engine, Failure, Remote, Result, moved_result
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.graphed import Graphed
-from fedbolic.federated.engines.worker import ById, by_id, deal
 from fedbolic.federated.engines.workers import Workers
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
-from fedbolic.log import logger
-from fedbolic.rng import Rng, sharing_cpu_stream
-from fedbolic.types import Tree
+from fedbolic.federated.processes.device_thread import Found, for_device_thread
+from fedbolic.federated.processes.worker import ById, by_id, deal
+from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

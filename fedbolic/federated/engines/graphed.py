@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.stacking import Ended, advance
+from fedbolic.federated.batched.static_steps import StaticSteps, waves
+from fedbolic.federated.contract.engine import Engine
+from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.engines.batched import Batched
-from fedbolic.federated.engines.client_task import ClientTask
-from fedbolic.federated.engines.engine import Engine
-from fedbolic.federated.engines.stacking import Ended, advance
-from fedbolic.federated.engines.static_steps import StaticSteps, waves
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.log import logger
 
 KEPT = 8
 """Number of forms of waves whose buffers and graphs are kept; the least recently used go first."""

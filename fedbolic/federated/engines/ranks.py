@@ -8,19 +8,19 @@ from typing import Any
 from torch import distributed
 from typing_extensions import override
 
-from fedbolic.data.client import Client
-from fedbolic.federated.engines.engine import (
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.engine import (
     Engine,
     Failure,
     Result,
     RunStoppedError,
     moved_result,
 )
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.engines.worker import deal, pickled, results, sent, worker_requests
-from fedbolic.federated.method import Method
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.processes.worker import deal, pickled, results, sent, worker_requests
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,18 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import Client
-from fedbolic.federated.engines.engine import (
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.engine import (
     Engine,
     Failure,
     Result,
     RunStoppedError,
     torch_stream,
 )
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.updates.update import Update
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,16 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client, ClientSlices
-from fedbolic.federated.engines.engine import Engine, Failure, Result, RunStoppedError
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client, ClientSlices
+from fedbolic.federated.contract.engine import Engine, Failure, Result, RunStoppedError
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
-from fedbolic.federated.engines.shared_memory import Place, SharedMemory
-from fedbolic.federated.engines.worker import (
+from fedbolic.federated.processes.shared_memory import Place, SharedMemory
+from fedbolic.federated.processes.worker import (
     EXIT_SECONDS,
     RequestKind,
     Worker,
@@ -25,11 +29,7 @@ from fedbolic.federated.engines.worker import (
     pickled,
     worker_requests,
 )
-from fedbolic.federated.method import Method
-from fedbolic.federated.update import Update
-from fedbolic.log import logger
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import Update
 
 AT_ONCE = 4096
 """Clients that are sent to the workers in one request for scores."""

@@ -5,11 +5,19 @@ from dataclasses import dataclass
 
 import torch
 
-from fedbolic import check
-from fedbolic.data.client import HOLDOUT, Client, FederatedData
-from fedbolic.federated.engines.engine import Engine, Failure, torch_stream
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.rows import Row
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
+from fedbolic.federated.contract.engine import Engine, Failure, torch_stream
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.metrics import (
+from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer, layer_width
+from fedbolic.federated.rounds.update_filter import UpdateFilter, find_update_fault
+from fedbolic.federated.scores.metrics import (
     EXTRA_METRICS,
     Metric,
     check_metrics,
@@ -17,14 +25,6 @@ from fedbolic.federated.evaluation.metrics import (
     measuring,
     pooled_scores,
 )
-from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer, layer_width
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.method import Method
-from fedbolic.federated.update_filter import UpdateFilter, find_update_fault
-from fedbolic.log import logger
-from fedbolic.record import Row
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
 
 CLIENT_MEANS = frozenset(name for name in EXTRA_METRICS if not name.startswith("top_"))
 """Scores whose mean over clients is not that of the pooled examples, and is named as such."""
@@ -69,8 +69,8 @@ class RidgeHead:
     Args:
         ridge: Epsilon divided by the mean diagonal entry of Z'Z, above 0.
         layer: Layer that gives the features: ``body`` for the method's own, or the name of a layer
-            of the backbone. ``body.7`` of :class:`~fedbolic.nn.backbone.ConvNet` is the input of
-            its last layer, which is much wider than its output.
+            of the backbone. ``body.7`` of :class:`~fedbolic.nn.network.backbone.ConvNet` is the
+            input of its last layer, which is much wider than its output.
 
     Raises:
         ValueError: If ``ridge`` is not above 0.

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fedbolic.data.client import Client
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
-from fedbolic.federated.delegated_steps import DelegatedSteps
-from fedbolic.federated.engines.stacked_scores import scores_of_stack
-from fedbolic.federated.evaluation.score import score
-from fedbolic.federated.update import AggregatedUpdate, StackedUpdates, Update
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.batched.stacked_scores import scores_of_stack
+from fedbolic.federated.contract.delegated_steps import DelegatedSteps
+from fedbolic.federated.scores.score import score
+from fedbolic.federated.updates.update import AggregatedUpdate, StackedUpdates, Update
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,18 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 from typing_extensions import override
 
-from fedbolic import tree
-from fedbolic.data.client import Client
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.evaluation.score import chunks, score_logits
-from fedbolic.federated.gradient_method import GradientMethod
-from fedbolic.federated.method import CohortKind, Method
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_bounds import MOST_WEIGHT, find_outside
-from fedbolic.nn.model import Model
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Params, Tree
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import CohortKind, Method
+from fedbolic.federated.scores.score import chunks, score_logits
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
+from fedbolic.nn.network.model import Model
 
 _MOST_LENGTH = 2.0
 """Bound on the length of features in sums; unit features have 1, random ones at most sqrt(2)."""
@@ -40,7 +40,7 @@ def features_at(
         layer: ``body`` for the method's own features, or the name of a layer in it, such as
             ``body.7``; outputs of more than one axis per example are flattened.
         model: Architecture of the method.
-        local: As in :meth:`~fedbolic.federated.gradient_method.GradientMethod.features`.
+        local: As in :meth:`~fedbolic.federated.contract.gradient_method.GradientMethod.features`.
         batch: Likewise.
         context: Likewise.
 

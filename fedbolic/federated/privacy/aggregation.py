@@ -8,20 +8,20 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
+from fedbolic.federated.accounting.tree_noise import add_leaf
 from fedbolic.federated.aggregators.summand import as_double, cast_like
-from fedbolic.federated.cohort import Cohort
-from fedbolic.federated.engines.engine import RunStoppedError
-from fedbolic.federated.method import Method
+from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws, warn_of_keys
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
+from fedbolic.federated.noise.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
-from fedbolic.federated.privacy.draws import DRAWS_VERSION, SecretStream, check_draws, warn_of_keys
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
-from fedbolic.federated.privacy.ledger import PrivacyLedger, log_ledger
-from fedbolic.federated.privacy.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
-from fedbolic.federated.privacy.tree_noise import add_leaf
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.rounds.cohort import Cohort
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

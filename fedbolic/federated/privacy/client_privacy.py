@@ -4,18 +4,18 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fedbolic import check
-from fedbolic.federated.cohort import Cohort
-from fedbolic.federated.method import CohortKind
-from fedbolic.federated.privacy.draws import SystemKeys
-from fedbolic.federated.privacy.gaussian import check_delta
-from fedbolic.federated.privacy.ledger import (
+from fedbolic.core import check
+from fedbolic.federated.accounting.gaussian import check_delta
+from fedbolic.federated.accounting.ledger import (
     Correlation,
     Neighbours,
     Participation,
     PrivacyLedger,
     solve_noise,
 )
+from fedbolic.federated.contract.method import CohortKind
+from fedbolic.federated.noise.draws import SystemKeys
+from fedbolic.federated.rounds.cohort import Cohort
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ClientPrivacy:
     that is repeated after an interruption therefore has the same noise, but whoever has
     ``state.pt`` can subtract it: only its owner can read it, and the key is deleted after the last
     round. Clipped updates are rounded, summed and made noisy as integers
-    (:class:`~fedbolic.federated.privacy.gaussian_grid.GaussianGrid`), so the ledger holds for the
+    (:class:`~fedbolic.federated.noise.gaussian_grid.GaussianGrid`), so the ledger holds for the
     numbers that are released, if an update follows from its client's data alone. With an engine
     that computes several clients together it may depend on the others by rounding, which is not
     covered; with ``Sequential`` it does not.
@@ -115,7 +115,7 @@ class ClientPrivacy:
         >>> from fedbolic.data import IID, Digits, Partitioned
         >>> from fedbolic.federated import Cohort, Trainer
         >>> from fedbolic.methods import FedAvg
-        >>> from fedbolic.rng import Rng
+        >>> from fedbolic.core.rng import Rng
         >>> data = Partitioned(Digits(), IID(50)).load(Rng(0))
         >>> privacy = ClientPrivacy(dp_delta=1e-3, epsilon=8.0)
         >>> trainer = Trainer(cohort=Cohort(0.2, sampling="poisson"), privacy=privacy)

@@ -1,9 +1,9 @@
 """Parts of a payload that privacy covers, and the refusal of all others."""
 
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
-from fedbolic.federated.method import Method
-from fedbolic.types import Tree
+from fedbolic.federated.contract.method import Method
 
 
 def covered_form(phase: Method, server_state: Tree) -> Tree:

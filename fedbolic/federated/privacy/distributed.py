@@ -9,27 +9,27 @@ from jaxtyping import Float64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import tree
-from fedbolic.data.client import Client, FederatedData
+from fedbolic.core import tree
+from fedbolic.core.figure import Figure
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import Client, FederatedData
+from fedbolic.federated.accounting.charges import charge_releases
+from fedbolic.federated.accounting.ledger import PrivacyLedger, Unit, log_ledger
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.summand import as_double, cast_like
-from fedbolic.federated.capabilities import NoisySummands
-from fedbolic.federated.engines.engine import RunStoppedError
-from fedbolic.federated.evaluation.score import Predictor
-from fedbolic.federated.privacy.charges import charge_releases
+from fedbolic.federated.contract.capabilities import NoisySummands
+from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.wrapping_method import WrappingMethod
+from fedbolic.federated.noise.draws import SecretStream, SystemKeys, check_keys, warn_of_keys
+from fedbolic.federated.noise.lattice import NoisyLattice
+from fedbolic.federated.noise.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.coverage import covered_form
-from fedbolic.federated.privacy.draws import SecretStream, SystemKeys, check_keys, warn_of_keys
-from fedbolic.federated.privacy.lattice import NoisyLattice
-from fedbolic.federated.privacy.ledger import PrivacyLedger, Unit, log_ledger
-from fedbolic.federated.privacy.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.wrapping_method import WrappingMethod
-from fedbolic.figure import Figure
-from fedbolic.log import logger
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.federated.scores.score import Predictor
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 WARNED_INFLATION = 1.1
 """Factor by which rounding may enlarge the noise without a warning."""

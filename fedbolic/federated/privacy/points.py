@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.federated.privacy.costs import PureCost
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.gaussian import check_delta
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
-from fedbolic.federated.privacy.ledger import PrivacyLedger, solve_noise
-from fedbolic.federated.privacy.riemannian_laplace import (
+from fedbolic.core import check
+from fedbolic.federated.accounting.costs import PureCost
+from fedbolic.federated.accounting.gaussian import check_delta
+from fedbolic.federated.accounting.ledger import PrivacyLedger, solve_noise
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
+from fedbolic.federated.noise.riemannian_laplace import (
     RiemannianLaplace,
     largest_scale,
     tangent_of,
@@ -225,7 +225,7 @@ class TangentMean(PrivateMean):
     The noise is normal in the metric of the tangent space at the centre p. Without noise it is the
     first step of a descent towards the Fréchet mean, and near it if the points are near p. Tangents
     are rounded, summed and made noisy as integers
-    (:class:`~fedbolic.federated.privacy.gaussian_grid.GaussianGrid`).
+    (:class:`~fedbolic.federated.noise.gaussian_grid.GaussianGrid`).
 
     Args:
         epsilon: Privacy budget of one mean, above 0.

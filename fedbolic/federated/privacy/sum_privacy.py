@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from scipy.optimize import root_scalar
 
-from fedbolic import check
-from fedbolic.federated.privacy.gaussian import check_delta
-from fedbolic.federated.privacy.lattice import NoisyLattice, finest_lattice
-from fedbolic.federated.privacy.ledger import Neighbours, PrivacyLedger
-from fedbolic.federated.privacy.rotation import padded_size
+from fedbolic.core import check
+from fedbolic.federated.accounting.gaussian import check_delta
+from fedbolic.federated.accounting.ledger import Neighbours, PrivacyLedger
+from fedbolic.federated.noise.lattice import NoisyLattice, finest_lattice
+from fedbolic.federated.noise.rotation import padded_size
 
 
 @dataclass(frozen=True)

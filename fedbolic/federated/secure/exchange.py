@@ -9,18 +9,18 @@ from typing import ClassVar
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.data.client import Client
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.aggregators.modular import SumModulo
-from fedbolic.federated.engines.engine import RunStoppedError
-from fedbolic.federated.method import CohortKind, Method, Phase
+from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.method import CohortKind, Method, Phase
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues
 from fedbolic.federated.secure.keys import new_secret, read_identity, read_secret
 from fedbolic.federated.secure.roster import Roster, to_bytes
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.log import logger
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 WEIGHT_MODULUS = 2**62
 """Modulus of the sum of weights; it may be large, because each client sends only one weight."""

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fedbolic import check, tree
+from fedbolic.core import check, tree
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.modular import LIMB, from_limbs, num_limbs, reduce_limbs
-from fedbolic.types import Tree
 
 
 @dataclass(frozen=True)

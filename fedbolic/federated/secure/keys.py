@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedbolic import check
-from fedbolic.reading import read_bytes
+from fedbolic.core import check
+from fedbolic.core.reading import read_bytes
 
 KEY_BYTES = 32
 NONCE_BYTES = 12

@@ -9,15 +9,15 @@ from jaxtyping import Int64
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.log import logger
+from fedbolic.core.types import Tree
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.modular import num_limbs, reduce_limbs
 from fedbolic.federated.secure.keys import KEY_BYTES
 from fedbolic.federated.secure.mask import bytes_of_modulus, expand, unpack
 from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.log import logger
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,22 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from fedbolic import check
-from fedbolic.data.client import Client, FederatedData
+from fedbolic.core import check
+from fedbolic.core.figure import Figure
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.capabilities import NoisySummands, OneTimeSecrets, Ordered
-from fedbolic.federated.evaluation.score import Predictor
-from fedbolic.federated.method import Method
+from fedbolic.federated.contract.capabilities import NoisySummands, OneTimeSecrets, Ordered
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.wrapping_method import WrappingMethod
+from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
 from fedbolic.federated.secure.preparation import AdvertiseKeys, ShareKeys
 from fedbolic.federated.secure.roster import Roster
 from fedbolic.federated.secure.summing import ConsistencyCheck, MaskedInput
 from fedbolic.federated.secure.unmasking import Unmasking
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.wrapping_method import WrappingMethod
-from fedbolic.figure import Figure
-from fedbolic.rng import Rng
-from fedbolic.types import Meta, Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 STAGES: dict[str, type[SecureExchange]] = {
     phase.stage: phase
@@ -56,8 +56,8 @@ class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds
     client. Channels cannot act on masked payloads. There is neither fine-tuning nor a ridge head
     after the run, because both would send other values unmasked.
 
-    An :class:`~fedbolic.federated.capabilities.Ordered` method obtains the places of its clients
-    here without its server. Each ciphertext of *ShareKeys* carries 256 bits that its sender
+    An :class:`~fedbolic.federated.contract.capabilities.Ordered` method obtains the places of its
+    clients here without its server. Each ciphertext of *ShareKeys* carries 256 bits that its sender
     drew from the operating system; in *MaskedInput*, the place of a client is the rank of its bits
     among the sharers. The server does not learn the order unless a client reveals it. Pairwise
     masks of clients that received different lists of sharers do not cancel, so all clients of a

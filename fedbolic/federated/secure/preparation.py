@@ -6,9 +6,12 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic import tree
-from fedbolic.data.client import Client
-from fedbolic.federated.method import CohortKind
+from fedbolic.core import tree
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.method import CohortKind
 from fedbolic.federated.secure.exchange import PROGRESS, SecureExchange
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
@@ -30,10 +33,7 @@ from fedbolic.federated.secure.roster import (
     to_tensor,
 )
 from fedbolic.federated.secure.shamir import SHARE_BYTES, split_secret
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.log import logger
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 CIPHERTEXT_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
 """Length of a ciphertext with one share of a mask key and one share of a self-mask seed.

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from fedbolic.core.tree_bytes import tree_digest
+from fedbolic.core.types import Tree
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
     AlteredError,
@@ -20,8 +22,6 @@ from fedbolic.federated.secure.keys import (
     new_secret,
     sign,
 )
-from fedbolic.tree_bytes import tree_digest
-from fedbolic.types import Tree
 
 CARD_BYTES = 3 * KEY_BYTES + 64
 """Length of a card: two public keys of the sum, the identity, and its signature."""

@@ -7,10 +7,14 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic import tree
-from fedbolic.data.client import Client
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.tree_bytes import tree_digest
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
 from fedbolic.federated.aggregators.modular import reduce_limbs
+from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.secure.exchange import SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues, encode_tree, form_of
 from fedbolic.federated.secure.keys import KEY_BYTES, SIGNATURE_BYTES, unseal
@@ -20,11 +24,7 @@ from fedbolic.federated.secure.order import place_among
 from fedbolic.federated.secure.preparation import ciphertext_key, mask_seed
 from fedbolic.federated.secure.roster import Roster, ids_tensor, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.federated.update_filter import find_update_fault
-from fedbolic.rng import Rng
-from fedbolic.tree_bytes import tree_digest
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 AGREED = ("survivors", "broadcast")
 """Entries that a client signs before unmasking: the clients in the sum, and what was broadcast."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 import torch
 from typing_extensions import override
 
-from fedbolic import tree
-from fedbolic.data.client import Client
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.aggregators.modular import reduce_limbs
-from fedbolic.federated.engines.engine import RunStoppedError
+from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.secure.exchange import LASTING, SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import decode_tree
 from fedbolic.federated.secure.keys import agreement_key
@@ -19,9 +21,7 @@ from fedbolic.federated.secure.preparation import commitment, mask_seed
 from fedbolic.federated.secure.roster import Roster, to_bytes, to_tensor
 from fedbolic.federated.secure.shamir import SHARE_BYTES, join_shares
 from fedbolic.federated.secure.summing import AGREED
-from fedbolic.federated.update import AggregatedUpdate, Update
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)

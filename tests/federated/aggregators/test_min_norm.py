@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import Mean, MinNorm, Update
 from fedbolic.federated.aggregators.min_norm import QUIET
 from tests.federated.aggregators.hulls import hulls, nearest_by_faces, seeds, updates

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic import tree
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
 from fedbolic.federated import (
     CenteredClipping,
     GeometricMedian,
@@ -22,9 +23,8 @@ from fedbolic.federated import (
 from fedbolic.federated.aggregators import deltas
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.reproducible import reproducible
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.reproducible import reproducible
 from tests.federated.aggregators.test_aggregator import Largest
 from tests.federated.aggregators.vectors import rows, seeds, updates, vector
 from tests.federated.simple_method import assert_near, assert_same, federation

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import ALIE, GaussianNoise, SignFlip
 from fedbolic.federated.attacks.alie import alie_deviations
-from fedbolic.rng import Rng
 from tests.federated.simple_method import assert_same
 
 seeds = st.integers(0, 2**31)

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from fedbolic.federated import Batched, Graphed, LocalTraining, RunStoppedError, Sequential
 from fedbolic.methods import FedAvg, Moon
-from fedbolic.nn.backbone import Backbone
-from fedbolic.nn.dropout import Dropout
+from fedbolic.nn.layers.dropout import Dropout
+from fedbolic.nn.network.backbone import Backbone
 from tests.federated.simple_method import assert_same, federation, train
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from fedbolic.configuration import SetupError
 from fedbolic.data import IID, Partitioned
-from fedbolic.experiment import resume, run
 from fedbolic.federated import Auto, Batched, Engine, Graphed, LocalTraining, Sequential, Workers
 from fedbolic.federated.engines import auto
 from fedbolic.methods import FedAvg, Majority
-from fedbolic.nn.backbone import MLP
-from fedbolic.record import RunFolder
+from fedbolic.nn.network.backbone import MLP
+from fedbolic.run.configuration import SetupError
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.record import RunFolder
 from tests.federated.simple_method import RNG, SIZES, SMALL, assert_same, federation, train
 
 DATA = Partitioned(partition=IID(3), num_train=60, num_test=20)

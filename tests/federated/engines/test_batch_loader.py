@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbolic.core.types import Meta
 from fedbolic.data import Client, Dirichlet, Examples
 from fedbolic.federated import LocalTraining
-from fedbolic.federated.engines.batch_loader import BatchLoader
-from fedbolic.federated.engines.buckets import buckets, padded_work
-from fedbolic.federated.engines.client_task import ClientTask
-from fedbolic.types import Meta
+from fedbolic.federated.batched.batch_loader import BatchLoader
+from fedbolic.federated.batched.buckets import buckets, padded_work
+from fedbolic.federated.batched.client_task import ClientTask
 from tests.federated.simple_method import RNG, SMALL
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12).map(torch.tensor)

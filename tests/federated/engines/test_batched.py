@@ -17,10 +17,10 @@ from fedbolic.federated import (
     LocalTraining,
     Mean,
     ServerSGD,
-    gradient_method,
 )
+from fedbolic.federated.contract import gradient_method
 from fedbolic.methods import Apfl, Apple, Ditto, FedAvg, FedDyn, FedRoD, Moon, PFedMe, Scaffold
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD, Adam, Optimizer
 from hyperfed import CrossEntropy, HyperFed
 from hyperfed.loss import Geodesic, Triplet

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from fedbolic.data import Examples
-from fedbolic.data.client import Split
+from fedbolic.data.contract.client import Split
 from fedbolic.federated import Batched, Failure, LocalTraining, Sequential
-from fedbolic.federated.engines import stacking
-from fedbolic.federated.engines.buckets import padded_work
-from fedbolic.federated.engines.client_task import ClientTask
-from fedbolic.federated.engines.memory_estimate import LIBRARIES, MemoryEstimate
+from fedbolic.federated.batched import stacking
+from fedbolic.federated.batched.buckets import padded_work
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.memory_estimate import LIBRARIES, MemoryEstimate
 from fedbolic.methods import FedAvg, Majority
-from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.nn.network.backbone import MLP, Backbone
 from tests.federated.agreement import (
     TOLERANCE,
     UNEQUAL,

@@ -21,7 +21,7 @@ from fedbolic.federated import (
     Workers,
 )
 from fedbolic.methods import Ditto, FedAvg
-from fedbolic.nn.backbone import MLP, Backbone
+from fedbolic.nn.network.backbone import MLP, Backbone
 from tests import shadow
 from tests.federated.simple_method import RNG, SMALL, Averaged, assert_same, federation, train
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from fedbolic.federated import Batched, Evaluation, FineTune, Sequential, TrainerState, Workers
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import Backbone
+from fedbolic.nn.network.backbone import Backbone
 from tests.federated.simple_method import (
     RNG,
     SMALL,

@@ -19,11 +19,11 @@ from fedbolic.federated import (
     LocalTraining,
     Sequential,
 )
-from fedbolic.federated.engines import static_steps
-from fedbolic.federated.engines.replay import Replay
-from fedbolic.federated.engines.static_steps import StaticSteps, row_counts
+from fedbolic.federated.batched import static_steps
+from fedbolic.federated.batched.replay import Replay
+from fedbolic.federated.batched.static_steps import StaticSteps, row_counts
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP, ConvNet
+from fedbolic.nn.network.backbone import MLP, ConvNet
 from fedbolic.optim import SGD, Adam
 from tests.federated.agreement import (
     UNEQUAL,

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import GradientMethod, Graphed, LocalTraining, Sequential
-from fedbolic.federated.engines.replay import Replay, graph_pool
+from fedbolic.federated.batched.replay import Replay, graph_pool
 from tests.subjects import QUICK, exchanges
 
 pytestmark = pytest.mark.gpu

@@ -5,17 +5,18 @@ import torch
 
 from fedbolic.data import Examples
 from fedbolic.federated import Batched, LocalTraining
-from fedbolic.federated.engines import batched, memory_budget
-from fedbolic.federated.engines.engine import Failure
-from fedbolic.federated.engines.memory_budget import (
+from fedbolic.federated.batched import memory_budget
+from fedbolic.federated.batched.memory_budget import (
     CPU_MEGABYTES,
     CudaMemory,
     MemoryLine,
     memory_limit,
     memory_meter,
 )
-from fedbolic.federated.engines.memory_estimate import LIBRARIES
-from fedbolic.nn.backbone import MLP
+from fedbolic.federated.batched.memory_estimate import LIBRARIES
+from fedbolic.federated.contract.engine import Failure
+from fedbolic.federated.engines import batched
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.agreement import assert_engines_agree, exchange, with_, with_client
 from tests.federated.simple_method import SMALL, federation
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import LocalTraining
-from fedbolic.federated.engines.client_task import ClientTask
-from fedbolic.federated.engines.memory_estimate import MemoryEstimate
-from fedbolic.nn.backbone import MLP
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.memory_estimate import MemoryEstimate
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import Adam
 from tests.federated.simple_method import RNG, SMALL, federation
 
@@ -58,9 +58,9 @@ import torch
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import Batched, LocalTraining, Sequential
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import ConvNet
-from fedbolic.rng import Rng
-from fedbolic.types import Meta
+from fedbolic.nn.network.backbone import ConvNet
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta
 
 torch.set_num_threads(1)
 meta = Meta(10, (1, 28, 28), 1000)

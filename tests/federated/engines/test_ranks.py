@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import distributed
 
-from fedbolic import tree
+from fedbolic.core import tree
 from fedbolic.federated import Cohort, LocalTraining, Ranks
-from fedbolic.federated.engines.worker import SPAWN
+from fedbolic.federated.processes.worker import SPAWN
 from fedbolic.methods import Ditto
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests import shadow
 from tests.federated.simple_method import SMALL, Averaged, assert_same, federation, train
 

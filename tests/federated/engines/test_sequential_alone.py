@@ -11,8 +11,9 @@ from fedbolic.federated import Evaluation, FineTune, Method, RidgeHead, Sequenti
 from tests.subjects import QUICK, RNG, recorded
 from tests.test_fresh_process import RUNS
 
-ENGINES = Path(fedbolic.__file__).parent / "federated" / "engines"
-OWN = {str(ENGINES / name) for name in ("sequential.py", "engine.py")}
+FEDERATED = Path(fedbolic.__file__).parent / "federated"
+ENGINES = tuple(str(FEDERATED / name) for name in ("engines", "batched", "processes"))
+OWN = {str(FEDERATED / "engines" / "sequential.py")}
 ALL = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
 
 
@@ -24,7 +25,7 @@ def entered(work):
         if event != "call":
             return
         code = frame.f_code
-        elsewhere = code.co_filename.startswith(str(ENGINES)) and code.co_filename not in OWN
+        elsewhere = code.co_filename.startswith(ENGINES) and code.co_filename not in OWN
         stacked = code.co_name.startswith("stacked_")
         if elsewhere or (stacked and isinstance(frame.f_locals.get("self"), Method)):
             found.add(f"{Path(code.co_filename).name}: {code.co_name}")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedbolic.data import Examples
 from fedbolic.federated import Update
-from fedbolic.federated.engines.shared_memory import LINE, SharedMemory
+from fedbolic.federated.processes.shared_memory import LINE, SharedMemory
 
 GRID = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
 

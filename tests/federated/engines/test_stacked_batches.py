@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic.data import Examples
-from fedbolic.federated.engines import stacked_batches as module
-from fedbolic.federated.engines.stacked_batches import stacked_batches
+from fedbolic.federated.batched import stacked_batches as module
+from fedbolic.federated.batched.stacked_batches import stacked_batches
 
 sizes = st.lists(st.integers(0, 9), min_size=1, max_size=7)
 

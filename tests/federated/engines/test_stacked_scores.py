@@ -19,11 +19,11 @@ from fedbolic.federated import (
     Sequential,
     Workers,
 )
-from fedbolic.federated.engines import stacked_scores
-from fedbolic.federated.evaluation import score
-from fedbolic.federated.gradient_method import GradientMethod
+from fedbolic.federated.batched import stacked_scores
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.scores import score
 from fedbolic.methods import Ditto, FedAvg, Scaffold
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD
 from hyperfed import HyperFed
 from tests.federated.simple_method import RNG, SMALL, Averaged, NormNet, federation, rows_of, train

@@ -23,9 +23,9 @@ from fedbolic.federated import (
     Trainer,
     Workers,
 )
-from fedbolic.federated.engines.worker import WorkerRequest, deal, results
+from fedbolic.federated.processes.worker import WorkerRequest, deal, results
 from fedbolic.methods import Ditto
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from hyperfed import HyperFed
 from tests.federated.faults import FAULTS
 from tests.federated.simple_method import (

@@ -4,9 +4,10 @@ import pytest
 import torch
 from sklearn import metrics as sklearn_metrics
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Digits, Dirichlet, Partitioned
 from fedbolic.federated import Batched, Evaluation, FineTune, LocalTraining, Sequential, Workers
-from fedbolic.federated.evaluation.metrics import (
+from fedbolic.federated.scores.metrics import (
     EXTRA_METRICS,
     extra_scores,
     label_scores,
@@ -16,8 +17,7 @@ from fedbolic.federated.evaluation.metrics import (
     pooled_scores,
 )
 from fedbolic.methods import FedAvg, Majority
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import rows_of, train
 from tests.remote.transports import away
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import Digits, Partition, Partitioned
 from fedbolic.federated import Evaluation, LocalTraining
-from fedbolic.federated.evaluation.score_histograms import (
+from fedbolic.federated.scores.score_histograms import (
     LARGEST_SCORE,
     NUM_SCORE_BINS,
     histogram_auroc,
@@ -17,8 +18,7 @@ from fedbolic.federated.evaluation.score_histograms import (
     score_histograms,
 )
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import rows_of, train
 
 SEEDS = pytest.mark.parametrize("seed", range(6))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbolic.federated.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from fedbolic.federated.privacy.ledger import (
+from fedbolic.federated.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from fedbolic.federated.accounting.ledger import (
     LARGEST_SHARE,
     PrivacyLedger,
     log_ledger,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import (
     AdaptiveClipping,
     ClientPrivacy,
@@ -20,12 +21,11 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
-from fedbolic.federated.privacy.draws import SystemKeys
-from fedbolic.federated.privacy.ledger import PrivacyLedger
+from fedbolic.federated.accounting.ledger import PrivacyLedger
+from fedbolic.federated.noise.draws import SystemKeys
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedAvg, FedDyn, FedNova, Scaffold
-from fedbolic.nn.backbone import MLP
-from fedbolic.rng import Rng
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import (
     RNG,
     SMALL,

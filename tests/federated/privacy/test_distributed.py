@@ -21,11 +21,11 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
-from fedbolic.federated.privacy.draws import SystemKeys
-from fedbolic.federated.privacy.integers import IntegerDraws
+from fedbolic.federated.noise.draws import SystemKeys
+from fedbolic.federated.noise.integers import IntegerDraws
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import FedNova
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.secure.parties import Losing
 from tests.federated.simple_method import (
     RNG,

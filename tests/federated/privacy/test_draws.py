@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedbolic.federated.privacy.draws import SecretStream, SystemKeys
-from fedbolic.rng import Rng
+from fedbolic.core.rng import Rng
+from fedbolic.federated.noise.draws import SecretStream, SystemKeys
 from tests.seeded import SeededKeys
 
 STREAM = SecretStream(bytes(range(32)))

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 
 bounds = st.floats(1e-6, 1e6)
 multipliers = st.floats(1e-6, 1e4)

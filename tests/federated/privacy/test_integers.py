@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.integers import LARGEST_VARIANCE, IntegerDraws
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.integers import LARGEST_VARIANCE, IntegerDraws
 
 ALPHA = 1e-6
 """Rate at which a correct sampler fails a test of fit; the key is fixed, so the outcome is, too."""

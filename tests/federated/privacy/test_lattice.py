@@ -11,13 +11,13 @@ import torch
 from scipy import stats
 from scipy.linalg import hadamard
 
-from fedbolic.federated.privacy.costs import ConcentratedCost
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.gaussian import gaussian_epsilon
-from fedbolic.federated.privacy.lattice import NoisyLattice, finest_lattice
-from fedbolic.federated.privacy.rotation import padded_size, rotate, unrotate
+from fedbolic.core.rng import Rng
+from fedbolic.federated.accounting.costs import ConcentratedCost
+from fedbolic.federated.accounting.gaussian import gaussian_epsilon
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.lattice import NoisyLattice, finest_lattice
+from fedbolic.federated.noise.rotation import padded_size, rotate, unrotate
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
-from fedbolic.rng import Rng
 
 STREAM = SecretStream(bytes(range(32)))
 COARSE = NoisyLattice(64, 1.0, 1.0, num_clients=5, num_noisy=3, granularity=0.2)

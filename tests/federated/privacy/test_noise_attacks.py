@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import DistributedNoise
 from fedbolic.federated.privacy.sum_privacy import SumPrivacy
 from fedbolic.federated.secure import SecureSum
-from fedbolic.rng import Rng
 from tests.federated.secure.dishonest import NUM, VICTIM, Dishonest
 from tests.federated.simple_method import RNG, SMALL, federation
 from tests.seeded import SeededKeys

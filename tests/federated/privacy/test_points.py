@@ -7,9 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.gaussian import gaussian_epsilon
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
+from fedbolic.federated.accounting.gaussian import gaussian_epsilon
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
+from fedbolic.federated.noise.riemannian_laplace import largest_scale, tangent_of
 from fedbolic.federated.privacy.points import (
     LaplaceMean,
     TangentMean,
@@ -17,7 +18,6 @@ from fedbolic.federated.privacy.points import (
     clip_tangents,
     mean_sensitivity,
 )
-from fedbolic.federated.privacy.riemannian_laplace import largest_scale, tangent_of
 from fedbolic.manifolds import Lorentz, Poincare, frechet_mean
 from tests.manifolds.cases import points, tangents
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.riemannian_laplace import (
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.riemannian_laplace import (
     RiemannianLaplace,
     largest_scale,
     tangent_of,

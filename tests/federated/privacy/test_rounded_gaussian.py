@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from fedbolic.federated.privacy import rounded_gaussian as code
-from fedbolic.federated.privacy.draws import SecretStream
-from fedbolic.federated.privacy.rounded_gaussian import rounded_gaussian
+from fedbolic.federated.noise import rounded_gaussian as code
+from fedbolic.federated.noise.draws import SecretStream
+from fedbolic.federated.noise.rounded_gaussian import rounded_gaussian
 
 SCALES = [1e-3, 0.3, 1.0, 7.5, 1000.1, 2.0**20 / 3, 2.0**28]
 

@@ -6,6 +6,7 @@ import hashlib
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import (
     AdaptiveClipping,
     ClientPrivacy,
@@ -16,13 +17,12 @@ from fedbolic.federated import (
     SumPrivacy,
     Trainer,
 )
-from fedbolic.federated.privacy import draws
+from fedbolic.federated.noise import draws
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
 from fedbolic.federated.secure import SecureSum
-from fedbolic.federated.update import Update
+from fedbolic.federated.updates.update import Update
 from fedbolic.methods import PrivateSteps
-from fedbolic.rng import Rng
 from tests.federated.simple_method import RNG, SMALL, federation
 
 DATA = federation((7, 4, 12, 5, 6, 3, 8, 9, 4, 7))

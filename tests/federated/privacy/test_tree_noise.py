@@ -14,12 +14,12 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
-from fedbolic.federated.privacy.accountants import ORDERS
-from fedbolic.federated.privacy.draws import SecretStream, SystemKeys
-from fedbolic.federated.privacy.gaussian import gaussian_epsilon
-from fedbolic.federated.privacy.gaussian_grid import GaussianGrid
-from fedbolic.federated.privacy.ledger import PrivacyLedger, solve_noise
-from fedbolic.federated.privacy.tree_noise import add_leaf, tree_height
+from fedbolic.federated.accounting.accountants import ORDERS
+from fedbolic.federated.accounting.gaussian import gaussian_epsilon
+from fedbolic.federated.accounting.ledger import PrivacyLedger, solve_noise
+from fedbolic.federated.accounting.tree_noise import add_leaf, tree_height
+from fedbolic.federated.noise.draws import SecretStream, SystemKeys
+from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from tests.federated.simple_method import (
     RNG,
     SMALL,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from typing_extensions import override
 
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
 from fedbolic.data import FederatedData
 from fedbolic.federated import Method, RunStoppedError, Sum, Update
 from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.secure import SecureSum
 from fedbolic.federated.secure.mask import unpack
-from fedbolic.rng import Rng
-from fedbolic.types import Tree
 from tests.federated.secure.parties import parties
 from tests.federated.simple_method import RNG
 

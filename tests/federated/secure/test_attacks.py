@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import RunStoppedError
 from fedbolic.federated.secure import summing
-from fedbolic.rng import Rng
 from tests.federated.secure.dishonest import NUM, VICTIM, Dishonest, clear, gated
 
 OTHERS = tuple(i for i in range(NUM) if i != VICTIM)

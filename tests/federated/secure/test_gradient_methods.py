@@ -5,7 +5,7 @@ import pytest
 from fedbolic.federated import LocalTraining
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import Apfl, Apple, FedMTL, FedNova, FedProto, FedRep, FedRoD, Moon, PFedMe
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import RNG, assert_near, federation, train
 
 SETTINGS = {"backbone": MLP((4,)), "rounds": 2, "local": LocalTraining(2, 3), "lr": 0.2}

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedbolic.core.rng import Rng
 from fedbolic.data import HalfPlanes, Points
-from fedbolic.data.digits import Digits
-from fedbolic.data.partition import IID, Dirichlet
+from fedbolic.data.contract.partition import IID, Dirichlet
+from fedbolic.data.images.digits import Digits
 from fedbolic.data.partitioned import Partitioned
 from fedbolic.data.points import ClassRuns
 from fedbolic.federated import Trainer
 from fedbolic.federated.secure import SecureSum
 from fedbolic.federated.secure.order import place_among
-from fedbolic.rng import Rng
 from fedhull import FedHull, HullPeeling, HyperbolicBoundary, Spectral
 from fedhull.quantise import PolarGrid
 from flynn import FlyNN

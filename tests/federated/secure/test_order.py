@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from typing_extensions import override
 
+from fedbolic.core.rng import Rng
 from fedbolic.federated import AggregatedUpdate, RunStoppedError, Sequential, Sum, Update
 from fedbolic.federated.aggregators.modular import reduce_limbs
-from fedbolic.federated.capabilities import Ordered
+from fedbolic.federated.contract.capabilities import Ordered
 from fedbolic.federated.secure import SecureSum, keys
 from fedbolic.federated.secure.masked import masks, pair_sign
 from fedbolic.federated.secure.order import place_among
 from fedbolic.federated.secure.preparation import CIPHERTEXT_BYTES, mask_seed
 from fedbolic.federated.secure.roster import Roster, to_bytes
 from fedbolic.federated.secure.shamir import SHARE_BYTES
-from fedbolic.rng import Rng
 from fedhull import FedHull
 from tests.federated.secure.parties import ROWS, TEN, Losing, Lying, Numbers, flipped, plain, summed
 from tests.federated.simple_method import assert_same, flat, train

@@ -11,7 +11,7 @@ from fedbolic.federated.aggregators.modular import from_limbs
 from fedbolic.federated.secure import SecureSum
 from fedbolic.federated.secure.exchange import PROGRESS
 from fedbolic.methods import FedAvg
-from fedbolic.nn.backbone import MLP
+from fedbolic.nn.network.backbone import MLP
 from hyperfed import HyperFed
 from tests.federated.secure.parties import (
     ROWS,

@@ -1,0 +1,296 @@
+"""Train and evaluate hyperbolic federated models."""
+
+import contextlib
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+from rich.logging import RichHandler
+
+from fedbolic import __version__
+from fedbolic.cli.help import options_in_full
+from fedbolic.federated import RunStoppedError
+from fedbolic.remote import loopback
+from fedbolic.remote.accounts import UNITS, PrivacyAccounts
+from fedbolic.report.html_report import write_page
+from fedbolic.report.text_report import compose, keep, report
+from fedbolic.run.configuration import (
+    SetupError,
+    given,
+    new_parser,
+    one_line,
+    parse,
+    parser_of,
+    setting_up,
+)
+from fedbolic.run.experiment import resume, run
+from fedbolic.run.export import export
+from fedbolic.run.packaged_configs import config_names, description
+from fedbolic.run.progress import ProgressBar, terminal
+from fedbolic.run.sweep import sweep
+
+INTERRUPTED, STOPPED, REFUSED = 130, 1, 2
+"""Exit codes: ended by Ctrl-C, failed after the start, refused before the start."""
+
+
+def execute(words: Sequence[str]) -> int:
+    """Run one command and report expected errors in one line instead of a traceback.
+
+    Args:
+        words: Command-line arguments, without the name of the program.
+
+    Returns:
+        The exit code, as in :func:`fedbolic.__main__.main`.
+    """
+    handler = RichHandler(console=terminal(), show_path=False, show_time=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    _find_classes_here()
+    try:
+        code = _execute(words)
+        sys.stdout.flush()  # inside the try block, so that a full disk is reported
+        return code
+    except (SetupError, FileNotFoundError) as error:
+        return _say(REFUSED, one_line(error))
+    except KeyboardInterrupt as error:
+        return _say(INTERRUPTED, "; ".join(["interrupted", *map(str, error.args)]))
+    except RunStoppedError as error:
+        return _say(STOPPED, f"stopped: {one_line(error)}")
+    except BrokenPipeError:  # the reader of the output, such as head, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return STOPPED
+    except OSError as error:
+        return _say(STOPPED, f"stopped: {one_line(error)}")
+
+
+def _execute(words: Sequence[str]) -> int:
+    if words[:1] in (["run"], ["flower"]) and {"-h", "--help"} & set(words):
+        sys.stdout.write(options_in_full(command_line(), run, words))
+        return 0
+    functions = {"run": run, "sweep": sweep, "flower": run}
+    settings = parse(command_line(), words, functions)
+    with _saying_how_to_go_on(settings["command"], words):
+        return COMMANDS[settings["command"]](vars(settings[settings["command"]]))
+
+
+def _say(code: int, line: str) -> int:
+    sys.stderr.write(f"fedbolic: {line}\n")
+    return code
+
+
+def _find_classes_here() -> None:
+    """Make classes in the working directory importable, with lower priority than packages."""
+    here = str(Path.cwd())
+    if not {"", here} & set(sys.path):
+        sys.path.append(here)
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(command: str, words: Sequence[str]) -> Iterator[None]:
+    """Name the command that continues in the message of an interrupt that lacks one."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if error.args or command not in ("sweep", "resume"):
+            raise
+        again = shlex.join(["fedbolic", *(word for word in words if word != "--overwrite")])
+        raise KeyboardInterrupt(f"continue with `{again}`") from error
+
+
+@contextlib.contextmanager
+def _naming_the_run(settings: dict[str, Any], bar: ProgressBar | None = None) -> Iterator[None]:
+    """Name the command that resumes the run in the message of an interrupt."""
+    path = Path(settings["runs"]) / (settings["name"] or "run") / f"seed{settings['seed']}"
+    mine = not (path.exists() and settings["overwrite"])
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        began = path.exists() and (mine or (bar is not None and bar.task is not None))
+        way = f"continue with `fedbolic resume {shlex.quote(str(path))}`"
+        raise KeyboardInterrupt(way if began else "the run had not started") from error
+
+
+def _run(settings: dict[str, Any]) -> int:
+    settings = {**settings, "name": _name(settings)}
+    bar = ProgressBar(settings["name"] or "run")
+    with _naming_the_run(settings, bar):
+        path = run(**given(run, settings), callbacks=[bar])
+    return _report([path], path)
+
+
+def _resume(settings: dict[str, Any]) -> int:
+    path = settings["run"]
+    with setting_up():
+        deployed = loopback.is_deployed(path)
+    if deployed:
+        loopback.go_on(path)
+    elif not resume(path, callbacks=[ProgressBar(str(path))]):
+        sys.stdout.write(f"{path} is finished: nothing is left to do\n")
+    return _report([path], path)
+
+
+def _flower(settings: dict[str, Any]) -> int:
+    settings = {**settings, "name": _name(settings)}
+    deployment, app, overwrite = (settings[name] for name in ("deployment", "app", "overwrite"))
+    asked = {n: v for n, v in settings.items() if n not in ("deployment", "app", "overwrite")}
+    asked = given(run, asked)
+    if app is not None:
+        loopback.prepare(app, asked, deployment)
+        sys.stdout.write(f"{app}\n")
+        return 0
+    with _naming_the_run(settings):
+        path = loopback.flower(asked, deployment, overwrite=overwrite)
+    return _report([path], path)
+
+
+def _sweep(settings: dict[str, Any]) -> int:
+    configs = settings["config"]
+    files = {
+        "base": _seen_from(configs, settings["base"]),
+        "published": tuple(_seen_from(configs, file) for file in settings["published"]),
+    }
+    path, stopped = sweep(**given(sweep, {**settings, **files, "name": _name(settings)}))
+    try:
+        _report([path], path)
+    finally:  # if no run was saved there is no table, and the reasons say why
+        for reason in stopped:
+            _say(STOPPED, f"stopped: {one_line(reason)}")
+    return STOPPED if stopped else 0
+
+
+def _report(
+    paths: Sequence[Path], path: Path | None = None, *, reference: str | None = None
+) -> int:
+    """Print the table of runs, then save it: it is shown even if saving fails."""
+    with setting_up():
+        composed = compose(paths, reference=reference)
+    sys.stdout.write(composed.text + (f"\n{path}\n" if path else ""))
+    keep(composed)
+    return 0
+
+
+def _report_or_page(settings: dict[str, Any]) -> int:
+    paths, reference, file = (settings[name] for name in ("runs", "reference", "html"))
+    if file is None:
+        return _report(paths, reference=reference)
+    with setting_up():
+        write_page(paths, file, reference=reference)
+    sys.stdout.write(f"open {file} in a browser\n")
+    return 0
+
+
+def _configs(_: dict[str, Any]) -> int:
+    """List the package's configurations, each with its description."""
+    names = config_names()
+    width = max(map(len, names), default=0)
+    sys.stdout.writelines(f"{name:{width}}  {description(name)}\n" for name in names)
+    return 0
+
+
+def _export(settings: dict[str, Any]) -> int:
+    files = export(settings["run"], settings["to"], client=settings["client"])
+    sys.stdout.write("".join(f"{file}\n" for file in files))
+    return 0
+
+
+def _account(settings: dict[str, Any]) -> int:
+    """Create an account, or print what the accounts of some data have spent."""
+    asked = settings[settings["action"]]
+    with setting_up():
+        accounts = PrivacyAccounts(asked["folder"], asked["data"])
+        if settings["action"] == "create":
+            names = ("unit", "epsilon", "dp_delta", "neighbours")
+            sys.stdout.write(f"{accounts.create(**{name: asked[name] for name in names})}\n")
+            return 0
+        for unit in UNITS:
+            if accounts.file(unit).exists():
+                b = accounts.balance(unit)
+                sys.stdout.write(
+                    f"{unit}: epsilon {b.epsilon:.4g} of {b.budget:g} at delta {b.dp_delta:g} of "
+                    f"{b.budget_delta:g}, {b.num_charges} charges\n"
+                )
+    return 0
+
+
+COMMANDS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "run": _run,
+    "resume": _resume,
+    "sweep": _sweep,
+    "flower": _flower,
+    "configs": _configs,
+    "export": _export,
+    "account": _account,
+    "report": _report_or_page,
+}
+
+
+def _name(settings: dict[str, Any]) -> str | None:
+    configs = settings["config"]
+    return settings["name"] or (Path(str(configs[-1])).stem if configs else None)
+
+
+def _seen_from(configs: Sequence[object] | None, path: Path) -> Path:
+    """Resolve a path in a configuration file: relative to that file, else to the current folder."""
+    beside = Path(str(configs[-1])).parent / path if configs else path
+    return beside if beside.exists() else path
+
+
+def command_line() -> ArgumentParser:
+    """The parser of the whole command line."""
+    parser = new_parser(prog="fedbolic", version=__version__, description=__doc__)
+    commands = parser.add_subcommands(dest="command")
+    for function in (run, sweep):
+        command = parser_of(function)
+        command.add_argument("--overwrite", action="store_true", help="Replace existing runs.")
+        commands.add_subcommand(function.__name__, command, help=_first_line(function))
+    command = parser_of(run)
+    command.add_class_arguments(loopback.DeploymentConfig, "deployment")
+    command.add_argument(
+        "--app", type=Path, help="Only write the app for `flwr run` to this folder."
+    )
+    command.add_argument("--overwrite", action="store_true", help="Replace an existing run.")
+    commands.add_subcommand("flower", command, help=_first_line(loopback.flower))
+    command = new_parser()
+    command.add_argument("run", type=Path, help="Folder of the run.")
+    commands.add_subcommand("resume", command, help=_first_line(resume))
+    command = new_parser()
+    command.add_argument("runs", type=Path, nargs="+", help="Folders of runs, or containing runs.")
+    command.add_argument(
+        "--reference", type=str, help="Row to which all others are compared, seed by seed."
+    )
+    command.add_argument(
+        "--html", type=Path, help="Write one self-contained page to this file, instead of tables."
+    )
+    commands.add_subcommand("report", command, help=_first_line(report))
+    commands.add_subcommand("configs", new_parser(), help="List the package's configurations.")
+    command = new_parser()
+    command.add_argument("run", type=Path, help="Folder of the run.")
+    command.add_argument(
+        "--to", type=Path, required=True, help="New file: .safetensors, .onnx or .pt2."
+    )
+    command.add_argument("--client", type=int, help="Client whose personal model is saved.")
+    commands.add_subcommand("export", command, help=_first_line(export))
+    command = new_parser()
+    about = "Create or show the privacy accounts of a node's data."
+    commands.add_subcommand("account", command, help=about)
+    _add_account_actions(command)
+    return parser
+
+
+def _add_account_actions(command: ArgumentParser) -> None:
+    actions = command.add_subcommands(dest="action")
+    for name, about in (("create", "Create an account."), ("show", "Print what was spent.")):
+        action = new_parser()
+        action.add_argument("folder", type=Path, help="Folder of the accounts.")
+        action.add_argument("data", type=str, help="Owner's name of the data.")
+        if name == "create":
+            action.add_method_arguments(PrivacyAccounts, "create", as_positional=False)
+        actions.add_subcommand(name, action, help=about)
+
+
+def _first_line(function: Callable) -> str:
+    return (function.__doc__ or "").partition("\n")[0]

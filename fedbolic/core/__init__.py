@@ -1,0 +1,1 @@
+"""Common ground of all rooms: types, trees of tensors, random streams, checks, files."""

@@ -1,0 +1,1 @@
+"""Examples, clients, data sets, their sources and partitions."""

@@ -1,0 +1,1 @@
+"""Published files: their download, checksums and contents."""

@@ -1,0 +1,1 @@
+"""Graphs, and their partitioning among clients."""

@@ -1,0 +1,1 @@
+"""Hierarchies, and their partitioning among clients."""

@@ -1,0 +1,87 @@
+"""The pairs of a hierarchy that one client holds, as examples."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int, Int64
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.data.contract.client import Split
+from fedbolic.data.hierarchies.hierarchy import Hierarchy
+
+ABOVE, HEAD, BELOW = range(3)
+"""Tiers of nodes: above all branches, head of a branch, below a head."""
+
+
+@dataclass(frozen=True, eq=False)
+class HierarchySplit(Split):
+    """Pairs of a hierarchy as examples: ``x`` holds a descendant and an ancestor in every row.
+
+    Args:
+        hierarchy: All nodes of the federation, and the pairs of this split.
+        tiers: Tier of every node. Whether a node below a head has an ancestor above the branches
+            is unknown, so such a pair is no negative example; ``None`` if all is known.
+        held: True for the pairs that some client holds; ``None`` if all are.
+        dtype: Floating-point type in which a model works on these pairs.
+
+    Raises:
+        ValueError: If there is not one tier for every node, or ``held`` has another length than
+            the pairs.
+
+    Example:
+        >>> cats = Hierarchy(("lion", "cat", "mammal"), torch.tensor([[0, 1], [1, 2]]))
+        >>> HierarchySplit(cats).at(torch.tensor([1]))
+        {'x': tensor([[1, 2]])}
+    """
+
+    hierarchy: Hierarchy
+    tiers: Int64[Tensor, " n"] | None = None
+    held: Bool[Tensor, " num_pairs"] | None = None
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if self.tiers is not None and len(self.tiers) != len(self.hierarchy):
+            raise ValueError(
+                f"tiers must have one entry for each of {len(self.hierarchy)} nodes, got "
+                f"{len(self.tiers)}"
+            )
+        if self.held is not None and len(self.held) != len(self):
+            raise ValueError(f"held must have {len(self)} entries, got {len(self.held)}")
+
+    @override
+    def __len__(self) -> int:
+        return self.hierarchy.num_pairs
+
+    @override
+    def at(self, index: Tensor) -> dict[str, Tensor]:
+        return {"x": self.hierarchy.pairs[index.to(self.hierarchy.pairs.device)]}
+
+    @property
+    @override
+    def no_inputs(self) -> Tensor:
+        return torch.empty(0, 2, dtype=self.dtype, device=self.hierarchy.pairs.device)
+
+    @functools.cached_property
+    def node_counts(self) -> Int64[Tensor, " n"]:
+        """Number of pairs of this split with every node."""
+        return torch.bincount(self.hierarchy.pairs.flatten(), minlength=len(self.hierarchy))
+
+    def is_unknown(
+        self, nodes: Int[Tensor, "*batch"], others: Int[Tensor, "*batch k"]
+    ) -> Bool[Tensor, "*batch k"]:
+        """True where nobody knows if one of ``others`` is an ancestor of its node.
+
+        Args:
+            nodes: First nodes of the pairs of a batch.
+            others: Nodes to pair with each of them.
+        """
+        if self.tiers is None:
+            return torch.zeros_like(others, dtype=torch.bool)
+        return (self.tiers[nodes] == BELOW).unsqueeze(-1) & (self.tiers[others] == ABOVE)
+
+    @override
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "HierarchySplit":
+        tiers, held = (None if x is None else x.to(device) for x in (self.tiers, self.held))
+        return HierarchySplit(self.hierarchy.to(device), tiers, held, dtype or self.dtype)

@@ -1,0 +1,1 @@
+"""Accounts of privacy: the ledger of a run and its accountants."""

@@ -1,0 +1,1 @@
+"""Many clients in one tensor: their batches, steps, results and scores."""

@@ -1,0 +1,135 @@
+"""Updates and client states of clients that were trained together, from their stacked values."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedbolic.core import tree
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.aggregators.aggregator import Additive
+from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.stacking import Ended, joined, own_storage, unstacked
+from fedbolic.federated.contract.gradient_method import (
+    GradientMethod,
+    with_training_metrics,
+    without_seeds,
+)
+from fedbolic.federated.scores.score import with_numbers
+from fedbolic.federated.updates.update import StackedPayload, StackedRow, StackedUpdates, Update
+
+
+def results_of(
+    method: GradientMethod, tasks: Sequence[ClientTask], ended: Ended
+) -> list[tuple[Update, Tree]]:
+    """Update and client state of every client; the host waits once for all of them.
+
+    The number of operations does not depend on the number of clients, unless the method finishes
+    its clients one by one.
+
+    Args:
+        method: Method whose steps were taken.
+        tasks: Tasks of the clients, in ascending order of id.
+        ended: Values after the last step, in the same order.
+    """
+    clients = [task.client for task in tasks]
+    context, axes = joined([task.context for task in tasks])
+    local = without_seeds(ended.local)
+    found = method.stacked_finish(local, clients, context, axes=axes)
+    numbers = [ended.losses, *ended.clamped.unbind(dim=1)]
+    if found is None:
+        (losses, outside, points), _ = _on_host(numbers)
+        results = _one_by_one(method, tasks, local)
+    else:
+        numbers.append(_norms_of_rows(found, like=ended.losses))
+        (losses, outside, points, norms), metrics = _on_host(numbers, found.metrics)
+        summed = isinstance(method.aggregator, Additive)
+        results = _rows_of(found, clients, metrics, norms=norms.tolist(), summed=summed)
+    clamped = zip(outside.tolist(), points.tolist(), strict=True)
+    return [
+        (with_training_metrics(update, task.client, task.plan, loss, clamped=counts), kept)
+        for (update, kept), task, loss, counts in zip(
+            results, tasks, losses.tolist(), clamped, strict=True
+        )
+    ]
+
+
+def _one_by_one(
+    method: GradientMethod, tasks: Sequence[ClientTask], local: Tree
+) -> list[tuple[Update, Tree]]:
+    """Results of :meth:`GradientMethod.finish`, which share no storage with each other."""
+    found = []
+    for task, own in zip(tasks, unstacked(local, len(tasks)), strict=True):
+        update, kept = method.finish(own, task.client, task.context)
+        payload = own_storage(update.payload)
+        found.append((Update(payload, update.weight, update.metrics), own_storage(kept)))
+    return found
+
+
+def _rows_of(
+    found: StackedUpdates,
+    clients: Sequence[Client],
+    metrics: Sequence[Mapping[str, float]],
+    *,
+    norms: Sequence[float],
+    summed: bool,
+) -> list[tuple[Update, Tree]]:
+    """Result of every client.
+
+    Client states, and payloads that are not summed, may be kept long after the exchange, so none
+    shares storage with those of other clients.
+    """
+    stack = None
+    payloads = unstacked(found.payload, len(clients))
+    states = _owned(unstacked(found.client_states, len(clients)))
+    if summed:
+        stack = StackedPayload(found.payload, tuple(client.id for client in clients))
+    else:
+        payloads = _owned(payloads)
+    metrics = metrics or [{} for _ in clients]
+    return [
+        (Update(payload, weight, named, StackedRow(stack, i, payload, kept, norm)), kept)
+        for i, (payload, kept, weight, named, norm) in enumerate(
+            zip(payloads, states, found.weights, metrics, norms, strict=True)
+        )
+    ]
+
+
+def _owned(trees: Sequence[Tree]) -> list[Tree]:
+    """The same values; all rows of larger storage are copied by one operation."""
+    pairs: list[tuple[Tensor, Tensor]] = []
+
+    def owned(x: Tensor) -> Tensor:
+        if x.untyped_storage().nbytes() == x.nbytes:
+            return x
+        pairs.append((torch.empty_like(x), x))
+        return pairs[-1][0]
+
+    found = [tree.map_tensors(owned, x) for x in trees]
+    if pairs:
+        to, of = (list(tensors) for tensors in zip(*pairs, strict=True))
+        torch._foreach_copy_(to, of)  # pyright: ignore[reportPrivateImportUsage]
+    return found
+
+
+def _on_host(
+    columns: Sequence[Tensor], metrics: Sequence[Mapping[str, float | Tensor]] = ()
+) -> tuple[list[Tensor], list[dict[str, float]]]:
+    """Vectors in float64 and metrics of clients on the CPU, by a single transfer."""
+    there = [x for of_client in metrics for x in of_client.values() if isinstance(x, Tensor)]
+    vectors = [*columns, torch.stack(there)] if there else columns
+    values = torch.cat([x.double() for x in vectors]).cpu()
+    *vectors, scalars = values.split([*map(len, columns), len(there)])
+    return vectors, with_numbers(metrics, scalars.tolist())
+
+
+def _norms_of_rows(found: StackedUpdates, *, like: Tensor) -> Tensor:
+    """Euclidean norm of all floating numbers of each client; infinite if a square overflows."""
+    norms = [torch.zeros_like(like)]
+    for part in (found.payload, found.client_states):
+        for x in tree.tensors(part).values():
+            if x.is_floating_point() or x.is_complex():
+                x = torch.linalg.vector_norm(x.flatten(1), dim=1) if x.ndim > 1 else x
+                norms.append(x.abs() if x.is_complex() else x)
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0)

@@ -1,0 +1,212 @@
+"""Scores of many clients from a joint forward pass."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedbolic.core import tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client, Split
+from fedbolic.federated.batched.client_task import tree_form
+from fedbolic.federated.batched.stacking import (
+    at_row,
+    bucketed,
+    joined,
+    stack_trees,
+    unstacked,
+)
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.scores.score import CHUNK, all_on_host, score, stacked_score_values
+
+SPLITS = ("validation", "test")
+
+Scores = dict[int, dict[str, float]]
+"""Scores by client id and name."""
+
+ClientScores = dict[int, dict[str, float | Tensor]]
+"""The same, on an accelerator as tensors without axes."""
+
+
+class _Held(NamedTuple):
+    """A client with the model values and context of its predictions."""
+
+    client: Client
+    local: Tree
+    context: Tree
+
+    def split(self, name: str) -> Split:
+        """The client's split of this name."""
+        return getattr(self.client, name)
+
+
+def is_stackable(method: object) -> bool:
+    """True for gradient methods that do not override ``evaluate``, or its batched form as well."""
+    if not isinstance(method, GradientMethod):
+        return False
+    return type(method).evaluate is GradientMethod.evaluate or _has_own_form(method)
+
+
+def _has_own_form(method: GradientMethod) -> bool:
+    return type(method).stacked_scores is not GradientMethod.stacked_scores
+
+
+def held_together(
+    method: GradientMethod,
+    messages: Mapping[int, Tree],
+    clients: Sequence[Client],
+    client_states: Mapping[int, Tree],
+    *,
+    megabytes: float,
+) -> Iterator[list[_Held]]:
+    """Groups of consecutive clients that fit in memory; clients without a model are left out.
+
+    Args:
+        method: Method that is scored.
+        messages: Message that each client received, by id.
+        clients: Clients to score.
+        client_states: Client states, by id.
+        megabytes: Memory limit of a group, above 0, in addition to the values that all share.
+    """
+    held: list[_Held] = []
+    taken = 0
+    for client in clients:
+        found = method.scored(messages[client.id], client, client_states.get(client.id, {}))
+        if found is None:
+            continue
+        each = _Held(client, *found)
+        own = 2 * _own_bytes(each, held[0]) if held else 0  # the tensors and their stacked copy
+        if held and (taken + own > megabytes * 2**20 or len(held) == CHUNK):
+            yield held
+            held, taken, own = [], 0, 0
+        held.append(each)
+        taken += own
+    if held:
+        yield held
+
+
+def stacked_scores(method: GradientMethod, held: Sequence[_Held]) -> Scores:
+    """The scores of :func:`~fedbolic.federated.scores.score.score` at every client.
+
+    Clients of equal form share a forward pass of at most
+    :data:`~fedbolic.federated.scores.score.CHUNK` examples. A client with a larger split, or
+    with a model that mixes the examples of a batch, is scored alone.
+
+    Args:
+        method: Method whose predictions are scored.
+        held: Clients to score.
+    """
+    found = _own_form_scores(method, held) if _has_own_form(method) else _scored(method, held)
+    return dict(zip(found, all_on_host([*found.values()]), strict=True))
+
+
+def scores_of_stack(
+    method: GradientMethod, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+) -> Sequence[Mapping[str, float | Tensor]]:
+    """Scores of models that have been trained together, by client; on an accelerator as tensors.
+
+    Args:
+        method: Method whose predictions are scored.
+        local: Stacked ``local``.
+        clients: The clients, in the order of the stacked values.
+        context: Joint context of the clients.
+        axes: Client axes of ``context``, leaf by leaf.
+    """
+    found = method.stacked_scores(local, clients, context, axes=axes)
+    if found is not None:
+        return found
+    contexts = [at_row(context, i, axes) for i in range(len(clients))]
+    held = map(_Held, clients, unstacked(local, len(clients)), contexts)
+    return [*_scored(method, [*held]).values()]
+
+
+def _scored(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
+    """Scores by ``vmap`` of the method's predictions, for clients of equal form together."""
+    found: ClientScores = {each.client.id: {} for each in held}
+    groups: dict[Hashable, list[_Held]] = {}
+    for each in held:
+        longest = max(len(each.split(name)) for name in SPLITS)
+        model = method.model(each.client.meta)
+        if longest > CHUNK or model.mixes_examples:
+            found[each.client.id] |= score(method, each.local, each.context, each.client)
+        elif longest:
+            groups.setdefault(_form(method, each), []).append(each)
+    for name in SPLITS:
+        for group in groups.values():
+            for some in _chunks([each for each in group if len(each.split(name))], name):
+                for each, scores in zip(some, _scores(method, some, name), strict=True):
+                    named = {f"{name}/{metric}": value for metric, value in scores.items()}
+                    found[each.client.id] |= named
+    return found
+
+
+def _form(method: GradientMethod, each: _Held) -> Hashable:
+    """Hashable form; only clients of equal form are scored together."""
+    none = each.client.test.at(torch.arange(0))
+    model = method.model(each.client.meta)
+    return id(model), *map(tree_form, (each.local, each.context, none))
+
+
+def _own_form_scores(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
+    """Scores by the method's own batched form, for clients of similar size together."""
+    found: ClientScores = {each.client.id: {} for each in held}
+    groups: dict[Hashable, list[_Held]] = {}
+    for each in held:
+        groups.setdefault(_form(method, each), []).append(each)
+    for group in groups.values():
+        for some in bucketed(group, [each.context for each in group]):
+            clients = [each.client for each in some]
+            local = stack_trees([each.local for each in some])
+            context, axes = joined([each.context for each in some])
+            scores = method.stacked_scores(local, clients, context, axes=axes) or ()
+            found |= {client.id: dict(x) for client, x in zip(clients, scores, strict=True)}
+    return found
+
+
+def _own_bytes(each: _Held, other: _Held) -> int:
+    """Bytes of the first client's tensors that it does not share with the second."""
+    total = 0
+    for mine, others in ((each.local, other.local), (each.context, other.context)):
+        known = tree.tensors(others)
+        total += sum(x.nbytes for path, x in tree.tensors(mine).items() if known.get(path) is not x)
+    return total
+
+
+def _chunks(group: list[_Held], name: str) -> Iterator[list[_Held]]:
+    """Chunks of clients with splits of similar length, so that little is padded."""
+    some: list[_Held] = []
+    for each in sorted(group, key=lambda each: len(each.split(name))):
+        if (len(some) + 1) * len(each.split(name)) > CHUNK:
+            yield some
+            some = []
+        some.append(each)
+    if some:
+        yield some
+
+
+def _scores(
+    method: GradientMethod, held: Sequence[_Held], name: str
+) -> list[dict[str, float | Tensor]]:
+    """Accuracy, loss and number of examples of every client's split, from one forward pass."""
+    model = method.model(held[0].client.meta)
+    local, local_axes = joined([each.local for each in held])
+    context, context_axes = joined([each.context for each in held])
+    splits = [each.split(name) for each in held]
+    lengths = [len(split) for split in splits]
+    batch = _padded(splits, max(lengths))
+
+    def predicted(local: Tree, context: Tree, batch: Params) -> Tensor:
+        return method.predict(model, local, batch, context)
+
+    with torch.no_grad():
+        logits = vmap(predicted, in_dims=(local_axes, context_axes, 0))(local, context, batch)
+    return stacked_score_values(logits, batch["y"], lengths)
+
+
+def _padded(splits: Sequence[Split], length: int) -> Params:
+    """The examples of all clients, stacked; a short split is padded with its own first example."""
+    positions = torch.arange(length, device=splits[0].no_inputs.device)
+    of_client = [split.at(torch.where(positions < len(split), positions, 0)) for split in splits]
+    return {name: torch.stack([each[name] for each in of_client]) for name in of_client[0]}

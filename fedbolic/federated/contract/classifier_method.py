@@ -1,0 +1,215 @@
+"""Base of methods that train one classifier on all clients by gradient steps."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic.core import check, tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client, LabelledSplit, Split
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.updates.update import (
+    AggregatedUpdate,
+    StackedUpdates,
+    Update,
+    host_or_scalar,
+    split_columns,
+)
+from fedbolic.nn.network.backbone import MLP, Backbone
+from fedbolic.nn.network.classifier import classifier
+from fedbolic.nn.network.model import Model
+from fedbolic.optim import SGD, Optimizer
+
+
+@dataclass(frozen=True)
+class ClassifierMethod(GradientMethod):
+    """Base of methods that train one classifier by gradient steps; unchanged, it is FedAvg.
+
+    A method overrides what differs from FedAvg. The server's state holds ``parameters``,
+    ``buffers`` and the server optimiser's state ``optimizer``, which is not sent; a payload holds
+    ``delta`` and ``buffers``.
+
+    Args:
+        backbone: The network from inputs to features; a linear head follows.
+        rounds: Communication rounds, at least 1.
+        local: Local epochs and batch size.
+        lr: Local step size, above 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    backbone: Backbone = MLP()
+    rounds: int = 20
+    local: LocalTraining = LocalTraining()
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The local optimiser, reset every round; a field where users choose it."""
+        return SGD()
+
+    @property
+    def server_optimizer(self) -> ServerOptimizer:
+        """The server's step; a field where users choose it."""
+        return ServerSGD()
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return LabelledSplit
+
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
+    def weight(self, client: Client) -> float:
+        """Weight of a client in the aggregate; by default its number of training examples."""
+        return float(client.size)
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return classifier(self.backbone, meta)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        parameters, buffers = self.model(meta).init(rng.at("model").number())
+        return self.server_state(parameters, buffers)
+
+    def server_state(self, parameters: Params, buffers: Params) -> Tree:
+        """The server's initial state, from the values that are sent to clients."""
+        optimizer = self.server_optimizer.init(parameters)
+        return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
+
+    @override
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        return {name: value for name, value in server_state.items() if name != "optimizer"}
+
+    @override
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        parameters, buffers = message["parameters"], message["buffers"]
+        return self.local_state(parameters, buffers), self.context(parameters, fixed={})
+
+    def local_state(self, parameters: Params, buffers: Params) -> Tree:
+        """``local`` before the first step."""
+        optimizer = self.optimizer.init(parameters)
+        return {"parameters": parameters, "buffers": buffers, "optimizer": optimizer}
+
+    def context(self, global_parameters: Params, fixed: Params) -> Tree:
+        """``context`` of a round: the parameters the delta is taken from, and untrained ones."""
+        return {"shared": {"global_parameters": global_parameters, "fixed": fixed}}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        parameters = {**parameters, **context["shared"]["fixed"]}
+        logits, buffers = model(parameters, buffers, batch["x"], training=True)
+        return self.losses(logits, batch["y"]), buffers
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of every example of a batch; by default the cross-entropy."""
+        return cross_entropy(logits, labels, reduction="none")
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        parameters, optimizer = self.optimizer.step(
+            local["parameters"], gradients, local["optimizer"], lr=self.lr, donate=True
+        )
+        return {**local, "parameters": parameters, "optimizer": optimizer}
+
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        """``(payload, client_state)`` after the last step, from tensors alone.
+
+        ``vmap`` derives the results of several clients from it. A method whose results depend on
+        the client's data overrides :meth:`finish` instead. The results may share storage with
+        ``local``.
+        """
+        global_parameters = context["shared"]["global_parameters"]
+        trained = {name: local["parameters"][name] for name in global_parameters}
+        delta = tree.subtract_(trained, global_parameters)
+        return {"delta": delta, "buffers": local["buffers"]}, {}
+
+    def counts(self, local: Tree) -> Params:
+        """Counts of visits to examples, recorded as fractions of all visits; by default empty.
+
+        Args:
+            local: ``local`` of one client, or of several with a leading axis.
+        """
+        del local
+        return {}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        visits = self._visits(client)
+        metrics = {n: host_or_scalar(x) / visits for n, x in self.counts(local).items()}
+        payload, client_state = self.outcome(local, context)
+        return Update(payload, self.weight(client), metrics), client_state
+
+    @override
+    def stacked_finish(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> StackedUpdates | None:
+        if type(self).finish is not ClassifierMethod.finish:
+            return None
+        counts = self.counts(local)
+        if counts:
+            visits = [self._visits(client) for client in clients]
+            of_all = torch.tensor(visits, device=clients[0].no_inputs.device)
+            counts = {name: x.double() / of_all for name, x in counts.items()}
+        metrics = split_columns(counts, len(clients))
+        payload, client_states = vmap(self.outcome, in_dims=(0, axes))(local, context)
+        weights = [self.weight(client) for client in clients]
+        return StackedUpdates(payload, client_states, weights, metrics)
+
+    def _visits(self, client: Client) -> int:
+        """Visits to a client's examples in a round, at least 1."""
+        return max(1, client.size * self.local.epochs * self.local.repeats)
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"delta": message["parameters"], "buffers": message["buffers"]}
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        parameters, optimizer = self.server_optimizer.step(
+            server_state["parameters"], total.payload["delta"], server_state["optimizer"]
+        )
+        buffers = total.payload["buffers"]
+        return {
+            **server_state,
+            "parameters": parameters,
+            "buffers": buffers,
+            "optimizer": optimizer,
+        }
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        return model(parameters, local["buffers"], batch["x"])[0]
+
+    @override
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        parameters = {**local["parameters"], **context["shared"]["fixed"]}
+        return super().features(model, {**local, "parameters": parameters}, batch, context)
+
+    @override
+    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
+        local = dataclasses.replace(self.local, epochs=epochs)
+        return dataclasses.replace(self, local=local, lr=lr or self.lr)

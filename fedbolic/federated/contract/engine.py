@@ -1,0 +1,164 @@
+"""Interface of engines, which execute the clients of an exchange."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import Client, FederatedData
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.updates.update import Update
+
+
+def torch_stream(client: Client, rng: Rng) -> AbstractContextManager[Callable[[], bool]]:
+    """Context manager that seeds torch's global random stream for a client and restores it.
+
+    Args:
+        client: The client that is trained or scored.
+        rng: The client's stream of this exchange or evaluation.
+    """
+    return rng.at("torch").as_torch_global(client.no_inputs.device)
+
+
+class RunStoppedError(RuntimeError):
+    """Training cannot continue; the last checkpoint is untouched."""
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """Result of a client whose local update raised an error."""
+
+    error: BaseException
+
+
+Result: TypeAlias = tuple[Client, Update | Failure, Tree]
+"""A client, its update and its new client state; a failed client keeps its old state."""
+
+
+def moved_result(
+    update: Update | Failure, client_state: Tree, device: torch.device | str
+) -> tuple[Update | Failure, Tree]:
+    """A client's result with its tensors on a device; a failure if it is no result.
+
+    Args:
+        update: Update, failure, or whatever the client returned.
+        client_state: The same of its state.
+        device: The device.
+    """
+    if isinstance(update, Failure):
+        return update, client_state
+    try:
+        both = {"payload": update.payload, "client_state": client_state}
+        if (fault := tree.find_tree_fault(both)) is not None:
+            raise ValueError(f"its result is not a tree: {fault}")
+        both = tree.to(both, device)
+        return dataclasses.replace(update, payload=both["payload"]), both["client_state"]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a client returns, only that client is left out
+        return Failure(error), client_state
+
+
+class Engine(ABC):
+    """Executes the clients of an exchange.
+
+    Every engine gives the results of :class:`~fedbolic.federated.engines.sequential.Sequential` up
+    to rounding, for clients of any size: with the same random streams, the same batches in the same
+    order, and results in the same order.
+    """
+
+    @abstractmethod
+    def run(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> Iterator[Result]:
+        """Run the local update of every client; results come in ascending order of id.
+
+        Args:
+            method: Method whose ``local_update`` is run.
+            messages: Message that each client received, by id.
+            clients: Participating clients, in ascending order of id.
+            client_states: Client states from earlier rounds, by id; a new client has no entry.
+            rng: Random stream of this exchange; client ``i`` uses ``rng.at("client", i)``.
+        """
+
+    def scores(
+        self,
+        method: Method,
+        messages: Mapping[int, Tree],
+        clients: Sequence[Client],
+        client_states: Mapping[int, Tree],
+        rng: Rng,
+    ) -> dict[int, dict[str, float]]:
+        """Scores of clients on their own data, by id; by default computed one client at a time.
+
+        Args:
+            method: Method whose :meth:`~fedbolic.federated.contract.method.Method.evaluate` is
+            called.
+            messages: Message that each client received, by id.
+            clients: Clients to score, in ascending order of id.
+            client_states: Client states, by id; a new client has no entry.
+            rng: Random stream of this evaluation; client ``i`` uses ``rng.at("client", i)``.
+        """
+        found = {}
+        for client in clients:
+            client_state, stream = client_states.get(client.id, {}), rng.at("client", client.id)
+            with torch_stream(client, stream):
+                found[client.id] = method.evaluate(
+                    messages[client.id], client, client_state, stream
+                )
+        return found
+
+    def check(self, clients: Sequence[Client]) -> None:
+        """Raise an error if this engine cannot run the clients; by default it runs all.
+
+        Raises:
+            ValueError: If the engine cannot run one of the clients.
+        """
+        del clients
+
+    def open(self, clients: Sequence[Client]) -> AbstractContextManager["Engine"]:
+        """Context manager with an engine for many exchanges over ``clients``; leaving it frees it.
+
+        By default it is the engine itself, which holds no resources.
+
+        Raises:
+            ValueError: If :meth:`check` refuses the clients.
+        """
+        self.check(clients)
+        return nullcontext(self)
+
+
+class Remote(Engine):
+    """An engine whose clients train on other machines, where their data and states stay.
+
+    Channels are applied at the clients. The server keeps only the name of each client state.
+    """
+
+    @property
+    @abstractmethod
+    def deployment(self) -> dict[str, float | str]:
+        """Settings from which an equal engine is rebuilt when a run is resumed."""
+
+    @abstractmethod
+    def federation(self, holdout: Client | None) -> FederatedData:
+        """The federation as the server sees it: clients without data, and the server's test set.
+
+        Args:
+            holdout: The server's own test set; ``None`` if it has none.
+
+        Raises:
+            RunStoppedError: If clients are missing.
+            ValueError: If the clients' ids or input shapes do not form one federation.
+        """

@@ -1,0 +1,396 @@
+"""Methods that train by gradient steps, in separate parts so that an engine can batch clients."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from typing_extensions import override
+
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data.contract.client import Client, Split
+from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.scores.score import Predictor, score
+from fedbolic.federated.updates.update import StackedUpdates, Update, host_or_scalar
+from fedbolic.nn.functional.clamped import COUNTS, Counter
+from fedbolic.nn.layers.dropout import SEED
+from fedbolic.nn.network.model import Model
+
+
+class GradientMethod(Method):
+    """A method whose clients take gradient steps on batches of their examples.
+
+    ``local_update`` defines the local work of one client. An engine may run the separate parts for
+    many clients at once, and must reach the same result up to rounding. ``local`` holds everything
+    that changes during local work: ``parameters``, ``buffers``, the optimiser's state, counters.
+    ``context`` holds everything that stays constant: ``shared`` by all clients of a round, or a
+    client's ``own``. Both are nested dicts of tensors, with the same keys and shapes for all
+    clients of the same architecture.
+    """
+
+    local: LocalTraining
+
+    @property
+    @override
+    def repeatable(self) -> bool:
+        return self.privacy_unit is None
+
+    @abstractmethod
+    def model(self, meta: Meta) -> Model:
+        """Architecture to train; the same object for the same ``meta``."""
+
+    @abstractmethod
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        """``(local, context)`` before the first step.
+
+        Both may share storage with the arguments, so the caller copies ``local`` before it takes
+        steps.
+        """
+
+    def examples(self, client: Client) -> Split:
+        """Examples for the local steps of a client; by default its whole training split."""
+        return client.train
+
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        """All randomness of one client's round, with a leading axis of steps; by default empty.
+
+        Draws for single examples have a second axis of ``batch_size``; a short batch uses the
+        leading entries.
+        """
+        del num_steps, batch_size, generator
+        return {}
+
+    @abstractmethod
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        """Loss of every example of a batch, and the buffers after it.
+
+        ``batch`` holds the examples, ``mask`` (the valid examples), ``visit`` (the repeat of the
+        batch, from 0) and the draws of this step. The caller masks and averages the losses.
+        """
+
+    def stacked_loss(
+        self,
+        model: Model,
+        parameters: Params,
+        buffers: Params,
+        batch: Params,
+        context: Tree,
+        *,
+        axes: tuple[Tree, Tree],
+    ) -> tuple[Tensor, Params]:
+        """Batched :meth:`loss`: arguments and results have a leading axis of clients.
+
+        By default ``vmap`` derives it from :meth:`loss`; a method with a faster joint form
+        overrides it. The losses and buffers of a client must depend on that client alone. The
+        returned buffers may include the counts of a
+        :class:`~fedbolic.nn.functional.clamped.Counter`.
+
+        Args:
+            model: Common architecture of the clients.
+            parameters: Stacked parameters.
+            buffers: Stacked buffers.
+            batch: Stacked batch of :meth:`loss`; ``mask`` excludes the padding of smaller clients.
+            context: Stacked context of :meth:`start`.
+            axes: Client axes of ``batch`` and of ``context``, leaf by leaf: 0, or ``None`` for a
+                value that all clients share.
+        """
+
+        def forward(
+            parameters: Params, buffers: Params, batch: Params, context: Tree
+        ) -> tuple[Tensor, Params]:
+            return counted_loss(self, model, parameters, buffers, batch, context)
+
+        return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
+
+    @abstractmethod
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        """``local`` after one step; the result may reuse the storage of ``local``."""
+
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        """Batched :meth:`step`: arguments and result have a leading axis of clients.
+
+        By default ``vmap`` derives it from :meth:`step`. If :meth:`step` itself works with leading
+        axes, a method may override this function by a direct call of :meth:`step`.
+
+        Args:
+            local: Stacked ``local``.
+            gradients: Stacked gradients.
+            context: As in :meth:`stacked_loss`.
+            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
+        """
+        return vmap(self.step, in_dims=(0, 0, axes))(local, gradients, context)
+
+    @abstractmethod
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        """Update that the client sends and client state that it keeps, after the last step.
+
+        Both may share storage with ``local``, as may the result of :meth:`step`.
+        """
+
+    def stacked_finish(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> StackedUpdates | None:
+        """Batched :meth:`finish`; by default ``None``, so clients are finished one by one.
+
+        The results may share storage with ``local``. A method that overrides :meth:`finish` must
+        not inherit a form of this function that disagrees with it.
+
+        Args:
+            local: Stacked ``local`` after the last step.
+            clients: The clients, in the order of the stacked values.
+            context: As in :meth:`stacked_loss`.
+            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
+        """
+        del local, clients, context, axes
+        return None
+
+    @abstractmethod
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """Logits of every example, one per class; the largest is the prediction."""
+
+    def stacked_scores(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> Sequence[Mapping[str, float | Tensor]] | None:
+        """Batched :meth:`evaluate` of models, client by client; on an accelerator as tensors.
+
+        By default ``None``: an engine pads examples and derives predictions by ``vmap``. A method
+        that overrides both this function and :meth:`evaluate` must let them agree.
+
+        Args:
+            local: Stacked ``local`` of :meth:`scored`.
+            clients: The clients, in the order of the stacked values.
+            context: As in :meth:`stacked_loss`.
+            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
+        """
+        del local, clients, context, axes
+        return None
+
+    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
+        """``(local, context)`` to score; ``None`` if there is no model.
+
+        By default those of :meth:`start`. A method that overrides :meth:`evaluate` is scored client
+        by client.
+        """
+        return self.start(message, client, client_state)
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        held = self.scored(message, client, client_state)
+        return {} if held is None else score(self, *held, client)
+
+    @override
+    def predictor(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> tuple[Predictor, Tree, Tree] | None:
+        held = self.scored(message, client, client_state)
+        return None if held is None else (self, *held)
+
+    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        """Features of every example, one row each; by default the output of the part ``body``."""
+        del context
+        body, buffers = (tree.part(local[kind], "body.") for kind in ("parameters", "buffers"))
+        return model.part("body")(body, buffers, batch["x"])[0]
+
+    def fine_tuning(self, epochs: int, lr: float | None) -> "GradientMethod | None":
+        """The method that fine-tunes at the clients for a personalised score.
+
+        By default ``None``: there is no such score.
+
+        Args:
+            epochs: Passes over the local training data.
+            lr: Step size; ``None`` for the method's own.
+        """
+        del epochs, lr
+        return None
+
+    @property
+    def ridge_head(self) -> "GradientMethod | None":
+        """The method whose features a common ridge head uses; ``None`` if it has no features."""
+        return self
+
+    def class_targets(self, server_state: Tree) -> Tensor | None:
+        """Fixed vectors that the features of the classes are compared with, one row per class.
+
+        By default ``None``: a layer is trained that tells classes apart.
+        """
+        del server_state
+        return None
+
+    @override
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        model, local, context, plan = self.begin(message, client, client_state, rng)
+        local = tree.clone(local)
+        losses, counts = [], []
+        for batch in self.batches(client, plan):
+            of_batch, gradients, buffers = _differentiate(self, model, local, batch, context)
+            counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
+            with torch.no_grad():
+                gradients = self.local.clip(gradients)
+                local = self.step({**local, "buffers": buffers}, gradients, context)
+            losses.append(of_batch)
+        local = tree.map_tensors(torch.Tensor.detach, local)
+        loss = torch.cat(losses).sum() if losses else 0.0
+        clamped = torch.stack(counts).sum(0).tolist() if counts else ()
+        return self.conclude(local, client, context, plan, loss, clamped=clamped)
+
+    def begin(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Model, Tree, Tree, BatchPlan]:
+        """Model, ``local``, ``context`` and batch plan of one client's round.
+
+        ``local`` and ``context`` are those of :meth:`start`, with dropout seeds of this round.
+        """
+        model = self.model(client.meta)
+        local, context = self.start(message, client, client_state)
+        stream = rng.at("dropout")
+        buffers = _with_seeds(local["buffers"], lambda name: stream.at(name).number())
+        return model, {**local, "buffers": buffers}, context, self.plan(model, client, rng)
+
+    def plan(self, model: Model, client: Client, rng: Rng) -> BatchPlan:
+        """Batches and random draws of one client's round.
+
+        A model that mixes the examples of a batch, as batch norm does, skips batches of one
+        example.
+        """
+        positions, lengths = self.local.order(client.size, rng)
+        if model.mixes_examples:  # one example has no variance to divide by
+            positions, lengths = positions[lengths > 1], lengths[lengths > 1]
+        batch_size = self.local.batch_size or client.size
+        draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())
+        return BatchPlan(positions, lengths, draws)
+
+    def batches(self, client: Client, plan: BatchPlan) -> Iterator[Params]:
+        """Batches of one client's round, in order, with every entry that ``loss`` may read."""
+        device = client.no_inputs.device
+        positions = plan.positions.to(device).unbind()  # rows cost less together than one by one
+        draws = {name: draw.to(device).unbind() for name, draw in plan.draws.items()}
+        width = plan.positions.shape[1]
+        present = torch.ones(width, dtype=torch.bool, device=device)
+        visits = torch.arange(self.local.repeats, device=device).unbind()
+        examples = self.examples(client)
+        for i, length in enumerate(plan.lengths.tolist()):
+            index, mask = positions[i], present
+            if length < width:
+                index, mask = index[:length], mask[:length]
+            yield {
+                **examples.at(index),
+                "mask": mask,
+                "visit": visits[i % self.local.repeats],
+                **{name: rows[i] for name, rows in draws.items()},
+            }
+
+    def conclude(
+        self,
+        local: Tree,
+        client: Client,
+        context: Tree,
+        plan: BatchPlan,
+        loss: Tensor | float,
+        *,
+        clamped: Sequence[int | float] = (),
+    ) -> tuple[Update, Tree]:
+        """Result of ``finish``, with training metrics added if there was a step.
+
+        The metrics are the mean training loss, the number of examples and, for a model with ball
+        layers, the fraction of points that these layers clamped.
+
+        Args:
+            local: ``local`` after the last step.
+            client: The client that took the steps.
+            context: Context of :meth:`start`.
+            plan: Batch plan of the round.
+            loss: Sum of all losses, each example counted once per visit.
+            clamped: Number of clamped points, and number of all points that ball layers received;
+                empty if there is no such layer.
+        """
+        update, client_state = self.finish(without_seeds(local), client, context)
+        return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
+
+
+def with_training_metrics(
+    update: Update,
+    client: Client,
+    plan: BatchPlan,
+    loss: Tensor | float,
+    *,
+    clamped: Sequence[int | float] = (),
+) -> Update:
+    """An update with the metrics of :meth:`GradientMethod.conclude`, if there was a step."""
+    if not len(plan.lengths):
+        return update
+    metrics: dict[str, float | Tensor] = {
+        "train/loss": host_or_scalar(loss) / int(plan.lengths.sum()),
+        "train/examples": client.size,
+    }
+    outside, points = clamped or (0, 0)
+    metrics |= {"train/clamped_fraction": outside / points} if points else {}
+    return dataclasses.replace(update, metrics=metrics | dict(update.metrics))
+
+
+def without_seeds(local: Tree) -> Tree:
+    """``local`` of one client or of several, with dropout seeds of 0: they are never sent."""
+    return {**local, "buffers": _with_seeds(local["buffers"], lambda name: 0)}
+
+
+def _with_seeds(buffers: Params, seed: Callable[[str], int]) -> Params:
+    """Buffers with new dropout seeds, chosen by buffer name."""
+    names = [name for name in buffers if name.rpartition(".")[2] == SEED]
+    return {**buffers, **{name: torch.full_like(buffers[name], seed(name)) for name in names}}
+
+
+def check_losses(losses: Tensor, mask: Tensor) -> None:
+    """Refuse losses that are not one number per example of a batch.
+
+    Raises:
+        ValueError: If the shape of ``losses`` is not that of ``mask``.
+    """
+    if losses.shape != mask.shape:
+        raise ValueError(
+            f"the loss must return one number per example, of shape {tuple(mask.shape)}, "
+            f"got {tuple(losses.shape)}"
+        )
+
+
+def counted_loss(
+    method: GradientMethod,
+    model: Model,
+    parameters: Params,
+    buffers: Params,
+    batch: Params,
+    context: Tree,
+) -> tuple[Tensor, Params]:
+    """Result of :meth:`GradientMethod.loss`, with counts of clamped points among the buffers.
+
+    Raises:
+        ValueError: If there is not one loss per example.
+    """
+    with Counter(batch["mask"]) as counter:
+        losses, buffers = method.loss(model, parameters, buffers, batch, context)
+    check_losses(losses, batch["mask"])
+    return losses, {**buffers, **counter.total()}
+
+
+def _differentiate(
+    method: GradientMethod, model: Model, local: Tree, batch: Params, context: Tree
+) -> tuple[Tensor, Params, Params]:
+    """Losses of a batch, gradients of their mean by parameter name, and the buffers after it."""
+    parameters = {
+        name: value if value.requires_grad else value.detach().requires_grad_()
+        for name, value in local["parameters"].items()
+    }
+    losses, buffers = counted_loss(method, model, parameters, local["buffers"], batch, context)
+    shares = torch.full_like(losses, 1 / len(losses))
+    values = list(parameters.values())
+    gradients = torch.autograd.grad(losses, values, shares, materialize_grads=True)
+    return losses.detach(), dict(zip(parameters, gradients, strict=True)), buffers

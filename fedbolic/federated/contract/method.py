@@ -1,0 +1,262 @@
+"""Interface of a federated method: pure functions around one aggregated update."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+from typing_extensions import override
+
+from fedbolic.core.figure import Figure
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data.contract.client import Client, FederatedData, Split
+from fedbolic.federated.accounting.ledger import Unit
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.scores.score import Predictor
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update_bounds import LONGEST_PART, find_long_part
+
+CohortKind = Literal["sample", "same", "all"]
+
+
+class Method(ABC):
+    """A federated method: pure functions for the server and for its clients.
+
+    A pure function returns the same result for the same arguments and modifies none of them. State,
+    message, payload and client state are trees: nested dicts of tensors, numbers and strings. An
+    implementation is a frozen dataclass that holds hyper-parameters only.
+    """
+
+    rounds: int = 1
+    """Number of rounds of a run."""
+
+    @property
+    def charged(self) -> tuple[str, ...]:
+        """Entries of the client state that are kept even if the client's update is never used.
+
+        Under a secure sum, other entries are kept only after the sum has been unmasked. Counts and
+        keys of private noise belong here, so that a sum which is not finished is paid for, too.
+        """
+        return ()
+
+    @property
+    @abstractmethod
+    def aggregator(self) -> Aggregator:
+        """Aggregator of the client updates of an exchange."""
+
+    @property
+    def learns_from(self) -> type[Split]:
+        """Kind of examples that clients of this method need; by default any."""
+        return Split
+
+    @abstractmethod
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        """Initial server state.
+
+        Later states keep its entries, their types and, except of integers, their shapes; they may
+        have more. A stored state of another form is refused.
+        """
+
+    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
+        """Initial server state that takes the clients' sizes into account; by default unchanged.
+
+        Args:
+            server_state: Result of :meth:`init`.
+            sizes: Number of labelled training examples of every client, by id. Clients do not learn
+                these numbers unless this function puts them into the state.
+        """
+        del sizes
+        return server_state
+
+    def broadcast(self, server_state: Tree, client_id: int) -> Tree:
+        """Message from the server to one client; by default the server state.
+
+        Args:
+            server_state: Current server state.
+            client_id: Id of the recipient; :data:`~fedbolic.data.contract.client.HOLDOUT` for the
+            server's
+                own test set.
+        """
+        del client_id
+        return server_state
+
+    @abstractmethod
+    def local_update(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> tuple[Update, Tree]:
+        """Local work of one client: the update that it sends and the client state that it keeps.
+
+        Args:
+            message: Result of :meth:`broadcast` for this client.
+            client: The client with its data.
+            client_state: State that the client kept from its previous turn; empty the first time.
+            rng: Random stream of this client in this exchange.
+        """
+
+    def template(self, message: Tree) -> Tree | None:
+        """Tree with the names, shapes and dtypes of a valid payload; ``None`` if they may vary.
+
+        An update of any other form is rejected, so the template declares everything that a payload
+        may hold.
+        """
+        del message
+        return None
+
+    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
+        """Reason why no honest client could send a payload; ``None`` if one could.
+
+        By default that the delta, or another part, is too long for the message: see
+        :func:`~fedbolic.federated.updates.update_bounds.find_long_part`. A method that sends sums
+        over examples, or counts, overrides it by bounds of its own.
+
+        Args:
+            message: Message to the client.
+            payload: Payload with the form of the template and finite numbers.
+            norm: Upper bound of the Euclidean norm of its floating numbers; infinite if unknown.
+        """
+        return None if norm <= LONGEST_PART else find_long_part(message, payload)
+
+    @abstractmethod
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        """Next server state, from the aggregated update of an exchange."""
+
+    @abstractmethod
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        """Scores of a client on its own data, by names such as ``test/accuracy``.
+
+        ``<split>/examples`` is the weight of the scores of that split in a mean over clients. A
+        method without a global model returns no scores for the server's test set.
+        """
+
+    def predictor(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> tuple[Predictor, Tree, Tree] | None:
+        """Function from inputs to logits that a client is scored with, and its trained values.
+
+        Args:
+            message: Result of :meth:`broadcast` for this client.
+            client: The client with its data, or the server's test set.
+            client_state: State that the client kept; empty for the server's test set.
+
+        Returns:
+            The method that predicts, with ``local`` and ``context`` as the arguments of its
+            ``predict``; ``None`` if there is no such model, which is the default.
+        """
+        del message, client, client_state
+        return None
+
+    def costs(self, server_state: Tree) -> dict[str, float]:
+        """Costs of all rounds so far, by names such as ``privacy/epsilon``; by default empty.
+
+        A run records them after every round.
+
+        Args:
+            server_state: Server state after a round.
+        """
+        del server_state
+        return {}
+
+    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
+        """Figures of the trained model, by names that are valid in file names; by default empty.
+
+        Called once, after the last round and without gradients. A run saves the figures next to its
+        metrics.
+
+        Args:
+            server_state: Server state after the last round.
+            data: Federated data, on the device and in the dtype of the run.
+        """
+        del server_state, data
+        return {}
+
+    def phase(self, server_state: Tree) -> "Method":
+        """Method of the next exchange; by default this method.
+
+        A protocol with several exchanges returns a different method for each of them; all share one
+        server state. A client finds its phase in the same way, from the message that it received:
+        for a message that a phase broadcasts, this function returns that phase.
+        """
+        del server_state
+        return self
+
+    @property
+    def cohort(self) -> CohortKind:
+        """Clients of the exchange: a sample, those who answered the previous exchange, or all."""
+        return "sample"
+
+    @property
+    def evaluates(self) -> bool:
+        """True if this exchange ends a round, which is then counted, scored and recorded."""
+        return True
+
+    @property
+    def keeps_secrets(self) -> bool:
+        """True if client state holds keys, as ``key`` or below ``secure``; by default false.
+
+        The files of such a run can be read by their owner alone, and the keys are deleted after the
+        last round.
+        """
+        return False
+
+    @property
+    def privacy_unit(self) -> Unit | None:
+        """Unit of privacy that the clients' releases cost; ``None`` if they have no such cost.
+
+        A node whose method has a unit needs an account for it.
+        """
+        return None
+
+    @property
+    def repeatable(self) -> bool:
+        """True if the server may ask for one exchange twice, with other random streams.
+
+        It does so if updates that it can examine one by one would make its state infinite. By
+        default False: a second reply may cost privacy, or reveal what a sum of the first hides.
+        """
+        return False
+
+    def check_deployed(self, *, summed: int = 1) -> None:
+        """Refuse settings that are safe in a simulation but not if every client is a node.
+
+        The server of a deployment may lie, so the protection of a client must not depend on
+        anything that the server says. By default no setting is refused.
+
+        Args:
+            summed: Least number of clients whose sum a secure sum reveals; 1 if there is none.
+
+        Raises:
+            ValueError: If a setting is unsafe in a deployment.
+        """
+        return
+
+
+class OtherDataError(ValueError):
+    """Raised before a run whose clients hold other examples than the method learns from.
+
+    Args:
+        method: The method.
+        found: Kind of the clients' examples.
+    """
+
+    def __init__(self, method: Method, found: type[Split]) -> None:
+        self.found = found
+        super().__init__(
+            f"{type(method).__name__} learns from {method.learns_from.__name__}, and a client "
+            f"holds {found.__name__}"
+        )
+
+
+class Phase(Method):
+    """One exchange of a method that needs several; the method holds the state and the scores."""
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        return {}
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        return {}

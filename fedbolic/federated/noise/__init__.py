@@ -1,0 +1,1 @@
+"""Secret draws, and noise on grids and manifolds."""

@@ -1,0 +1,1 @@
+"""Clients in other processes and threads."""

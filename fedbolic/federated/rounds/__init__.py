@@ -1,0 +1,1 @@
+"""The cohort of an exchange, the filter of its updates, and its second attempt."""

@@ -1,0 +1,317 @@
+"""Validation and counting of client updates before aggregation."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedbolic.core import tree
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Tree
+from fedbolic.federated.aggregators.aggregator import Additive, Aggregator
+from fedbolic.federated.contract.engine import Failure, Result
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.updates.channel import Channel
+from fedbolic.federated.updates.update import StackedPayload, StackedRow, Update
+from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, OUTLYING, norm_of, rough_norm_of
+
+READ_TOGETHER = 16
+"""Results on an accelerator whose numbers are read by one transfer, for which the host waits."""
+
+
+class UpdateFilter:
+    """Separates the results of an engine into usable updates and failures, and counts both.
+
+    A failure is an error, a value that is not finite or beyond the bounds of the method, or a form
+    other than its template. It is left out with a warning, before any channel; its client keeps its
+    previous state.
+
+    Args:
+        phase: Method of this exchange.
+        messages: Message to every client, by id.
+        channels: Transformations of updates on the wire.
+        rng: Random stream of this exchange.
+    """
+
+    def __init__(
+        self,
+        phase: Method,
+        messages: Mapping[int, Tree],
+        channels: tuple[Channel, ...],
+        rng: Rng,
+    ) -> None:
+        self.phase, self.messages, self.channels, self.rng = phase, messages, channels, rng
+        self.client_states: dict[int, Tree] = {}
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.norms: dict[int, float] = {}
+        self.bytes_up = 0
+        self._examined: _Examined | None = None
+
+    def usable(self, results: Iterator[Result]) -> Iterator[tuple[int, Update]]:
+        """Yield the usable updates as they arrive, in ascending order of client id."""
+        form = None
+        for client, update, client_state, norm in self._read(results):
+            template = self.phase.template(self.messages[client.id])
+            expected = form if template is None else tree.signature(template)
+            aggregator = self.phase.aggregator
+            row = _row_of(update, client_state)
+            known = row is not None and self._examined == _Examined(row.stack, expected)
+            fault = find_update_fault(
+                update,
+                client_state,
+                expected,
+                aggregator,
+                bounds=functools.partial(self._find_outside, client.id),
+                norm=row.norm if row is not None and math.isfinite(row.norm) else norm,
+                examined=known,
+            )
+            if fault is not None or isinstance(update, Failure):
+                logger.warning("client %d is left out of this exchange: %s", client.id, fault)
+                continue
+            if isinstance(self.phase.aggregator, Additive):  # the first sets the form of the sum
+                form = form or tree.signature(self.phase.aggregator.form(update.payload))
+            if row is not None and row.stack is not None and not known:
+                num_bytes = tree.num_bytes(update.payload)
+                self._examined = _Examined(row.stack, expected, num_bytes)
+            update = update if known else _detached(update)
+            for i, channel in enumerate(self.channels):
+                stream = self.rng.at("client", client.id, "channel", i)
+                update = channel.send(update, client, stream)
+            self.client_states[client.id] = client_state
+            self.metrics[client.id] = {n: float(value) for n, value in update.metrics.items()}
+            self.bytes_up += self._num_bytes(update)
+            yield client.id, update
+
+    def _find_outside(self, client_id: int, payload: Tree, norm: float) -> str | None:
+        self.norms[client_id] = norm
+        return self.phase.find_fault(self.messages[client_id], payload, norm)
+
+    def outliers(self) -> list[int]:
+        """Ids of the clients whose usable updates are suspiciously long for their messages."""
+        return [
+            i
+            for i in self.client_states
+            if not self.norms[i] <= OUTLYING * (1 + norm_of(self.messages[i]))
+        ]
+
+    def _num_bytes(self, update: Update) -> int:
+        """Bytes of a payload; those of a stack are counted once."""
+        examined = self._examined
+        if examined is not None and examined.stack is update.stack:
+            return examined.num_bytes
+        return tree.num_bytes(update.payload)
+
+    def _read(self, results: Iterator[Result]) -> Iterator[tuple[*Result, float | None]]:
+        """Results with metrics on the host, and a bound of their norm, ``None`` if unknown.
+
+        Nothing is done ahead on the CPU, where no transfer is saved.
+        """
+        sent = next(iter(self.messages.values()), {})
+        if all(x.device.type == "cpu" for x in tree.tensors(sent).values()):
+            for result in results:
+                yield *result, None
+            return
+        waiting: list[Result] = []
+        for result in results:
+            waiting.append(result)
+            if len(waiting) == READ_TOGETHER:
+                yield from _numbers_read(waiting)
+                waiting = []
+        yield from _numbers_read(waiting)
+
+    def counts(self) -> dict[str, float]:
+        """Costs: bytes of messages and of payloads, clients asked and clients left out."""
+        counts = {
+            "bytes/down": _sum_of_bytes(self.messages.values()),
+            "bytes/up": self.bytes_up,
+            "clients/asked": len(self.messages),
+            "clients/failed": len(self.messages) - len(self.metrics),
+        }
+        return {name: float(count) for name, count in counts.items()}
+
+
+def _sum_of_bytes(messages: Iterable[Tree]) -> int:
+    """Bytes of all messages; most hold the same leaves, whose bytes are then counted once."""
+    known: dict[tuple[int, ...], int] = {}
+    total = 0
+    for message in messages:
+        key = tuple(id(leaf) for _, leaf in tree.leaves(message))
+        if key not in known:
+            known[key] = tree.num_bytes(message)
+        total += known[key]
+    return total
+
+
+def find_update_fault(
+    update: object,
+    client_state: object,
+    expected: Mapping[str, str] | None,
+    aggregator: Aggregator | None = None,
+    *,
+    bounds: Callable[[Tree, float], str | None] | None = None,
+    norm: float | None = None,
+    examined: bool = False,
+) -> str | None:
+    """Reason why an update cannot be used, as text; ``None`` if it can.
+
+    Args:
+        update: Result of the engine, of any type.
+        client_state: Client state to keep, of any type.
+        expected: Signature that the form of the payload must have; ``None`` if any is valid.
+        aggregator: Aggregator that gives the form of the payload and also examines the update;
+            ``None`` for the payload's own form and no further examination.
+        bounds: Function of the payload and of a bound of its norm that finds numbers which the
+            method does not allow.
+        norm: Upper bound of the Euclidean norm of all floating numbers; ``None`` if unknown.
+        examined: True if results with the same names, shapes and dtypes have passed before.
+    """
+    try:
+        if isinstance(update, Failure):
+            return f"{type(update.error).__name__}: {update.error}"
+        if not isinstance(update, Update):
+            return f"it returned {type(update).__name__} instead of an Update"
+        fault = None
+        if not examined:
+            fault = _find_fault_of_form(update, client_state, expected, aggregator)
+        return fault or _find_fault_of_numbers(update, client_state, aggregator, bounds, norm)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a client returns, only that client is left out
+        return f"its result cannot be examined: {type(error).__name__}"
+
+
+def _find_fault_of_form(
+    update: Update,
+    client_state: Any,
+    expected: Mapping[str, str] | None,
+    aggregator: Aggregator | None,
+) -> str | None:
+    for name, part in (("payload", update.payload), ("client state", client_state)):
+        if (fault := tree.find_tree_fault(part)) is not None:
+            return f"its {name} is not a tree: {fault}"
+    payload = update.payload
+    form = tree.signature(payload if aggregator is None else aggregator.form(payload))
+    if expected is not None and form != expected:
+        wrong = sorted(form.items() ^ expected.items())
+        return f"its payload has another form than expected, at {dict(wrong[:4])}"
+    return None
+
+
+def _find_fault_of_numbers(
+    update: Update,
+    client_state: Any,
+    aggregator: Aggregator | None,
+    bounds: Callable[[Tree, float], str | None] | None,
+    norm: float | None,
+) -> str | None:
+    if not (_is_number(update.weight) and 0 <= update.weight <= MOST_WEIGHT):
+        return f"its weight is {update.weight!r:.80}"
+    if not isinstance(update.metrics, Mapping) or not all(map(_is_metric, update.metrics.items())):
+        return f"its metrics are not numbers by name: {update.metrics!r:.80}"
+    both = {"payload": update.payload, "client_state": client_state}
+    norm = rough_norm_of(both) if norm is None else norm
+    if not math.isfinite(norm) and not tree.is_finite(both):
+        return "its update holds NaN or infinite values"
+    # the aggregator first: the bounds rely on the form of a part, such as some rows of a table
+    fault = None if aggregator is None else aggregator.find_fault(update)
+    return fault or (bounds(update.payload, norm) if bounds else None)
+
+
+def _detached(update: Update) -> Update:
+    """The update without gradient history, and with a number of Python's own as its weight."""
+    if any(x.requires_grad for x in tree.tensors(update.payload).values()):
+        update = dataclasses.replace(
+            update, payload=tree.map_tensors(Tensor.detach, update.payload)
+        )
+    if type(update.weight) in (int, float):
+        return update
+    return dataclasses.replace(update, weight=float(update.weight))
+
+
+def _is_metric(metric: tuple[object, object]) -> bool:
+    name, value = metric
+    if isinstance(value, Tensor):
+        scalar = tree.find_tree_fault({"": value}) is None and not value.ndim
+        return tree.is_text(name) and scalar and not value.is_complex()
+    return tree.is_text(name) and _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    """True for a number that fits a float, as NaN and infinity do and 10 ** 400 does not."""
+    if not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Examined:
+    """Stack of which a row has passed the examination of its form.
+
+    Args:
+        stack: The stack.
+        expected: Form that was expected.
+        num_bytes: Bytes of the payload in each of its rows.
+    """
+
+    stack: StackedPayload | None
+    expected: Mapping[str, str] | None
+    num_bytes: int = field(default=0, compare=False)
+
+
+def _row_of(update: object, client_state: object) -> StackedRow | None:
+    """Row of a stack in which an engine left exactly these results, if there is one."""
+    if not isinstance(update, Update) or update.row is None:
+        return None
+    row = update.row
+    return row if row.payload is update.payload and row.client_state is client_state else None
+
+
+def _numbers_read(results: list[Result]) -> Iterator[tuple[*Result, float | None]]:
+    """Results whose metrics have been read, and the norms of their values, ``None`` if unknown."""
+    numbers = [_numbers_of(update, client_state) for _, update, client_state in results]
+    flat = [x.double() for of_client in numbers for x in of_client.values()]
+    found = iter(torch.stack(flat).tolist() if flat else [])
+    for (client, update, client_state), of_client in zip(results, numbers, strict=True):
+        read = {name: next(found) for name in of_client}
+        norm = read.pop(None, None)
+        if read and isinstance(update, Update):
+            update = dataclasses.replace(update, metrics={**update.metrics, **read})
+        yield client, update, client_state, norm
+
+
+def _numbers_of(update: Update | Failure, client_state: Tree) -> dict[str | None, Tensor]:
+    """Metrics on an accelerator by name, and under ``None`` the norm of all floating numbers.
+
+    It is empty if the result cannot be examined like that, whatever it holds.
+    """
+    row = _row_of(update, client_state)
+    if not isinstance(update, Update) or (row is not None and math.isfinite(row.norm)):
+        return {}
+    try:
+        both = {"payload": update.payload, "client_state": client_state}
+        if tree.find_tree_fault(both) is not None:
+            return {}
+        floats = [x for x in tree.tensors(both).values() if x.is_floating_point()]
+        cpu = [x for x in floats if x.device.type == "cpu"]
+        numbers = [x for _, x in tree.leaves(both) if isinstance(x, float)]
+        elsewhere = math.hypot(*numbers, *([float(tree.rough_norm(cpu))] if cpu else []))
+        floats = [x for x in floats if x.device.type != "cpu"]
+        named = {n: x for n, x in update.metrics.items() if isinstance(x, Tensor) and not x.ndim}
+        devices = {x.device for x in (*floats, *named.values())}
+        if len(devices) != 1 or not floats or not math.isfinite(elsewhere):
+            return {}
+        norm = tree.rough_norm(floats)
+        return {**named, None: norm + elsewhere if elsewhere else norm}
+    except Exception:  # the examination that follows says what is wrong
+        return {}

@@ -1,0 +1,1 @@
+"""Scores of predictions, and the metrics made of them."""

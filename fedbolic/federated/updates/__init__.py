@@ -1,0 +1,1 @@
+"""Updates, which leave clients, their bounds, and channels that change them."""

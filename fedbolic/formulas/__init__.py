@@ -1,0 +1,1 @@
+"""Formulas of the geometry on plain tensors, accurate up to rounding."""

@@ -1,0 +1,105 @@
+"""Parts of the operations of the ball, with derivatives in closed form."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.formulas.analytic import length_over_sinh, radial_tanh
+from fedbolic.formulas.fused import Formula, fused
+from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
+
+
+class BallRead(Formula):
+    """Points clamped to the ball, the gaps ``1 - c |x|^2`` and the factors of the points."""
+
+    outputs = 2
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, c, dtype = inputs
+        limit = (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
+        info = torch.finfo(x.dtype)
+        t = (dot(x, x) * (c * SMALL)).clamp(info.tiny, info.max)
+        within = t.clamp(max=limit)
+        factor = (within / t).sqrt()
+        return x * factor, torch.rsub(within, 1, alpha=1 / SMALL), factor
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, c, _), (_, _, factor), (by_point, by_gap) = inputs, parts, grad_outputs
+        factor = factor.detach()
+        by_gap = by_gap * (factor == 1)
+        by_x = torch.addcmul(factor * by_point, x, -2 * c * by_gap)
+        return by_x, by_gap * dot(x, x) * -1 if isinstance(c, Tensor) else None
+
+
+class _Project(BallRead):
+    outputs = 1
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, c, _), (point, _, factor), (by_point,) = inputs, parts, grad_outputs
+        along = dot(by_point, point) * (factor < 1)
+        q = dot(x, x).clamp_min(torch.finfo(x.dtype).tiny)
+        by_x = torch.addcmul(factor * by_point, x, along / q, value=-1)
+        return by_x, along / (-2 * c) if isinstance(c, Tensor) else None
+
+
+ball_read = fused(BallRead)
+"""Points clamped to the ball, and the gaps ``1 - c |x|^2``.
+
+Takes points, the curvature and the dtype whose rounding sets the margin of the boundary. The factor
+of points outside is a constant in derivatives.
+"""
+
+ball_project = fused(_Project)
+"""The points of :data:`ball_read`, whose factor is no constant in derivatives."""
+
+
+class _Square(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, gap_x, y, gap_y = inputs
+        s, product = x - y, gap_x * gap_y
+        return dot(s, s) / product, s, product
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, gap_x, _, gap_y), (q, s, product), (g,) = inputs, parts, grad_outputs
+        by_x, shrunk = 2 * g / product * s, -g * q
+        return by_x, shrunk / gap_x, -by_x, shrunk / gap_y
+
+
+ball_gap = fused(_Square)
+"""The squared sinh of half the distance in radii over ``c``: ``|x - y|^2`` over both gaps."""
+
+
+def ball_sum(x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: Tensor | float) -> Tensor:
+    """The Möbius sum of points that :data:`ball_read` gave, clamped to the ball."""
+    s = x + y
+    t = c * square(s)
+    made = (gap_x * s + t * x) / (gap_x * gap_y + t)
+    return ball_read(made, c, made.dtype)[0]
+
+
+def ball_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
+    """The exponential of tangents at points; ``c`` has an axis for the coordinates."""
+    x, gap = ball_read(x, c, x.dtype)
+    step = radial_tanh(u / gap, c)
+    step, gap_step = ball_read(step, c, step.dtype)
+    return ball_sum(x, gap, step, gap_step, c)
+
+
+def ball_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """The tangents at ``x`` towards ``y``; ``c`` has an axis for the coordinates."""
+    (x, gap_x), (y, gap_y) = ball_read(x, c, x.dtype), ball_read(y, c, y.dtype)
+    s, q = y - x, ball_gap(x, gap_x, y, gap_y)
+    ratio = length_over_sinh(q, c) * gap_x  # length over the sinh of the length
+    return torch.addcmul(ratio / gap_y * s, -c * q * ratio, x)

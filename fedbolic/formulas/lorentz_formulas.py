@@ -1,0 +1,370 @@
+r"""Parts of the operations of the hyperboloid, with derivatives in closed form.
+
+Points are given by their space coordinates ``x`` and their time coordinate ``a`` in radii,
+:math:`a = \sqrt{1 + c |x|^2}`. The time coordinate is an input only because it is known: gradients
+are those of functions of ``x`` and ``c``, and :math:`\partial a / \partial x = c x / a`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.formulas.analytic import SINH, asinhc, length_over_sinh, sinhc
+from fedbolic.formulas.fused import Formula, fused
+from fedbolic.formulas.numerics import (
+    HYPERBOLOID_RADIUS,
+    HYPERBOLOID_SQUARE,
+    LONGEST_STEP,
+    POLAR_FROM,
+    POLAR_TIME,
+    dot,
+    saturate,
+)
+
+
+class _Read(Formula):
+    outputs = 2
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, c, dtype = inputs
+        factor, length = _clamp(s, c, dtype)
+        return s * factor, _time(length, c), factor
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, c, _), (s, time, factor), (by_out, by_time) = inputs, parts, grad_outputs
+        slope = by_time / time
+        by_s = torch.addcmul(by_out, s, slope * c) * factor.detach()
+        return by_s, slope * dot(s, s) / 2 if isinstance(c, Tensor) else None
+
+
+hyperboloid_read = fused(_Read)
+"""Clamped space coordinates, and the time coordinate in radii.
+
+Takes space coordinates, the curvature and the dtype whose range bounds them. The factor of points
+beyond this range is a constant in derivatives.
+"""
+
+
+class _Point(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, c, dtype = inputs
+        largest = (torch.finfo(s.dtype).max / s.shape[-1]) ** 0.5
+        # a first factor, for vectors whose squared norm overflows
+        longest = torch.linalg.vector_norm(s, float("inf"), dim=-1, keepdim=True)
+        first_factor = largest / longest.clamp(min=largest)
+        s = s * first_factor.detach()
+        factor, length = _clamp(s, c, dtype)
+        s, time = s * factor, _time(length, c)
+        return torch.cat((time / c**0.5, s), -1), factor * first_factor
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (_, c, _), (point, factor), (by_point,) = inputs, parts, grad_outputs
+        first, s = point[..., :1], point[..., 1:]
+        slope = by_point[..., :1] / first
+        by_s = torch.addcmul(by_point[..., 1:], s, slope) * factor.detach()
+        return by_s, -0.5 * slope / (c * c) if isinstance(c, Tensor) else None
+
+
+hyperboloid_point_of = fused(_Point)
+"""Points with the given space coordinates, as those of :data:`hyperboloid_read` of any length."""
+
+
+class _Gap(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, a, y, b, c = inputs
+        gap, root = x - y, (a * b).sqrt()
+        lean = dot(gap, x + y) / ((a + b) * root)
+        turn = c * lean
+        # only the point nearer to the origin is multiplied, which avoids overflow
+        nearer = torch.where(a < b, x, y)
+        across = torch.addcmul(torch.minimum(a, b) / root * gap, turn, nearer, value=-1)
+        q = torch.addcmul(dot(across, across), turn, lean) / 4
+        return q, across, root, lean
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, a, y, b, c), (q, across, root, lean), (g,) = inputs, parts, grad_outputs
+        half, double, step = g / 2, 2 * q, lean * root
+        by_x = half * _with_radial(root / a * across, double + step / a, x, a, c)
+        by_y = half * _with_radial(root / -b * across, double - step / b, y, b, c)
+        by_c = lean * lean * g / -4 if isinstance(c, Tensor) else None
+        return by_x, None, by_y, None, by_c
+
+
+hyperboloid_gap = fused(_Gap)
+r"""The squared sinh of half the distance in radii, divided by ``c``.
+
+.. math:: q = \frac 1 4 \Bigl| \sqrt{\tfrac b a} x - \sqrt{\tfrac a b} y \Bigr|^2 + \frac c 4 l^2,
+    \quad l = \frac{(x - y) \cdot (x + y)}{(a + b) \sqrt{a b}}
+
+.. math:: \frac{\partial q}{\partial x} = \frac 1 2 \Bigl(\frac b a x - y\Bigr), \quad
+    x \cdot \frac{\partial q}{\partial x} = q + \frac l 2 \sqrt{\frac b a}, \quad
+    \frac{\partial q}{\partial c} = -\frac{l^2} 4
+"""
+
+
+class _FarGap(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, a, y, b, c = inputs
+        q, across, root, lean = _Gap.parts(*inputs)
+        far = torch.minimum(a, b) > POLAR_FROM[q.dtype]
+        # both branches must be finite everywhere: a NaN in the unused one would reach the gradient
+        x, y = torch.where(far, x, 1.0), torch.where(far, y, 1.0)
+        s, t = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (x, y))
+        gap, to_x, to_y = x - y, x / s, y / t
+        # a difference of points of unequal lengths would round the shorter one
+        by_x = _reject(torch.where(s > 2 * t, -y, gap), to_x)
+        by_y = _reject(torch.where(t > 2 * s, -x, -gap), to_y)
+        first = s <= t
+        shorter, longer = torch.minimum(s, t), torch.maximum(s, t)
+        side = torch.where(first, by_x, by_y)
+        toward = torch.where(first, dot(to_x, y), dot(to_y, x))
+        sharp = dot(side, side) / (2 * (longer + toward.abs()))
+        turned = torch.where(toward > 0, sharp, (longer - toward) / 2)
+        radial = dot(gap, x + y) / (s + t)
+        straight = radial * radial / (2 * (a * b + c * s * t + 1))
+        by_x = torch.where(far, by_x, root / a * across)
+        by_y = torch.where(far, by_y, root / -b * across)
+        return torch.where(far, straight + shorter * turned, q), by_x, by_y, root, lean
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, a, y, b, c), (q, by_x, by_y, root, lean), (g,) = inputs, parts, grad_outputs
+        half, double, step = g / 2, 2 * q, lean * root
+        by_x = half * _with_radial(by_x, double + step / a, x, a, c)
+        by_y = half * _with_radial(by_y, double - step / b, y, b, c)
+        by_c = lean * lean * g / -4 if isinstance(c, Tensor) else None
+        return by_x, None, by_y, None, by_c
+
+
+hyperboloid_far_gap = fused(_FarGap)
+r"""The gap of :data:`hyperboloid_gap`, right to rounding also where both points are far out.
+
+There it is taken from polar coordinates, with the lengths :math:`s, t` of ``x`` and ``y`` and the
+angle :math:`\theta` between them, whose sine is the length of one point's part across the other:
+
+.. math:: q = \frac{(s - t)^2}{2 (a b + c s t + 1)} + s t \sin^2 \frac \theta 2
+"""
+
+
+class _Square(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, time, u, c = inputs
+        normal = s / time
+        along = dot(normal, u)
+        across, slant = torch.addcmul(u, c * along, normal, value=-1), along / time
+        q = dot(across, across) + c * slant * slant
+        return q.clamp(max=torch.finfo(q.dtype).max), across, slant
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (s, time, _, c), (_, across, slant), (g,) = inputs, parts, grad_outputs
+        by_u = 2 * g * _with_radial(across, slant, s, time, c)
+        by_c = -g * slant * slant if isinstance(c, Tensor) else None
+        return by_u * (slant * -c), None, by_u, by_c
+
+
+tangent_square = fused(_Square)
+r"""The squared length of the tangent with the space coordinates ``u`` at a point.
+
+.. math:: q = |w|^2 + c \Bigl(\frac k a\Bigr)^2, \quad k = \frac{x \cdot u} a, \quad
+    w = u - c k \frac x a
+
+.. math:: \frac{\partial q}{\partial u} = 2 w, \quad
+    \frac{\partial q}{\partial x} = - \frac{2 c k} a w, \quad
+    \frac{\partial q}{\partial c} = -\Bigl(\frac k a\Bigr)^2
+"""
+
+
+class _Shoot(Formula):
+    outputs = 2
+
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        q, c = inputs
+        info = torch.finfo(q.dtype)
+        half = (c * q).clamp(info.tiny, info.max).sqrt() / 2
+        sinh = half.clamp(max=LONGEST_STEP[q.dtype] ** 0.5 / 2).sinh()
+        square = sinh * sinh
+        if torch.is_grad_enabled():  # its second derivative needs the series
+            return 2 * square, sinhc(q, c)
+        return 2 * square, sinh * (square + 1).sqrt() / half
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (q, c), (_, ratio), (by_cosh, by_ratio) = inputs, parts, grad_outputs
+        along = ratio * (by_cosh / 2) * (c * q < LONGEST_STEP[q.dtype])
+        ratio_by_q, ratio_by_c = SINH.gradients(q, c, ratio)
+        by_q = torch.addcmul(c * along, by_ratio, ratio_by_q)
+        if ratio_by_c is None:
+            return by_q, None
+        return by_q, torch.addcmul(q * along, by_ratio, ratio_by_c)
+
+
+cosh_and_sinhc = fused(_Shoot)
+"""``cosh(l) - 1`` and ``sinh(l) / l`` of the length ``l = sqrt(c q)`` in radii, clamped."""
+
+
+class _Tangent(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        s, time, u, c = inputs
+        normal, u = s / time, saturate(u)
+        along = dot(normal, u)
+        u = u.expand(*along.shape[:-1], u.shape[-1])
+        return torch.cat((c**0.5 * along, u), -1), normal, along
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (s, time, u, c), (_, normal, along), (g,) = inputs, parts, grad_outputs
+        first = c**0.5 * g[..., :1]
+        by_u = torch.addcmul(g[..., 1:], first, normal)
+        across = torch.addcmul(u, c * along, normal, value=-1)
+        by_s = first / time * _with_radial(across, along / time, s, time, c)
+        by_c = first * along / (2 * c * time * time) if isinstance(c, Tensor) else None
+        return by_s, None, by_u, by_c
+
+
+tangent_at = fused(_Tangent)
+"""The tangent with the space coordinates ``u`` at a point."""
+
+
+class _Product(Formula):
+    @override
+    @staticmethod
+    def parts(*inputs: Any) -> tuple[Tensor, ...]:
+        x, a, y, b, v, c = inputs
+        later = dot(y - x, x + y) / (a + b)
+        toward = torch.addcmul(y - x, x / a, c * later, value=-1)
+        return dot(toward, v), toward, later
+
+    @override
+    @staticmethod
+    def gradient(inputs: tuple, parts: tuple, *grad_outputs: Tensor) -> tuple:
+        (x, a, y, b, v, c), (_, toward, later), (g,) = inputs, parts, grad_outputs
+        first, by_v = g * dot(x, v), g * v
+        slope = c * first / (a * b)
+        by_y = torch.addcmul(by_v, y, slope, value=-1)
+        ratio = b / a
+        by_x = (slope * ratio * x - by_v) * ratio
+        by_c = first * later * (a + b) / (-2 * a.pow(3) * b) if isinstance(c, Tensor) else None
+        return by_x, None, by_y, None, g * toward, by_c
+
+
+minkowski_product = fused(_Product)
+r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the point ``x``.
+
+.. math:: \Bigl(y - \frac b a x\Bigr) \cdot v, \quad
+    \frac{\partial}{\partial y} = v - \frac{c \, x \cdot v}{a b} y, \quad
+    \frac{\partial}{\partial x} = \frac b a \Bigl(\frac{c \, x \cdot v}{a^2} x - v\Bigr)
+"""
+
+
+def hyperboloid_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
+    """The exponential of tangents at points; ``c`` has an axis for the coordinates."""
+    (s, time), u = hyperboloid_read(x[..., 1:], c, x.dtype), u[..., 1:]
+    cosh1, ratio = cosh_and_sinhc(tangent_square(s, time, u, c), c)
+    end = torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u)
+    return hyperboloid_point_of(end, c, end.dtype)
+
+
+def hyperboloid_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """The tangents at ``x`` towards ``y``; ``c`` has an axis for the coordinates."""
+    (x, time_x), (y, time_y) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
+    q = hyperboloid_gap(x, time_x, y, time_y, c)
+    ratio = length_over_sinh(q, c)  # length over the sinh of the length
+    return tangent_at(x, time_x, torch.addcmul(ratio * (y - x), -2 * c * q * ratio, x), c)
+
+
+def hyperboloid_log_at_origin(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    r"""Space coordinates of the tangent at ``x`` towards ``y`` after its transport to the origin.
+
+    The logarithm at a point far out is as long as the time coordinate :math:`a` of the point, and
+    the transport takes a difference of such numbers. So it is taken from polar coordinates there:
+    with the lengths :math:`s, t` of ``x`` and ``y``, the angle :math:`\theta` between them, the
+    unit vector :math:`e` of ``x`` and the distance :math:`r` in radii,
+
+    .. math:: \frac{\sinh r} r v = y - \frac{1 + 2 c q + b}{1 + a} x
+        = \Bigl(\frac{t^2 - s^2}{t a + b s} - 2 a t \sin^2 \frac \theta 2\Bigr) e
+        + \bigl(y - (e \cdot y) e\bigr)
+    """
+    (x, a), (y, b) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
+    q, gap = hyperboloid_far_gap(x, a, y, b, c), y - x
+    grown = dot(gap, x + y)
+    # both branches must be finite everywhere: a NaN in the unused one would reach the gradient
+    far, turned = a > POLAR_TIME, torch.minimum(a, b) > POLAR_TIME
+    near = gap - c / (1 + a) * (2 * q + grown / (a + b)) * torch.where(far, 0.0, x)
+    far_x, far_y = torch.where(far, x, 1.0), torch.where(turned, y, 1.0)
+    s, t = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (far_x, far_y))
+    e = far_x / s
+    toward = dot(e, y)
+    # a difference of points of unequal lengths would round the shorter one
+    across = _reject(torch.where(s > 2 * t, y, gap), e)
+    sharp = dot(across, across) / (2 * (t + toward.abs()))
+    half = torch.where(toward > 0, sharp, (t - toward) / 2)
+    along = torch.where(turned, grown / (t * a + b * s) - 2 * a * half, a * toward - b * s)
+    toward_y = torch.where(far, torch.addcmul(across, along, e), near)
+    # two factors: the derivative of length over sinh underflows 30 radii out in float32
+    return asinhc(q, c) * (toward_y / (1 + c * q).sqrt())
+
+
+def _with_radial(v: Tensor, radial: Tensor, x: Tensor, a: Tensor, c: Tensor | float) -> Tensor:
+    r"""A covector at the point ``x`` whose product with ``x`` is known to be ``radial``.
+
+    The component along ``x`` of a small covector is a difference of terms :math:`a^2` times as
+    large, and the metric weights its error by :math:`a`. The result
+
+    .. math:: v + \frac{c}{a^2} (\rho - x \cdot v) \, x
+
+    is ``v`` but for rounding, and the error of its component is smaller by :math:`a^2`.
+    """
+    return torch.addcmul(v, c * a.pow(-2) * (radial - dot(x, v)), x)
+
+
+def _reject(v: Tensor, direction: Tensor) -> Tensor:
+    """The part of ``v`` across a unit vector, projected twice: the first time leaves rounding."""
+    for _ in range(2):
+        v = torch.addcmul(v, dot(v, direction), direction, value=-1)
+    return v
+
+
+def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The factor that clamps vectors to the range of a dtype, and their lengths after it."""
+    info = torch.finfo(s.dtype)
+    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)
+    length = length.clamp(info.tiny**0.5, info.max**0.5)
+    most = HYPERBOLOID_SQUARE[dtype] ** 0.5
+    if isinstance(c, Tensor):
+        # detached, as the forward derivative of ``minimum`` subtracts those of its arguments
+        limit = (HYPERBOLOID_RADIUS[dtype] / c.detach()).sqrt().clamp(max=most)
+        within = torch.minimum(length, limit)
+    else:
+        within = length.clamp(max=min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5 if c else most))
+    return (within / length).detach(), within
+
+
+def _time(length: Tensor, c: Tensor | float) -> Tensor:
+    return (c * length * length + 1).sqrt()

@@ -1,0 +1,1 @@
+"""Functions of points in coordinates, and of features, on which layers are built."""

@@ -1,0 +1,200 @@
+"""Base of all hyperbolic layers, with input checks and rounding."""
+
+import functools
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.formulas.numerics import HALVES, narrow
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.curvature import Recorded
+from fedbolic.nn.functional.clamped import look
+
+Space = TypeVar("Space", bound=Lorentz | Poincare)
+
+
+class HyperbolicModule(Recorded, Generic[Space]):
+    """Base of layers in a space whose curvature may be learnt and shared with other layers.
+
+    ``c`` is read at every call, so an optimiser step on a shared ``Curvature`` affects every layer
+    that holds it, and ``deepcopy`` of a network keeps the sharing. A number is a fixed curvature,
+    neither a parameter nor a buffer; a ``state_dict`` of another curvature is refused.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        curvature: Minus the sectional curvature, a number or a ``Curvature`` with one value.
+
+    Raises:
+        ValueError: If ``kind`` is another class, or the curvature is invalid for ``kind`` or has
+            more than one value.
+    """
+
+    def __init__(self, kind: type[Space], curvature: Curvature | float) -> None:
+        super().__init__()
+        if kind not in (Lorentz, Poincare):
+            raise ValueError(f"kind must be Lorentz or Poincare, got {kind!r}")
+        self.kind = kind
+        self.curvature = checked(kind, curvature)
+        self._warned = False
+
+    @property
+    def c(self) -> Tensor | float:
+        """Minus the current sectional curvature."""
+        return value_of(self.curvature)
+
+    @property
+    def curvatures(self) -> dict[str, Curvature | float]:
+        """All curvatures of the layer, by name."""
+        return {"curvature": self.curvature}
+
+    @property
+    @override
+    def recorded(self) -> tuple[float, ...]:
+        return tuple(c for c in self.curvatures.values() if not isinstance(c, Curvature))
+
+    @override
+    def refusal(self, other: tuple[float, ...]) -> str:
+        values = ", ".join(map(str, other))
+        theirs = f"the fixed curvature {values}" if other else "a learnt curvature"
+        own = ", ".join(
+            f"{name} {'learnt' if isinstance(c, Curvature) else c}"
+            for name, c in self.curvatures.items()
+        )
+        return (
+            f"the state dict is of a layer with {theirs}, but {type(self).__name__} has {own}: its "
+            "parameters would give other points here, so build the layer with the curvature of the "
+            "state dict"
+        )
+
+    @property
+    def input_c(self) -> Tensor | float:
+        """Minus the current sectional curvature of the inputs, by default that of the layer."""
+        return self.c
+
+    @property
+    def manifold(self) -> Space:
+        """Space of the layer at its current curvature."""
+        return self.kind(self.c)
+
+    def check(
+        self,
+        x: Tensor,
+        num_features: int | None = None,
+        weight: Tensor | None = None,
+        *,
+        name: str = "x",
+    ) -> None:
+        """Check the shape and dtype of inputs; warn once if points lie outside the ball.
+
+        Args:
+            x: Inputs of the layer.
+            num_features: Required dimensions of the space, without time; ``None`` for any.
+            weight: Parameter to multiply with ``x``, whose dtype must match.
+            name: Name of ``x`` in messages.
+
+        Raises:
+            ValueError: If ``x`` has the wrong number of coordinates or the wrong dtype.
+        """
+        timed = self.kind is Lorentz
+        least = 1 + timed if num_features is None else num_features + timed
+        width = x.shape[-1] if x.ndim else 0
+        if width != least and (num_features is not None or width < least):
+            first = f"time first, then {least - 1}" if timed else "of the ball"
+            number = f"{least} or more" if num_features is None else f"{least}"
+            raise ValueError(
+                f"{name} must have {number} coordinates ({first}) along its last axis, "
+                f"got shape {tuple(x.shape)}: {remedy(x, least, timed)}"
+            )
+        _check_dtype(x, weight, name=name)
+        if not timed and x.numel():
+            self._warned = look(x, self.input_c, warned=self._warned, layer=self)
+
+    def rounded(self, x: Tensor, *inputs: Tensor) -> Tensor:
+        """Round points to the promoted dtype of a layer's inputs: half only if all are half.
+
+        Args:
+            x: Points of the layer's space, in float32 or float64.
+            *inputs: Inputs and parameters of the layer.
+        """
+        dtype = functools.reduce(torch.promote_types, (y.dtype for y in inputs))
+        if dtype in HALVES:  # clamp first, so that rounded points still lie on the space
+            return narrow(self.manifold.within(x, dtype), dtype)
+        return x.to(dtype)
+
+    def describe(self, **settings: object) -> str:
+        """Settings for ``print``, with the curvature if it is a number (a module prints itself)."""
+        if not isinstance(self.curvature, Curvature):
+            settings["curvature"] = self.curvature
+        return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe()
+
+
+def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
+    """The curvature of a layer after a check.
+
+    Raises:
+        ValueError: If the curvature is invalid for ``kind`` or has more than one value.
+    """
+    if not isinstance(curvature, Curvature):
+        kind(curvature)
+        return float(curvature)
+    if curvature.shape:
+        raise ValueError(
+            f"curvature must have one value in a layer, got values of shape "
+            f"{tuple(curvature.shape)}: for one per sample or client use vmap"
+        )
+    return curvature
+
+
+def value_of(curvature: Curvature | float) -> Tensor | float:
+    """Minus the current sectional curvature, in float32 if its module has a half type."""
+    return wide(curvature.c) if isinstance(curvature, Curvature) else curvature
+
+
+def wide(x: Tensor) -> Tensor:
+    """``x`` in the dtype of pointwise computations: half types become float32."""
+    return x.float() if x.dtype in HALVES else x
+
+
+def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` in another dtype, clamped to the range of a half type."""
+    return narrow(x, dtype) if dtype in HALVES else x.to(dtype)
+
+
+def remedy(x: Tensor, ambient: int, timed: bool) -> str:
+    """Advice for the error about a last axis that is not ``ambient`` long."""
+    if timed and x.ndim and x.shape[-1] == ambient - 1:
+        return "ToManifold(Lorentz) makes points of vectors"
+    if ambient in x.shape:
+        return f"movedim({x.shape.index(ambient)}, -1) puts the coordinates last"
+    return "give the layer the number of dimensions without time, and inputs all coordinates"
+
+
+def _check_dtype(x: Tensor, weight: Tensor | None = None, *, name: str = "x") -> None:
+    """Check that a layer can compute with the dtype of its input.
+
+    Args:
+        x: Input of a layer.
+        weight: Parameter to multiply with ``x``; under autocast, both may be of any dtype up to
+            float32.
+        name: Name of ``x`` in messages.
+
+    Raises:
+        ValueError: If ``x`` is not floating or its dtype is not that of ``weight``.
+    """
+    if not x.is_floating_point():
+        raise ValueError(f"{name} must be floating, got {x.dtype}: use {name}.float()")
+    if weight is None or x.dtype == weight.dtype:
+        return
+    narrow = (torch.float32, *HALVES)
+    if torch.is_autocast_enabled(x.device.type) and {x.dtype, weight.dtype} <= set(narrow):
+        return
+    raise ValueError(
+        f"{name} must be {weight.dtype} as the layer is, got {x.dtype}: "
+        f"use {name}.to({weight.dtype}) or layer.to({x.dtype})"
+    )

@@ -1,0 +1,1 @@
+"""Hyperbolic graph convolutions."""

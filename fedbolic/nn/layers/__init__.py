@@ -1,0 +1,1 @@
+"""Hyperbolic layers, one kind a file."""

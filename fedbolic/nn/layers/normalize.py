@@ -1,0 +1,366 @@
+"""Batch norm and layer norm of points."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic.core import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds.curvature import add_axis
+from fedbolic.nn.functional.coordinates import space_part, with_space_part
+from fedbolic.nn.functional.recentred import centred, recentred, weighted_centroid
+from fedbolic.nn.functional.space import HyperbolicModule, wide
+from fedbolic.nn.functional.tangent import exp_factors, length_of, log_factor
+
+
+class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
+    """Base of batch norms: points are moved from their centroid to the origin and scaled there.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        num_features: Dimensions of the space, without time.
+        scales: Shape of the variance and of the learnt scale.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        momentum: Weight of a new batch in the running statistics, in [0, 1].
+        affine: Whether to learn the scale and the tangent of the new centroid.
+        device: Device of the parameters and buffers.
+        dtype: Data type of the parameters and buffers.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``.
+    """
+
+    mixes_examples: ClassVar[bool] = True
+    """Declaration read by ``Model.mixes_examples``."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        scales: tuple[int, ...],
+        *,
+        curvature: Curvature | float,
+        eps: float,
+        momentum: float,
+        affine: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, num_features=num_features)
+        check.positive(eps=eps)
+        check.rate(momentum=momentum)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        zeros = torch.zeros(num_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(zeros.new_ones(scales or 1)) if affine else None
+        self.register_load_state_dict_pre_hook(add_axis)
+        self.bias = nn.Parameter(zeros.clone()) if affine else None
+        self.register_buffer("running_mean", zeros)
+        self.register_buffer("running_var", zeros.new_ones(scales))
+
+    @abstractmethod
+    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        """Coordinates to scale, from space coordinates on the hyperboloid."""
+
+    @abstractmethod
+    def space_coordinates(
+        self, c: Tensor | float, v: Float[Tensor, "n dim"]
+    ) -> Float[Tensor, "n dim"]:
+        """Inverse of ``coordinates``."""
+
+    @abstractmethod
+    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, "*scales"]:
+        """Variance of the coordinates of a batch, in the shape of the scales."""
+
+    def reset_running_stats(self) -> None:
+        """Reset the running mean to the origin and the running variance to 1."""
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters and the running statistics."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x, self.num_features, self.running_mean)
+        space, points = self.manifold, wide(x).reshape(-1, x.shape[-1])
+        if self.training:
+            if len(points) < 2:
+                raise ValueError(
+                    f"x must have 2 or more points in training, got shape {tuple(x.shape)}: "
+                    "call eval() to normalise single points"
+                )
+            mean, s = centred(space, points)
+            v = self.coordinates(space.c, s)
+            variance = self.variance(v)
+            self._follow(space, mean, variance, len(points))
+        else:
+            _, s = centred(space, points, wide(self.running_mean))
+            v = self.coordinates(space.c, s)
+            variance = wide(self.running_var)
+        v = v * (variance + self.eps).rsqrt()
+        if self.weight is not None:
+            v = v * wide(self.weight)
+        s = self.space_coordinates(space.c, v)
+        y = recentred(space, s, None if self.bias is None else wide(self.bias))
+        return self.rounded(y.reshape(x.shape), x, self.running_mean)
+
+    @torch.no_grad()
+    def _follow(self, space: Lorentz | Poincare, mean: Tensor, variance: Tensor, n: int) -> None:
+        """Move the running statistics towards those of a batch of ``n`` points."""
+        both = torch.cat((wide(self.running_mean).unsqueeze(0), mean))
+        along = torch.linspace(
+            1 - self.momentum, self.momentum, 2, dtype=mean.dtype, device=mean.device
+        )
+        self.running_mean.copy_(weighted_centroid(space, both, along).squeeze(0))
+        kept = (1 - self.momentum) * wide(self.running_var)
+        moved = kept + self.momentum * n / (n - 1) * variance
+        # a compiled graph of torch 2.13 does not write to a float64 buffer without axes
+        self.running_var.unsqueeze(0).copy_(moved.unsqueeze(0))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            num_features=self.num_features,
+            eps=self.eps,
+            momentum=self.momentum,
+            affine=self.weight is not None,
+        )
+
+
+class HyperbolicBatchNorm(PointBatchNorm):
+    r"""Batch norm of points, with a learnt centroid and a learnt scale about it.
+
+    With :math:`\mu` the centroid of the batch and :math:`T_{a \to b}` the translation that maps
+    :math:`a` to :math:`b` along the geodesic between them,
+
+    .. math:: y = T_{0 \to \beta} \, z, \quad z_s = \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
+        \odot s, \quad s = (T_{\mu \to 0} \, x)_s, \quad
+        \sigma^2 = \frac 1 N \sum_i s_i^2
+
+    where :math:`(\cdot)_s` are space coordinates on the hyperboloid. These sum to 0 when the
+    centroid is the origin, and still do after scaling, so the centroid of the outputs is exactly
+    :math:`\beta`. (The reference scales tangents, which moves the centroid.) In flat space the
+    layer is ordinary batch norm.
+
+    Training updates running statistics. Evaluation uses them in place of those of the batch, so an
+    output depends on its own input only. ``running_mean`` holds the space coordinates of a point
+    that moves along geodesics; ``running_var`` is unbiased (``N / (N - 1)``) as in torch.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        num_features: Dimensions of the space, without time.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        momentum: Weight of a new batch in the running statistics, in [0, 1].
+        affine: Whether to learn the scale :math:`\gamma` (``weight``, initially 1) and the tangent
+            at the origin that maps to :math:`\beta` (``bias``, initially 0).
+        device: Device of the parameters and buffers.
+        dtype: Data type of the parameters and buffers.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs have the wrong width or dtype, or are a single point in training.
+
+    References:
+        Bdeir et al. (2024), arXiv:2303.15919; Ioffe and Szegedy (2015), arXiv:1502.03167.
+
+    Example:
+        >>> layer = HyperbolicBatchNorm(Poincare, 2)
+        >>> x = Poincare().expmap0(0.3 * torch.randn(64, 2) + 0.5)
+        >>> Poincare().centroid(layer(x)).norm() < 1e-5
+        tensor(True)
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            kind, num_features, (num_features,),
+            curvature=curvature, eps=eps, momentum=momentum, affine=affine,
+            device=device, dtype=dtype,
+        )  # fmt: skip
+
+    @override
+    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        return s
+
+    @override
+    def space_coordinates(
+        self, c: Tensor | float, v: Float[Tensor, "n dim"]
+    ) -> Float[Tensor, "n dim"]:
+        return v
+
+    @override
+    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, " dim"]:
+        return v.square().mean(0)
+
+
+class GyroBatchNorm(PointBatchNorm):
+    r"""Batch norm of points by their Fréchet variance: distances are scaled, directions kept.
+
+    .. math:: y = T_{0 \to \beta} \, \exp_0 \Bigl( \frac{\gamma}{\sqrt{\sigma^2 + \epsilon}}
+        \log_0 T_{\mu \to 0} \, x \Bigr), \quad \sigma^2 = \frac 1 N \sum_i d(x_i, \mu)^2
+
+    with the centroid :math:`\mu` of the batch and the translation :math:`T_{a \to b}` along the
+    geodesic from :math:`a` to :math:`b`. In gyrovector terms, this is :math:`\beta \oplus (r
+    \otimes (\ominus \mu \oplus x))` with the scale :math:`r`. Distances within the batch keep
+    their ratios at the centroid, where ``HyperbolicBatchNorm`` scales every coordinate by its own
+    number. Before training, the root mean square of the distances from the centroid is 1 unit of
+    length, in any number of dimensions.
+
+    Running statistics and evaluation are those of ``HyperbolicBatchNorm``; ``running_var`` and
+    ``weight`` are single numbers.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``; the same parameters give the same points.
+        num_features: Dimensions of the space, without time.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        momentum: Weight of a new batch in the running statistics, in [0, 1].
+        affine: Whether to learn the scale :math:`\gamma` (``weight``, initially 1) and the tangent
+            at the origin that maps to :math:`\beta` (``bias``, initially 0).
+        device: Device of the parameters and buffers.
+        dtype: Data type of the parameters and buffers.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs have the wrong width or dtype, or are a single point in training.
+
+    References:
+        Shi et al. (2026), arXiv:2602.23981, where it is GyroLBN; Chen et al. (2024), GyroBN, ICLR.
+        Written from their abstracts and the definition of GyroBN: the centroid is the closed-form
+        one, the variance is taken about it.
+
+    Example:
+        >>> layer = GyroBatchNorm(Lorentz, 2)
+        >>> x = Lorentz().expmap0(Lorentz().lift(3 * torch.randn(64, 2)))
+        >>> Lorentz().dist0(layer(x)).square().mean() < 1.2
+        tensor(True)
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            kind, num_features, (),
+            curvature=curvature, eps=eps, momentum=momentum, affine=affine,
+            device=device, dtype=dtype,
+        )  # fmt: skip
+
+    @override
+    def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        return s * log_factor(c, length_of(s))
+
+    @override
+    def space_coordinates(
+        self, c: Tensor | float, v: Float[Tensor, "n dim"]
+    ) -> Float[Tensor, "n dim"]:
+        return v * exp_factors(c, length_of(v))[0]
+
+    @override
+    def variance(self, v: Float[Tensor, "n dim"]) -> Float[Tensor, ""]:
+        return v.square().sum(-1).mean()
+
+
+class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
+    r"""Layer norm of the space coordinates on the hyperboloid; the time coordinate is recomputed.
+
+    .. math:: y_s = \gamma \odot \frac{x_s - m}{\sqrt{v + \epsilon}} + \beta
+
+    with the mean :math:`m` and the variance :math:`v` of the coordinates of one point. Before
+    training, outputs thus lie about :math:`\operatorname{asinh} \sqrt{c n}` radii from the origin.
+    Points of the ball are normalised through their images on the hyperboloid.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        num_features: Dimensions of the space, without time.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        eps: Number added to the variance, above 0.
+        affine: Whether to learn :math:`\gamma` (``weight``, initially 1) and :math:`\beta`
+            (``bias``, initially 0).
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs have the wrong width or dtype.
+
+    References:
+        Ba et al. (2016), arXiv:1607.06450; Yang et al. (2024), arXiv:2407.01290.
+
+    Example:
+        >>> HyperbolicLayerNorm(Lorentz, 2)(torch.tensor([[3.0, 2.0, -2.0]])).shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        num_features: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, num_features=num_features)
+        check.positive(eps=eps)
+        self.num_features, self.eps = num_features, eps
+        zeros = torch.zeros(num_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.ones_like(zeros)) if affine else None
+        self.bias = nn.Parameter(zeros) if affine else None
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters."""
+        if self.weight is not None and self.bias is not None:
+            nn.init.ones_(self.weight)
+            nn.init.zeros_(self.bias)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
+        self.check(x, self.num_features, self.weight)
+        space = self.manifold
+        s = functional.layer_norm(space_part(space, x), (self.num_features,), eps=self.eps)
+        if self.weight is None or self.bias is None:
+            return self.rounded(with_space_part(space, s), x)
+        s = s * wide(self.weight) + wide(self.bias)
+        return self.rounded(with_space_part(space, s), x, self.weight)
+
+    @override
+    def extra_repr(self) -> str:
+        affine = self.weight is not None
+        return self.describe(num_features=self.num_features, eps=self.eps, affine=affine)

@@ -1,0 +1,205 @@
+"""Pooling of points."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.functional.space import HyperbolicModule, wide
+from fedbolic.nn.layers.image_convolution import Window
+
+
+class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
+    r"""Centroid of the points along one axis, which is removed.
+
+    .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad
+        m = \sum_i w_i x_i
+
+    on the hyperboloid, and the corresponding point in the ball. With PyG's batch vector, the output
+    has one centroid per graph, like the means of ``global_mean_pool``.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        dim: Axis of the points; not the last, which holds the coordinates.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+
+    Raises:
+        ValueError: If ``dim`` is -1 or ``curvature`` is invalid for ``kind``.
+
+    References:
+        Law et al. (2019), PMLR 97.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5]])
+        >>> CentroidPool(Poincare)(x[:2])
+        tensor([0., 0.])
+        >>> CentroidPool(Poincare)(x, batch=torch.tensor([0, 0, 1]))
+        tensor([[0.0000, 0.0000],
+                [0.0000, 0.5000]])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        dim: int = -2,
+        *,
+        curvature: Curvature | float = 1.0,
+    ) -> None:
+        super().__init__(kind, curvature)
+        if dim == -1:
+            raise ValueError("dim must be an axis of points, got -1: the last axis has coordinates")
+        self.dim = dim
+
+    @override
+    def forward(
+        self,
+        x: Float[Tensor, "*batch ambient"],
+        weights: Float[Tensor, "*#points"] | None = None,
+        *,
+        batch: Int[Tensor, " n"] | None = None,
+        size: int | None = None,
+    ) -> Float[Tensor, "*pooled ambient"]:
+        """Centroids of the points along ``dim``, or of the points of each graph in ``batch``.
+
+        Args:
+            x: Points.
+            weights: One weight per point, 0 or more; all equal by default.
+            batch: PyG's batch vector: the graph index of each point, in any order, for ``x`` of
+                shape (nodes, coordinates). The axis of points becomes one of graphs.
+            size: Number of graphs, above the largest index in ``batch``; by default one more than
+                it. The centroid of a graph without points is the origin.
+
+        Raises:
+            ValueError: If ``x`` has no axis ``dim`` of points, ``weights`` has the wrong shape or
+                an integer dtype, ``batch`` is not one int64 index below ``size`` per point, or
+                ``size`` is given without ``batch``.
+        """
+        self.check(x)
+        if weights is not None and not weights.is_floating_point():
+            raise ValueError(
+                f"weights must be floating, got {weights.dtype}: pass a batch vector as batch=, "
+                "and convert counts with weights.float()"
+            )
+        if size is not None and batch is None:
+            raise ValueError(f"size goes with batch, got size {size} alone: pass batch as well")
+        axis = self.dim % x.ndim
+        if not -x.ndim <= self.dim < x.ndim - 1:
+            raise ValueError(
+                f"x must have an axis {self.dim} before that of coordinates, got shape "
+                f"{tuple(x.shape)}: choose dim between {-x.ndim} and {x.ndim - 2}"
+            )
+        if weights is not None and weights.shape != x.shape[:-1]:
+            raise ValueError(
+                f"weights must have the shape {tuple(x.shape[:-1])} of the points, got "
+                f"{tuple(weights.shape)}: use expand"
+            )
+        if batch is not None:
+            return self._of_graphs(x, weights, batch, size)
+        moved = None if weights is None else weights.movedim(axis, -1)
+        return self.manifold.centroid(x.movedim(axis, -2), moved)
+
+    def _of_graphs(
+        self, x: Tensor, weights: Tensor | None, batch: Tensor, size: int | None
+    ) -> Tensor:
+        """Centroids of graphs, computed on one row of points per graph, padded with origins."""
+        if x.ndim != 2 or batch.shape != x.shape[:1] or batch.dtype != torch.int64:
+            raise ValueError(
+                f"batch must be int64 with one graph index per row of x {tuple(x.shape)}, got "
+                f"{batch.dtype} of shape {tuple(batch.shape)}"
+            )
+        counts = batch.bincount(minlength=size or 0)
+        if size is not None and len(counts) > size:
+            raise ValueError(f"size must be above {len(counts) - 1}, the largest index, got {size}")
+        order = batch.argsort(stable=True)
+        graph = batch[order]
+        place = torch.arange(len(x), device=x.device) - (counts.cumsum(0) - counts)[graph]
+        shape = len(counts), max(1, *counts.tolist())
+        space, points = self.manifold, wide(x)
+        rows = space.origin(*shape, x.shape[1], dtype=points.dtype, device=x.device)
+        rows = rows.index_put((graph, place), points[order])
+        given = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
+        shares = points.new_zeros(shape).index_put((graph, place), given[order])
+        # a row without points holds origins only: weights of 1 make the origin its centroid
+        shares = shares.masked_fill((counts == 0).unsqueeze(1), 1.0)
+        return self.rounded(space.centroid(rows, shares), x)
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(dim=self.dim)
+
+
+class CentroidPool2d(HyperbolicModule[Lorentz | Poincare]):
+    r"""Centroids of the windows of images whose pixels are points.
+
+    .. math:: y = \frac{m}{\sqrt{c} \, \sqrt{-\langle m, m \rangle}}, \quad
+        m = \sum_{i \in \mathrm{window}} x_i
+
+    on the hyperboloid. In the ball it is the corresponding point, the Einstein midpoint. Padding
+    does not count. An image is (height, width, coordinates). For one centroid of a whole image, use
+    ``nn.Flatten(-3, -2)`` and ``CentroidPool``.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        kernel_size: Height and width of a window, at least 1.
+        stride: Step between two windows, at least 1; by default ``kernel_size``.
+        padding: Rows and columns on each side that do not count, at most half of ``kernel_size``.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+
+    Raises:
+        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
+            called, if the inputs are no images with room for a window.
+
+    References:
+        Law et al. (2019), PMLR 97; Bdeir et al. (2024), arXiv:2303.15919; van Spengler et al.
+        (2023), arXiv:2303.14027, for the midpoint in the ball.
+
+    Example:
+        >>> x = torch.tensor([[0.5], [-0.5], [0.2], [0.2]]).reshape(1, 4, 1).expand(2, 4, 1)
+        >>> CentroidPool2d(Poincare, 2)(x).flatten()
+        tensor([0.0000, 0.2000])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        kernel_size: int,
+        *,
+        stride: int | None = None,
+        padding: int = 0,
+        curvature: Curvature | float = 1.0,
+    ) -> None:
+        super().__init__(kind, curvature)
+        self.window = Window(
+            kernel_size, kernel_size if stride is None else stride, padding
+        ).checked()
+        if padding > kernel_size // 2:
+            raise ValueError(
+                f"padding must be at most half of kernel_size {kernel_size}, got {padding}: a "
+                "window without pixels has no centroid"
+            )
+
+    @override
+    def forward(
+        self, x: Float[Tensor, "*batch height width ambient"]
+    ) -> Float[Tensor, "*batch _ _ ambient"]:
+        self.check(x)
+        self.window.check_image(x)
+        weights = None
+        if self.window.padding:
+            shape = (1,) * (x.ndim - 3) + (*x.shape[-3:-1], 1)
+            weights = self._windows(torch.ones(shape, dtype=x.dtype, device=x.device)).squeeze(-1)
+        return self.manifold.centroid(self._windows(x), weights)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """Pixels of all windows, (..., height, width, window, coordinates)."""
+        size, stride, padding, _ = self.window
+        x = functional.pad(x, (0, 0, *(padding,) * 4))
+        return x.unfold(-3, size, stride).unfold(-3, size, stride).flatten(-2).mT
+
+    @override
+    def extra_repr(self) -> str:
+        size, stride, padding, _ = self.window
+        return self.describe(kernel_size=size, stride=stride, padding=padding)

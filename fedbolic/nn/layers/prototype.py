@@ -1,0 +1,160 @@
+"""Logits from distances to one prototype per class, inside the space or at its boundary."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedbolic.core import check
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.functional.coordinates import from_tangent
+from fedbolic.nn.functional.space import HyperbolicModule, rounded, wide
+from fedbolic.nn.layers.busemann import scaled_busemann
+
+
+class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
+    r"""Logits that are minus the squared distances to one learnt prototype per class.
+
+    .. math:: l_k = -d(x, \exp_0(w_k))^2
+
+    The tangents ``weight`` are Euclidean parameters. They start normal with variance
+    ``1 / in_features``, which puts the prototypes about one unit of length from the origin.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
+        in_features: Dimensions of the input space, without time.
+        num_classes: Number of logits, at least 1.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
+            the inputs have the wrong width or dtype.
+
+    References:
+        Snell et al. (2017), arXiv:1703.05175; Khrulkov et al. (2020), arXiv:1904.02239.
+
+    Example:
+        >>> from fedbolic.nn import ToManifold
+        >>> entry = ToManifold(Lorentz, mode="space")
+        >>> PrototypeHead(Lorentz, 3, num_classes=10)(entry(torch.randn(5, 3))).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        in_features: int,
+        num_classes: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, in_features=in_features, num_classes=num_classes)
+        self.in_features = in_features
+        shape = num_classes, in_features
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters."""
+        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+
+    @property
+    def prototypes(self) -> Float[Tensor, "classes ambient"]:
+        """One point per class."""
+        return from_tangent(self.manifold, self.weight)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
+        self.check(x, self.in_features, self.weight)
+        flat = wide(x).reshape(-1, x.shape[-1])
+        distances = self.manifold.cdist(flat, from_tangent(self.manifold, wide(self.weight)))
+        logits = -distances.square().reshape(*x.shape[:-1], len(self.weight))
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(in_features=self.in_features, num_classes=self.weight.shape[0])
+
+
+class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
+    r"""Busemann function of one ideal point per class, scaled and shifted.
+
+    .. math:: l_k = b_k - |z_k| \, B_k(x), \quad B_k(x) = \frac{1}{\sqrt c}
+        \log \bigl( \sqrt c \, x_0 - \sqrt c \, \hat z_k \cdot x_s \bigr)
+
+    :math:`B_k` is the Busemann function of the ideal point in the direction of :math:`z_k`: the
+    distance from :math:`x` to that point minus the distance from the origin to it, as a limit. In
+    the ball it is :math:`\log (|\hat z_k - \sqrt c \, x|^2 / (1 - c |x|^2)) / \sqrt c`. Near the
+    origin the head is a linear layer, and all parameters start as in ``nn.Linear``, uniform within
+    ``1 / sqrt(in_features)``. More than 5 radii from the origin (14 in float64), rounding hides how
+    close a point is to the ray to its ideal point; :math:`B_k` is therefore bounded below by minus
+    the distance from the origin.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        in_features: Dimensions of the input space, without time.
+        num_classes: Number of logits, at least 1.
+        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+        bias: Whether to learn the bias ``b``.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
+
+    Raises:
+        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
+            the inputs have the wrong width or dtype.
+
+    References:
+        Ghadimi Atigh et al. (2021), arXiv:2106.14472; Chen et al. (2026), arXiv:2602.18858.
+
+    Example:
+        >>> from fedbolic.nn import ToManifold
+        >>> head = BusemannHead(Poincare, 3, num_classes=10)
+        >>> head(ToManifold(Poincare)(torch.randn(5, 3))).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        kind: type[Lorentz] | type[Poincare],
+        in_features: int,
+        num_classes: int,
+        *,
+        curvature: Curvature | float = 1.0,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(kind, curvature)
+        check.at_least(1, in_features=in_features, num_classes=num_classes)
+        self.in_features = in_features
+        weight = torch.empty(num_classes, in_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(weight.new_empty(num_classes)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters."""
+        bound = self.in_features**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
+        self.check(x, self.in_features, self.weight)
+        logits = scaled_busemann(self.manifold, x, self.weight)
+        logits = logits if self.bias is None else logits + wide(self.bias)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
+
+    @override
+    def extra_repr(self) -> str:
+        return self.describe(
+            in_features=self.in_features,
+            num_classes=self.weight.shape[0],
+            bias=self.bias is not None,
+        )

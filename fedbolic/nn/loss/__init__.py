@@ -1,0 +1,1 @@
+"""Losses of pairs and of contrast, the draws they need, and scores of rankings."""

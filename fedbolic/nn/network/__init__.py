@@ -1,0 +1,1 @@
+"""Whole networks, and their interface to federated methods."""

@@ -1,0 +1,205 @@
+"""Residual networks for images whose feature maps are points of a hyperbolic space."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedbolic.core import check
+from fedbolic.core.types import Meta
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn.functional.space import HyperbolicModule
+from fedbolic.nn.functional.tangent import points_to_tangents
+from fedbolic.nn.layers.activation import SpaceActivation
+from fedbolic.nn.layers.image_convolution import LorentzConv2d, PoincareConv2d
+from fedbolic.nn.layers.linear import LorentzLinear, PoincareLinear
+from fedbolic.nn.layers.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
+from fedbolic.nn.layers.pool import CentroidPool
+from fedbolic.nn.layers.residual import HyperbolicResidual
+from fedbolic.nn.layers.to_manifold import ToManifold
+from fedbolic.nn.network.backbone import Backbone, image_shape
+
+
+@dataclass(frozen=True)
+class HyperbolicResNet(Backbone):
+    """Residual network on the hyperboloid or in the ball; by default ResNet-20.
+
+    The values of a pixel are the space coordinates of a point. Convolutions, norms, ReLU on space
+    coordinates, residual connections by centroids and the global pool, a centroid, keep to the
+    space. The last layer is a linear one to ``dim`` dimensions, and its points are given as
+    tangents at the origin: a method adds its own head, flat or hyperbolic, as to any backbone.
+
+    Stages are those of ``ResNet`` with the CIFAR stem, which is the flat twin:
+    ``ResNet(blocks=(3, 3, 3), width=16, stem="cifar")`` for the default.
+
+    Args:
+        dim: Width of the features, at least 1.
+        blocks: Number of blocks in each stage; (3, 3, 3) with ``width=16`` is ResNet-20,
+            (2, 2, 2, 2) with ``width=64`` ResNet-18.
+        width: Dimensions of the points of the first stage, at least 1; doubled in each later stage.
+        model: ``lorentz`` or ``poincare``.
+        curvature: Minus the sectional curvature, above 0.
+        learnable_curvature: Whether to learn one curvature for the whole network, from
+            ``curvature`` on.
+        norm: ``batch``: batch norm of all pixels, with running statistics. ``gyro``: the same with
+            one scale for all coordinates, ``GyroBatchNorm``. ``layer``: layer norm of the
+            coordinates of each pixel; an output depends on its own input only.
+
+    Raises:
+        ValueError: If ``blocks`` is empty, a number is out of range, or ``model`` or ``norm`` is
+            unknown.
+
+    References:
+        Bdeir et al. (2024), arXiv:2303.15919, for the hyperboloid; van Spengler et al. (2023),
+        arXiv:2303.14027, for the ball; He et al. (2016), Sec. 4.2, arXiv:1512.03385, for the
+        stages.
+
+    Example:
+        >>> network = HyperbolicResNet(5, blocks=(1, 1), width=4).build(Meta(10, (3, 8, 8), 1))
+        >>> network(torch.zeros(2, 3, 8, 8)).shape
+        torch.Size([2, 5])
+    """
+
+    dim: int = 64
+    blocks: tuple[int, ...] = (3, 3, 3)
+    width: int = 16
+    model: Literal["lorentz", "poincare"] = "lorentz"
+    curvature: float = 1.0
+    learnable_curvature: bool = False
+    norm: Literal["batch", "gyro", "layer"] = "batch"
+
+    def __post_init__(self) -> None:
+        check.at_least(1, dim=self.dim, num_stages=len(self.blocks), width=self.width)
+        check.at_least(1, fewest_blocks=min(self.blocks))
+        check.positive(curvature=self.curvature)
+        check.one_of(_KINDS, model=self.model)
+        check.one_of(_NORMS, norm=self.norm)
+
+    @property
+    @override
+    def num_features(self) -> int:
+        return self.dim
+
+    @override
+    def build(self, meta: Meta) -> nn.Module:
+        channels, _, _ = image_shape(meta, "HyperbolicResNet")
+        c = Curvature(self.curvature) if self.learnable_curvature else self.curvature
+        parts = _Parts(_KINDS[self.model], c, self.norm)
+        layers: OrderedDict[str, nn.Module] = OrderedDict(
+            entry=PixelsToPoints(parts.kind, curvature=c),
+            stem=nn.Sequential(*parts.convolution(channels, self.width, 3), parts.relu()),
+        )
+        inputs = self.width
+        for i, num_blocks in enumerate(self.blocks):
+            outputs = self.width * 2**i
+            stage = [parts.block(inputs, outputs, stride=min(i, 1) + 1)]
+            stage += [parts.block(outputs, outputs) for _ in range(num_blocks - 1)]
+            layers[f"stage{i + 1}"] = nn.Sequential(*stage)
+            inputs = outputs
+        layers["pool"] = nn.Sequential(nn.Flatten(1, 2), CentroidPool(parts.kind, curvature=c))
+        layers["linear"] = _LINEAR[parts.kind](inputs, self.dim, curvature=c)
+        layers["exit"] = ToTangents(parts.kind, curvature=c)
+        return nn.Sequential(layers)
+
+
+class PixelsToPoints(nn.Module):
+    """Images of points from torch's images, whose channels become space coordinates, now last.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        curvature: Minus the sectional curvature, a number or a ``Curvature``.
+
+    Example:
+        >>> PixelsToPoints(Lorentz)(torch.zeros(2, 3, 8, 8)).shape
+        torch.Size([2, 8, 8, 4])
+    """
+
+    def __init__(
+        self, kind: type[Lorentz] | type[Poincare], *, curvature: Curvature | float = 1.0
+    ) -> None:
+        super().__init__()
+        self.entry = ToManifold(kind, mode="space", curvature=curvature)
+
+    @override
+    def forward(
+        self, x: Float[Tensor, "*batch channels height width"]
+    ) -> Float[Tensor, "*batch height width ambient"]:
+        return self.entry(x.movedim(-3, -1))
+
+
+class ToTangents(HyperbolicModule[Lorentz | Poincare]):
+    """Tangents at the origin of points, whose lengths are the distances: a logarithm.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``; the length of a tangent is a distance in both models.
+        curvature: Minus the sectional curvature, a number or a ``Curvature``.
+
+    Example:
+        >>> x = Lorentz().expmap0(torch.tensor([0.0, 0.3, 0.4]))
+        >>> ToTangents(Lorentz)(x)
+        tensor([0.3000, 0.4000])
+    """
+
+    def __init__(
+        self, kind: type[Lorentz] | type[Poincare], *, curvature: Curvature | float = 1.0
+    ) -> None:
+        super().__init__(kind, curvature)
+
+    @override
+    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch n"]:
+        self.check(x)
+        return points_to_tangents(self.manifold, x).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Layers of one network, which share a space.
+
+    Args:
+        kind: ``Lorentz`` or ``Poincare``.
+        curvature: Minus the sectional curvature, a number or a ``Curvature``.
+        norm: Key of the norm.
+    """
+
+    kind: type[Lorentz] | type[Poincare]
+    curvature: Curvature | float
+    norm: str
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"curvature": self.curvature}
+
+    def convolution(
+        self, inputs: int, outputs: int, size: int, stride: int = 1
+    ) -> tuple[nn.Module, nn.Module]:
+        """A convolution without bias, because the norm that follows has one."""
+        kind = LorentzConv2d if self.kind is Lorentz else PoincareConv2d
+        convolution = kind(
+            inputs, outputs, size, stride=stride, padding=size // 2, bias=False, **self._options
+        )
+        return convolution, _NORMS[self.norm](self.kind, outputs, **self._options)
+
+    def relu(self) -> nn.Module:
+        """ReLU of space coordinates."""
+        return SpaceActivation(self.kind, torch.relu, **self._options)
+
+    def block(self, inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
+        """Residual block with a branch of two 3x3 convolutions, and a ReLU after the centroid."""
+        branch = nn.Sequential(
+            *self.convolution(inputs, outputs, 3, stride),
+            self.relu(),
+            *self.convolution(outputs, outputs, 3),
+        )
+        same = (inputs, stride) == (outputs, 1)
+        shortcut = None if same else nn.Sequential(*self.convolution(inputs, outputs, 1, stride))
+        residual = HyperbolicResidual(self.kind, branch, shortcut=shortcut, **self._options)
+        return nn.Sequential(OrderedDict(residual=residual, relu=self.relu()))
+
+
+_KINDS: dict[str, type[Lorentz] | type[Poincare]] = {"lorentz": Lorentz, "poincare": Poincare}
+_NORMS = {"batch": HyperbolicBatchNorm, "gyro": GyroBatchNorm, "layer": HyperbolicLayerNorm}
+_LINEAR = {Lorentz: LorentzLinear, Poincare: PoincareLinear}

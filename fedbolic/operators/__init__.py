@@ -1,0 +1,1 @@
+"""Operators with derivatives that run a kernel on a CUDA device."""

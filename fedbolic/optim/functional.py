@@ -1,0 +1,344 @@
+"""Riemannian SGD and Adam as pure functions of named tensors."""
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedbolic.core import check, tree
+from fedbolic.core.types import Params, Tree
+from fedbolic.manifolds.manifold import Manifold
+from fedbolic.optim.foreach import each
+from fedbolic.optim.fused_adam import AdamLists, AdamNumbers, can_fuse_adam, fused_adam
+
+Spaces = Mapping[str, Manifold]
+"""Manifolds of parameters by name; parameters without one are Euclidean."""
+
+
+class Optimizer(ABC):
+    """Interface of optimisers: the pure functions ``init`` and ``step``.
+
+    Neither changes its arguments, unless they are donated. Leading axes are independent, so the
+    parameters and states of many clients may be stacked and stepped together, by one call or under
+    ``vmap``. Counters are tensors, so the clients may have made different numbers of steps.
+    """
+
+    @abstractmethod
+    def init(self, parameters: Params) -> Tree:
+        """The state before the first step: nested dicts of tensors.
+
+        Args:
+            parameters: Tensors by name; only their shapes, dtypes and devices are read.
+        """
+
+    @abstractmethod
+    def step(
+        self,
+        parameters: Params,
+        gradients: Params,
+        state: Tree,
+        *,
+        lr: float,
+        spaces: Spaces | None = None,
+        donate: bool = False,
+    ) -> tuple[Params, Tree]:
+        """The parameters and the state after one step.
+
+        Args:
+            parameters: Tensors by name; on a manifold, points along the last axis.
+            gradients: Euclidean gradients by name; a parameter without one is not changed.
+            state: State returned by ``init`` or by the last step.
+            lr: Step size, 0 or more.
+            spaces: Manifolds of the parameters that have one.
+            donate: If true, the results may reuse the storage of ``parameters`` and ``state``,
+                which the caller must not use again. This saves memory for large models.
+
+        Raises:
+            ValueError: If a gradient or a space has a name that is not a parameter's.
+        """
+
+    @abstractmethod
+    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
+        r"""Rescale the moments in the state from the spaces ``old`` to the spaces ``new``.
+
+        ``manifolds.change_curvature`` multiplies points by :math:`s = \sqrt{c / c'}`. A gradient is
+        a derivative by length, so it is divided by :math:`s`; moments are means of gradients and of
+        their squares.
+
+        Args:
+            state: State whose moments are tangents of the spaces ``old``.
+            old: Spaces before the change, by the name of the parameter.
+            new: The same spaces with new curvatures.
+
+        References:
+            Bdeir et al. (2024), Sec. 3, arXiv:2405.13979, on stale moments of a learnt curvature.
+        """
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    r"""SGD with momentum, along geodesics for parameters on a manifold.
+
+    .. math:: g = \mathrm{egrad2rgrad}_x(\nabla f(x) + \lambda x), \quad m' = \mu m + g, \quad
+        x' = \exp_x(-\eta m'), \quad m'' = \mathrm{transp}_{x \to x'}(m')
+
+    In Euclidean space the results equal those of ``torch.optim.SGD`` bit for bit.
+
+    Args:
+        momentum: Momentum :math:`\mu`, in [0, 1).
+        weight_decay: Weight decay :math:`\lambda`, 0 or more, applied to the Euclidean gradient.
+        nesterov: Whether to step along :math:`g + \mu m'` instead of :math:`m'`.
+
+    References:
+        Bonnabel (2013), Eq. (2), arXiv:1111.5280.
+
+    Example:
+        >>> x = {"x": torch.ones(2)}
+        >>> SGD().step(x, {"x": torch.ones(2)}, SGD().init(x), lr=0.5)
+        ({'x': tensor([0.5000, 0.5000])}, {})
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check.rate(below_one=True, momentum=self.momentum)
+        check.not_negative(weight_decay=self.weight_decay)
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs momentum, got 0: set momentum or turn nesterov off")
+
+    @override
+    def init(self, parameters: Params) -> Tree:
+        if not self.momentum:
+            return {}
+        return {"momentum": tree.zeros_like(parameters)}
+
+    @override
+    def step(
+        self,
+        parameters: Params,
+        gradients: Params,
+        state: Tree,
+        *,
+        lr: float,
+        spaces: Spaces | None = None,
+        donate: bool = False,
+    ) -> tuple[Params, Tree]:
+        names, spaces = _names(parameters, gradients, spaces)
+        points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
+        m = g
+        if self.momentum:
+            old = _of(state["momentum"], names)
+            m = each("add", each("mul", old, self.momentum, donate=donate), g, donate=True)
+        descent = each("add", g, m, alpha=self.momentum) if self.nesterov else m
+        moved = _move(names, points, descent, spaces, lr, donate=donate)
+        if not self.momentum:
+            return parameters | _named(names, moved), state
+        carried = _carry(names, points, moved, m, spaces)
+        momentum = state["momentum"] | _named(names, carried)
+        return parameters | _named(names, moved), {"momentum": momentum}
+
+    @override
+    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
+        return {kind: _rescaled(moments, old, new, 1) for kind, moments in state.items()}
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    r"""Adam, with a single second moment per point for parameters on a manifold.
+
+    .. math:: m' = \beta_1 m + (1 - \beta_1) g, \quad
+        v' = \beta_2 v + (1 - \beta_2) \langle g, g \rangle_x, \quad
+        x' = \exp_x\Bigl(-\eta \frac{m' / (1 - \beta_1^t)}
+        {\sqrt{v' / (1 - \beta_2^t)} + \epsilon}\Bigr)
+
+    In Euclidean space the square is taken per coordinate, which gives ``torch.optim.Adam``. On a
+    manifold, :math:`m'` is then transported to :math:`x'`.
+
+    Args:
+        beta1: Decay rate of the mean gradient, in [0, 1).
+        beta2: Decay rate of the mean squared gradient, in [0, 1).
+        eps: Number added to the root in the denominator, above 0.
+        weight_decay: Weight decay, 0 or more, applied to the Euclidean gradient.
+
+    References:
+        Kingma and Ba (2015), Alg. 1, arXiv:1412.6980; Becigneul and Ganea (2019), Alg. 1,
+        arXiv:1810.00760, here with the second moment of Adam instead of the maximum of AMSGrad.
+
+    Example:
+        >>> x = {"x": torch.ones(2)}
+        >>> moved, _ = Adam().step(x, {"x": torch.tensor([3.0, -3.0])}, Adam().init(x), lr=0.5)
+        >>> moved
+        {'x': tensor([0.5000, 1.5000])}
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.rate(below_one=True, beta1=self.beta1, beta2=self.beta2)
+        check.positive(eps=self.eps)
+        check.not_negative(weight_decay=self.weight_decay)
+
+    @override
+    def init(self, parameters: Params) -> Tree:
+        devices = {x.device for x in parameters.values()}
+        return {
+            "step": torch.zeros((), dtype=torch.int64, device=min(devices, key=str, default=None)),
+            "mean": tree.zeros_like(parameters),
+            "square": tree.zeros_like(parameters),
+        }
+
+    @override
+    def step(
+        self,
+        parameters: Params,
+        gradients: Params,
+        state: Tree,
+        *,
+        lr: float,
+        spaces: Spaces | None = None,
+        donate: bool = False,
+    ) -> tuple[Params, Tree]:
+        names, spaces = _names(parameters, gradients, spaces)
+        if not spaces:
+            given = AdamLists(
+                *(_of(x, names) for x in (parameters, state["mean"], state["square"]))
+            )
+            towards = _of(gradients, names)
+            if can_fuse_adam(given, towards, lr):
+                step, numbers = state["step"] + 1, AdamNumbers(**dataclasses.asdict(self))
+                fused = fused_adam(given, towards, step, lr=lr, numbers=numbers, donate=donate)
+                return _adam_results(parameters, state, names, step, fused)
+        points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
+        step = state["step"] + 1
+        mean = each("lerp", _of(state["mean"], names), g, 1 - self.beta1, donate=donate)
+        squares = [
+            spaces[name].inner(x, u, u).unsqueeze(-1).expand_as(u) if name in spaces else u * u
+            for name, x, u in zip(names, points, g, strict=True)
+        ]
+        square = each("mul", _of(state["square"], names), self.beta2, donate=donate)
+        square = each("add", square, squares, alpha=1 - self.beta2, donate=True)
+        root = each("sqrt", square)
+        bias = [_bias(self.beta2, step, x).sqrt() for x in points]
+        root = each("add", each("div", root, bias, donate=True), self.eps, donate=True)
+        descent = each("div", mean, [_bias(self.beta1, step, x) for x in points])
+        descent = each("div", descent, root, donate=True)
+        moved = _move(names, points, descent, spaces, lr, donate=donate)
+        carried = _carry(names, points, moved, mean, spaces)
+        return _adam_results(parameters, state, names, step, AdamLists(moved, carried, square))
+
+    @override
+    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
+        return {
+            "step": state["step"],
+            "mean": _rescaled(state["mean"], old, new, 1),
+            "square": _rescaled(state["square"], old, new, 2),
+        }
+
+
+def _names(
+    parameters: Params, gradients: Params, spaces: Spaces | None
+) -> tuple[list[str], Spaces]:
+    """Names of the parameters with a gradient, in the order of the parameters, and the spaces."""
+    spaces = spaces or {}
+    for kind, given in (("gradients", gradients), ("spaces", spaces)):
+        if not given.keys() <= parameters.keys():
+            unknown = sorted(given.keys() - parameters.keys())
+            raise ValueError(
+                f"{kind} name {unknown}, not parameters: use names among {sorted(parameters)}"
+            )
+    return [name for name in parameters if name in gradients], spaces
+
+
+def _of(tensors: Params, names: list[str]) -> list[Tensor]:
+    return [tensors[name] for name in names]
+
+
+def _named(names: list[str], tensors: list[Tensor]) -> Params:
+    return dict(zip(names, tensors, strict=True))
+
+
+def _adam_results(
+    parameters: Params, state: Tree, names: list[str], step: Tensor, found: AdamLists
+) -> tuple[Params, Tree]:
+    return parameters | _named(names, found.points), {
+        "step": step,
+        "mean": state["mean"] | _named(names, found.mean),
+        "square": state["square"] | _named(names, found.square),
+    }
+
+
+def _gradients(
+    names: list[str], parameters: Params, gradients: Params, spaces: Spaces, decay: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Points and their Riemannian gradients, with weight decay."""
+    points, g = _of(parameters, names), _of(gradients, names)
+    if decay:
+        g = each("add", g, points, alpha=decay)
+    if not spaces:
+        return points, g
+    return points, [
+        spaces[name].egrad2rgrad(x, u) if name in spaces else u
+        for name, x, u in zip(names, points, g, strict=True)
+    ]
+
+
+def _move(
+    names: list[str],
+    points: list[Tensor],
+    descent: list[Tensor],
+    spaces: Spaces,
+    lr: float,
+    *,
+    donate: bool,
+) -> list[Tensor]:
+    """Points after a step of size ``lr`` against ``descent``, along geodesics."""
+    if not spaces:
+        return each("add", points, descent, alpha=-lr, donate=donate)
+    straight = [i for i, name in enumerate(names) if name not in spaces]
+    flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))
+    moved = iter(each("add", flat, downhill, alpha=-lr, donate=donate))
+    return [
+        spaces[name].expmap(x, -lr * u) if name in spaces else next(moved)
+        for name, x, u in zip(names, points, descent, strict=True)
+    ]
+
+
+def _carry(
+    names: list[str], old: list[Tensor], new: list[Tensor], moments: list[Tensor], spaces: Spaces
+) -> list[Tensor]:
+    """Moments transported from the old points to the new ones."""
+    if not spaces:
+        return moments
+    return [
+        spaces[name].transp(x, y, m) if name in spaces else m
+        for name, x, y, m in zip(names, old, new, moments, strict=True)
+    ]
+
+
+def _bias(beta: float, step: Tensor, x: Tensor) -> Tensor:
+    """``1 - beta**step``, shaped to broadcast with ``x`` along the leading axes of ``step``."""
+    decades = step.to(x.dtype) * (math.log(beta) if beta else -math.inf)
+    return -torch.expm1(decades).reshape(step.shape + (1,) * (x.ndim - step.ndim))
+
+
+def _rescaled(moments: Params, old: Spaces, new: Spaces, power: int) -> Params:
+    """Moments of a power of the gradient, divided by that power of ``sqrt(old.c / new.c)``."""
+    return {
+        name: m
+        * torch.as_tensor(new[name].c / old[name].c, dtype=m.dtype, device=m.device)
+        .pow(power / 2)
+        .unsqueeze(-1)
+        if name in old
+        else m
+        for name, m in moments.items()
+    }

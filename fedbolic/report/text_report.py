@@ -1,0 +1,351 @@
+"""Tables and plots of finished runs, next to published numbers."""
+
+import textwrap
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedbolic.core.published import PUBLISHED, PublishedNumber, read_published
+from fedbolic.core.rows import Row
+from fedbolic.report.client_table import client_cells
+from fedbolic.report.comparison import (
+    PairedScores,
+    critical_difference,
+    mean_ranks,
+    paired_differences,
+)
+from fedbolic.report.plots import draw_figures, image_links, plot, plot_ranks
+from fedbolic.report.run_scores import AT_CLIENTS, deviation, mean, nan_as_worst, with_personal
+from fedbolic.report.table_rows import TableRow, by_folder, distinct, find
+from fedbolic.run.record import Folders, listed
+
+G_FL, P_FL, MEAN, WORST = "G-FL %", "P-FL %", "P-FL client mean %", "P-FL worst client %"
+RIDGE_G, RIDGE_P = "ridge head G-FL %", "ridge head P-FL %"
+VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
+MAP, RANK, OWN_MAP = "MAP %", "mean rank", "own MAP %"
+INFERRED_MAP, INFERRED_RANK = "inferred MAP %", "inferred mean rank"
+UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
+COLUMNS = (
+    *(G_FL, P_FL, MEAN, WORST, RIDGE_G, RIDGE_P),
+    *(VALIDATION, CHOSEN, MAP, RANK, INFERRED_MAP, INFERRED_RANK, OWN_MAP, UP, DOWN, ROUNDS),
+)
+
+COMPARED = {G_FL: "ranks_g-fl.png", P_FL: "ranks_p-fl.png", MAP: "ranks_map.png"}
+"""Columns of which rows are compared, with the file of their ranks; larger numbers are better."""
+
+SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
+UNFINISHED = "Numbers are those of finished runs alone."
+CLIENTS = "Accuracy at the clients in %: quantiles over clients."
+LEGENDS = {
+    G_FL: "accuracy of the server's model on the server's test set",
+    P_FL: "accuracy at the clients on their own test examples, weighted by their number, after "
+    "fine-tuning if the run uses it; then its unweighted mean over clients and its minimum",
+    RIDGE_G: "accuracy on the server's test set with a head in closed form, the ridge "
+    "regression of all clients' training examples on the model's unit-length features; its one "
+    "exchange is not counted in the megabytes",
+    RIDGE_P: "the same head at the clients on their own test examples, weighted by their "
+    "number, without fine-tuning",
+    VALIDATION: "accuracy at the clients on their own validation examples",
+    CHOSEN: "accuracy of the server's model of the round with the best validation accuracy",
+    MAP: "mean average precision of the ancestors of every node, over all pairs of a hierarchy",
+    RANK: "their mean rank among the nodes that are no ancestors",
+    INFERRED_MAP: "the same over the pairs that no client holds, then their mean rank",
+    OWN_MAP: "the same at the clients over their own pairs, among the nodes in them, weighted by "
+    "their number",
+    UP: "megabytes (10^6 bytes) from all clients in all rounds, then to them",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tables of runs and the rows to plot.
+
+    Args:
+        folder: Folder of the text file.
+        text: Tables in Markdown, with their legend.
+        groups: Rows of each table, by the folder of its plot.
+        ranks: Mean ranks of rows and their critical difference, by the name of the plot.
+        comparison: The part of the text that compares rows; empty without a reference.
+    """
+
+    folder: Path
+    text: str
+    groups: dict[Path, list[TableRow]]
+    ranks: dict[str, tuple[dict[str, float], float]] = field(default_factory=dict)
+    comparison: str = ""
+
+
+def report(paths: Folders, *, reference: str | None = None) -> str:
+    """Summarize runs in a Markdown table, and plot their accuracy by round and their figures.
+
+    Saved figures of the runs are drawn as ``figures/NAME.png`` in the folder of every run.
+
+    Args:
+        paths: Folder or folders of runs, or that contain runs. Table and plot are saved in the
+            first one as ``report.md`` and ``accuracy.png``. A single folder with several settings
+            or sweeps gives one table for each, with its plot in the folder of its rows.
+        reference: Row to which all others are compared, over the runs of all tables with the same
+            seed; ``None`` for no comparison. Mean ranks are plotted in the first folder.
+
+    Raises:
+        FileNotFoundError: If a folder contains no run.
+        ValueError: If a file of a run is damaged, or there is no such row.
+        OSError: If a folder cannot be written.
+    """
+    composed = compose(paths, reference=reference)
+    keep(composed)
+    return composed.text
+
+
+def compose(paths: Folders, *, reference: str | None = None) -> Report:
+    """Compose the report of runs without writing files.
+
+    Args:
+        paths: As for :func:`report`.
+        reference: Likewise.
+
+    Raises:
+        FileNotFoundError: If a folder contains no run.
+        ValueError: If a file of a run is damaged, or there is no such row.
+    """
+    paths = listed(paths)
+    rows = [row for path in paths for row in find(path)]
+    groups = {paths[0]: rows} if len(paths) > 1 else by_folder(paths[0], rows)
+    groups = {folder: distinct(group) for folder, group in groups.items()}
+    text = "\n\n".join(
+        (f"## {folder.relative_to(paths[0])}\n\n" if len(groups) > 1 else "")
+        + table(group, read_published(folder / PUBLISHED) if (folder / PUBLISHED).exists() else ())
+        + _clients(group)
+        for folder, group in groups.items()
+    )
+    text += "\n\n" + textwrap.fill(legend_of(text), width=100) + "\n"
+    compared, ranks = ("", {}) if reference is None else _compared(groups, reference)
+    return Report(paths[0], text + compared, groups, ranks, compared)
+
+
+def legend_of(text: str) -> str:
+    """Meanings of the columns that a table names.
+
+    Args:
+        text: A table, or the names of its columns.
+    """
+    meanings = [f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text]
+    return " ".join([SPREAD, *([UNFINISHED] if "unfinished" in text else []), *meanings])
+
+
+def _clients(rows: Sequence[TableRow]) -> str:
+    """Quantiles of the clients' accuracies as text; empty if no run has any."""
+    measured = {row.name: [with_personal(run.rows()) for run in row.finished] for row in rows}
+    lines = client_cells(measured, AT_CLIENTS)
+    return f"\n\n{CLIENTS}\n\n{_markdown(lines)}" if lines else ""
+
+
+def _compared(
+    groups: Mapping[Path, Sequence[TableRow]], reference: str
+) -> tuple[str, dict[str, tuple[dict[str, float], float]]]:
+    """Comparisons of all columns as text, and the ranks to plot, as in :class:`Report`."""
+    names = dict.fromkeys(row.name for rows in groups.values() for row in rows)
+    if reference not in names:
+        raise ValueError(f"there is no row {reference!r}, only {', '.join(names)}")
+    text, ranks = "", {}
+    for column, file in COMPARED.items():
+        scores = paired_scores(groups, column)
+        if reference in scores:  # such as local training, which has no score of a global model
+            text += f"\n{compare_rows(scores, reference, column)}\n"
+            means, num_blocks = mean_ranks(scores)
+            if len(means) > 1:
+                ranks[file] = means, critical_difference(len(means), num_blocks)
+    return text, ranks
+
+
+def paired_scores(groups: Mapping[Path, Sequence[TableRow]], column: str) -> PairedScores:
+    """Numbers of a column by row, and by the table and the seed of every run.
+
+    Args:
+        groups: Rows of each table, by its folder.
+        column: Column of the tables; rows without it are left out.
+    """
+    scores: dict[str, dict[Hashable, float]] = {}
+    for folder, rows in groups.items():
+        for row in rows:
+            for run in row.finished:
+                found = summary(run.rows())
+                if column in found:
+                    scores.setdefault(row.name, {})[str(folder), run.path.name] = found[column]
+    return scores
+
+
+def compare_rows(scores: PairedScores, reference: str, column: str) -> str:
+    """Format paired differences to a row and mean ranks as a Markdown table with its legend.
+
+    Args:
+        scores: Scores of every row.
+        reference: Row to compare with.
+        column: Name of the scores.
+
+    Raises:
+        ValueError: If there is no such row.
+    """
+    ranks, num_blocks = mean_ranks(scores)
+    lines = [[column, "difference", "95 % interval", "pairs", "mean rank"]]
+    cells = {reference: ["", "", str(len(scores.get(reference, ())))]}
+    for found in paired_differences(scores, reference):
+        ends = "" if found.interval is None else "{:+.2f} to {:+.2f}".format(*found.interval)
+        cells[found.row] = [f"{found.mean:+.2f}", ends, str(found.num_pairs)]
+    for row in scores:
+        place = f"{ranks[row]:.2f}" if row in ranks else ""
+        lines.append([row, *cells.get(row, ["", "", "0"]), place])
+    legend = (
+        f"Differences to {reference} over pairs of runs of one table and seed, with BCa bootstrap "
+        "intervals, which are too narrow for few pairs."
+    )
+    if len(ranks) > 1:
+        critical = critical_difference(len(ranks), num_blocks)
+        legend += (
+            f" Mean rank over the {num_blocks} pairs of table and seed that every row has; ranks "
+            f"that differ by less than {critical:.2f} are not distinct by Nemenyi's test at .05, "
+            "which takes the pairs as independent."
+        )
+    return f"{_markdown(lines)}\n\n{textwrap.fill(legend, width=100)}"
+
+
+def keep(composed: Report) -> None:
+    """Save a report with its plots and the figures of its runs.
+
+    Raises:
+        OSError: If a folder cannot be written.
+    """
+    folder = composed.folder
+    images = [path / "accuracy.png" for path in composed.groups]
+    try:
+        for file, rows in zip(images, composed.groups.values(), strict=True):
+            plot({row.name: [run.rows() for run in row.plotted] for row in rows}, file)
+        for file, (ranks, critical) in composed.ranks.items():
+            plot_ranks(ranks, critical, folder / file)
+            images.append(folder / file)
+        (folder / "report.md").write_text(composed.text)
+        rows = [row for group in composed.groups.values() for row in group]
+        draw_figures({f"{row.name} {run.path.name}": run for row in rows for run in row.folders})
+        drawings = [f.with_suffix(".png") for row in rows for f in row.folders[0].figures()]
+        (folder / "report.md").write_text(composed.text + image_links(images + drawings, folder))
+    except OSError as error:
+        raise OSError(f"the report cannot be saved in {folder}: {error}") from error
+
+
+def summary(rows: Sequence[Row]) -> dict[str, float]:
+    """The numbers of one run for a table, by column; columns without a number are left out.
+
+    Args:
+        rows: All measurements of the run.
+    """
+    if not rows:
+        return {}
+    last = max(row.round for row in rows)
+    common = {(r.round, r.name): r.value for r in rows if r.client is None}
+    tuned = any(row.name == "fine_tuned/accuracy" for row in rows)
+    personal = "fine_tuned/accuracy" if tuned else "test/accuracy"
+    final = (row for row in rows if row.client is not None and row.round == last)
+    clients = [row.value for row in final if row.name == personal]
+    found = {
+        G_FL: common.get((last, "holdout/accuracy")),
+        P_FL: common.get((last, personal)),
+        MEAN: mean(clients) if clients else None,
+        WORST: min(clients, key=nan_as_worst, default=None),
+        RIDGE_G: common.get((last, "ridge_head/holdout/accuracy")),
+        RIDGE_P: common.get((last, "ridge_head/accuracy")),
+        VALIDATION: common.get((last, "validation/accuracy")),
+        CHOSEN: _chosen(common),
+        MAP: common.get((last, "holdout/map")),
+        INFERRED_MAP: common.get((last, "holdout/inferred/map")),
+        OWN_MAP: common.get((last, "test/own/map")),
+    }
+    percent = {name: 100 * value for name, value in found.items() if value is not None}
+    ranks = {
+        column: common[last, name]
+        for column, name in (
+            (RANK, "holdout/mean_rank"),
+            (INFERRED_RANK, "holdout/inferred/mean_rank"),
+        )
+        if (last, name) in common
+    }
+    sums = {
+        column: sum(value for (_, n), value in common.items() if n == name) / 1e6
+        for column, name in ((UP, "bytes/up"), (DOWN, "bytes/down"))
+    }
+    return {**percent, **ranks, **sums, ROUNDS: float(last)}
+
+
+def _chosen(common: dict[tuple[int, str], float]) -> float | None:
+    validation = {r: v for (r, name), v in common.items() if name == "validation/accuracy"}
+    if not validation:
+        return None
+    # the first round in case of a tie
+    best = max(validation, key=lambda r: (nan_as_worst(validation[r]), -r))
+    return common.get((best, "holdout/accuracy"))
+
+
+def table(rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()) -> str:
+    """Format rows as a Markdown table; columns without any number are left out.
+
+    Args:
+        rows: Rows of the table.
+        known: Published numbers. Those of the table's rows are shown in columns next to the
+            measured ones, with their sources below the table.
+    """
+    lines, sources = table_cells(rows, known)
+    return _markdown(lines) + (f"\n\n{sources}" if sources else "")
+
+
+def table_cells(
+    rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()
+) -> tuple[list[list[str]], str]:
+    """Cells of :func:`table`, whose first line is the header, and a sentence with the sources.
+
+    Args:
+        rows: As for :func:`table`.
+        known: Likewise.
+    """
+    known = [number for number in known if number.row in {row.name for row in rows}]
+    summaries = {row.name: _summaries(row) for row in rows}
+    columns = [c for c in COLUMNS if any(c in s for found in summaries.values() for s in found)]
+    lines = [["", *columns, "seeds"]]
+    for row, found in zip(rows, summaries.values(), strict=True):
+        lines.append([row.name, *(_spread([s[c] for s in found if c in s]) for c in columns)])
+        unfinished = f" ({row.num_unfinished} unfinished)" if row.num_unfinished else ""
+        lines[-1].append(f"{sum(bool(s) for s in found)}{unfinished}")
+    for column in reversed(columns):
+        _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
+    sources = sorted({number.source for number in known})
+    return lines, f"Published: {'; '.join(sources)}." if sources else ""
+
+
+def _summaries(row: TableRow) -> list[dict[str, float]]:
+    """The numbers of the finished runs; all runs are read, so that damage is found in any."""
+    found = [(run, summary(run.rows())) for run in row.folders]
+    return [numbers for run, numbers in found if run in row.finished]
+
+
+def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> None:
+    if any(line[0] in values for line in lines[1:]):
+        place = lines[0].index(column) + 1
+        for line in lines:
+            line.insert(place, values.get(line[0], ""))
+        lines[0][place] = "published"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    if len(set(values)) == 1:  # one seed, or a number that does not depend on the seed
+        return f"{values[0]:.4g}"
+    return f"{mean(values):.2f} ± {deviation(values):.2f}"
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    texts = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([texts[0], rule, *texts[1:]])

@@ -1,0 +1,371 @@
+"""Running and resuming one experiment, from its settings to the folder of its results."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from fedbolic.core import check
+from fedbolic.core.checksums import refuse_edited, text_digest
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.data import FederatedData, Partitioned, Source
+from fedbolic.federated import (
+    Auto,
+    Channel,
+    ClientPrivacy,
+    Cohort,
+    Engine,
+    Evaluation,
+    Method,
+    RunStoppedError,
+    Sequential,
+    Trainer,
+    TrainerState,
+)
+from fedbolic.federated.contract.engine import Remote
+from fedbolic.federated.contract.method import OtherDataError
+from fedbolic.federated.contract.server_states import check_server_state
+from fedbolic.methods import FedAvg
+from fedbolic.run.computing import DTYPES, arithmetic, place
+from fedbolic.run.configuration import INVISIBLE, SetupError, build, describe, one_line, setting_up
+from fedbolic.run.loggers import LoggerSettings, check_loggers, make_loggers
+from fedbolic.run.record import RunFolder, refuse_existing
+from fedbolic.run.reproducible import arithmetic_of, environment, reproducible
+from fedbolic.run.suited_methods import suited_methods
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+def run(
+    method: Method = FedAvg(),
+    data: Source = Partitioned(),
+    *,
+    engine: Engine = Sequential(),
+    cohort: Cohort = Cohort(),
+    channels: tuple[Channel, ...] = (),
+    evaluation: Evaluation = Evaluation(),
+    privacy: ClientPrivacy | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true",
+    threads: int = 1,
+    loggers: tuple[str | LoggerSettings, ...] = (),
+    seed: int = 0,
+    name: str | None = None,
+    runs: Path | str = Path("runs"),
+    overwrite: bool = False,
+    callbacks: Sequence[object] = (),
+    nodes: Remote | None = None,
+) -> Path:
+    """Train a federated method and save its configuration, metrics and checkpoints in a folder.
+
+    Args:
+        method: Federated method to train.
+        data: Source of the clients' data.
+        engine: Engine that executes the clients of a round.
+        cohort: Sampling of the clients that take part in a round.
+        channels: Transformations of client updates on the wire, in the order of sending.
+        evaluation: Frequency and kinds of evaluation.
+        privacy: Differential privacy of the clients: a budget or a size of noise; null for none.
+        device: Device to compute on; auto selects a GPU if one is available.
+        precision: Precision in Lightning's terms; 64-true is double precision throughout.
+        threads: Number of CPU threads per operation, at least 1. More than one rarely speeds up
+            small models.
+        loggers: Loggers of Lightning: wandb, mlflow, comet, tensorboard, csv, or import paths of
+            subclasses of Lightning's Logger, which are created with the run's folder as their first
+            argument. For keyword arguments, give a table of logger and arguments.
+        seed: Seed of all random numbers, any integer. Runs with equal settings and seed give
+            identical results.
+        name: Name of the run, which is saved in RUNS/NAME/seedSEED. Defaults to the stem of the
+            configuration file, or "run".
+        runs: Folder that contains all runs.
+        overwrite: Whether to replace a run of the same name and seed.
+        callbacks: Objects with any of the methods ``on_run_start``, ``on_round_end`` and
+            ``on_run_end``, such as :class:`~fedbolic.run.progress.ProgressBar`.
+        nodes: Remote clients to use instead of ``engine``; ``None`` for clients in this process.
+
+    Returns:
+        The run's folder, with ``config.yaml``, ``metrics.csv``, ``times.csv``, ``state.pt``,
+        ``environment.json``, and ``figures`` if the method gives any.
+
+    Raises:
+        SetupError: If the run cannot start; nothing has been written then.
+        RunStoppedError: If training cannot continue; the last valid state is saved.
+    """
+    runs = Path(runs)
+    settings = {k: v for k, v in locals().items() if k not in INVISIBLE}
+    path = runs / (name or "run") / f"seed{seed}"
+    with contextlib.ExitStack() as held:
+        with setting_up():
+            check.instance(Method, "FedAvg()", method=method)
+            check.instance(Source, "Partitioned(Digits())", data=data)
+            refuse_unclear_name(name, runs)
+            if not overwrite:
+                refuse_existing(path)
+            held.enter_context(reproducible(place(settings)))
+            job = _prepare(settings, callbacks, nodes)
+            config = describe(run, settings)
+            state = _begin(job)
+            facts = {"data": _facts(job.data), "config": text_digest(config.encode())}
+            facts |= {"rounds": job.method.rounds}
+            made = {**job.environment(), **facts}
+            folder = RunFolder.create(path, config=config, environment=made, overwrite=overwrite)
+            held.enter_context(folder.alone())
+            if job.keeps_secrets:
+                folder.restrict()
+            state = dataclasses.replace(state, client_states=folder.client_states())
+        job = _settle(_with_loggers(job, folder, callbacks), folder, state)
+        state = _train(job, folder, state)
+        _save_figures(job, folder, state)
+    return path
+
+
+def resume(
+    path: str | Path, *, callbacks: Sequence[object] = (), nodes: Remote | None = None
+) -> bool:
+    """Resume a stopped run, with results bit for bit equal to those of an uninterrupted run.
+
+    Args:
+        path: Folder of the run.
+        callbacks: As for :func:`run`.
+        nodes: As for :func:`run`.
+
+    Returns:
+        True if rounds remained to be run, False if the run was finished.
+
+    Raises:
+        SetupError: If there is no run, or this machine or configuration would change its results.
+        RunStoppedError: If training cannot continue; the last valid state is saved.
+    """
+    path = Path(path)
+    with contextlib.ExitStack() as held:
+        with setting_up():
+            folder = RunFolder.open(path)
+            held.enter_context(folder.alone())
+            made = folder.environment
+            refuse_edited(folder.config, made.get("config"))
+            settings = build(run, ["--config", str(folder.config)])
+            held.enter_context(reproducible(place(settings)))
+            job = _prepare(settings, callbacks, nodes)
+            _refuse_other_arithmetic(made, job.environment())
+            if job.keeps_secrets:
+                folder.restrict()
+            state = job.trainer.begin(job.method, job.data, job.stream)
+            checkpoint = folder.load()
+            state = dataclasses.replace(state, client_states=folder.client_states())
+            if checkpoint is not None:
+                initial, state = state.server_state, TrainerState.restore(checkpoint)
+                first = job.data.clients[0].id
+                check_server_state(
+                    folder.checkpoint, job.method, state.server_state, initial, first
+                )
+        unfinished = state.round < job.method.rounds
+        if unfinished:
+            job = _settle(_with_loggers(job, folder, callbacks), folder, state)
+            state = _train(job, folder, state)
+        if unfinished or not folder.figures():  # the run may have been killed before it saved them
+            _save_figures(job, folder, state)
+    return unfinished
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A run that is ready to start, with all objects built and the data loaded."""
+
+    method: Method
+    data: FederatedData
+    trainer: Trainer
+    fabric: "Fabric"
+    settings: dict[str, Any]
+
+    @property
+    def stream(self) -> Rng:
+        """The random stream of all rounds."""
+        return Rng(self.settings["seed"]).at("run")
+
+    @property
+    def keeps_secrets(self) -> bool:
+        """True if the run's folder holds keys until the last round has ended."""
+        return self.trainer.privacy is not None or self.method.keeps_secrets
+
+    def arithmetic(self) -> contextlib.AbstractContextManager[None]:
+        """Context for training and evaluating clients in the run's precision."""
+        return arithmetic(self.settings["precision"], self.fabric.device)
+
+    def environment(self) -> dict[str, Any]:
+        """Settings and versions that a resumed run must repeat to be equal bit for bit."""
+        remote = isinstance(self.trainer.engine, Remote)
+        engine = self.trainer.engine if remote else self.settings["engine"]
+        threads, precision = self.settings["threads"], self.settings["precision"]
+        device = self.fabric.device
+        same = {"threads": threads, "precision": precision, **arithmetic_of(device)}
+        deployment = {"deployment": engine.deployment} if isinstance(engine, Remote) else {}
+        return environment(engine=type(engine).__name__, **same, **deployment)
+
+
+def _prepare(settings: dict[str, Any], callbacks: Sequence[object], nodes: Remote | None) -> _Job:
+    check_loggers(settings["loggers"])
+    fabric = _fabric(settings, callbacks)
+    data = load_data(settings, nodes)
+    engine = settings["engine"] if nodes is None else nodes
+    parts = (settings[name] for name in ("cohort", "channels", "evaluation", "privacy"))
+    trainer = Trainer(engine, *parts)
+    data = data.to(fabric.device, DTYPES[settings["precision"]])
+    return _Job(settings["method"], data, trainer, fabric, settings)
+
+
+def _begin(job: _Job) -> TrainerState:
+    try:
+        return job.trainer.begin(job.method, job.data, job.stream)
+    except OtherDataError as error:
+        fitting = ", ".join(suited_methods(error.found))
+        raise SetupError(f"{error}: take other data, or one of {fitting}") from error
+
+
+def _with_loggers(job: _Job, folder: RunFolder, callbacks: Sequence[object]) -> _Job:
+    """The job with its loggers, which may write to the run's folder as soon as they are created."""
+    made = make_loggers(job.settings["loggers"], folder.path)
+    return dataclasses.replace(job, fabric=_fabric(job.settings, callbacks, made))
+
+
+def _fabric(
+    settings: dict[str, Any], callbacks: Sequence[object], loggers: Sequence[Any] = ()
+) -> "Fabric":
+    # imported here because it takes half of this file's import time and worker processes do not
+    # need it
+    from lightning.fabric import Fabric
+
+    return Fabric(
+        accelerator=settings["device"],
+        devices=1,
+        precision=settings["precision"],
+        loggers=list(loggers),
+        callbacks=list(callbacks),
+    )
+
+
+def load_data(settings: dict[str, Any], nodes: Remote | None = None) -> FederatedData:
+    """Load the data given in settings of :func:`run`.
+
+    Args:
+        settings: Settings with ``data`` and ``seed``.
+        nodes: Remote clients, which hold their own data; only the server's test set is kept from
+            the data loaded here. ``None`` for clients in this process.
+    """
+    rng = Rng(settings["seed"]).at("data")
+    if nodes is None:
+        return settings["data"].load(rng)
+    try:
+        holdout = settings["data"].load(rng).holdout
+    except FileNotFoundError as error:
+        logger.warning("the server has no test set: %s", one_line(error))
+        holdout = None
+    return nodes.federation(holdout)
+
+
+def refuse_unclear_name(name: str | None, runs: Path) -> None:
+    """Refuse a name whose folder would lie outside the folder of all runs.
+
+    Args:
+        name: Name of a run or a sweep.
+        runs: Folder that contains all runs.
+
+    Raises:
+        SetupError: If the name is empty, absolute, or leaves the folder.
+    """
+    parts = Path(name or "run").parts
+    if not parts or ".." in parts or Path(parts[0]).is_absolute():
+        raise SetupError(f"name must stay inside {runs} and be a folder name, got {name!r}")
+
+
+def _facts(data: FederatedData) -> dict[str, Any]:
+    """Facts about the data that a trained model needs outside the federation."""
+    return {**dataclasses.asdict(data.meta), "class_names": list(data.class_names)}
+
+
+def _refuse_other_arithmetic(before: dict[str, Any], now: dict[str, Any]) -> None:
+    changed = {
+        name: (before.get(name), now.get(name))
+        for name in ("engine", "threads", "precision", "device", "gpu", "cuda_flags", "packages")
+        if before.get(name) != now.get(name)
+    }
+    if changed:
+        raise SetupError(
+            f"the run started with another arithmetic, so its results would differ: {changed} "
+            "(before, now)"
+        )
+
+
+def _settle(job: _Job, folder: RunFolder, state: TrainerState) -> _Job:
+    """The job with its final engine; ``Auto`` reuses the engine saved in the folder, if any."""
+    trainer = job.trainer
+    if not isinstance(trainer.engine, Auto):
+        return job
+    with setting_up():
+        chosen = folder.engine
+        if chosen is not None:
+            trainer = dataclasses.replace(trainer, engine=trainer.engine.named(chosen))
+    if chosen is None:
+        with job.arithmetic():
+            trainer, seconds = trainer.settle(job.method, job.data, job.stream, state)
+        with _disk_errors_stop(folder):
+            folder.save_engine(repr(trainer.engine), seconds)
+    return dataclasses.replace(job, trainer=trainer)
+
+
+def _train(job: _Job, folder: RunFolder, state: TrainerState) -> TrainerState:
+    """Run the remaining rounds, save each one, and return the last state."""
+    fabric, rounds = job.fabric, job.method.rounds
+    exchanges = job.trainer.run(job.method, job.data, job.stream, state)
+    fabric.call("on_run_start", round=state.round, rounds=rounds)
+    status = "failed"
+    try:
+        began = time.perf_counter()
+        with job.arithmetic(), contextlib.closing(exchanges):
+            for state, rows in exchanges:
+                with _disk_errors_stop(folder):
+                    seconds = time.perf_counter() - began
+                    forget = job.keeps_secrets and state.round == rounds
+                    folder.save(state.checkpoint(), rows, seconds, forget=forget)
+                began = time.perf_counter()
+                if state.exchange == 0 and not state.attempt:  # a round has ended
+                    common = {row.name: row.value for row in rows if row.client is None}
+                    fabric.log_dict(common, step=state.round)
+                    fabric.call("on_round_end", round=state.round, rounds=rounds, rows=rows)
+        status = "success"
+    finally:
+        for logger in fabric.loggers:
+            logger.finalize(status)  # some loggers write only now
+        fabric.call("on_run_end")
+    return state
+
+
+@contextlib.contextmanager
+def _disk_errors_stop(folder: RunFolder) -> Iterator[None]:
+    """Stop the run on disk errors, with a message about how to continue."""
+    try:
+        yield
+    except OSError as error:
+        raise RunStoppedError(
+            f"{folder.path} cannot be written ({one_line(error)}): free disk space, then continue "
+            f"from the last checkpoint with `fedbolic resume {folder.path}`"
+        ) from error
+
+
+def _save_figures(job: _Job, folder: RunFolder, state: TrainerState) -> None:
+    """Save the method's figures; a failure is only a warning because the run is complete."""
+    try:
+        stream = job.stream.at("figures")
+        with torch.no_grad(), stream.as_torch_global(job.fabric.device):
+            data = job.data if job.trainer.privacy is None else job.data.without_clients()
+            folder.save_figures(job.method.figures(state.server_state, data))
+    except OSError as error:
+        logger.warning("the figures of %s cannot be saved: %s", folder.path, one_line(error))
+    except Exception:
+        logger.warning("the figures of %s cannot be saved", folder.path, exc_info=True)

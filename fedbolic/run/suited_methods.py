@@ -1,0 +1,35 @@
+"""Methods of the packages that learn from a kind of examples."""
+
+import importlib
+import inspect
+from collections.abc import Iterator
+
+from fedbolic.core.imports import SYSTEMS
+from fedbolic.data import Split
+from fedbolic.federated import Method
+
+_PACKAGES = "fedbolic.methods", "fedbolic.hierarchies", *SYSTEMS
+
+
+def suited_methods(kind: type[Split]) -> list[str]:
+    """Import paths of the methods that, as they are by default, learn from a kind of examples.
+
+    Args:
+        kind: Kind of examples.
+
+    Example:
+        >>> from fedbolic.data import HierarchySplit
+        >>> suited_methods(HierarchySplit)
+        ['fedbolic.hierarchies.HierarchyEmbedding', 'fedbolic.hierarchies.Popularity']
+    """
+    return [path for path, method in _methods() if issubclass(kind, method.learns_from)]
+
+
+def _methods() -> Iterator[tuple[str, Method]]:
+    """Public methods with their defaults, without those around another method."""
+    for package in _PACKAGES:
+        for name, found in vars(importlib.import_module(package)).items():
+            if inspect.isclass(found) and issubclass(found, Method) and not name.startswith("_"):
+                parameters = inspect.signature(found).parameters.values()
+                if all(p.default is not p.empty for p in parameters):
+                    yield f"{package}.{name}", found()

@@ -1,0 +1,1 @@
+"""Convex hulls in the hyperbolic plane, and distances of points."""

@@ -1,0 +1,342 @@
+"""Base class of methods on graphs, in which one pass computes all clients."""
+
+import dataclasses
+import functools
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn.functional import cross_entropy
+from typing_extensions import override
+
+from fedbolic.core import check
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Params, Tree
+from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
+from fedbolic.federated.batched.buckets import pad_stack
+from fedbolic.federated.batched.jagged import Jagged
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.local_training import LocalTraining
+from fedbolic.federated.contract.sharing import (
+    Sharing,
+    assemble,
+    check_patterns,
+    check_sharing,
+    kinds,
+    select_kind,
+)
+from fedbolic.federated.scores.score import on_host, score_values, stacked_score_values
+from fedbolic.nn.network.model import Model
+from fedbolic.optim import SGD, Adam
+from flatland.graphs.blocks import graph_block
+from flatland.graphs.links import (
+    LinkNetwork,
+    draw_negatives,
+    link_losses,
+    pair_logits,
+    stacked_link_losses,
+)
+from flatland.graphs.model import GCN, GraphNetwork
+from flatland.graphs.readout import GraphReadout
+from flatland.graphs.weak_cache import WeakCache
+
+GRAPH_EXAMPLES = GraphSplit | WholeGraphs | LinkExamples
+"""Examples with a ``graph``, ``places`` and ``labels``: nodes, graphs, and pairs of nodes."""
+
+
+@dataclass(frozen=True)
+class GraphMethod(GradientMethod):
+    """Base class of methods that classify nodes, pairs of nodes or graphs of a client.
+
+    The optimiser's state stays at the client between rounds. A subclass defines the local step, the
+    update that a client sends, and the server's update.
+
+    Args:
+        network: Graph network from a block of graphs to logits of nodes; a ``GraphReadout`` for
+            those of graphs, a ``LinkNetwork`` for those of pairs.
+        rounds: Communication rounds, at least 1.
+        local: Local epochs; each step uses the whole graph, whatever the batch size.
+        lr: Local step size, above 0.
+        optimizer: Local optimiser, without weight decay.
+        weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
+        sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
+        proximal: Coefficient of the proximal term, at least 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    network: GraphNetwork = GCN()
+    rounds: int = 100
+    local: LocalTraining = LocalTraining(epochs=3, batch_size=None)
+    lr: float = 0.01
+    optimizer: Adam | SGD = Adam()
+    weight_decay: float = 1e-5
+    sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
+    proximal: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.at_least(1, rounds=self.rounds)
+        check.positive(lr=self.lr)
+        check.not_negative(proximal=self.proximal, weight_decay=self.weight_decay)
+        check_sharing(self.sharing)
+        if self.optimizer.weight_decay:
+            raise ValueError(
+                f"the optimizer has a weight decay of {self.optimizer.weight_decay}, which would "
+                "also act on the curvature: set weight_decay of the method instead"
+            )
+
+    @override
+    def model(self, meta: Meta) -> Model:
+        return _model(self.network, meta)
+
+    @property
+    @override
+    def learns_from(self) -> type[Split]:
+        return examples_of(self.network)
+
+    @override
+    def init(self, meta: Meta, rng: Rng) -> Tree:
+        steps = self.local.epochs * self.local.repeats
+        if self.proximal and steps == 1 and self.local.batch_size is None:
+            logger.warning("proximal has no effect: the term is 0 at the round's only local step")
+        seed = rng.at("model").number()
+        parameters, buffers = self.model(meta).init(seed)
+        shared = select_kind(parameters, self.sharing, "shared")
+        check_patterns(self.sharing, parameters | buffers)
+        return {"parameters": shared, "buffers": {}, "seed": seed}
+
+    @abstractmethod
+    def begin_optimizer(self, parameters: Params) -> Tree:
+        """State of the optimiser before a client's first step."""
+
+    @override
+    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        local, context = self.received(message, client, client_state)
+        optimizer = client_state.get("optimizer") or self.begin_optimizer(local["parameters"])
+        return {**local, "optimizer": optimizer}, context
+
+    def received(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
+        """Result of :meth:`start` without the optimiser's state."""
+        if not isinstance(client.train, GRAPH_EXAMPLES):
+            raise ValueError(
+                f"{type(self).__name__} learns from graphs: use the source fedbolic.data.Graphs"
+            )
+        if not isinstance(client.train, examples_of(self.network)):
+            raise ValueError(
+                f"{type(self.network).__name__} cannot learn from {type(client.train).__name__}: "
+                "use the source Graphs with a plain network, GraphClassification with a network in "
+                "a GraphReadout, or FederatedLinks with a LinkNetwork"
+            )
+        values = assemble(self.model(client.meta), self.sharing, message, client_state, client)
+        graph = client.train.graph
+        own = {"fixed": values.fixed, "graph": Jagged((graph,), (len(graph),))}
+        shared = {"global_parameters": message["parameters"]}
+        local = {"parameters": values.trained, "buffers": values.buffers}
+        return local, {"shared": shared, "own": own}
+
+    @override
+    def examples(self, client: Client) -> Split:
+        if not isinstance(client.train, GRAPH_EXAMPLES):
+            return client.train
+        return Examples({"y": client.train.labels, "node": client.train.places})
+
+    @override
+    def draw(self, num_steps: int, batch_size: int, generator: torch.Generator) -> Params:
+        if not isinstance(self.network, LinkNetwork):
+            return {}
+        return {"negative": draw_negatives(num_steps, batch_size, generator)}
+
+    @override
+    def loss(
+        self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        if isinstance(self.network, LinkNetwork):
+            (graph,) = context["own"]["graph"].parts
+            return link_losses(self.network, logits[0], batch, graph), buffers
+        return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
+
+    @override
+    def stacked_loss(
+        self,
+        model: Model,
+        parameters: Params,
+        buffers: Params,
+        batch: Params,
+        context: Tree,
+        *,
+        axes: tuple[Tree, Tree],
+    ) -> tuple[Tensor, Params]:
+        num_clients = len(batch["y"])
+        context = with_client_axis(context, axes[1], num_clients)
+        logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        if isinstance(self.network, LinkNetwork):
+            graphs = context["own"]["graph"].parts
+            return stacked_link_losses(self.network, logits, batch, graphs), buffers
+        # CUDA adds the gradients of an index in a fixed order, and those of gather in any order
+        rows = logits[torch.arange(num_clients, device=logits.device)[:, None], batch["node"]]
+        losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")
+        return losses.view_as(batch["y"]), buffers
+
+    @override
+    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
+        return self.step(local, gradients, context)
+
+    @override
+    def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
+        outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
+        return logits_at(self.network, outputs[0], batch["node"])
+
+    @override
+    def evaluate(
+        self, message: Tree, client: Client, client_state: Tree, rng: Rng
+    ) -> dict[str, float]:
+        if client.id == HOLDOUT and not self._is_global(client.meta):
+            return {}  # there is no global model
+        local, context = self.received(message, client, client_state)
+        return on_host(self.scores(local, client, context))
+
+    def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float | Tensor]:
+        """Validation and test scores of ``local``, from one pass over the client's graph.
+
+        On an accelerator some of them stay there, as tensors without axes.
+        """
+        if not len(client.validation) + len(client.test):
+            return {}
+        model = self.model(client.meta)
+        with torch.no_grad():
+            outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
+        scores: dict[str, float | Tensor] = {}
+        for name in ("validation", "test"):
+            split = getattr(client, name)
+            if len(split):
+                logits = logits_at(self.network, outputs[0], split.places)
+                found = score_values(logits, split.labels)
+                scores |= {f"{name}/{metric}": value for metric, value in found.items()}
+        return scores
+
+    @override
+    def stacked_scores(
+        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    ) -> list[dict[str, float | Tensor]]:
+        found: list[dict[str, float | Tensor]] = [{} for _ in clients]
+        context = with_client_axis(context, axes, len(clients))
+        model = self.model(clients[0].meta)
+        with torch.no_grad():
+            outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
+        for name in ("validation", "test"):
+            splits = tuple(getattr(client, name) for client in clients)
+            if not any(map(len, splits)):
+                continue
+            places, labels, counts = _padded(splits)
+            logits = vmap(functools.partial(logits_at, self.network))(outputs, places)
+            lengths = [len(split) for split in splits]
+            scores = stacked_score_values(logits, labels, lengths, counts=counts)
+            for of_client, values in zip(found, scores, strict=True):
+                of_client |= {f"{name}/{metric}": value for metric, value in values.items()}
+        return found
+
+    @override
+    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
+        return self.received(message, client, client_state)
+
+    @override
+    def fine_tuning(self, epochs: int, lr: float | None) -> "GraphMethod | None":
+        if "shared" not in self.sharing.values():
+            return None  # training was already local
+        local = dataclasses.replace(self.local, epochs=epochs)
+        return dataclasses.replace(self, local=local, lr=lr or self.lr)
+
+    @property
+    @override
+    def ridge_head(self) -> "GraphMethod | None":
+        return None  # clients have no common features on which to fit a head in closed form
+
+    def _is_global(self, meta: Meta) -> bool:
+        parameters, _ = self.model(meta).init(0)
+        return "personal" not in kinds(self.sharing, parameters).values()
+
+
+def examples_of(network: GraphNetwork) -> type[GraphSplit | WholeGraphs | LinkExamples]:
+    """Kind of examples that a network learns from."""
+    if isinstance(network, GraphReadout):
+        return WholeGraphs
+    return LinkExamples if isinstance(network, LinkNetwork) else GraphSplit
+
+
+def with_client_axis(context: Tree, axes: Tree, num_clients: int) -> Tree:
+    """A context whose ``fixed`` values have an axis of clients, even those that all clients share.
+
+    Args:
+        context: Joint context of several clients.
+        axes: Client axes of ``context``, leaf by leaf.
+        num_clients: Number of clients.
+    """
+    own, axes = context["own"], axes["own"]["fixed"]
+    fixed = {
+        name: value.expand(num_clients, *value.shape) if axes[name] is None else value
+        for name, value in own["fixed"].items()
+    }
+    return {**context, "own": {**own, "fixed": fixed}}
+
+
+def logits_at(network: GraphNetwork, outputs: Tensor, places: Tensor) -> Tensor:
+    """Logits of the examples of one client.
+
+    Args:
+        network: The network that gave the outputs.
+        outputs: Output of the network for one client.
+        places: Number of the node or graph of every example, or both nodes of every pair.
+    """
+    if isinstance(network, LinkNetwork):
+        return pair_logits(network, outputs, places)
+    return outputs[places]
+
+
+def with_proximal_term(
+    gradients: Params, parameters: Params, goals: Params, strength: float
+) -> Params:
+    """Gradients of a loss plus a proximal term, half the squared distance to ``goals``.
+
+    Args:
+        gradients: Gradients of the loss alone, by name.
+        parameters: Parameters at which they were computed.
+        goals: Reference values of some of the parameters.
+        strength: Coefficient of the proximal term, at least 0.
+    """
+    if not strength:
+        return gradients
+    ways = {n: parameters[n] - goals[n] for n in goals if n in gradients}
+    return {**gradients, **{n: x.mul_(strength).add_(gradients[n]) for n, x in ways.items()}}
+
+
+@functools.cache
+def _model(network: GraphNetwork, meta: Meta) -> Model:
+    return Model(lambda: network.build(meta))
+
+
+def _pad(
+    splits: tuple[GraphSplit | WholeGraphs | LinkExamples, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded places and labels of the examples of all clients, and the numbers of examples."""
+    places = pad_stack([split.places for split in splits])
+    labels = pad_stack([split.labels for split in splits])
+    return places, labels, torch.tensor([len(split) for split in splits], device=places.device)
+
+
+_padded = WeakCache(_pad, size=8)
+"""Result of :func:`_pad`, as an engine scores the same splits in every round."""
+
+
+def _forward(
+    model: Model, parameters: Params, buffers: Params, context: Tree, *, training: bool = False
+) -> tuple[Tensor, Params]:
+    """Logits of all nodes, for one client or for a block of clients."""
+    own = context["own"]
+    graphs = graph_block(own["graph"].parts)
+    return model({**parameters, **own["fixed"]}, buffers, graphs, training=training)

@@ -1,0 +1,1 @@
+"""Published methods that FlatLand is compared with."""
