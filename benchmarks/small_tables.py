@@ -96,7 +96,7 @@ class NearestByChoice(BaseEstimator, ClassifierMixin):
         self.classes_ = np.unique(y)
         found = {}
         for scaling, k in itertools.product(SCALERS, (1, 5, 15)):
-            model = make_pipeline(clone_of(scaling), KNeighborsClassifier(k)).fit(x, y)
+            model: Any = make_pipeline(clone_of(scaling), KNeighborsClassifier(k)).fit(x, y)
             near = model[-1].kneighbors(return_distance=False)  # of others than the example itself
             votes = (y[near][:, :, None] == self.classes_).sum(1)
             found[model] = (self.classes_[votes.argmax(1)] == y).mean()

@@ -298,7 +298,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _with(self, scaling: Rescaling, channels: Channels) -> Any:
         """An estimator of these settings that knows the number of features."""
-        other = clone(self).set_params(scaling=scaling, channels=channels)
+        other: Any = clone(self)
+        other.set_params(scaling=scaling, channels=channels)
         other.n_features_in_ = self.n_features_in_
         return other
 
