@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
+from fedbolic.core import check
 from flynn import bloom
 from flynn.channels import Channels
 from flynn.fitted import Fitted, Rescaling, draw_lift, hashes
@@ -123,9 +124,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
             :meth:`partial_fit`, each left out of the counts in its turn.
         scaling: Scaling of features: ``standard`` for z-scores, ``range`` to map minimum and
             maximum to -1 and 1; ``None`` for no scaling; ``auto`` as for ``channels``. With both,
-            nine pairs are compared, so fitting takes about nine times as long. The scaler is fitted
-            and chosen in :meth:`fit` or the first :meth:`partial_fit` and then fixed;
-            :meth:`unlearn` does not change it.
+            nine pairs are compared, so fitting takes about nine times as long. Examples of a weight
+            below 1 have no say in the choice: if there are no others, it is ``on-off`` and
+            ``None``. The scaler, which has seen all examples, is fitted and chosen in :meth:`fit`
+            or the first :meth:`partial_fit` and then fixed; :meth:`unlearn` does not change it.
         seed: Seed of the lift, at least 0.
 
     Attributes:
@@ -285,6 +287,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         bloom.check_decay(self.decay)
         self.classes_ = classes
         weights = _weights(X, sample_weight)
+        check.one_of((*CHANNELS, "auto"), channels=self.channels)
+        if self.scaling is not None:
+            check.one_of(("standard", "range", "auto"), scaling=self.scaling)
         kinds = CHANNELS if self.channels == "auto" else (self.channels,)
         scalings = SCALINGS if self.scaling == "auto" else (self.scaling,)
         pairs = list(itertools.product(scalings, kinds))
@@ -311,10 +316,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):
         y: NDArray[Any],
         weights: NDArray[np.float64] | None,
     ) -> float:
-        """Weight of the examples that are classified rightly while one of each is left out.
-
-        What weighs less than one example cannot be left out, and has no say.
-        """
+        """Weight of the examples that are classified rightly while one of each is left out."""
         model = self._with(scaling, channels).fit(X, y, weights)
         own = np.ones(len(X)) if weights is None else weights
         whole = own >= 1

@@ -94,7 +94,8 @@ def hashes(X: NDArray[Any], fitted: Fitted) -> Tensor:
     """
     if fitted.scaler is not None:
         X = np.asarray(fitted.scaler.transform(X.astype(np.float64)))
-    x = np.ascontiguousarray(X if X.dtype.kind in "iuf" else X.astype(np.float64))
+    whole = X if X.dtype.kind in "iuf" else X.astype(np.float64)
+    x = np.require(whole, requirements=("C", "W"))  # torch warns of memory that is read-only
     known = x if x.dtype.kind != "u" or x.dtype == np.uint8 else x.astype(np.float64)
     signs = None if fitted.signs is None else torch.from_numpy(fitted.signs)
     rows = torch.from_numpy(fitted.rows)

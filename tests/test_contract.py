@@ -80,6 +80,13 @@ def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned_and_calibrat
 
 
 @every_method
+def test_no_client_fails_under_automatic_casts(name):
+    with torch.autocast("cpu", torch.bfloat16):
+        _, rows = train(*subject(name), RNG)
+    assert not any(row.value for row in rows if row.name == "clients/failed")
+
+
+@every_method
 def test_a_stepped_method_with_a_global_classifier_can_be_calibrated(name):
     method, data = subject(name)
     message = method.broadcast(method.init(data.meta, RNG), data.holdout.id)

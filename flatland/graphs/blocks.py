@@ -79,8 +79,11 @@ class Sparse:
             return torch.sparse_csr_tensor(self.start, self.column, self.value, shape)
 
     def times(self, x: Float[Tensor, "width k"]) -> Float[Tensor, "n k"]:
-        """Product with a dense matrix, without a dense copy of the sparse one."""
-        return _Product.apply(x, self)
+        """Product with a dense matrix, without a dense copy of the sparse one.
+
+        Half types, which automatic casts give, are summed in the type of the sparse matrix.
+        """
+        return _Product.apply(x.to(torch.promote_types(x.dtype, self.value.dtype)), self)
 
 
 class _Product(torch.autograd.Function):
