@@ -2,7 +2,7 @@
 
 Ten folds; scales are learned on the training folds. With ``--choice FILE``, the classifier as it
 comes, which chooses its scaling and channels on the training folds, beside the best of its nine
-settings on the test folds and a kNN that chooses among nine settings by leaving one out, too.
+settings on the test folds and a kNN that chooses among twelve by leaving one out, too.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def accuracies(x: np.ndarray, y: np.ndarray, model: FlyNNClassifier, lifts: int)
     ]
 
 
-def more_tables(most: int = 60_000) -> dict[str, Examples]:
+def more_tables(most: int = 250_000) -> dict[str, Examples]:
     """The tables of :func:`tables`, and those of the paper with few values.
 
     Args:
@@ -92,10 +92,10 @@ class NearestByChoice(BaseEstimator, ClassifierMixin):
     """kNN with the scaling and the number of neighbours that leaving one out finds best."""
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> "NearestByChoice":
-        """Fit all nine pairs and keep the one with most right answers."""
+        """Fit all pairs and keep the one with most right answers."""
         self.classes_ = np.unique(y)
         found = {}
-        for scaling, k in itertools.product(SCALERS, (1, 5, 15)):
+        for scaling, k in itertools.product(SCALERS, (1, 5, 15, 45)):
             model: Any = make_pipeline(clone_of(scaling), KNeighborsClassifier(k)).fit(x, y)
             near = model[-1].kneighbors(return_distance=False)  # of others than the example itself
             votes = (y[near][:, :, None] == self.classes_).sum(1)
