@@ -19,8 +19,10 @@ from flynn.channels import Channels
 from flynn.fitted import Fitted, Rescaling, draw_lift, hashes
 
 CHANNELS: tuple[Channels, ...] = ("on-off", "signed", "plain")
+"""Channels that ``auto`` compares; the first of equally good ones is taken."""
+
 SCALINGS: tuple[Rescaling, ...] = (None, "range", "standard")
-"""What ``auto`` chooses from; the first of equally good ones is taken."""
+"""Scalings that ``auto`` compares; the first of equally good ones is taken."""
 
 
 class FlyHash(TransformerMixin, BaseEstimator):

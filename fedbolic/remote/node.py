@@ -104,11 +104,10 @@ class Node:
 
     Only replies leave the client: payload, weight and metrics of an update after the channels, or
     scores. Scores are withheld where a secure sum or noise protects the client, unless its operator
-    gives them noise. An error is
-    reported by its class alone; its text may reveal data, and is written only to the client's own
-    log. Private releases are charged to the accounts of the data's owner before their noise is
-    drawn, so an error or an interruption does not make them free; a stored reply is sent again for
-    free.
+    gives them noise. An error is reported by its class alone; its text may reveal data, and is
+    written only to the client's own log. Private releases are charged to the accounts of the data's
+    owner before their noise is drawn, so an error or an interruption does not make them free; a
+    stored reply is sent again for free.
 
     Args:
         method: Method that is trained.

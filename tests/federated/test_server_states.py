@@ -69,9 +69,8 @@ def forged(leaf):
 
 def refused(case, state):
     method, initial, _, client_id = case
-    with pytest.raises(DamagedError, match=r"^state\.pt holds no server state of ") as error:
+    with pytest.raises(DamagedError, match=r"^state\.pt holds no server state of "):
         check_server_state(Path("state.pt"), method, state, initial, client_id)
-    return error
 
 
 def test_every_state_of_an_honest_run_is_accepted(case):

@@ -4,12 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from flynn import FlyNNClassifier
 from flynn.estimators import CHANNELS, SCALINGS
+from tests.flynn.test_scaling import SCALERS
 
-SCALERS = {"standard": StandardScaler(), "range": MinMaxScaler((-1, 1))}
 SIZES = {"dim": 60, "fan_in": 2, "active": 7}
 
 

@@ -65,8 +65,8 @@ class Cohort:
         """Ids of the sampled clients, ascending.
 
         A sample that must stay secret needs a secret stream: from an
-        :class:`~fedbolic.core.rng.Rng` all
-        of it follows from 32 bits, and a few members reveal the others.
+        :class:`~fedbolic.core.rng.Rng` all of it follows from 32 bits, and a few members reveal the
+        others.
 
         Args:
             ids: Ids of all clients.
