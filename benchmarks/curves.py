@@ -13,8 +13,8 @@ import torch
 
 from benchmarks.nearest import task
 from benchmarks.nearest_rows import Task
+from benchmarks.validation import fold_accuracies
 from flynn.fly_hash import connections, fly_hash
-from flynn.validation import fold_accuracies
 
 TURNED: dict[str, list[float]] = {
     "m / d": [round(v) for v in np.geomspace(4, 4096, 10)],

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from benchmarks.protocol import LOCAL, Chosen, choose, tuned
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
@@ -19,7 +20,6 @@ from fedbolic.report.table_rows import TableRow, find
 from fedbolic.run import experiment
 from fedbolic.run.configuration import build
 from flatland.partition import PartitionReport, partition_report
-from flatland.protocol import LOCAL, Chosen, choose, tuned
 
 COLUMN = "P-FL client mean %"
 """Column of the published numbers."""

@@ -17,12 +17,12 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from benchmarks.validation import fold_accuracies
 from fedbolic.data import MNIST
 from fedbolic.data.tables.table import Table
 from flynn import bloom
 from flynn.channels import channel_signs
 from flynn.fly_hash import connections, fixed_point, fly_hash, two_phases
-from flynn.validation import fold_accuracies
 
 GOAL_SECONDS = 8.0  # hash and counts of 60,000 images, one core
 GOAL_GIGABYTES = 0.6  # peak resident memory of that process

@@ -278,7 +278,7 @@ ELEMENTS[torch.bfloat16] = "bf16"
 
 def compile_all() -> list[str]:
     """Print the resources of every kernel as it is compiled; return those above their bounds."""
-    from fedbolic.kernels.resources import compiled_resources
+    from benchmarks.kernel_resources import compiled_resources
 
     above = []
     print("| kernel, for sm_90 | dtype | registers (bound) | spilled bytes | shared bytes |")

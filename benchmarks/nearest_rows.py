@@ -14,10 +14,10 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import NearestNeighbors
 from sklearn.neural_network import MLPClassifier
 
-from flynn import simhash
+from benchmarks import simhash
+from benchmarks.validation import fold_accuracies
 from flynn.channels import Channels, channel_signs, width
 from flynn.fly_hash import connections, fly_hash
-from flynn.validation import fold_accuracies
 
 NUM_FOLDS = 10
 NUM_SETTINGS = 60  # of FlyNN, the paper's number

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from sklearn.metrics import balanced_accuracy_score
 
+from benchmarks.enumerated_losses import worst_loss
 from fedbolic.data import MNIST, Rows, Synthetic
 from fedbolic.data.contract.dataset import OfficialParts
 from fedbolic.federated.accounting.ledger import Neighbours
 from flynn import bloom
-from flynn.audit import worst_loss
 from flynn.fly_hash import connections, fly_hash
 from flynn.noise import Noise
 from flynn.private import Histogram, Mechanism, Paper, Parallel, Peel, release

@@ -14,8 +14,8 @@ from scipy.spatial import ConvexHull
 
 from fedbolic.manifolds import Poincare
 from fedhull.geometry.extreme import extreme_points, is_combination
-from fedhull.geometry.graham import graham_scan
 from fedhull.geometry.hull import homogeneous, hull, klein, orientation, require_ball
+from tests.fedhull.graham import graham_scan
 
 seeds = st.integers(0, 2**31)
 curvatures = st.sampled_from([0.1, 1.0, 4.0])

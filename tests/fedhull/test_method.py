@@ -37,9 +37,9 @@ from fedhull import (
     Spectral,
 )
 from fedhull.exchanges import Hulls, arrays
-from fedhull.geometry.graham import graham_scan
 from fedhull.leakage import quantised_hulls
 from tests.federated.simple_method import train
+from tests.fedhull.graham import graham_scan
 from tests.fedhull.test_grouping import hulls as clouds
 
 

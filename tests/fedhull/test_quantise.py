@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbolic.manifolds import Poincare
-from fedhull.geometry.graham import graham_scan
 from fedhull.leakage import leakage, nearest_neighbour, quantised_hull, quantised_hulls
 from fedhull.quantise import PolarGrid
+from tests.fedhull.graham import graham_scan
 from tests.fedhull.test_hull import cluster, spread
 
 seeds = st.integers(0, 2**31)

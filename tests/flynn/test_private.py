@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.enumerated_losses import log_probability, neighbours, worst_loss
 from fedbolic.core.rng import Rng
 from fedbolic.federated.secure import SecureSum
-from flynn.audit import log_probability, neighbours, worst_loss
 from flynn.method import FlyNN
 from flynn.noise import Noise
 from flynn.private import Histogram, Paper, Parallel, Peel, release, select

@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.protocol import choose, tuned
 from fedbolic.core.rows import Row
-from flatland.protocol import choose, tuned
 
 
 def measured(validation, test, sizes, prefix="local/"):

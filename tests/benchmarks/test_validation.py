@@ -3,9 +3,9 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
+from benchmarks.validation import fold_accuracies
 from flynn import FlyNNClassifier
 from flynn.fly_hash import connections, fly_hash
-from flynn.validation import fold_accuracies
 
 
 def test_subtracted_folds_are_those_of_training_without_them():
