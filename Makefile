@@ -17,16 +17,18 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 # whole runs and texts: checking types at every call would take two to three times as long; the tests
-# of the parts do it, and tests/test_annotated_runs.py in a run of every method
-UNTYPED := tests/plain tests/federated/engines tests/federated/secure tests/federated/test_lies.py \
-	tests/remote tests/methods tests/flatland tests/hyperfed tests/fedhull tests/flynn tests/benchmarks \
-	tests/data/test_client_slices.py \
-	$(addprefix tests/test_,architecture.py budgets.py conformance.py contract.py fresh_process.py \
-	html_report.py language.py other_data.py secret_files.py shadow.py sweep.py)
+# of the parts do it, and tests/federated/test_annotated_runs.py in a run of every method
+UNTYPED := tests/house tests/cli tests/remote tests/methods tests/flatland tests/hyperfed tests/fedhull \
+	tests/flynn tests/benchmarks \
+	$(addprefix tests/federated/,batched engines processes secure test_lies.py) \
+	$(addprefix tests/run/test_,other_data.py round_trip.py secret_files.py sweep.py trained.py) \
+	tests/data/contract/test_client_slices.py tests/report/test_browser.py tests/report/test_html_report.py \
+	tests/testing/test_fresh_process.py \
+	$(foreach room,core data manifolds nn run,$(wildcard $(addprefix tests/$(room)/test_*_,compile.py door.py)))
 TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 	--jaxtyping-packages=fedbolic,flatland,hyperfed,fedhull,flynn,beartype.beartype
 # the folders and files whose tests train convolutions
-CONVOLUTIONS := tests/nn tests/hyperfed tests/test_optim_layouts.py tests/test_reproducible.py
+CONVOLUTIONS := tests/nn tests/hyperfed tests/optim/test_layouts.py tests/run/test_reproducible.py
 SLOWEST := --durations=30
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
@@ -54,7 +56,7 @@ fuzz: install
 	@echo "to repeat: make fuzz SEED=$(SEED)"
 	$(PYTEST) $(TYPED) $(FUZZ) tests
 	$(PYTEST) $(FUZZ) $(UNTYPED)
-	$(PYTEST) --slow tests/test_readers.py
+	$(PYTEST) --slow tests/house/test_readers.py
 
 check: install
 	$(BIN)/ruff check
@@ -82,7 +84,7 @@ wheel: install
 	$(PYTHON) -m venv build/front_end
 	build/front_end/bin/pip install --quiet build
 	build/front_end/bin/python -m build --outdir dist .
-	$(BIN)/python -m pytest --wheel dist tests/plain/test_wheel.py
+	$(BIN)/python -m pytest --wheel dist tests/house/test_wheel.py
 
 gpu:
 	@mkdir -p runs

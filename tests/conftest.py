@@ -1,12 +1,17 @@
 """One torch thread, reproducible property tests, and markers that are skipped by default."""
 
+import itertools
 import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests.command_line import ROOT, TINY, hear_interrupts
 
 torch.set_num_threads(1)
 # Fix every setting that hypothesis would otherwise derive from the machine or its speed.
@@ -27,6 +32,7 @@ OPTIONS = {
 
 
 REAL = ("real data", True)
+CACHES = itertools.count()
 
 
 def pytest_addoption(parser):
@@ -81,3 +87,61 @@ def pytest_collection_modifyitems(config, items):
 def data_root(request) -> Path:
     """The folder of real data; tests that use it carry the marker ``data``."""
     return Path(request.config.getoption("--data-root"))
+
+
+@pytest.fixture(autouse=True)
+def _no_data_folder(monkeypatch, tmp_path_factory):
+    """Hide the data and cache folders of the user who runs the tests."""
+    monkeypatch.delenv("FEDBOLIC_DATA", raising=False)
+    cache = tmp_path_factory.getbasetemp() / "caches" / str(next(CACHES))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    """A configuration that trains in an instant."""
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    return file
+
+
+@pytest.fixture
+def runs(tmp_path) -> Path:
+    """Folder of runs, not yet created."""
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def fedbolic(capsys):
+    """Call the command line in this process: exit code, standard output and standard error."""
+
+    from fedbolic.__main__ import main  # once the types of the package are checked or not
+
+    def call(*words):
+        capsys.readouterr()
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as error:  # --help and --print_config
+            code = error.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def process():
+    """Start the command line with this code in a separate process, as a user would."""
+
+    def start(*words, cwd=ROOT, path=(), first=False):
+        folders = (*path, ROOT) if first else (ROOT, *path)
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedbolic", *map(str, words)],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=hear_interrupts,
+        )
+
+    return start

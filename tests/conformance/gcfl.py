@@ -182,7 +182,7 @@ BOX = "Xie et al. (2021), Algorithms 1 and 2"
 CODE = "its authors' code"
 
 # these need a split while other windows are full, and a mean between both kinds:
-# tests/flatland/test_gcfl.py has both, with the servers of this file
+# tests/flatland/rivals/test_gcfl.py has both, with the servers of this file
 FORGETS = ("forgets",)
 BOTH = ("bounded_mean", "forgets")
 

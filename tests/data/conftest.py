@@ -10,13 +10,6 @@ def idx(array) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-@pytest.fixture(autouse=True)
-def _no_data_folder(monkeypatch, tmp_path):
-    """Hide the data and cache folders of the user who runs the tests."""
-    monkeypatch.delenv("FEDBOLIC_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def write_idx(tmp_path):
     """Write four unpacked IDX files below a folder; return the images and labels in them."""

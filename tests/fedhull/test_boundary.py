@@ -6,7 +6,7 @@ from sklearn.svm import LinearSVC
 
 from fedhull import EuclideanBoundary, HyperbolicBoundary, HyperbolicSVC
 from fedhull.boundary import Boundary
-from tests.fedhull.test_hull import spread
+from tests.fedhull.geometry.test_hull import spread
 
 
 def points(num_classes):

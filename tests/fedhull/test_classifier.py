@@ -14,7 +14,7 @@ from fedbolic.manifolds import Poincare
 from fedhull.classifier import HyperbolicSVC, ToBall
 from fedhull.geometry.hull import hull
 from fedhull.geometry.reference import midpoints, overlap
-from tests.fedhull.test_hull import spread
+from tests.fedhull.geometry.test_hull import spread
 
 seeds = st.integers(0, 2**31)
 curvatures = st.sampled_from([0.25, 1.0, 3.0])

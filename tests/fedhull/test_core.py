@@ -28,7 +28,7 @@ from fedhull.exchanges import arrays
 from fedhull.geometry.hull import klein
 from fedhull.leakage import leakage, quantised_hull, quantised_hulls
 from tests.federated.simple_method import train
-from tests.fedhull.test_hull import curvatures, seeds, spread
+from tests.fedhull.geometry.test_hull import curvatures, seeds, spread
 from tests.fedhull.test_method import federation, received, scores
 
 BOUNDARY = HyperbolicBoundary(C=1.0, pairs=1)

@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedbolic.manifolds import Poincare
 from fedhull.grouping import Assignment, KernighanLin, Spectral, hull_distances, match_labels
-from tests.fedhull.test_hull import spread
+from tests.fedhull.geometry.test_hull import spread
 
 seeds = st.integers(0, 2**31)
 

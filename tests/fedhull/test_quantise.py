@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fedbolic.manifolds import Poincare
 from fedhull.leakage import leakage, nearest_neighbour, quantised_hull, quantised_hulls
 from fedhull.quantise import PolarGrid
+from tests.fedhull.geometry.test_hull import cluster, spread
 from tests.fedhull.graham import graham_scan
-from tests.fedhull.test_hull import cluster, spread
 
 seeds = st.integers(0, 2**31)
 grids = st.builds(

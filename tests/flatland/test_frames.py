@@ -15,8 +15,8 @@ from flatland.graphs.blocks import graph_block
 from flatland.graphs.model import time_of
 from flatland.method import CURVATURE
 from tests.flatland.cases import federation, graph_of, path, star
+from tests.flatland.graphs.test_model import values
 from tests.flatland.test_method import NET, begin, next_state, start, work
-from tests.flatland.test_model import values
 
 CURVATURES = [0.1, 1.0, 7.0]
 

@@ -15,9 +15,9 @@ from flatland import Constant, FlatLand, GraphReadout, KeyNodeGCN, LorentzGCN
 from flatland.graphs.blocks import graph_block
 from flatland.key_nodes import ONE_SPACE, key_nodes, novelties, thinned
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
+from tests.flatland.graphs.test_model import dense, logits_of, values
 from tests.flatland.test_joint import ALIKE, agree
 from tests.flatland.test_joint import dense as full
-from tests.flatland.test_model import dense, logits_of, values
 
 NET = KeyNodeGCN((6, 4), dropout=0.0, share=0.4)
 METHOD = FlatLand(NET, rounds=3, sharing=ONE_SPACE, curvature=Constant())

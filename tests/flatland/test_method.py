@@ -21,7 +21,7 @@ from flatland.method import CURVATURE, SHARING
 from tests.federated.simple_method import assert_same
 from tests.federated.simple_method import federation as vectors
 from tests.flatland.cases import federation
-from tests.flatland.test_model import by_the_paper
+from tests.flatland.graphs.test_model import by_the_paper
 
 RNG = Rng(5)
 NET = LorentzGCN((6, 4), dropout=0.0)

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz
 from fedbolic.optim import Adam, fused_adam
-from tests.test_optim import ADAMS, run_theirs, start
+from tests.optim.test_functional import ADAMS, run_theirs, start
 
 pytestmark = pytest.mark.kernels
 

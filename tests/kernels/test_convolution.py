@@ -12,7 +12,7 @@ from fedbolic import kernels
 from fedbolic.nn.functional import convolution
 from fedbolic.nn.functional.convolution import StackableConv2d, stacked_convolution
 from fedbolic.operators import convolution_kernel
-from tests.nn.test_convolution import GEOMETRIES, drawn, one_by_one
+from tests.nn.functional.test_convolution import GEOMETRIES, drawn, one_by_one
 
 pytestmark = pytest.mark.kernels
 

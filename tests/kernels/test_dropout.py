@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from fedbolic import kernels
 from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.operators import dropout_kernel
-from tests.nn.test_dropout import layer, mixed, splitmix64
+from tests.nn.layers.test_dropout import layer, mixed, splitmix64
 
 pytestmark = pytest.mark.kernels
 

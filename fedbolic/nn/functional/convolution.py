@@ -75,7 +75,7 @@ def strided_pixels(
 
     In channels-last order, with fewer than 8 input channels and sides that are multiples of the
     stride, the weight gradient of oneDNN's AVX2 code (torch 2.13) writes past its buffer.
-    ``tests/nn/test_convolution_memory.py`` has the smallest case.
+    ``tests/nn/functional/test_convolution_memory.py`` has the smallest case.
 
     Args:
         x: Images.

@@ -9,7 +9,7 @@ import pytest
 import fedbolic
 from fedbolic.federated import Evaluation, FineTune, Method, RidgeHead, Sequential
 from tests.subjects import QUICK, RNG, recorded
-from tests.test_fresh_process import RUNS
+from tests.testing.test_fresh_process import RUNS
 
 FEDERATED = Path(fedbolic.__file__).parent / "federated"
 ENGINES = tuple(str(FEDERATED / name) for name in ("engines", "batched", "processes"))

@@ -1,0 +1,30 @@
+"""Every method against the algorithm of its paper, written out in plain PyTorch."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.loop import BOUND
+from tests.conformance.table import LOOPS
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.parametrize("name", LOOPS)
+def test_four_rounds_are_those_of_the_paper(name, rate):
+    gaps = LOOPS[name].gaps(rate)
+    assert max(gaps.values()) <= BOUND, gaps
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_every_other_setting_is_another_algorithm(name):
+    assert LOOPS[name].without_effect() == list(LOOPS[name].inert)
+
+
+def test_every_loop_has_a_row_in_the_table_of_differences():
+    page = (Path(__file__).parents[2] / "fedbolic/methods/README.md").read_text("utf-8")
+    page = page.partition("## What differs")[2]
+    rows = re.findall(r"^\| ([^|]+) \|", page.partition("\n## ")[0], re.MULTILINE)
+    named = {name for row in rows for name in row.split(", ")}
+    names = {re.split(", | on ", name)[0] for name in LOOPS}
+    assert names - named == {"FedAvgM", "Local"}, "both are FedAvg"

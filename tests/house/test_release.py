@@ -1,0 +1,129 @@
+"""Metadata of the release: one version, extras, package data, and the files around it."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from shutil import which
+
+import pytest
+import yaml
+
+from fedbolic import __version__
+from fedbolic.run.packaged_configs import FOLDERS
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, HATCH = PYPROJECT["project"], PYPROJECT["tool"]["hatch"]
+WHEEL = HATCH["build"]["targets"]["wheel"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOWS = {
+    file.name: yaml.safe_load(file.read_text())
+    for file in sorted((ROOT / ".github/workflows").glob("*.yml"))
+}
+SWEEPS = [f for f in (ROOT / "configs").rglob("*.yaml") if "\nrows:" in f.read_text()]
+
+
+def test_the_version_is_written_once_and_cited():
+    assert "version" not in PROJECT
+    assert "version" in PROJECT["dynamic"]
+    assert f'__version__ = "{__version__}"' in (ROOT / HATCH["version"]["path"]).read_text()
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == __version__
+    assert cited["license"] == PROJECT["license"]
+    assert [one["name"] for one in cited["authors"]] == [one["name"] for one in PROJECT["authors"]]
+    assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_all_is_every_extra_but_the_tools_of_development_and_of_the_site():
+    extras = PROJECT["optional-dependencies"]
+    (all_extras,) = extras["all"]
+    named = re.fullmatch(r"fedbolic\[([\w,]+)\]", all_extras)[1].split(",")
+    assert sorted(named) == sorted(set(extras) - {"all", "dev", "docs"})
+
+
+def test_no_tool_of_development_is_a_dependency():
+    needed = {re.match(r"[\w-]+", text)[0] for text in PROJECT["dependencies"]}
+    tools = {re.match(r"[\w-]+", text)[0] for text in PROJECT["optional-dependencies"]["dev"]}
+    assert needed & tools == set()
+
+
+def test_configurations_are_package_data_where_they_are_looked_for():
+    inside, beside = FOLDERS
+    assert ROOT / WHEEL["sources"]["configs"] == inside
+    assert beside == ROOT / "configs"
+    assert set(WHEEL["sources"]) <= set(WHEEL["only-include"])
+
+
+def is_packaged(file, path):
+    """True if the same path leads from a sweep to a file here and in the wheel."""
+    target = (file.parent / path).resolve().relative_to(ROOT)
+    (source,) = [s for s in WHEEL["sources"] if target.is_relative_to(s)]
+    packaged = ROOT / WHEEL["sources"][source] / target.relative_to(source)
+    folder = ROOT / WHEEL["sources"]["configs"] / file.parent.relative_to(ROOT / "configs")
+    return (ROOT / target).is_file() and (folder / path).resolve() == packaged
+
+
+def test_what_sweeps_refer_to_is_packaged_next_to_them():
+    sweeps = {file: yaml.safe_load(file.read_text()) for file in SWEEPS}
+    paths = [
+        (f, p) for f, sweep in sweeps.items() for p in (sweep["base"], *sweep.get("published", ()))
+    ]
+    assert [(str(file), path) for file, path in paths if not is_packaged(file, path)] == []
+
+
+def test_images_are_left_out():
+    images = {file.suffix for file in ROOT.glob("*/*.png")}
+    assert images == {".png"}
+    assert "*.png" in HATCH["build"]["exclude"]
+
+
+def test_the_workflow_runs_targets_of_the_makefile_on_every_version():
+    (job,) = WORKFLOWS["ci.yml"]["jobs"].values()
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    targets = [step["run"].removeprefix("make ") for step in job["steps"] if "run" in step]
+    assert {"test", "avx2", "check", "site", "wheel"} <= set(targets)
+    (weekly,) = WORKFLOWS["audit.yml"]["jobs"].values()
+    targets += weekly["strategy"]["matrix"]["target"]
+    for target in targets:
+        assert re.search(rf"^{target}:", MAKEFILE, re.M)
+
+
+def test_workflows_name_actions_by_commit_and_can_only_read():
+    for name, workflow in WORKFLOWS.items():
+        assert workflow["permissions"] == {"contents": "read"}, name
+        uses = re.findall(r"uses: (.*)", (ROOT / ".github/workflows" / name).read_text())
+        assert uses, name
+        pinned = r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+"
+        assert [action for action in uses if not re.fullmatch(pinned, action)] == [], name
+
+
+def test_every_constraint_is_one_version():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [s for s in lines if not re.fullmatch(r"#.*|[\w.-]+==[\w.+]+", s)] == []
+
+
+@pytest.mark.skipif(not which("make"), reason="needs make")
+@pytest.mark.parametrize("failing", ["nothing", "--ignore", "tests/cli"])
+def test_make_test_runs_both_halves_and_then_fails(failing, tmp_path):
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    for name in ("pip", "ruff", "python"):
+        # notes its arguments, and fails if they have the word
+        (bin / name).write_text(
+            f'#!/bin/sh\necho "$@" >> {name}\ncase "$*" in *" {failing}"*) exit 1; esac'
+        )
+        (bin / name).chmod(0o755)
+    command = ["make", "--file", str(ROOT / "Makefile"), "PYTHON=true", "test"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode == 0) == (failing == "nothing")
+    assert len((tmp_path / "python").read_text().splitlines()) == 2
+
+
+def test_the_hooks_are_the_linters_of_the_makefile():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    for hook in repository["hooks"]:
+        command = hook["entry"].replace(" --force-exclude", "").replace(".venv/bin", "$(BIN)")
+        assert f"\t{command}\n" in MAKEFILE
