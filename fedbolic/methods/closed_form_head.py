@@ -1,6 +1,5 @@
 """Heads in closed form for the features of any classifier, from exact sums over all clients."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -11,24 +10,15 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import Client, FederatedData
-from fedbolic.federated.contract.delegated_steps import DelegatedSteps
-from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.method import Method
-from fedbolic.federated.evaluation.ridge_head import (
-    BODY,
-    check_layer,
-    features_at,
-    layer_width,
-    solve_ridge,
-    sums_form,
-)
-from fedbolic.federated.evaluation.solved_head import HeadExchange, SolvedHead
-from fedbolic.federated.updates.update import AggregatedUpdate, StackedUpdates, Update
+from fedbolic.federated.contract.wrapping_method import DelegatedSteps, of_inner
+from fedbolic.federated.evaluation.ridge_head import BODY, HeadExchange, features_at, layer_width
+from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.methods.random_features import RandomFeatures
+from fedbolic.methods.spherefed import SphereFed
 from fedbolic.nn.network.model import Model
 
 HEAD = "head"
@@ -36,7 +26,7 @@ HEAD = "head"
 
 
 @dataclass(frozen=True)
-class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local is a property
+class ClosedFormHead(DelegatedSteps):
     r"""A method with a head in closed form, after its training or before every round.
 
     .. math:: W = (Z^T Z + \varepsilon I)^{-1} Z^T Y
@@ -100,13 +90,17 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
     random_features: RandomFeatures | None = None
     replaces: str | None = None
 
+    template = of_inner("template")
+    find_fault = of_inner("find_fault")
+
     def __post_init__(self) -> None:
         check.one_of(("end", "start"), when=self.when)
         check.positive(ridge=self.ridge, row_length=self.row_length)
         name = type(self.method).__name__
         if self.method.ridge_head is None:
             raise ValueError(f"{name} has no common features, so there is no head to solve for")
-        if isinstance(self.method, SolvedHead) and self.method.solves:
+        solves = isinstance(self.method, SphereFed) and self.method.closed_form_head
+        if solves or isinstance(self.method, ClosedFormHead):
             raise ValueError(f"{name} solves for its head already: turn that off or use it alone")
         if self.replaces is not None and (self.when == "end" or self.layer == BODY):
             raise ValueError(
@@ -126,32 +120,26 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
 
     @property
     @override
-    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
+    def rounds(self) -> int:
         """Number of rounds of the method, and one more for a head at the end."""
         return self.method.rounds + (self.when == "end")
 
-    @property
-    @override
-    def solves(self) -> bool:
-        return True
-
-    @property
-    @override
-    def source(self) -> tuple[GradientMethod, str]:
-        return self.method, self.layer
-
     @override
     def phase(self, server_state: Tree) -> Method:
-        progress = server_state["closed_form"]
-        if self.when == "start":
-            return self if progress["solved"] else HeadExchange(self, ends_round=False)
-        return HeadExchange(self) if progress["round"] == self.method.rounds else self
+        progress, ends = server_state["closed_form"], self.when == "end"
+        if progress["round"] != self.method.rounds if ends else progress["solved"]:
+            return self
+        width, expand = progress["width"], None
+        if self.random_features is not None:
+            width = self.random_features.num
+            expand = partial(self.random_features.of_seed, seed=progress["seed"])
+        shape = width, progress["num_classes"]
+        return HeadExchange(self, self.ridge, self.layer, shape, expand, self._with_head, ends)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
-        check_layer(self.method, self.layer, meta)
-        server_state = self.method.init(meta, rng)
         width = layer_width(self.method, self.layer, meta)
+        server_state = self.method.init(meta, rng)
         if self.when == "start":
             self._check_start(server_state, meta, width)
         progress = {"round": 0, "solved": 0, "width": width, "num_classes": meta.num_classes}
@@ -186,59 +174,13 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
         return {**message, "closed_form": server_state["closed_form"]}
 
     @override
-    def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
-        local, context = super().start(message, client, client_state)
-        if "weight" not in message["closed_form"]:
-            return local, context
-        head = {"weight": message["closed_form"]["weight"], **self._drawn(message)}
-        return local, {**context, "shared": {**context.get("shared", {}), "closed_form": head}}
-
-    @override
-    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        return self.method.finish(local, client, context)
-
-    @override
-    def stacked_finish(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> StackedUpdates | None:
-        return self.method.stacked_finish(local, clients, context, axes=axes)
-
-    @override
-    def template(self, message: Tree) -> Tree | None:
-        return self.method.template(message)
-
-    @override
-    def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
-        return self.method.find_fault(message, payload, norm)
-
-    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         progress = server_state["closed_form"]
         progress = {**progress, "round": progress["round"] + 1, "solved": 0}
         return {**self.method.server_update(server_state, total), "closed_form": progress}
 
-    def _drawn(self, message: Tree) -> Params:
-        """Frequencies and phases of the random features; empty without them."""
-        if self.random_features is None:
-            return {}
-        progress = message["closed_form"]
-        return self.random_features.draw(progress["width"], progress["seed"])
-
-    @override
-    def expansion(self, message: Tree) -> Callable[[Tensor], Tensor] | None:
-        if self.random_features is None:
-            return None
-        return partial(self.random_features, drawn=self._drawn(message))
-
-    @override
-    def sums_form(self, message: Tree) -> Tree:
-        progress, expanded = message["closed_form"], self.random_features
-        width = progress["width"] if expanded is None else expanded.num
-        return sums_form(width, progress["num_classes"])
-
-    @override
-    def with_head(self, server_state: Tree, sums: Tree) -> Tree:
-        head, progress = solve_ridge(sums, self.ridge), {**server_state["closed_form"], "solved": 1}
+    def _with_head(self, server_state: Tree, head: Tensor) -> Tree:
+        progress = {**server_state["closed_form"], "solved": 1}
         if self.when == "end":
             return {**server_state, "closed_form": {**progress, "weight": head}}
         parameters, layer = server_state["parameters"], self.replaces or HEAD
@@ -254,33 +196,22 @@ class ClosedFormHead(DelegatedSteps, SolvedHead):  # type: ignore[misc]  # local
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        method = super() if "weight" in message["closed_form"] else self.method
-        return method.scored(message, client, client_state)
+        progress = message["closed_form"]
+        if "weight" not in progress:
+            return self.method.scored(message, client, client_state)
+        local, context = self.start(message, client, client_state)
+        head = {"weight": progress["weight"]}
+        if self.random_features is not None:
+            head |= self.random_features.draw(progress["width"], progress["seed"])
+        return local, {**context, "shared": {**context.get("shared", {}), "closed_form": head}}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Outputs of the head at the end, once it is solved for; those of the method before."""
         head = context.get("shared", {}).get("closed_form")
         if head is None:
-            return super().predict(model, local, batch, context)
+            return self.method.predict(model, local, batch, context)
         z = features_at(self.method, self.layer, model, local, batch, context)
         z = normalize(z.to(head["weight"].dtype))
         z = z if self.random_features is None else self.random_features(z, head)
         return z @ head["weight"]
-
-    @override
-    def features(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        return self.method.features(model, local, batch, context)
-
-    @override
-    def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
-        return self.method.fine_tuning(epochs, lr)
-
-    @property
-    @override
-    def ridge_head(self) -> GradientMethod | None:
-        return self.method.ridge_head
-
-    @override
-    def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        return self.method.figures(server_state, data)

@@ -68,3 +68,12 @@ class RandomFeatures:
         """
         frequencies, phases = drawn["frequencies"].to(z), drawn["phases"].to(z)
         return (2 / self.num) ** 0.5 * torch.cos(z @ frequencies + phases)
+
+    def of_seed(self, z: Float[Tensor, "n width"], seed: int) -> Float[Tensor, "n num"]:
+        """Features of vectors by the draw of a seed.
+
+        Args:
+            z: Vectors, one a row.
+            seed: Seed of the draw.
+        """
+        return self(z, self.draw(z.shape[-1], seed))

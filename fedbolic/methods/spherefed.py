@@ -12,16 +12,18 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.method import Method
-from fedbolic.federated.evaluation.ridge_head import solve_ridge, sums_form
-from fedbolic.federated.evaluation.solved_head import WEIGHT, HeadExchange, SolvedHead
+from fedbolic.federated.evaluation.ridge_head import HeadExchange
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.classifier import CosineHead, classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
 
+WEIGHT = "head.weight"
+"""Name of the weight of the head."""
+
 
 @dataclass(frozen=True)
-class SphereFed(ClassifierMethod, SolvedHead):
+class SphereFed(ClassifierMethod):
     r"""SphereFed: regression of the cosines to fixed class vectors on the one-hot labels.
 
     .. math:: \ell(x, y) = \tfrac1C \|W \hat z(x) - e_y\|^2, \qquad \hat z = z / \|z\|
@@ -61,24 +63,10 @@ class SphereFed(ClassifierMethod, SolvedHead):
 
     @override
     def phase(self, server_state: Tree) -> Method:
-        last = self.closed_form_head and server_state["round"] == self.rounds - 1
-        return HeadExchange(self) if last else self
-
-    @property
-    @override
-    def solves(self) -> bool:
-        return self.closed_form_head
-
-    @override
-    def sums_form(self, message: Tree) -> Tree:
-        num_classes, width = message["parameters"][WEIGHT].shape
-        return sums_form(width, num_classes)
-
-    @override
-    def with_head(self, server_state: Tree, sums: Tree) -> Tree:
-        parameters = server_state["parameters"]
-        weight = solve_ridge(sums, self.ridge).T.to(parameters[WEIGHT].dtype)
-        return {**server_state, "parameters": {**parameters, WEIGHT: weight}}
+        if not self.closed_form_head or server_state["round"] != self.rounds - 1:
+            return self
+        num_classes, width = server_state["parameters"][WEIGHT].shape
+        return HeadExchange(self, self.ridge, shape=(width, num_classes), place=_with_head)
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -109,6 +97,12 @@ class SphereFed(ClassifierMethod, SolvedHead):
         server_state = super().server_update(body, total)
         whole = {**server_state["parameters"], WEIGHT: parameters[WEIGHT]}
         return {**server_state, "parameters": whole, "round": server_state["round"] + 1}
+
+
+def _with_head(server_state: Tree, head: Tensor) -> Tree:
+    parameters = server_state["parameters"]
+    weight = head.T.to(parameters[WEIGHT].dtype)
+    return {**server_state, "parameters": {**parameters, WEIGHT: weight}}
 
 
 def _body(parameters: Params) -> Params:

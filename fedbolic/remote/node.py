@@ -19,7 +19,7 @@ from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.ridge_head import RidgeHeadPhase
+from fedbolic.federated.evaluation.ridge_head import HeadExchange
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.federated.updates.channel import Channel
@@ -34,7 +34,9 @@ def purpose(phase: Method) -> str:
     Args:
         phase: Method of the exchange at the server.
     """
-    return {FineTuningPhase: "fine_tuning", RidgeHeadPhase: "ridge_head"}.get(type(phase), "train")
+    if isinstance(phase, HeadExchange) and phase.place is None:
+        return "ridge_head"
+    return "fine_tuning" if isinstance(phase, FineTuningPhase) else "train"
 
 
 def make_request(
@@ -296,7 +298,7 @@ class Node:
         if settings is None or not isinstance(self.method, GradientMethod):
             return None
         inner = self.method.ridge_head
-        return RidgeHeadPhase(inner, settings.ridge, settings.layer) if inner else None
+        return HeadExchange(inner, settings.ridge, settings.layer) if inner else None
 
 
 _TASKS: dict[str, Callable[[Node, Tree], Tree]] = {

@@ -5,7 +5,15 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from fedbolic.federated import Batched, Cohort, Evaluation, FineTune, LocalTraining, RidgeHead
+from fedbolic.federated import (
+    AggregatedUpdate,
+    Batched,
+    Cohort,
+    Evaluation,
+    FineTune,
+    LocalTraining,
+    RidgeHead,
+)
 from fedbolic.federated.secure import SecureSum
 from fedbolic.methods import (
     Apfl,
@@ -296,6 +304,7 @@ def test_features_that_are_all_zero_give_a_head_of_zeros():
     data = federation(SIZES)
     method = ClosedFormHead(METHODS["FedAvg"], "start", ridge=RIDGE)
     server_state = method.init(data.meta, RNG)
-    sums = {k: torch.zeros_like(v) for k, v in method.sums_form(server_state).items()}
-    parameters = method.with_head(server_state, sums)["parameters"]
+    exchange = method.phase(server_state)
+    sums = AggregatedUpdate(exchange.template(server_state), 1.0, ())
+    parameters = exchange.server_update(server_state, sums)["parameters"]
     assert not parameters["head.weight"].any()

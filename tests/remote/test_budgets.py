@@ -115,7 +115,7 @@ def attack(owner, tries, draws):
                 request = draws.choice(asked)
             case 3:
                 request |= {"purpose": draws.choice(("fine_tuning", "ridge_head"))}
-                request |= {"phase": draws.choice(("FineTuningPhase", "RidgeHeadPhase"))}
+                request |= {"phase": draws.choice(("FineTuningPhase", "HeadExchange"))}
             case 4:
                 request |= {"task": "scores"}
             case 5 if "round" in message:

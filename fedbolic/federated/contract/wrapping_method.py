@@ -1,14 +1,26 @@
-"""Base of methods around another method, which add an exchange, a mask or noise to it."""
+"""Bases of methods around another method, which add an exchange, a mask or noise to it."""
+
+# pyright: reportIncompatibleMethodOverride=false
+# a member of the inner method has its type, which the checker does not see behind a name
 
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
-from typing_extensions import override
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import Method
 
-from fedbolic.core.types import Tree
-from fedbolic.data.contract.client import Split
-from fedbolic.federated.accounting.ledger import Unit
-from fedbolic.federated.aggregators.aggregator import Aggregator
-from fedbolic.federated.contract.method import CohortKind, Method
+
+def of_inner(name: str) -> Any:
+    """Member of a wrapper that is the inner method's, be it a function or a property.
+
+    A function is bound to the inner method, so whoever looks for its definition finds the one of
+    the inner method's class.
+
+    Args:
+        name: Name of the member.
+    """
+    return property(attrgetter(f"method.{name}"))
 
 
 @dataclass(frozen=True)
@@ -21,45 +33,42 @@ class WrappingMethod(Method):
 
     method: Method
 
-    @property
-    def rounds(self) -> int:  # type: ignore[override]  # a field of other methods
-        """Number of rounds of the inner method."""
-        return self.method.rounds
+    rounds = of_inner("rounds")
+    aggregator = of_inner("aggregator")
+    learns_from = of_inner("learns_from")
+    cohort = of_inner("cohort")
+    keeps_secrets = of_inner("keeps_secrets")
+    privacy_unit = of_inner("privacy_unit")
+    charged = of_inner("charged")
+    check_deployed = of_inner("check_deployed")
+    costs = of_inner("costs")
+    init = of_inner("init")
+    admit = of_inner("admit")
 
-    @property
-    @override
-    def aggregator(self) -> Aggregator:
-        return self.method.aggregator
 
-    @property
-    @override
-    def learns_from(self) -> type[Split]:
-        return self.method.learns_from
+@dataclass(frozen=True)
+class DelegatedSteps(WrappingMethod, GradientMethod):
+    """Base of methods that take the local steps of another method and differ around them.
 
-    @property
-    @override
-    def cohort(self) -> CohortKind:
-        return self.method.cohort
+    Args:
+        method: Method whose local steps are taken.
+    """
 
-    @property
-    @override
-    def keeps_secrets(self) -> bool:
-        return self.method.keeps_secrets
+    method: GradientMethod
 
-    @property
-    @override
-    def privacy_unit(self) -> Unit | None:
-        return self.method.privacy_unit
-
-    @property
-    @override
-    def charged(self) -> tuple[str, ...]:
-        return self.method.charged
-
-    @override
-    def check_deployed(self, *, summed: int = 1) -> None:
-        self.method.check_deployed(summed=summed)
-
-    @override
-    def costs(self, server_state: Tree) -> dict[str, float]:
-        return self.method.costs(server_state)
+    local = of_inner("local")
+    model = of_inner("model")
+    start = of_inner("start")
+    examples = of_inner("examples")
+    draw = of_inner("draw")
+    loss = of_inner("loss")
+    stacked_loss = of_inner("stacked_loss")
+    step = of_inner("step")
+    stacked_step = of_inner("stacked_step")
+    finish = of_inner("finish")
+    stacked_finish = of_inner("stacked_finish")
+    predict = of_inner("predict")
+    features = of_inner("features")
+    fine_tuning = of_inner("fine_tuning")
+    ridge_head = of_inner("ridge_head")
+    figures = of_inner("figures")

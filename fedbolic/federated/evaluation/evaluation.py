@@ -15,7 +15,7 @@ from fedbolic.federated.contract.engine import Engine, Failure, torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.ridge_head import BODY, RidgeHeadPhase, check_layer, layer_width
+from fedbolic.federated.evaluation.ridge_head import BODY, HeadExchange, layer_width
 from fedbolic.federated.rounds.update_filter import UpdateFilter, find_update_fault
 from fedbolic.federated.scores.metrics import (
     EXTRA_METRICS,
@@ -143,7 +143,7 @@ class Evaluation:
         """
         inner = method.ridge_head if isinstance(method, GradientMethod) else None
         if self.ridge_head and inner:
-            check_layer(inner, self.ridge_head.layer, meta)
+            layer_width(inner, self.ridge_head.layer, meta)
 
     def rows(
         self,
@@ -280,8 +280,7 @@ class Evaluation:
             )
             return []
         shape = layer_width(inner, settings.layer, data.meta), data.meta.num_classes
-        phase = RidgeHeadPhase(inner, settings.ridge, settings.layer, shape)
-        server_state = {"inner": server_state}
+        phase = HeadExchange(inner, settings.ridge, settings.layer, shape)
         messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
         stream = rng.at("calibrate")
         update_filter = UpdateFilter(phase, messages, (), stream)

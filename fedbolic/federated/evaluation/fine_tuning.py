@@ -10,7 +10,7 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.batched.stacked_scores import scores_of_stack
-from fedbolic.federated.contract.delegated_steps import DelegatedSteps
+from fedbolic.federated.contract.wrapping_method import DelegatedSteps
 from fedbolic.federated.scores.score import score
 from fedbolic.federated.updates.update import AggregatedUpdate, StackedUpdates, Update
 

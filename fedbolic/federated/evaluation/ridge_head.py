@@ -1,7 +1,7 @@
 """Ridge head: a least-squares head on common features, from exact sums over clients."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,8 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.gradient_method import GradientMethod
-from fedbolic.federated.contract.method import CohortKind, Method
+from fedbolic.federated.contract.method import CohortKind
+from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.scores.score import chunks, score_logits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
@@ -28,6 +29,9 @@ _MOST_LENGTH = 2.0
 
 BODY = "body"
 """Name of the layer that gives a method's own features."""
+
+HEAD = "ridge_head"
+"""Entry of a server state and of a message that holds a head to be scored."""
 
 
 def features_at(
@@ -54,8 +58,8 @@ def features_at(
     return outputs[-1].flatten(1)
 
 
-def check_layer(method: GradientMethod, layer: str, meta: Meta) -> None:
-    """Refuse the name of a layer that a method's backbone does not have.
+def layer_width(method: GradientMethod, layer: str, meta: Meta) -> int:
+    """Number of features of an example at a layer.
 
     Args:
         method: Method with the backbone.
@@ -65,19 +69,6 @@ def check_layer(method: GradientMethod, layer: str, meta: Meta) -> None:
     Raises:
         ValueError: If the model has no such layer.
     """
-    if layer != BODY:
-        with method.model(meta).part(BODY).recording(_name_in_body(layer)):
-            pass
-
-
-def layer_width(method: GradientMethod, layer: str, meta: Meta) -> int:
-    """Number of features of an example at a layer.
-
-    Args:
-        method: Method with the backbone.
-        layer: Name of the layer, as in :func:`features_at`.
-        meta: Description of the data.
-    """
     body, inputs = method.model(meta).part(BODY), torch.zeros(1, *meta.input_shape)
     if layer == BODY:
         return body(*body.init(0), inputs)[0].shape[-1]
@@ -86,71 +77,17 @@ def layer_width(method: GradientMethod, layer: str, meta: Meta) -> int:
     return outputs[-1].flatten(1).shape[-1]
 
 
-def sums_form(width: int, num_classes: int) -> Tree:
-    """Form of the sums ``gram`` and ``cross`` over features of a width, all zero."""
-    zeros = torch.zeros(width, width + num_classes, dtype=torch.float64)
-    return {"gram": zeros[:, :width], "cross": zeros[:, width:]}
-
-
 def _name_in_body(layer: str) -> str:
     if not layer.startswith(f"{BODY}."):
         raise ValueError(f"layer must be body, or begin with 'body.', got {layer!r}")
     return layer.removeprefix(f"{BODY}.")
 
 
-def _unit_features(
-    method: GradientMethod, layer: str, message: Tree, client: Client, client_state: Tree
-) -> Callable[[Params], Float64[Tensor, "n width"]]:
-    """Function from a batch to the features of its examples, normalized to unit length."""
-    model = method.model(client.meta)
-    local, context = method.start(message, client, client_state)
-
-    def features(batch: Params) -> Float64[Tensor, "n width"]:
-        with torch.no_grad():
-            z = features_at(method, layer, model, local, batch, context)
-            return normalize(z.double())
-
-    return features
-
-
-def ridge_sums(
-    method: GradientMethod,
-    message: Tree,
-    client: Client,
-    client_state: Tree,
-    *,
-    layer: str = BODY,
-    expand: Callable[[Tensor], Tensor] | None = None,
-) -> Tree:
-    """A client's ``gram`` Z'Z and ``cross`` Z'Y, the sufficient statistics of least squares.
-
-    Z holds the unit-length features of the training examples, Y their one-hot labels. The sums of a
-    client with fewer examples than features reveal the span of its features to their reader.
-
-    Args:
-        method: Method that computes the features.
-        message: Message that the client received.
-        client: Client with the training examples.
-        client_state: State of the client.
-        layer: Layer that gives the features, as in :func:`features_at`.
-        expand: Map of the unit-length features to those of the sums, if these are others.
-    """
-    features = _unit_features(method, layer, message, client, client_state)
-
-    def products(index: Tensor) -> Tree:
-        batch = client.train.at(index)
-        z = features(batch) if expand is None else expand(features(batch))
-        y = one_hot(batch["y"], client.meta.num_classes).double()
-        return {"gram": z.T @ z, "cross": z.T @ y}
-
-    return functools.reduce(tree.add, map(products, chunks(client.size)))
-
-
 def find_impossible_sums(payload: Tree) -> str | None:
-    """Reason why sums are not those of :func:`ridge_sums`, for any data; ``None`` if they could be.
+    """Reason why no data can give such sums; ``None`` if some could.
 
     Args:
-        payload: Finite ``gram`` and ``cross``.
+        payload: Finite ``gram`` and ``cross`` of a :class:`HeadExchange`.
 
     Example:
         >>> find_impossible_sums({"gram": -torch.eye(2), "cross": torch.zeros(2, 3)})
@@ -172,7 +109,7 @@ def solve_ridge(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes
     .. math:: W = (Z^T Z + \varepsilon I)^{-1} Z^T Y
 
     Args:
-        total: Sums of ``gram`` and ``cross`` over clients, as in :func:`ridge_sums`.
+        total: Sums of ``gram`` and ``cross`` over clients.
         ridge: Epsilon divided by the mean diagonal entry of Z'Z, above 0.
 
     References:
@@ -191,22 +128,32 @@ def solve_ridge(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes
 
 
 @dataclass(frozen=True)
-class RidgeHeadPhase(Method):
-    """Exchange that fits a ridge head to another method's features at all clients.
+class HeadExchange(WrappingMethod):
+    """One exchange over all clients that solves for a head on a method's features.
 
-    The other method's state is passed through unchanged.
+    Every client sends its ``gram`` Z'Z and ``cross`` Z'Y, the sufficient statistics of least
+    squares, with the unit-length features Z of its training examples and their one-hot labels Y.
+    They add up to those of the pooled data, so the head equals the centralized solution. The sums
+    of a client with fewer examples than features reveal the span of its features to their reader.
 
     Args:
-        inner: Method whose features are used; they must be common to all clients.
+        method: Method whose features are used; they must be common to all clients.
         ridge: Relative regularization, above 0, as in :func:`solve_ridge`.
         layer: Layer that gives the features, as in :func:`features_at`.
         shape: Numbers of features and of classes, which the server knows; ``None`` at a node.
+        expand: Map of the unit-length features to those of the sums; ``None`` for none.
+        place: Function from the server state and the head to the next server state; ``None`` to
+            add the head under ``ridge_head``, so that the clients are scored with it.
+        evaluates: Whether a round ends with this exchange.
     """
 
-    inner: GradientMethod
+    method: GradientMethod
     ridge: float
     layer: str = BODY
     shape: tuple[int, int] | None = None
+    expand: Callable[[Tensor], Tensor] | None = None
+    place: Callable[[Tree, Tensor], Tree] | None = None
+    evaluates: bool = True  # type: ignore[override]  # a property of the base
 
     @property
     @override
@@ -219,27 +166,47 @@ class RidgeHeadPhase(Method):
         return "all"
 
     @override
-    def init(self, meta: Meta, rng: Rng) -> Tree:
-        return {"inner": self.inner.init(meta, rng)}
-
-    @override
-    def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:
-        return {"inner": self.inner.admit(server_state["inner"], sizes)}
-
-    @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
-        return {**server_state, "inner": self.inner.broadcast(server_state["inner"], client_id)}
+        message = self.method.broadcast(server_state, client_id)
+        return {**message, HEAD: server_state[HEAD]} if HEAD in server_state else message
 
     @override
     def local_update(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> tuple[Update, Tree]:
-        payload = ridge_sums(self.inner, message["inner"], client, client_state, layer=self.layer)
+        features = self._features(message, client, client_state)
+
+        def products(index: Tensor) -> Tree:
+            batch = client.train.at(index)
+            z = features(batch)
+            y = one_hot(batch["y"], client.meta.num_classes).double()
+            return {"gram": z.T @ z, "cross": z.T @ y}
+
+        payload = functools.reduce(tree.add, map(products, chunks(client.size)))
         return Update(payload, weight=float(client.size)), client_state
+
+    def _features(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> Callable[[Params], Float64[Tensor, "n width"]]:
+        """Function from a batch to the features of its examples."""
+        model = self.method.model(client.meta)
+        local, context = self.method.start(message, client, client_state)
+
+        def features(batch: Params) -> Float64[Tensor, "n width"]:
+            with torch.no_grad():
+                z = features_at(self.method, self.layer, model, local, batch, context)
+                z = normalize(z.double())
+                return z if self.expand is None else self.expand(z)
+
+        return features
 
     @override
     def template(self, message: Tree) -> Tree | None:
-        return None if self.shape is None else sums_form(*self.shape)
+        if self.shape is None:
+            return None
+        width, num_classes = self.shape
+        zeros = torch.zeros(width, width + num_classes, dtype=torch.float64)
+        return {"gram": zeros[:, :width], "cross": zeros[:, width:]}
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:
@@ -247,12 +214,14 @@ class RidgeHeadPhase(Method):
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
-        return {**server_state, "head": solve_ridge(total.payload, self.ridge)}
+        head = solve_ridge(total.payload, self.ridge)
+        return (
+            {**server_state, HEAD: head} if self.place is None else self.place(server_state, head)
+        )
 
     @override
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        given = message["inner"], client, client_state
-        features = _unit_features(self.inner, self.layer, *given)
-        return score_logits(lambda batch: features(batch) @ message["head"], client)
+        features = self._features(message, client, client_state)
+        return score_logits(lambda batch: features(batch) @ message[HEAD], client)

@@ -36,7 +36,7 @@ WARNED_INFLATION = 1.1
 
 
 @dataclass(frozen=True)
-class DistributedNoise(WrappingMethod, NoisySummands):  # type: ignore[misc]  # rounds is a property
+class DistributedNoise(WrappingMethod, NoisySummands):
     r"""Differential privacy of every client by discrete noise of the clients, for secure sums.
 
     .. math::

@@ -30,7 +30,7 @@ STAGES: dict[str, type[SecureExchange]] = {
 
 
 @dataclass(frozen=True)
-class SecureSum(WrappingMethod, OneTimeSecrets):  # type: ignore[misc]  # rounds is a property
+class SecureSum(WrappingMethod, OneTimeSecrets):
     r"""A method with an additive aggregator, whose server sees the sum of a cohort and no summand.
 
     .. math:: y_u = x_u + G(b_u) + \sum_{v > u} G(s_{uv}) - \sum_{v < u} G(s_{uv}) \bmod q
