@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from typing_extensions import override
 
+from fedbolic.core.tree_bytes import WireMessage, decode_message, encode_message
 from fedbolic.core.types import Tree
 from fedbolic.remote.nodes import POLL_SECONDS, Transport
-from fedbolic.remote.wire import WireMessage, decode_message, encode_message
 
 
 def to_records(content: Tree) -> RecordDict:
@@ -26,7 +26,7 @@ def to_records(content: Tree) -> RecordDict:
     forms = _forms(json.loads(message.text))
     arrays = {
         str(i): Array(dtype, tuple(shape), "fedbolic", buffer)
-        for i, ((dtype, *shape), buffer) in enumerate(zip(forms, message.buffers, strict=True))
+        for i, ((dtype, shape, *_), buffer) in enumerate(zip(forms, message.buffers, strict=True))
     }
     records = {"text": ConfigRecord({"text": message.text}), "tensors": ArrayRecord(arrays)}
     return RecordDict(records)

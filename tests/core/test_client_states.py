@@ -62,27 +62,24 @@ def test_a_part_of_a_larger_tensor_is_written_without_the_rest():
 @pytest.mark.parametrize(
     "value",
     [
-        torch.eye(3).to_sparse(),
-        torch.eye(3).to_sparse_csr(),
         torch.complex(torch.ones(2), torch.arange(2.0)),
         torch.complex(torch.ones(2), torch.arange(2.0)).conj(),
         torch.nn.Parameter(torch.ones(2)),
     ],
-    ids=["coordinates", "rows", "complex", "conjugate", "parameter"],
+    ids=["complex", "conjugate", "parameter"],
 )
 def test_every_kind_of_tensor_is_read_as_it_was_written(value):
     found = tree_from_bytes(
         tree_to_bytes({"before": torch.ones(3), "x": value, "after": torch.arange(2)})
     )
-    assert torch.equal(found["x"].to_dense(), value.detach().to_dense())
-    assert found["x"].layout == value.layout
+    assert torch.equal(found["x"], value.detach())
     assert found["x"].dtype == value.dtype
     assert torch.equal(found["after"], torch.arange(2))
 
 
-@pytest.mark.parametrize("wrong", [None, [1], {1: 2}, b"bytes"])
+@pytest.mark.parametrize("wrong", [None, [1], {1: 2}, b"bytes", torch.eye(3).to_sparse()])
 def test_what_is_no_tree_is_refused_in_words(wrong):
-    with pytest.raises(ValueError, match="a tree holds"):
+    with pytest.raises(ValueError, match=r"a tree holds|a tensor of .* cannot be saved"):
         tree_to_bytes({"x": wrong})
 
 
@@ -208,7 +205,7 @@ def test_a_record_is_as_documented(tmp_path):
     store.append({5: {"n": 1, "x": torch.tensor([1.0, -2.0])}})
     record = store.file.read_bytes()
     checksum, client_id, length = RECORD_HEAD.unpack_from(record)
-    text = b'{"n": 1, "x": ["float32", [2], [1], "cpu"]}'
+    text = b'{"n": 1, "x": ["float32", [2], [1]]}'
     body = len(text).to_bytes(4, "little") + text + bytes.fromhex("0000803f000000c0")
     assert (client_id, length, record[RECORD_HEAD.size :]) == (5, len(body), body)
     assert checksum == zlib.crc32(record[4:])

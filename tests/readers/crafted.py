@@ -215,7 +215,7 @@ def many(form, number):
 
 
 LINE, LONG, WIDE = "\n", "x" * 100_000, "\U0001f600" * 9000
-MANY, EMPTY = "a," * 4_000_000, '"{}":["float32",0],'
+MANY, EMPTY = "a," * 4_000_000, '"{}":["float32",[0],[1]],'
 NAMES = '"{}":{{}},'
 
 CRAFTED = [
@@ -287,11 +287,11 @@ CRAFTED = [
     text("bytes of a tree", "a huge shape", tree_of({"x": ["float32", [HUGE], [1], "cpu"]})),
     text("bytes of a tree", "a repeated number", tree_of({"x": ["float32", [HUGE], [0], "cpu"]})),
     text("bytes of a tree", "no dtype", tree_of({"x": ["save", [1], [1], "cpu"]})),
-    text("message", "a huge tensor", json.dumps({"x": ["float32", HUGE]})),
-    text("message", "many axes", json.dumps({"x": ["float32", *[2] * 1000]})),
+    text("message", "a huge tensor", json.dumps({"x": ["float32", [HUGE], [1]]})),
+    text("message", "many axes", json.dumps({"x": ["float32", [2] * 1000, [1] * 1000]})),
     text("message", "deep", '{"a":' * 100_000),
     text("message", "many names", lambda: f"{{{many(NAMES, 700_000)}".strip(",") + "}"),
-    text("message", "many tensors", lambda: f"{{{many(EMPTY, 150_000)}".strip(",") + "}"),
+    text("message", "many tensors", lambda: f"{{{many(EMPTY, 130_000)}".strip(",") + "}"),
     *(pipe(reader) for reader in (
         "table.csv", "arrays", "graphs", "image.png", "hierarchy.tsv", "metrics", "environment",
         "engine", "place", "checkpoint", "settings", "configuration", "published numbers",

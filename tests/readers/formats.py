@@ -19,7 +19,13 @@ from fedbolic.core.published import read_published
 from fedbolic.core.reading import read_bytes
 from fedbolic.core.rng import Rng
 from fedbolic.core.torch_files import load_torch
-from fedbolic.core.tree_bytes import tree_from_bytes, tree_to_bytes
+from fedbolic.core.tree_bytes import (
+    WireMessage,
+    decode_message,
+    encode_message,
+    tree_from_bytes,
+    tree_to_bytes,
+)
 from fedbolic.core.types import Meta
 from fedbolic.core.yaml_text import read_settings
 from fedbolic.data import (
@@ -47,7 +53,6 @@ from fedbolic.federated.secure.keys import read_identity, write_identities
 from fedbolic.nn.network.adapted import Adapted
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.remote.client_state_store import ClientStateStore
-from fedbolic.remote.wire import WireMessage, decode_message, encode_message
 from fedbolic.run.configuration import read_words
 from fedbolic.run.experiment import run
 from fedbolic.run.record import RunFolder

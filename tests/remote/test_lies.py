@@ -10,10 +10,10 @@ import pytest
 import torch
 from typing_extensions import override
 
+from fedbolic.core.tree_bytes import WireMessage, decode_message
 from fedbolic.federated import Failure, Sequential, SumModulo, Trainer, Update
 from fedbolic.federated.aggregators.modular import to_limbs
 from fedbolic.remote.nodes import Nodes
-from fedbolic.remote.wire import WireMessage, decode_message
 from tests.federated.simple_method import (
     RNG,
     SIZES,
@@ -113,15 +113,20 @@ UPDATES = {
     "a score for a metric": named("metrics", "test/accuracy"),
     "a tuned score for a metric": named("metrics", "fine_tuned/accuracy"),
     "metrics without number": instead(metrics={f"a{i}": 1.0 for i in range(5000)}),
-    "letter: an axis of 2 ** 32 - 1": lambda told: tree_of('{"payload": ["float32", 4294967295]}'),
+    "letter: an axis of 2 ** 32 - 1": lambda told: tree_of(
+        '{"payload": ["float32", [4294967295], [1]]}'
+    ),
     "letter: an empty tensor of axes of 2 ** 32 - 1": lambda told: tree_of(
-        json.dumps({"payload": {"x": ["float32", 0, *[4294967295] * 3]}}), b""
+        json.dumps({"payload": {"x": ["float32", [0, *[4294967295] * 3], [1] * 4]}}), b""
     ),
     "letter: 80 axes": lambda told: tree_of(
-        json.dumps({"payload": {"x": ["float32", *[1] * 80]}}), b"1234"
+        json.dumps({"payload": {"x": ["float32", [1] * 80, [1] * 80]}}), b"1234"
     ),
     "letter: 80 empty axes": lambda told: tree_of(
-        json.dumps({"payload": {"x": ["float32", *[0] * 80]}}), b""
+        json.dumps({"payload": {"x": ["float32", [0] * 80, [1] * 80]}}), b""
+    ),
+    "letter: numbers that overlap": lambda told: tree_of(
+        json.dumps({"payload": {"x": ["float64", [5], [0]]}}), bytes(40)
     ),
     "letter: no JSON": lambda told: tree_of("{"),
     "letter: a huge number": lambda told: tree_of('{"weight": ' + "9" * 10**4 + "}"),

@@ -2,12 +2,12 @@
 
 import dataclasses
 
+from fedbolic.core.tree_bytes import decode_message, encode_message
 from fedbolic.federated import Evaluation
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
 from fedbolic.remote.node import Node, handshake
 from fedbolic.remote.nodes import Nodes, Transport
-from fedbolic.remote.wire import decode_message, encode_message
 from tests.federated.simple_method import RNG
 
 

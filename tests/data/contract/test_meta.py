@@ -2,9 +2,9 @@
 
 import torch
 
+from fedbolic.core.tree_bytes import encode_message
 from fedbolic.methods import FedAvg
 from fedbolic.remote.node import make_request
-from fedbolic.remote.wire import encode_message
 from tests.federated.simple_method import RNG, federation
 
 
