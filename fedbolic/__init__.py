@@ -9,7 +9,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("data", "federated", "hierarchies", "manifolds", "methods", "nn", "optim", "run")
+_PACKAGES = (
+    *("data", "federated", "hierarchies", "manifolds", "methods", "nn", "optim"),
+    *("report", "run", "testing"),
+)
 _LAZY = {"load": "fedbolic.run.trained"}
 """Functions of this package by module; a module is imported when its function is first used."""
 

@@ -1,4 +1,4 @@
-"""The directive ``package``: the API of one package, from the docstrings of its modules."""
+"""Directives of the API: ``package`` and ``public-names``, from the docstrings of modules."""
 
 import importlib
 import inspect
@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import public_names
 from docutils import nodes
 from repository_links import PACKAGES
 from sphinx.application import Sphinx
@@ -23,19 +24,6 @@ def section(module: str) -> list[str]:
     return [module, "-" * len(module), "", f".. automodule:: {module}", "   :members:", ""]
 
 
-def exported_names(package: ModuleType) -> list[str]:
-    """Table of the classes and functions that one imports from the package itself."""
-    lines = []
-    for name in getattr(package, "__all__", ()):
-        value = getattr(package, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            summary = (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
-            full = f"{value.__module__}.{value.__qualname__}"
-            lines += [f"   * - :py:obj:`{name} <{full}>`", f"     - {summary}"]
-    head = [f"Import from ``{package.__name__}``:", "", ".. list-table::", "   :widths: 1 3", ""]
-    return [*head, *lines, ""] if lines else []
-
-
 class PackageDirective(SphinxDirective):
     """``.. package:: NAME`` lists the modules of a package with all their public names."""
 
@@ -44,10 +32,19 @@ class PackageDirective(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Parse the table and the sections of the modules."""
         package = importlib.import_module(self.arguments[0])
-        lines = [f".. automodule:: {package.__name__}", "", *exported_names(package)]
+        lines = [f".. automodule:: {package.__name__}", "", *public_names.table(package)]
         for module in module_names(package):
             lines += section(module)
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+
+class PublicNamesDirective(SphinxDirective):
+    """``.. public-names::`` lists what one imports from ``fedbolic`` and its packages."""
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the sections of the packages."""
+        lines = "\n".join(public_names.page())
+        return self.parse_text_to_nodes(lines, allow_section_headings=True)
 
 
 def skip_method(
@@ -66,7 +63,8 @@ def skip_method(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directive, and the choice of methods."""
+    """Register the directives, and the choice of methods."""
     app.add_directive("package", PackageDirective)
+    app.add_directive("public-names", PublicNamesDirective)
     app.connect("autodoc-skip-member", skip_method)
     return {"parallel_read_safe": True}

@@ -29,10 +29,10 @@ from fedbolic.run.configuration import (
     setting_up,
 )
 from fedbolic.run.experiment import resume, run
-from fedbolic.run.export import export
+from fedbolic.run.exports import export
 from fedbolic.run.packaged_configs import config_names, description
 from fedbolic.run.progress import ProgressBar, terminal
-from fedbolic.run.sweep import sweep
+from fedbolic.run.sweeps import sweep
 
 INTERRUPTED, STOPPED, REFUSED = 130, 1, 2
 """Exit codes: ended by Ctrl-C, failed after the start, refused before the start."""

@@ -193,9 +193,9 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
 
     Example:
         >>> import tempfile
-        >>> from fedbolic.run import experiment
+        >>> from fedbolic.run import run
         >>> from fedbolic.methods import FedAvg
-        >>> folder = experiment.run(FedAvg(rounds=1), runs=Path(tempfile.mkdtemp()))
+        >>> folder = run(FedAvg(rounds=1), runs=Path(tempfile.mkdtemp()))
         >>> model = load(folder)
         >>> model(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([3, 10])

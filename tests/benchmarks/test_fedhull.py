@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import fedhull, figure5, olsson
 from fedbolic.data import HalfPlanes
-from fedbolic.run.sweep import sweep
+from fedbolic.run.sweeps import sweep
 from fedhull import FedHull
 
 QUICK = Path(__file__).parents[2] / "configs" / "fedhull" / "quick.yaml"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbolic.run import sweep as module
+from fedbolic.run import sweeps as module
 from fedbolic.run.jobs import Job, run_jobs
-from fedbolic.run.sweep import sweep
+from fedbolic.run.sweeps import sweep
 from tests.command_line import ROOT, hear_interrupts
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedbolic.run.configuration import build
 from fedbolic.run.experiment import resume, run
-from fedbolic.run.sweep import sweep
+from fedbolic.run.sweeps import sweep
 from tests.cli.test_resume import METHODS, SLOWER, num_saved, result
 from tests.command_line import refused
 

@@ -221,7 +221,7 @@ def plant(root, files):
         ("hyperfed/method.py", "from flatland import x", "hyperfed.method imports flatland,"),
         ("flatland/method.py", "import hyperfed.loss", "flatland.method imports hyperfed.loss"),
         ("flynn/method.py", "import fedbolic.methods.ditto", "flynn.method imports fedbolic.m"),
-        ("fedbolic/methods/a.py", "import fedbolic.run.sweep", "a imports fedbolic.run.sweep"),
+        ("fedbolic/methods/a.py", "import fedbolic.run.sweeps", "a imports fedbolic.run.sweeps"),
         ("fedbolic/run/b.py", "import fedbolic.__main__", "fedbolic.run.b imports fedbolic.__main"),
         ("fedbolic/data/a.py", "from . import b", "which is relative"),
         ("fedbolic/utils.py", "", "fedbolic.utils has no room"),
@@ -230,7 +230,7 @@ def plant(root, files):
     ],
 )
 def test_a_planted_import_is_found(file, text, fault, tmp_path):
-    below = ("fedbolic/manifolds/__init__.py", "fedbolic/data/b.py", "fedbolic/run/sweep.py")
+    below = ("fedbolic/manifolds/__init__.py", "fedbolic/data/b.py", "fedbolic/run/sweeps.py")
     plant(tmp_path, {**dict.fromkeys(below, ""), file: text})
     (found,) = faults(tmp_path)
     assert fault in found
@@ -243,9 +243,9 @@ def test_what_the_rooms_allow_is_not_called_a_fault(tmp_path):
         "fedbolic/nn/loss/a.py": "from fedbolic.nn.loss import b\nimport fedbolic.manifolds",
         "fedbolic/nn/loss/b.py": "import lightning",
         "fedbolic/nn/__init__.py": "from fedbolic.nn.loss.b import f",
-        "fedbolic/run/sweep.py": "from fedbolic.run.experiment import run\nimport fedbolic.data",
+        "fedbolic/run/sweeps.py": "from fedbolic.run.experiment import run\nimport fedbolic.data",
         "fedbolic/run/experiment.py": "from fedbolic.federated import FedAvg",
-        "fedbolic/__main__.py": "import fedbolic.run.sweep\nfrom fedbolic import __version__",
+        "fedbolic/__main__.py": "import fedbolic.run.sweeps\nfrom fedbolic import __version__",
         "hyperfed/method.py": "from hyperfed import loss\nfrom fedbolic.federated import Method",
         "hyperfed/loss.py": "",
         "flatland/method.py": "import flatland.rivals.gcfl",

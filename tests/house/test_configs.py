@@ -7,10 +7,10 @@ import yaml
 
 from benchmarks.channels import choose
 from benchmarks.nearest import compare
-from fedbolic.run import sweep as module
+from fedbolic.run import sweeps as module
 from fedbolic.run.configuration import build, given
 from fedbolic.run.experiment import run
-from fedbolic.run.sweep import sweep
+from fedbolic.run.sweeps import sweep
 
 FOLDER = Path(__file__).parents[2] / "configs"
 FILES = sorted(str(file.relative_to(FOLDER)) for file in FOLDER.rglob("*.yaml"))

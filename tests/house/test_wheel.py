@@ -114,7 +114,7 @@ def test_a_sweep_finds_its_base_and_published_numbers(call, installed, tmp_path)
     """Only the layout is tested: the sweep is read, and stops at data that are not there."""
     code = (
         "from fedbolic.run.configuration import build\n"
-        "from fedbolic.run.sweep import sweep\n"
+        "from fedbolic.run.sweeps import sweep\n"
         "from fedbolic.cli.commands import _seen_from\n"
         "from fedbolic.run.packaged_configs import *\n"
         "file = find_config('hyperfed/table1_fmnist')\n"

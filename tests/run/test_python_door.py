@@ -15,7 +15,7 @@ from fedbolic.report.html_report import page, write_page
 from fedbolic.report.text_report import report
 from fedbolic.run import experiment
 from fedbolic.run.configuration import SetupError
-from fedbolic.run.export import export
+from fedbolic.run.exports import export
 from fedbolic.run.record import RunFolder
 
 SOURCE = Partitioned(Digits(), IID(3), num_train=60, num_test=20)

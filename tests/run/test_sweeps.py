@@ -11,11 +11,11 @@ from fedbolic.federated import LocalTraining
 from fedbolic.methods import Ditto, Scaffold
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.report.table_rows import find
-from fedbolic.run import sweep as module
+from fedbolic.run import sweeps as module
 from fedbolic.run.configuration import SetupError, build
 from fedbolic.run.experiment import run
 from fedbolic.run.record import RunFolder
-from fedbolic.run.sweep import sweep
+from fedbolic.run.sweeps import sweep
 from tests.command_line import TINY
 
 ROWS = {"plain": None, "slow": {"method.lr": 0.01}}
