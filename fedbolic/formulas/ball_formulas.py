@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.formulas.analytic import length_over_sinh, radial_tanh
+from fedbolic.formulas.analytic import gap_length, length_over_sinh, radial_atanh, radial_tanh
 from fedbolic.formulas.fused import Formula, fused
 from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
+from fedbolic.formulas.registrar import points, with_kernel
 
 
 class BallRead(Formula):
@@ -89,16 +90,36 @@ def ball_sum(x: Tensor, gap_x: Tensor, y: Tensor, gap_y: Tensor, c: Tensor | flo
     return ball_read(made, c, made.dtype)[0]
 
 
+@with_kernel("rows.row_dist", takes=points(2), hyperboloid=False)
+def ball_dist(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """Distances, of shape ``(..., 1)``; here and below ``c`` has an axis for the coordinates."""
+    return gap_length(ball_gap(*ball_read(x, c, x.dtype), *ball_read(y, c, y.dtype)), c)
+
+
+@with_kernel("maps.row_map", takes=points(2), hyperboloid=False, outward=True)
 def ball_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
-    """The exponential of tangents at points; ``c`` has an axis for the coordinates."""
+    """The exponential of tangents at points."""
     x, gap = ball_read(x, c, x.dtype)
     step = radial_tanh(u / gap, c)
     step, gap_step = ball_read(step, c, step.dtype)
     return ball_sum(x, gap, step, gap_step, c)
 
 
+@with_kernel("radial.radial_map", hyperboloid=False, outward=True)
+def ball_expmap0(u: Tensor, c: Tensor | float) -> Tensor:
+    """The exponential of tangents at the origin."""
+    return ball_read(radial_tanh(u, c), c, u.dtype)[0]
+
+
+@with_kernel("radial.radial_map", hyperboloid=False, outward=False)
+def ball_logmap0(y: Tensor, c: Tensor | float) -> Tensor:
+    """The tangents at the origin towards points."""
+    return radial_atanh(ball_read(y, c, y.dtype)[0], c)
+
+
+@with_kernel("maps.row_map", takes=points(2), hyperboloid=False, outward=False)
 def ball_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
-    """The tangents at ``x`` towards ``y``; ``c`` has an axis for the coordinates."""
+    """The tangents at ``x`` towards ``y``."""
     (x, gap_x), (y, gap_y) = ball_read(x, c, x.dtype), ball_read(y, c, y.dtype)
     s, q = y - x, ball_gap(x, gap_x, y, gap_y)
     ratio = length_over_sinh(q, c) * gap_x  # length over the sinh of the length

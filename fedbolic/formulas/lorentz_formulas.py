@@ -9,9 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.formulas.analytic import SINH, asinhc, length_over_sinh, sinhc
+from fedbolic.formulas.analytic import (
+    SINH,
+    asinhc,
+    gap_length,
+    length_over_sinh,
+    radial_asinh,
+    radial_sinh,
+    sinhc,
+)
 from fedbolic.formulas.fused import Formula, fused
 from fedbolic.formulas.numerics import (
     HYPERBOLOID_RADIUS,
@@ -22,6 +31,7 @@ from fedbolic.formulas.numerics import (
     dot,
     saturate,
 )
+from fedbolic.formulas.registrar import points, with_kernel
 
 
 class _Read(Formula):
@@ -32,7 +42,7 @@ class _Read(Formula):
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
         s, c, dtype = inputs
         factor, length = _clamp(s, c, dtype)
-        return s * factor, _time(length, c), factor
+        return s * factor, (c * length * length + 1).sqrt(), factor
 
     @override
     @staticmethod
@@ -62,7 +72,7 @@ class _Point(Formula):
         first_factor = largest / longest.clamp(min=largest)
         s = s * first_factor.detach()
         factor, length = _clamp(s, c, dtype)
-        s, time = s * factor, _time(length, c)
+        s, time = s * factor, (c * length * length + 1).sqrt()
         return torch.cat((time / c**0.5, s), -1), factor * first_factor
 
     @override
@@ -283,16 +293,37 @@ r"""The product :math:`\langle y, v \rangle` of a point and a tangent at the poi
 """
 
 
+@with_kernel("rows.row_dist", takes=points(2), hyperboloid=True)
+def hyperboloid_dist(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
+    """Distances, of shape ``(..., 1)``; here and below ``c`` has an axis for the coordinates."""
+    known = *hyperboloid_read(x[..., 1:], c, x.dtype), *hyperboloid_read(y[..., 1:], c, y.dtype)
+    return gap_length(hyperboloid_far_gap(*known, c), c)
+
+
+@with_kernel("maps.row_map", takes=points(2), hyperboloid=True, outward=True)
 def hyperboloid_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
-    """The exponential of tangents at points; ``c`` has an axis for the coordinates."""
+    """The exponential of tangents at points."""
     (s, time), u = hyperboloid_read(x[..., 1:], c, x.dtype), u[..., 1:]
     cosh1, ratio = cosh_and_sinhc(tangent_square(s, time, u, c), c)
     end = torch.addcmul(torch.addcmul(s, cosh1, s), ratio, u)
     return hyperboloid_point_of(end, c, end.dtype)
 
 
+@with_kernel("radial.radial_map", hyperboloid=True, outward=True)
+def hyperboloid_expmap0(u: Tensor, c: Tensor | float) -> Tensor:
+    """The exponential of tangents at the origin."""
+    return hyperboloid_point_of(radial_sinh(u[..., 1:], c), c, u.dtype)
+
+
+@with_kernel("radial.radial_map", hyperboloid=True, outward=False)
+def hyperboloid_logmap0(y: Tensor, c: Tensor | float) -> Tensor:
+    """The tangents at the origin towards points."""
+    return functional.pad(radial_asinh(hyperboloid_read(y[..., 1:], c, y.dtype)[0], c), (1, 0))
+
+
+@with_kernel("maps.row_map", takes=points(2), hyperboloid=True, outward=False)
 def hyperboloid_logmap(x: Tensor, y: Tensor, c: Tensor | float) -> Tensor:
-    """The tangents at ``x`` towards ``y``; ``c`` has an axis for the coordinates."""
+    """The tangents at ``x`` towards ``y``."""
     (x, time_x), (y, time_y) = (hyperboloid_read(s[..., 1:], c, s.dtype) for s in (x, y))
     q = hyperboloid_gap(x, time_x, y, time_y, c)
     ratio = length_over_sinh(q, c)  # length over the sinh of the length
@@ -364,7 +395,3 @@ def _clamp(s: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Te
     else:
         within = length.clamp(max=min(most, (HYPERBOLOID_RADIUS[dtype] / c) ** 0.5 if c else most))
     return (within / length).detach(), within
-
-
-def _time(length: Tensor, c: Tensor | float) -> Tensor:
-    return (c * length * length + 1).sqrt()

@@ -5,6 +5,8 @@ A program holds some rows of both arguments in registers and clamps points to th
 operations do. The gradient kernel computes all of the map again, so that nothing else is stored.
 """
 
+from collections.abc import Sequence
+
 import torch
 import triton
 from torch import Tensor
@@ -100,7 +102,14 @@ def row_map(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool
 
 
 def row_map_gradients(
-    grad: Tensor, x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool, curved: bool
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    c: Tensor,
+    *,
+    hyperboloid: bool,
+    outward: bool,
+    needed: Sequence[bool],
 ) -> RowGradients:
     """Gradients of the exponential or the logarithm at points.
 
@@ -111,10 +120,11 @@ def row_map_gradients(
         c: As in :func:`row_map`.
         hyperboloid: As in :func:`row_map`.
         outward: As in :func:`row_map`.
-        curved: True for the gradient with respect to the curvature.
+        needed: Gradients that are read, by position; without the last, it is ``None``.
     """
     call = RowCall((x, y, c), MAP_GRADIENT_NUMBERS[x.dtype], hyperboloid)
     by_x, by_y = (x.new_empty(*call.lead, x.shape[-1]) for _ in range(2))
+    curved = needed[-1]
     by_c = x.new_empty(*call.lead, 1) if curved else grad
     if grad.numel():
         with torch.cuda.device_of(grad):  # triton launches on the current device

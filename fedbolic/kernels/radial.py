@@ -6,6 +6,7 @@ hyperboloid, :math:`\tanh \sqrt t / \sqrt t` and its inverse in the ball. Points
 manifold as its operations do. The gradient kernel computes all of it again.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -235,8 +236,14 @@ def radial_map(x: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Ten
     return out
 
 
-def radial_gradients(
-    grad: Tensor, x: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool, curved: bool
+def radial_map_gradients(
+    grad: Tensor,
+    x: Tensor,
+    c: Tensor,
+    *,
+    hyperboloid: bool,
+    outward: bool,
+    needed: Sequence[bool],
 ) -> RadialGradients:
     """Gradients of the exponential or the logarithm at the origin.
 
@@ -246,10 +253,11 @@ def radial_gradients(
         c: As in :func:`radial_map`.
         hyperboloid: As in :func:`radial_map`.
         outward: As in :func:`radial_map`.
-        curved: True for the gradient with respect to the curvature.
+        needed: Gradients that are read, by position; without the last, it is ``None``.
     """
     call = RowCall((x, c), RADIAL_GRADIENT_NUMBERS[x.dtype], hyperboloid)
     by_x = x.new_empty(*call.lead, x.shape[-1])
+    curved = needed[-1]
     by_c = x.new_empty(*call.lead, 1) if curved else grad
     if grad.numel():
         with torch.cuda.device_of(grad):  # triton launches on the current device

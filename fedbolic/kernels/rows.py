@@ -218,7 +218,7 @@ class RowGradients(NamedTuple):
     curvature: Tensor | None
 
 
-def row_distances(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool) -> Tensor:
+def row_dist(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool) -> Tensor:
     """Distances between points in the same row, of shape ``(..., 1)``.
 
     Args:
@@ -239,21 +239,22 @@ def row_distances(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool) -> Tens
     return out
 
 
-def row_gradients(
-    grad: Tensor, x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool, curved: bool
+def row_dist_gradients(
+    grad: Tensor, x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool, needed: Sequence[bool]
 ) -> RowGradients:
     """Gradients of distances between points in the same row.
 
     Args:
         grad: Gradient with respect to the distances, of shape ``(..., 1)``, with all axes.
-        x: As in :func:`row_distances`.
-        y: As in :func:`row_distances`.
-        c: As in :func:`row_distances`.
-        hyperboloid: As in :func:`row_distances`.
-        curved: True for the gradient with respect to the curvature.
+        x: As in :func:`row_dist`.
+        y: As in :func:`row_dist`.
+        c: As in :func:`row_dist`.
+        hyperboloid: As in :func:`row_dist`.
+        needed: Gradients that are read, by position; without the last, it is ``None``.
     """
     call = RowCall((x, y, c), ROW_GRADIENT_NUMBERS[x.dtype], hyperboloid)
     by_x, by_y = (x.new_empty(*call.lead, x.shape[-1]) for _ in range(2))
+    curved = needed[-1]
     by_c = x.new_empty(*call.lead, 1) if curved else grad
     grad = grad.reshape(call.n)
     if grad.numel():

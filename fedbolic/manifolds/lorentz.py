@@ -12,8 +12,6 @@ from fedbolic.formulas import lorentz_formulas as formulas
 from fedbolic.formulas.analytic import (
     asinhc,
     gap_length,
-    radial_asinh,
-    radial_sinh,
 )
 from fedbolic.formulas.numerics import (
     HALVES,
@@ -31,12 +29,7 @@ from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.operators.pairwise_kernel import kernel_distances
-from fedbolic.operators.row_kernel import (
-    has_row_kernel,
-    kernel_dist,
-    kernel_map,
-    kernel_radial_map,
-)
+from fedbolic.operators.row_kernel import has_row_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +123,7 @@ class Lorentz(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
-        if has_row_kernel(x, y):
-            return kernel_dist(x, y, per_point(self.c, x), hyperboloid=True)
-        c = per_point(self.c, x)
-        q = formulas.hyperboloid_far_gap(*self._read(x), *self._read(y), c)
-        return gap_length(q, per_point(self.c, q)).squeeze(-1)
+        return formulas.hyperboloid_dist(x, y, per_point(self.c, x)).squeeze(-1)
 
     @override
     @in_float32
@@ -173,34 +162,22 @@ class Lorentz(Manifold):
     @override
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        c = per_point(self.c, x)
-        if has_row_kernel(x, u):
-            return kernel_map(x, u, c, hyperboloid=True, outward=True)
-        return formulas.hyperboloid_expmap(x, u, c)
+        return formulas.hyperboloid_expmap(x, u, per_point(self.c, x))
 
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
-        if has_row_kernel(u):
-            c = per_point(self.c, u)
-            return kernel_radial_map(u, c, hyperboloid=True, outward=True)
-        return self._point(radial_sinh(u[..., 1:], per_point(self.c, u)))
+        return formulas.hyperboloid_expmap0(u, per_point(self.c, u))
 
     @override
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
-        c = per_point(self.c, x)
-        if has_row_kernel(x, y):
-            return kernel_map(x, y, c, hyperboloid=True, outward=False)
-        return formulas.hyperboloid_logmap(x, y, c)
+        return formulas.hyperboloid_logmap(x, y, per_point(self.c, x))
 
     @override
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
-        if has_row_kernel(y):
-            c = per_point(self.c, y)
-            return kernel_radial_map(y, c, hyperboloid=True, outward=False)
-        return self.lift(radial_asinh(self._read(y)[0], per_point(self.c, y)))
+        return formulas.hyperboloid_logmap0(y, per_point(self.c, y))
 
     @override
     @in_float32

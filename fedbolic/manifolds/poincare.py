@@ -11,9 +11,6 @@ from fedbolic.formulas import ball_formulas as formulas
 from fedbolic.formulas.analytic import (
     asinhc,
     atanhc,
-    gap_length,
-    radial_atanh,
-    radial_tanh,
 )
 from fedbolic.formulas.numerics import (
     HALVES,
@@ -30,12 +27,7 @@ from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
 from fedbolic.operators.pairwise_kernel import kernel_distances
-from fedbolic.operators.row_kernel import (
-    has_row_kernel,
-    kernel_dist,
-    kernel_map,
-    kernel_radial_map,
-)
+from fedbolic.operators.row_kernel import has_row_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +79,7 @@ class Poincare(Manifold):
     @override
     @in_float32
     def dist(self, x: PointTensor, y: PointTensor) -> Scalars:
-        if has_row_kernel(x, y):
-            return kernel_dist(x, y, per_point(self.c, x), hyperboloid=False)
-        q = formulas.ball_gap(*self._read(x), *self._read(y))
-        return gap_length(q, per_point(self.c, q)).squeeze(-1)
+        return formulas.ball_dist(x, y, per_point(self.c, x)).squeeze(-1)
 
     @override
     @in_float32
@@ -147,34 +136,22 @@ class Poincare(Manifold):
     @override
     @to_point
     def expmap(self, x: PointTensor, u: PointTensor) -> PointTensor:
-        c = per_point(self.c, x)
-        if has_row_kernel(x, u):
-            return kernel_map(x, u, c, hyperboloid=False, outward=True)
-        return formulas.ball_expmap(x, u, c)
+        return formulas.ball_expmap(x, u, per_point(self.c, x))
 
     @override
     @to_point
     def expmap0(self, u: PointTensor) -> PointTensor:
-        if has_row_kernel(u):
-            c = per_point(self.c, u)
-            return kernel_radial_map(u, c, hyperboloid=False, outward=True)
-        return self.within(radial_tanh(u, per_point(self.c, u)))
+        return formulas.ball_expmap0(u, per_point(self.c, u))
 
     @override
     @in_float32
     def logmap(self, x: PointTensor, y: PointTensor) -> PointTensor:
-        c = per_point(self.c, x)
-        if has_row_kernel(x, y):
-            return kernel_map(x, y, c, hyperboloid=False, outward=False)
-        return formulas.ball_logmap(x, y, c)
+        return formulas.ball_logmap(x, y, per_point(self.c, x))
 
     @override
     @in_float32
     def logmap0(self, y: PointTensor) -> PointTensor:
-        if has_row_kernel(y):
-            c = per_point(self.c, y)
-            return kernel_radial_map(y, c, hyperboloid=False, outward=False)
-        return radial_atanh(self._read(y)[0], per_point(self.c, y))
+        return formulas.ball_logmap0(y, per_point(self.c, y))
 
     @override
     @in_float32

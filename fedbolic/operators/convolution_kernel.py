@@ -11,7 +11,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic import kernels
-from fedbolic.operators.kernel_function import KernelFunction, by_kernel, takes_kernels
+from fedbolic.formulas.registrar import takes_kernels
+from fedbolic.operators.kernel_function import KernelFunction, by_kernel
 
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

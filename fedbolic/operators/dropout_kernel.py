@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedbolic import kernels
-from fedbolic.operators.kernel_function import takes_kernels
+from fedbolic.formulas.registrar import takes_kernels
 
 
 def has_dropout_kernel(x: Tensor) -> bool:

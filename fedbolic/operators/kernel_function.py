@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from typing_extensions import override
 
 
@@ -99,11 +98,6 @@ class Way(NamedTuple):
 
     hyperboloid: bool
     outward: bool
-
-
-def takes_kernels() -> bool:
-    """True unless torch's operators are needed: for a compiler, and for forward derivatives."""
-    return not torch.compiler.is_compiling() and forward_ad._current_level < 0
 
 
 def by_kernel(function: type[KernelFunction]) -> Callable[..., Tensor]:

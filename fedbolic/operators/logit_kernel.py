@@ -11,7 +11,8 @@ from typing_extensions import override
 from fedbolic import kernels
 from fedbolic.formulas.analytic import asinhc, sinhc
 from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS, LONGEST_STEP
-from fedbolic.operators.kernel_function import KernelFunction, by_kernel, takes_kernels
+from fedbolic.formulas.registrar import takes_kernels
+from fedbolic.operators.kernel_function import KernelFunction, by_kernel
 
 
 def has_logit_kernel(x: Tensor, weight: Tensor) -> bool:

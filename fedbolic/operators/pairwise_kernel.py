@@ -12,7 +12,8 @@ from fedbolic.formulas.analytic import gap_length
 from fedbolic.formulas.ball_formulas import ball_gap
 from fedbolic.formulas.lorentz_formulas import hyperboloid_gap
 from fedbolic.formulas.numerics import dot
-from fedbolic.operators.kernel_function import KernelFunction, by_kernel, takes_kernels
+from fedbolic.formulas.registrar import takes_kernels
+from fedbolic.operators.kernel_function import KernelFunction, by_kernel
 
 KnownPoints: TypeAlias = tuple[Tensor, Tensor]
 """Coordinates within the range of a manifold, and time coordinates in radii or gaps."""

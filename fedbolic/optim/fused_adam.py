@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedbolic import kernels
-from fedbolic.operators.kernel_function import takes_kernels
+from fedbolic.formulas.registrar import takes_kernels
 
 
 class AdamNumbers(NamedTuple):

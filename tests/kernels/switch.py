@@ -4,18 +4,22 @@ import pytest
 from torch.autograd import gradcheck, gradgradcheck
 
 from fedbolic import kernels
+from fedbolic.formulas import registrar
 
 
-def count_calls(monkeypatch, function):
-    """Let a kernel's function replace the operators, and return the settings of its calls."""
-    calls, values = [], function.values
-    monkeypatch.setattr(kernels, "replace_operators", lambda *tensors: True)
+def count_calls(monkeypatch, kernel, switch="replace_operators"):
+    """Let kernels replace the operators, and return the settings of calls of one of them."""
+    calls, launcher = [], registrar._launcher
+    monkeypatch.setattr(kernels, switch, lambda *tensors: True)
 
-    def counted(settings, tensors, *, kept):
-        calls.append(settings)
-        return values(settings, tensors, kept=kept)
+    def noted(name):
+        def counted(*tensors, **settings):
+            calls.append(settings)
+            return launcher(name)(*tensors, **settings)
 
-    monkeypatch.setattr(function, "values", staticmethod(counted))
+        return counted if name == kernel else launcher(name)
+
+    monkeypatch.setattr(registrar, "_launcher", noted)
     return calls
 
 

@@ -8,7 +8,6 @@ from torch.func import grad, vmap
 
 from benchmarks.map_errors import POINT_MAPS, map_errors
 from fedbolic.manifolds import Poincare
-from fedbolic.operators import row_kernel
 from tests.kernels.switch import by_operators, check_derivatives, count_calls
 from tests.manifolds.cases import CURVED, normal, points, tangents
 
@@ -24,7 +23,7 @@ every_map = pytest.mark.parametrize(
 @pytest.fixture
 def on(monkeypatch):
     """The kernel in place of the operators, for tensors of the CPU; counts its calls."""
-    return count_calls(monkeypatch, row_kernel._RowMap)
+    return count_calls(monkeypatch, "maps.row_map")
 
 
 def arguments(kind, name, c, *shape, dtype=torch.float64):

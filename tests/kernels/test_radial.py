@@ -8,7 +8,6 @@ from torch.func import grad, vmap
 from benchmarks.error_table import RADII
 from benchmarks.radial_errors import MAPS, radial_errors
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.operators import row_kernel
 from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal
 
@@ -20,7 +19,7 @@ DTYPES = (torch.float32, torch.float64)
 @pytest.fixture
 def on(monkeypatch):
     """The kernel in place of the operators, for tensors of the CPU; counts its calls."""
-    return count_calls(monkeypatch, row_kernel._RadialMap)
+    return count_calls(monkeypatch, "radial.radial_map")
 
 
 def argument(kind, name, c, *shape, dtype=torch.float64):

@@ -8,7 +8,6 @@ from torch.func import grad, vmap
 from benchmarks.error_table import RADII
 from benchmarks.kernel_errors import pair_errors
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.operators import row_kernel
 from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal, points
 
@@ -20,7 +19,7 @@ DTYPES = (torch.float32, torch.float64)
 @pytest.fixture
 def on(monkeypatch):
     """The kernel in place of the operators, for tensors of the CPU; counts its calls."""
-    return count_calls(monkeypatch, row_kernel._RowDistances)
+    return count_calls(monkeypatch, "rows.row_dist")
 
 
 @pytest.mark.parametrize("kind", CURVED)
