@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from benchmarks.pairs import told
 from benchmarks.results import Figures, Results
+from benchmarks.table import interval
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params
@@ -337,7 +337,7 @@ def print_table(chosen: dict[str, list[Figures]]) -> None:
     print(f"\n| | {' | '.join(columns)} |\n{'|-' * (1 + len(columns))}|")
     flat = chosen.get(FLAT, [])
     for name, found in chosen.items():
-        loss = told([figures["test loss"] for figures in found])
+        loss = interval([figures["test loss"] for figures in found])
         gaps = [a["test loss"] - b["test loss"] for a, b in zip(found, flat, strict=False)]
         paired = ""
         if len(gaps) > 1 and name != FLAT:

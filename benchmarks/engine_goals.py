@@ -2,9 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
 
 import torch
 
@@ -12,6 +10,7 @@ from benchmarks import plain_loop
 from benchmarks.engine_candidates import ENGINES, PLAIN, RNG, WORKLOADS, Body, federation, method
 from benchmarks.engine_rounds import Found, ask_peak, difference
 from benchmarks.plain_loop import Workload
+from benchmarks.table import Goal
 from fedbolic.core.rng import Rng
 from fedbolic.data import Dirichlet
 from fedbolic.federated import Auto, Engine, Evaluation, Trainer, TrainerState
@@ -24,43 +23,6 @@ BUDGETS = (512.0, 950.0)
 """Memory budgets in MiB: the default of Batched, and just below a gigabyte."""
 DRAWS = 20
 EXAMPLES = 6000
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A bound and the measured figure.
-
-    Args:
-        id: Name of a group of goals.
-        what: Description of the quantity.
-        sense: ``>=`` if the figure must be at least the bound, ``<=`` if at most.
-        bound: Bound on the figure.
-        figure: Measured figure; ``None`` if it was not measured.
-    """
-
-    id: str
-    what: str
-    sense: Literal[">=", "<="]
-    bound: float
-    figure: float | None
-
-    @property
-    def verdict(self) -> str:
-        """``met``, ``not met`` or ``not measured``; a figure of NaN meets no goal."""
-        if self.figure is None:
-            return "not measured"
-        met = self.figure >= self.bound if self.sense == ">=" else self.figure <= self.bound
-        return "met" if met else "not met"
-
-
-def table(rows: Sequence[Goal]) -> str:
-    """The goals as a Markdown table."""
-    lines = ["| goal | | bound | figure | |", "|---|---|---|---|---|"]
-    for goal in rows:
-        figure = "" if goal.figure is None else f"{goal.figure:.3g}"
-        cells = (goal.id, goal.what, f"{goal.sense} {goal.bound:g}", figure, goal.verdict)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def goals(found: Mapping[str, Found]) -> list[Goal]:

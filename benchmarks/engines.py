@@ -8,10 +8,11 @@ import argparse
 import torch
 
 from benchmarks.engine_candidates import ENGINES, PEERED, PLAIN, WORKLOADS
-from benchmarks.engine_goals import CROWD, goals, table
+from benchmarks.engine_goals import CROWD, goals
 from benchmarks.engine_peers import PEERS
 from benchmarks.engine_rounds import Found, measure, peak
 from benchmarks.plain_loop import Workload
+from benchmarks.table import goal_table
 
 HEAD = """
 | | CPU ms | wall ms | CPU, times the plain loop | wall, times the plain loop | peak MiB | \
@@ -75,7 +76,7 @@ def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
         print(f"\n{title(WORKLOADS[name])}\n{HEAD}")
         for candidate in (PLAIN, *ENGINES, *(PEERS if name in PEERED else ())):
             print(row(candidate, found[name]), flush=True)
-    print(f"\n{table(goals(found))}")
+    print(f"\n{goal_table(goals(found))}")
 
 
 def main() -> None:

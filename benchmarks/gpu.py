@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from benchmarks import gpu_equality, gpu_geometry, gpu_resnet, gpu_rounds, gpu_steps
-from benchmarks.engine_goals import Goal, table
 from benchmarks.gpu_convolution import convolution
 from benchmarks.gpu_equality import equality
 from benchmarks.gpu_geometry import geometry
@@ -25,6 +24,7 @@ from benchmarks.gpu_roofline import roofline
 from benchmarks.gpu_rounds import rounds
 from benchmarks.gpu_steps import row_name, steps
 from benchmarks.gpu_workloads import FULL, SMALL, Size
+from benchmarks.table import Goal, goal_table
 from fedbolic.run.reproducible import WORKSPACE, arithmetic_of
 
 PARTS: dict[str, Callable[[Report, torch.device, Size], None]] = {
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.parts:
         report.attempt(name, lambda part=PARTS[name]: part(report, device, size))
     reached = goals(report, size)
-    print(f"\n{table(reached)}")
+    print(f"\n{goal_table(reached)}")
     if options.out is not None:
         verdicts = [{**vars(goal), "verdict": goal.verdict} for goal in reached]
         report.save(options.out, about=about, goals=verdicts)

@@ -7,10 +7,9 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import conv2d
 
-from benchmarks.gpu_meter import median_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import Size
-from benchmarks.measure import peak_mebibytes
+from benchmarks.timing import median_seconds, peak_mebibytes
 from fedbolic.nn.functional.convolution import im2col_convolution
 from fedbolic.operators.convolution_kernel import has_convolution_kernel, kernel_convolution
 

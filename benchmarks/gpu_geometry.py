@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import gpu_roofline, peers
-from benchmarks.gpu_meter import median_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import Size
+from benchmarks.timing import median_seconds
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.manifold import Mode

@@ -2,9 +2,9 @@
 
 import torch
 
-from benchmarks.gpu_meter import captured, median_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import Size
+from benchmarks.timing import captured, median_seconds
 
 PART = "roofline"
 REPEATS = 10

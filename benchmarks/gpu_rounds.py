@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from typing_extensions import override
 
-from benchmarks.gpu_meter import synchronize, wall_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, workloads
+from benchmarks.timing import synchronize, wall_seconds
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, FederatedData

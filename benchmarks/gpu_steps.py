@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_meter import kernels, waits, wall_seconds
 from benchmarks.gpu_report import Report, Row
 from benchmarks.gpu_workloads import (
     RNG,
@@ -21,7 +20,7 @@ from benchmarks.gpu_workloads import (
     tasks,
     workloads,
 )
-from benchmarks.measure import peak_mebibytes
+from benchmarks.timing import kernels, peak_mebibytes, waits, wall_seconds
 from fedbolic.data import FederatedData
 from fedbolic.federated import Engine
 from fedbolic.federated.batched.memory_estimate import LIBRARIES, MemoryEstimate

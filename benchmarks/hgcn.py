@@ -1,30 +1,23 @@
-"""Cost of HGCN layers, forward and backward, relative to the published sequence of operators.
-
-python -m benchmarks.hgcn [--device cuda]
+"""HGCN layers, as ``benchmarks.layers`` times them, beside the published sequence of operators.
 
 Every row maps the same points with the same weights to the same points: a linear map of tangents, a
 translation, the mean of the neighbours at the origin, ReLU. The published layer is written out
 below as a sequence of torch operators; geoopt's is the same sequence of its operations.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import geoopt
 import torch
 from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops
 
-from benchmarks.layers import counts
-from benchmarks.measure import Case, interleaved, ratio
+from benchmarks.peers import installed, space_of
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.tangent import tangents_to_points
 from fedbolic.nn.graph.convolution import HGCN, HGCNConv
 
-ROUNDS, LEAST = 15, 0.02
-GOAL = 1.0
 PUBLISHED = "published, ball"
 Layer: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Points of all nodes, weight and bias to points."""
@@ -46,16 +39,12 @@ class Size:
     degree: int
     layers: int
 
-    @property
-    def title(self) -> str:
-        """One line for the table's caption."""
-        return (
-            f"{self.nodes} nodes, {self.dim} dimensions, {self.degree} edges to a node, "
-            f"{self.layers} layer{'s' * (self.layers > 1)}"
-        )
 
-
-SIZES = (Size(1024, 128, 8, 1), Size(2665, 16, 2, 1), Size(2665, 16, 2, 2))
+SIZES = {
+    "hgcn 1024 x 128": Size(1024, 128, 8, 1),
+    "hgcn 2665 x 16": Size(2665, 16, 2, 1),
+    "hgcn 2665 x 16, two layers": Size(2665, 16, 2, 2),
+}
 """A wide layer, and a layer and an encoder of the size of the Disease tree."""
 
 
@@ -160,7 +149,7 @@ class GeooptBall:
 
     def __init__(self, adjacency: Tensor) -> None:
         self.adjacency = adjacency
-        self.space = geoopt.PoincareBall(1.0).to(adjacency.device)
+        self.space = space_of("geoopt", "ball", device=str(adjacency.device))
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """One layer."""
@@ -266,22 +255,17 @@ def candidates(size: Size, device: str) -> dict[str, Row]:
     written = {
         PUBLISHED: Row(PublishedBall(matrix), Poincare, bias=0.5),
         "published, hyperboloid": Row(PublishedHyperboloid(matrix), Lorentz),
-        "geoopt, ball": Row(GeooptBall(matrix), Poincare, bias=0.5),
         "fedbolic point by point, ball": Row(ByPoints(matrix, Poincare()), Poincare),
         "fedbolic point by point, hyperboloid": Row(ByPoints(matrix, Lorentz()), Lorentz),
     }
+    if installed("geoopt"):
+        written["geoopt, ball"] = Row(GeooptBall(matrix), Poincare, bias=0.5)
     rows = {
         name: replace(row, layer=repeated(row.layer, size.layers)) for name, row in written.items()
     }
     for kind, name in ((Poincare, "ball"), (Lorentz, "hyperboloid")):
         rows[f"fedbolic HGCN, {name}"] = Row(own_layers(size, kind, edges), kind)
     return rows
-
-
-def step(row: Row, size: Size, device: str) -> Case:
-    """One forward and backward pass: gradients of the parameters and of the input."""
-    leaves = [t.to(device).requires_grad_() for t in row.inputs(size)]
-    return lambda: torch.autograd.grad(row.layer(*leaves).square().sum(), leaves)
 
 
 def tensors(size: Size) -> tuple[Tensor, Tensor, Tensor]:
@@ -292,31 +276,8 @@ def tensors(size: Size) -> tuple[Tensor, Tensor, Tensor]:
     return x, weight, torch.randn(size.dim, generator=generator) / 10
 
 
-def report(size: Size, device: str) -> None:
-    """Print the table of one size."""
-    cases = {name: step(row, size, device) for name, row in candidates(size, device).items()}
-    for case in cases.values():
-        case()
-    taken = interleaved(cases, device, rounds=ROUNDS, least=LEAST)
-    print(f"\n{size.title}\n\n| layer | time | operators |\n|---|---|---|")
-    for name, case in cases.items():
-        print(f"| {name} | {ratio(taken[name], taken[PUBLISHED]):.2f} | {counts(case).count} |")
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    print(
-        f"Forward and backward, float32, {given.device}, torch {torch.__version__}: times over "
-        f"the published layer's in the ball, median of {ROUNDS} interleaved rounds; at most "
-        f"{GOAL} is aimed at."
-    )
-    for size in SIZES:
-        report(size, given.device)
-
-
-if __name__ == "__main__":
-    main()
+def built(name: str, size: Size, device: str) -> tuple[Callable, list[Tensor], Tensor]:
+    """A row as a function of points, its weight and bias, and its points."""
+    row = candidates(size, device)[name]
+    x, weight, bias = (t.to(device).requires_grad_() for t in row.inputs(size))
+    return (lambda x: row.layer(x, weight, bias)), [weight, bias], x

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.measure import seconds
 from benchmarks.results import Figures, Results
+from benchmarks.timing import seconds
 from benchmarks.twins import difference, spread
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta

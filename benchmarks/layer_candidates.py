@@ -1,16 +1,19 @@
 """Layers of this library and others, as ``benchmarks.layers`` times them."""
 
 import importlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 from torch_geometric.nn import GCNConv
 
+from benchmarks import hgcn
+from benchmarks.peers import hypll_ball, space_of
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import (
     BusemannHead,
@@ -42,7 +45,7 @@ class Candidate:
 
     Args:
         group: ``linear``, 128 to 128 dimensions and the sum of squares; ``classifier``, to 100
-            classes and the cross entropy; ``graph``, as ``linear`` along edges.
+            classes and the cross entropy; ``graph`` and ``hgcn``, as ``linear`` along edges.
         name: Name of the layer.
         library: Package of the layer.
         build: Builds the layer on a device.
@@ -105,7 +108,7 @@ def of_images(
 
 def geoopt_convolution(device: str) -> Built:
     """Beta-concatenation of windows and the Möbius linear layer, from geoopt's operations."""
-    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
+    space = space_of("geoopt", "ball", device=device)
     plain = nn.Linear(9 * CHANNELS, CHANNELS).to(device)
     weight, bias = plain.weight, nn.Parameter(space.expmap0(plain.bias.detach() * 1e-3))
 
@@ -163,7 +166,7 @@ def behind_column(device: str) -> Built:
 
 def geoopt_linear(device: str) -> Built:
     """The Möbius linear layer of geoopt's examples, from its operations."""
-    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
+    space = space_of("geoopt", "ball", device=device)
     plain = nn.Linear(DIM, DIM).to(device)
     weight, bias = plain.weight, nn.Parameter(space.expmap0(plain.bias.detach() * 1e-3))
 
@@ -175,7 +178,7 @@ def geoopt_linear(device: str) -> Built:
 
 def geoopt_classifier(device: str) -> Built:
     """Signed distances by geoopt's ``dist2plane``, scaled by the lengths of the normals."""
-    space = importlib.import_module("geoopt").PoincareBall(1.0).to(device)
+    space = space_of("geoopt", "ball", device=device)
     normal = nn.Parameter(nn.Linear(DIM, CLASSES).to(device).weight.detach())
     point = nn.Parameter(space.expmap0(normal.detach() * 1e-2))
 
@@ -183,12 +186,6 @@ def geoopt_classifier(device: str) -> Built:
         return space.dist2plane(x.unsqueeze(-2), point, normal, signed=True, scaled=True)
 
     return function, [normal, point], ball(device)
-
-
-def hypll_ball() -> Any:
-    """The ball of hypll with the curvature -1."""
-    curved = importlib.import_module("hypll.manifolds.poincare_ball")
-    return curved.PoincareBall(curved.Curvature(1.0, constraining_strategy=lambda value: value))
 
 
 def at_origin(in_features: int, out_features: int) -> HGCNConv:
@@ -321,5 +318,22 @@ CANDIDATES = (
         of_images(lambda: CentroidPool2d(Poincare, 2), ball_images), RESNET,
     ),
 )  # fmt: skip
+HGCN_ROWS = {
+    hgcn.PUBLISHED: ("torch", hgcn.PUBLISHED),
+    "published, hyperboloid": ("torch", "published, hyperboloid"),
+    "geoopt, ball": ("geoopt", "point by point, ball"),
+    "fedbolic point by point, ball": ("fedbolic", "point by point, ball"),
+    "fedbolic point by point, hyperboloid": ("fedbolic", "point by point, hyperboloid"),
+    "fedbolic HGCN, ball": ("fedbolic", "HGCN, ball"),
+    "fedbolic HGCN, hyperboloid": ("fedbolic", "HGCN, hyperboloid"),
+}
+"""Library and name of every row of an HGCN layer."""
+
+CANDIDATES += tuple(
+    Candidate(group, title, library, partial(hgcn.built, name, size), "1910.12933")
+    for (group, size), (name, (library, title)) in itertools.product(
+        hgcn.SIZES.items(), HGCN_ROWS.items()
+    )
+)
 FLOORS = {c.group: c.key for c in reversed(CANDIDATES) if c.library.startswith("torch")}
 """Key of the reference of each group, by whose time the others are divided."""

@@ -1,15 +1,15 @@
 """Cost of layers, forward and backward, relative to a Euclidean layer in the same run.
 
-python -m benchmarks.layers [--compiled linear classifier] [--device cuda]
+    python -m benchmarks.layers [--groups linear ...] [--compiled linear classifier] [--device cuda]
 
-Other libraries are measured if they are installed in the same environment.
+Groups ``hgcn ...`` are relative to the published sequence of operators. Other libraries are
+measured where they are installed.
+
+Takes 3 minutes; a compiled group takes some minutes more.
 """
 
-import argparse
 import copy
-import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -24,38 +24,31 @@ from benchmarks.layer_candidates import (
     Built,
     Candidate,
 )
-from benchmarks.measure import Case, Operators, interleaved, peak_mebibytes, ratio
+from benchmarks.peers import installed
+from benchmarks.script import parser
+from benchmarks.table import Goal, goal_table, head, line
+from benchmarks.timing import Case, Operators, interleaved, peak_mebibytes, ratio
 
 ROUNDS, LEAST = 15, 0.02
 
 
-@dataclass(frozen=True)
-class Goal:
-    """A bound on the time of one candidate over that of another.
-
-    Args:
-        above: Key of the candidate.
-        below: Key of its reference, always run eagerly.
-        bound: Upper bound on the ratio.
-        compiled: True if the candidate is compiled.
-    """
-
-    above: str
-    below: str
-    bound: float
-    compiled: bool = False
-
-
 G14 = (
-    Goal("linear: fedbolic PoincareLinear", "linear: hypll HLinear", 0.85),
-    Goal("linear: fedbolic PoincareLinear", "linear: hypll HLinear", 0.7, compiled=True),
-    Goal("linear: fedbolic LorentzLinear", "linear: torch Linear", 1.35),
-    Goal("classifier: fedbolic LorentzMLR", "classifier: torch Linear", 2.8),
-    Goal("classifier: fedbolic PoincareMLR", "classifier: torch Linear", 2.8),
-    Goal("classifier: fedbolic LorentzMLR", "classifier: hypll hyperplane_dists", 0.95),
-    Goal("classifier: fedbolic PoincareMLR", "classifier: hypll hyperplane_dists", 0.95),
-    Goal("classifier: fedbolic PoincareMLR", "classifier: geoopt dist2plane", 0.01),
+    ("linear: fedbolic PoincareLinear", "linear: hypll HLinear", 0.85),
+    ("linear: fedbolic PoincareLinear, compiled", "linear: hypll HLinear", 0.7),
+    ("linear: fedbolic LorentzLinear", "linear: torch Linear", 1.35),
+    ("classifier: fedbolic LorentzMLR", "classifier: torch Linear", 2.8),
+    ("classifier: fedbolic PoincareMLR", "classifier: torch Linear", 2.8),
+    ("classifier: fedbolic LorentzMLR", "classifier: hypll hyperplane_dists", 0.95),
+    ("classifier: fedbolic PoincareMLR", "classifier: hypll hyperplane_dists", 0.95),
+    ("classifier: fedbolic PoincareMLR", "classifier: geoopt dist2plane", 0.01),
+    *(
+        (f"{group}: fedbolic HGCN, {model}", FLOORS[group], 1.0)
+        for group in FLOORS
+        for model in ("ball", "hyperboloid")
+        if group.startswith("hgcn")
+    ),
 )
+"""Bounds on the time of a candidate over that of another, which is always run eagerly."""
 
 
 def built(candidate: Candidate, device: str) -> Built:
@@ -92,11 +85,6 @@ def step(candidate: Candidate, device: str, *, compiled: bool = False) -> Case:
     return lambda: torch.autograd.grad(function(leaves[-1]).pow(power).sum(), leaves)
 
 
-def installed(library: str) -> bool:
-    """True if a package is installed."""
-    return importlib.util.find_spec(library) is not None
-
-
 def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
     """Every candidate of the groups that compiles, after a warm-up; prints why others do not."""
     found = {}
@@ -111,38 +99,41 @@ def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
     return found
 
 
-def report(device: str, groups: Sequence[str] = ()) -> None:
+def report(device: str, groups: Sequence[str], compiled: Sequence[str] = ()) -> None:
     """Print both tables from one interleaved run.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        groups: Groups whose candidates also run compiled.
+        groups: Groups to measure.
+        compiled: Groups whose candidates also run compiled.
     """
-    eager = {c.key: step(c, device) for c in CANDIDATES if installed(c.library)}
+    asked = [c for c in CANDIDATES if c.group in groups]
+    eager = {c.key: step(c, device) for c in asked if installed(c.library)}
     for case in eager.values():
         case()
-    compiled = compiled_cases(device, groups)
-    taken = interleaved(eager | compiled, device, rounds=ROUNDS, least=LEAST)
-    print("\n| layer | time | operators | bytes written | peak MiB | error | arXiv |")
-    print("|---|---|---|---|---|---|---|")
+    cases = eager | compiled_cases(device, compiled)
+    taken = interleaved(cases, device, rounds=ROUNDS, least=LEAST)
+    print(f"\n{head('layer', 'time', 'operators', 'bytes written', 'peak MiB', 'error', 'arXiv')}")
     counted = {key: counts(case) for key, case in eager.items()}
-    for candidate in CANDIDATES:
+    for candidate in asked:
         key, floor = candidate.key, FLOORS[candidate.group]
         if key not in eager:
-            print(f"| {key} | {candidate.library} is not installed | | | | | |")
+            print(line(key, f"{candidate.library} is not installed", *[""] * 5))
             continue
         mine, least = counted[key], counted[floor]
         error = float32_error(candidate, device)
-        print(
-            f"| {key} | {ratio(taken[key], taken[floor]):.2f} | {mine.count} "
-            f"({mine.count / least.count:.1f}x) | {mine.bytes / least.bytes:.1f}x "
-            f"| {peak_mebibytes(eager[key], device):.1f} "
-            f"| {'' if error is None else f'{error:.0e}'} | {candidate.paper} |"
+        cells = (
+            f"{ratio(taken[key], taken[floor]):.2f}",
+            f"{mine.count} ({mine.count / least.count:.1f}x)",
+            f"{mine.bytes / least.bytes:.1f}x",
+            f"{peak_mebibytes(eager[key], device):.1f}",
+            "" if error is None else f"{error:.0e}",
         )
+        print(line(key, *cells, candidate.paper))
         if f"{key}, compiled" in taken:
             share = ratio(taken[f"{key}, compiled"], taken[floor])
-            print(f"| {key}, compiled | {share:.2f} | | | | | |")
-    goals(taken)
+            print(line(f"{key}, compiled", f"{share:.2f}", *[""] * 5))
+    print(f"\n{goal_table(bounds(taken))}")
 
 
 def counts(case: Case) -> Operators:
@@ -152,32 +143,30 @@ def counts(case: Case) -> Operators:
     return cost
 
 
-def goals(taken: dict[str, list[float]]) -> None:
-    """Print the bounds of G14 and the measured ratios."""
-    print("\n| G14 | bound | measured |\n|---|---|---|")
-    for goal in G14:
-        above = goal.above + (", compiled" if goal.compiled else "")
-        measured = "not measured"
-        if above in taken and goal.below in taken:
-            measured = f"{ratio(taken[above], taken[goal.below]):.3g}"
-        print(f"| {above} / {goal.below} | {goal.bound} | {measured} |")
+def bounds(taken: dict[str, list[float]]) -> list[Goal]:
+    """The bounds of G14 and the measured ratios."""
+    made = []
+    for above, below, bound in G14:
+        known = above in taken and below in taken
+        figure = ratio(taken[above], taken[below]) if known else None
+        name = "HGCN" if below.startswith("hgcn") else "G14"
+        made.append(Goal(name, f"{above} / {below}", "<=", bound, figure))
+    return made
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument(
-        "--compiled", nargs="+", choices=FLOORS, default=(), help="groups to compile, minutes each"
-    )
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    options = parser(__doc__)
+    options.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    options.add_argument("--groups", nargs="+", choices=FLOORS, default=list(FLOORS))
+    options.add_argument("--compiled", nargs="+", choices=FLOORS, default=(), help="minutes each")
+    given = options.parse_args()
     print(
         f"Forward and backward, batch {BATCH}, {DIM} dimensions, {CLASSES} classes, float32, "
         f"{given.device}, torch {torch.__version__}: ratios to the layer of torch, median of "
         f"{ROUNDS} interleaved rounds."
     )
-    report(given.device, given.compiled)
+    report(given.device, given.groups, given.compiled)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,36 @@
-"""Operators and CPU time of the geometry, forward and backward: now, before and in other libraries.
+"""Operators, CPU time and memory of the geometry, forward and backward, in several libraries.
 
-python -m benchmarks.operators [--before CHECKOUT]
+    python -m benchmarks.operators
 
 An operator is a call of torch's dispatcher that writes a tensor, on a GPU a kernel launch; views do
-not count. CHECKOUT is the folder of an earlier version. It is measured by the same run on the same
-cases, and so are geoopt and hypll where they are installed.
+not count. geoopt and hypll are measured where they are installed.
+
+Takes 1 minute.
 """
 
-import argparse
 import importlib
-import importlib.util
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmarks.measure import Case, Operators, interleaved
+from benchmarks.peers import LIBRARIES, hypll_ball, installed, space_of
+from benchmarks.script import parser
+from benchmarks.table import head, line
+from benchmarks.timing import Case, Operators, interleaved, peak_mebibytes, ratio
 
+MODELS = ("hyperboloid", "ball")
 NUM_POINTS, DIM = 2665, 16
 CLASSES, BATCH = 10, 32
 ROUNDS, LEAST = 7, 0.005
 SET = 100
 """Number of points of a mean."""
+
+MATRIX = (1024, 100, 128)
+"""Points, others and dimensions of a matrix of distances."""
 
 Row: TypeAlias = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
 """A function and its arguments, all of which take a gradient."""
@@ -40,48 +40,34 @@ def rows() -> dict[str, Row]:
     """The operations of both models, the layers and the losses, by name."""
     from fedbolic.manifolds import Lorentz, Poincare
 
-    made = {}
-    for name, space in (("hyperboloid", Lorentz(1.0)), ("ball", Poincare(1.0))):
-        made |= {f"{name} {key}": row for key, row in _maps(space, name).items()}
-        made |= {f"{name} {key}": row for key, row in _means(space, name).items()}
-    for name, kind in (("hyperboloid", Lorentz), ("ball", Poincare)):
+    made, kinds = {}, {"hyperboloid": Lorentz, "ball": Poincare}
+    for name, kind in kinds.items():
+        every = _maps(kind(1.0), name) | _means(kind(1.0), name)
+        made |= {f"{name} {key}": row for key, row in every.items()}
+    for name, kind in kinds.items():
         made |= {f"{name} {key}, learnt c": row for key, row in _learnt(kind, name).items()}
     return made | _layers() | _losses()
 
 
-def geoopt_rows() -> dict[str, Row]:
-    """The operations that geoopt has under the same name."""
-    import geoopt
-
+def peer_rows(library: str) -> dict[str, Row]:
+    """The operations and layers that another library has."""
     made = {}
-    for name, space in (("hyperboloid", geoopt.Lorentz(1.0)), ("ball", geoopt.PoincareBall(1.0))):
-        made |= {f"{name} {key}": row for key, row in _maps(space, name).items()}
-    ball: Any = geoopt.PoincareBall(1.0)
-    x = _points("ball", 0, SET)
-    return made | {"ball centroid": (lambda x: ball.weighted_midpoint(x, reducedim=[0]), (x,))}
-
-
-def hypll_rows() -> dict[str, Row]:
-    """The operations and layers of hypll, which has the ball only."""
-    math = importlib.import_module("hypll.manifolds.poincare_ball.math")
-    c, points = torch.tensor(1.0), _points("ball", 0, SET)
-    names = "dist", "expmap", "expmap0", "logmap", "logmap0", "transp"
-    space = SimpleNamespace(**{name: partial(getattr(math.diffgeom, name), c=c) for name in names})
-    space.transp0 = partial(space.transp, torch.zeros(DIM))
-    made = _maps(space, "ball") | {
-        "centroid": (partial(math.stats.midpoint, c=c, batch_dim=[0]), (points,)),
-        "frechet_mean": (partial(math.stats.frechet_mean, c=c), (points,)),
-    }
+    for model in MODELS:
+        space = space_of(library, model)
+        if space is not None:
+            made |= {f"{model} {key}": row for key, row in _maps(space, model).items()}
+    space, x, c = space_of(library, "ball"), _points("ball", 0, SET), torch.tensor(1.0)
+    if library == "geoopt":
+        return made | {"ball centroid": (lambda x: space.weighted_midpoint(x, reducedim=[0]), (x,))}
+    made |= {f"ball {name}": (getattr(space, name), (x,)) for name in ("centroid", "frechet_mean")}
     for name in ("dist", "expmap0", "logmap0"):
-        made[f"{name}, learnt c"] = getattr(math.diffgeom, name), (*made[name][1], c)
-    return {f"ball {name}": row for name, row in made.items()} | _hypll_layers()
+        function, given = made[f"ball {name}"]
+        made[f"ball {name}, learnt c"] = function.func, (*given, c)
+    return made | _hypll_layers()
 
 
 def _hypll_layers() -> dict[str, Row]:
     """Layers of hypll; batch norm has the mean in closed form, as ours."""
-    # an earlier version of this library may lack what the file imports
-    from benchmarks.layer_candidates import hypll_ball
-
     hyperbolic = importlib.import_module("hypll.nn")
     tensors = importlib.import_module("hypll.tensors")
     math = importlib.import_module("hypll.manifolds.poincare_ball.math")
@@ -113,10 +99,7 @@ def _tangents(name: str, seed: int, num: int = NUM_POINTS) -> Tensor:
 
 
 def _points(name: str, seed: int, num: int = NUM_POINTS) -> Tensor:
-    from fedbolic.manifolds import Lorentz, Poincare
-
-    kind = Lorentz if name == "hyperboloid" else Poincare
-    return kind(1.0).expmap0(_tangents(name, seed, num))
+    return space_of("fedbolic", name).expmap0(_tangents(name, seed, num))
 
 
 def _maps(space: Any, name: str) -> dict[str, Row]:
@@ -242,51 +225,66 @@ def measured(table: dict[str, Row]) -> dict[str, list[float]]:
     return {name: [*operators(row), times[name]] for name, row in table.items()}
 
 
-def _of_checkout(folder: Path) -> dict[str, list[float]]:
-    """The figures of an earlier version, by this file with the packages of that version."""
-    # its own ``benchmarks`` may lack what this file imports
-    here = Path(__file__).resolve().parent.parent
-    code = (
-        f"import sys, runpy; sys.path[:0] = [{str(folder.resolve())!r}]; import fedbolic, hyperfed;"
-        f"sys.path[0] = {str(here)!r}; sys.argv = ['operators', '--json'];"
-        "runpy.run_module('benchmarks.operators', run_name='__main__')"
+def matrices() -> dict[str, Row]:
+    """Matrices of distances of every library in every mode, after a matrix product, their floor."""
+    n, m, dim = MATRIX
+    u, v = (
+        torch.randn(num, dim, generator=torch.Generator().manual_seed(num)) / 10 for num in (n, m)
     )
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
+    made: dict[str, Row] = {"x @ w.T": (lambda x, w: x @ w.mT, (u, v))}
+    for library in LIBRARIES:
+        for model in MODELS:
+            space = space_of(library, model)
+            if space is None:
+                continue
+            ways: dict[str, Callable] = {"": lambda x, w, s=space: _by_broadcast(s, x, w)}
+            if library == "fedbolic":
+                modes = ("auto", "mm", "mm64", "broadcast")
+                ways = {f", {m}": lambda x, w, s=space, m=m: s.cdist(x, w, mode=m) for m in modes}
+            lifted = [nn.functional.pad(x, (1, 0)) if model == MODELS[0] else x / 2 for x in (u, v)]
+            points = tuple(space.expmap0(x).detach() for x in lifted)
+            made |= {f"{library} {model}{mode}": (way, points) for mode, way in ways.items()}
+    return made
+
+
+def _by_broadcast(space: Any, x: Tensor, w: Tensor) -> Tensor:
+    """The matrix of distances of a library whose manifolds have no function for it."""
+    if hasattr(space, "cdist"):
+        return space.cdist(x, w)
+    return space.dist(x.unsqueeze(-2), w.unsqueeze(-3))
 
 
 def report(columns: dict[str, dict[str, list[float]]]) -> None:
     """Print one row per operation; a library that lacks it leaves its cells empty."""
-    head = [f"{name} {what}" for what in ("operators", "ms") for name in columns]
-    print(f"| operation | {' | '.join(head)} |\n|---{'|---' * len(head)}|")
-    for row in columns["now"]:
+    print(head("operation", *(f"{n} {what}" for what in ("operators", "ms") for n in columns)))
+    for row in columns["fedbolic"]:
         found = [of.get(row) for of in columns.values()]
-        cells = [f"{f[0]:.0f} + {f[1]:.0f}" if f else "" for f in found]
-        cells += [f"{f[2]:.2f}" if f else "" for f in found]
-        print(f"| {row} | {' | '.join(cells)} |")
+        counted = [f"{f[0]:.0f} + {f[1]:.0f}" if f else "" for f in found]
+        print(line(row, *counted, *(f"{f[2]:.2f}" if f else "" for f in found)))
+
+
+def report_matrices() -> None:
+    """Print the time of every matrix of distances over that of a product, and its peak memory."""
+    cases = {name: _both_ways(row) for name, row in matrices().items()}
+    for case in cases.values():
+        case()
+    taken = interleaved(cases, "cpu", rounds=ROUNDS, least=LEAST)
+    print(head("{} x {} distances in {} dimensions".format(*MATRIX), "times x @ w.T", "peak MiB"))
+    for name, case in cases.items():
+        times = ratio(taken[name], taken["x @ w.T"])
+        print(line(name, f"{times:.1f}", f"{peak_mebibytes(case, 'cpu'):.1f}"))
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    if given.json:
-        print(json.dumps(measured(rows())))
-        return
-    columns = {"before": _of_checkout(given.before)} if given.before else {}
-    columns["now"] = measured(rows())
-    for name, peer in (("geoopt", geoopt_rows), ("hypll", hypll_rows)):
-        if importlib.util.find_spec(name):
-            columns[name] = measured(peer())
+    parser(__doc__).parse_args()
+    columns = {"fedbolic": measured(rows())}
+    columns |= {name: measured(peer_rows(name)) for name in LIBRARIES[1:] if installed(name)}
     print(f"{NUM_POINTS} points in {DIM} dimensions, means of {SET}, losses of {BATCH} features,")
     print("float32, one thread, CPU time.\n")
     report(columns)
+    print()
+    report_matrices()
 
 
 if __name__ == "__main__":

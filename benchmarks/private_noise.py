@@ -5,7 +5,7 @@ import statistics
 
 import torch
 
-from benchmarks.measure import Case, interleaved
+from benchmarks.timing import Case, interleaved
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.noise.integers import LARGEST_VARIANCE

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec
 
-from benchmarks.pairs import told
+from benchmarks.table import head, interval, line
 
 Key = tuple[str, ...]
 Figures = dict[str, float]
@@ -20,9 +20,11 @@ class Results:
 
     Args:
         file: The CSV; it is read if it exists.
+        quiet: Print nothing as figures are added.
     """
 
     file: Path
+    quiet: bool = False
     known: dict[Key, Figures] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -37,8 +39,8 @@ class Results:
         measure: Callable[Arguments, Figures],
         *args: Arguments.args,
         **keywords: Arguments.kwargs,
-    ) -> None:
-        """Measure and write the figures of a key, unless the file has them.
+    ) -> Figures:
+        """The figures of a key, and the CPU seconds they took, measured unless the file has them.
 
         Args:
             key: Table, data, row, and so on.
@@ -50,11 +52,14 @@ class Results:
             start = time.process_time()
             found = measure(*args, **keywords)
             self.known[key] = {**found, "seconds": time.process_time() - start}
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", newline="") as lines:
                 rows = [[*key, name, value] for name, value in self.known[key].items()]
                 csv.writer(lines).writerows(rows)
-            cells = ", ".join(f"{name} {value:.4g}" for name, value in self.known[key].items())
-            print(" / ".join(filter(None, key)), cells, flush=True)
+            if not self.quiet:
+                cells = ", ".join(f"{name} {value:.4g}" for name, value in self.known[key].items())
+                print(" / ".join(filter(None, key)), cells, flush=True)
+        return self.known[key]
 
     def show(self, table: str, names: Iterable[str]) -> None:
         """Print the mean and 95 % interval of some figures over seeds, a row for each key.
@@ -68,9 +73,9 @@ class Results:
             if key[0] == table:
                 groups.setdefault(key[1:-1], []).append(figures)
         columns = list(names)
-        print(f"\n| {table} | seeds | {' | '.join(columns)} |\n{'|-' * (2 + len(columns))}|")
+        print(f"\n{head(table, 'seeds', *columns)}")
         for key, found in groups.items():
             cells = [[of[name] for of in found if name in of] for name in columns]
             if any(cells):
-                texts = " | ".join(told(of) if of else "" for of in cells)
-                print(f"| {', '.join(filter(None, key))} | {len(found)} | {texts} |")
+                texts = [interval(of) if of else "" for of in cells]
+                print(line(", ".join(filter(None, key)), len(found), *texts))

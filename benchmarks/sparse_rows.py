@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.measure import interleaved
+from benchmarks.timing import interleaved
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import HyperbolicEmbedding
 from fedbolic.optim.modules import RiemannianAdam, RiemannianSGD

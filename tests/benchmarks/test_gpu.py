@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.gpu_meter import waits
 from benchmarks.gpu_report import Report
 from benchmarks.gpu_resnet import ARITHMETICS, DEFAULT, arithmetic
 from benchmarks.gpu_settings import QUICK_METHODS
 from benchmarks.gpu_workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
+from benchmarks.timing import waits
 from fedbolic.federated import Sequential
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from tests.subjects import QUICK, settings

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.channels import choose
 from benchmarks.nearest import compare
 from fedbolic.run import sweeps as module
 from fedbolic.run.configuration import build, given
@@ -23,7 +22,7 @@ def test_a_configuration_begins_with_what_it_is_and_can_be_built(name, tmp_path,
     text = file.read_text()
     assert text.startswith("# ")
     if "\nsets:" in text:
-        build(choose if file.stem == "channels" else compare, ["--config", str(file)])
+        build(compare, ["--config", str(file)])
         return
     monkeypatch.chdir(file.parent)  # paths of a sweep's base and published numbers start here
     if "\nrows:" not in text:

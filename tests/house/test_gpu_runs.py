@@ -6,9 +6,9 @@ import functools
 import pytest
 import torch
 
-from benchmarks.gpu_meter import waits
 from benchmarks.gpu_settings import QUICK_METHODS
 from benchmarks.gpu_workloads import engines
+from benchmarks.timing import waits
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.federated import Evaluation, FineTune, RidgeHead, Sequential, Trainer

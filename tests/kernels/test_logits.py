@@ -5,8 +5,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 
-from benchmarks.error_table import RADII
-from benchmarks.logit_errors import HEADS, logit_errors
+from benchmarks.kernels.errors import RADII
+from benchmarks.kernels.layer_errors import HEADS, logit_errors
 from fedbolic import kernels
 from fedbolic.manifolds import Curvature, Poincare
 from fedbolic.operators import logit_kernel

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from benchmarks.map_errors import POINT_MAPS, map_errors
+from benchmarks.kernels.errors import POINTS, errors_of
 from fedbolic.manifolds import Poincare
 from tests.kernels.switch import by_operators, check_derivatives, count_calls
 from tests.manifolds.cases import CURVED, normal, points, tangents
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kernels
 DTYPES = (torch.float32, torch.float64)
 
 every_map = pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in CURVED for name in POINT_MAPS]
+    ("kind", "name"), [(kind, name) for kind in CURVED for name in POINTS]
 )
 
 
@@ -41,7 +41,7 @@ def arguments(kind, name, c, *shape, dtype=torch.float64):
 def test_errors_are_those_of_the_operators_but_for_rounding(kind, name, dtype, radius):
     # rounding a tangent at a radius r of the hyperboloid changes its length by up to eps cosh(r)
     unit = torch.finfo(dtype).eps * math.cosh(radius)
-    for today, now in zip(*map_errors(kind, name, radius, dtype), strict=True):
+    for today, now in zip(*errors_of(name, kind, radius, dtype), strict=True):
         assert now <= 2 * today + 8 * unit
 
 
@@ -120,7 +120,7 @@ def test_first_and_second_derivatives_in_rows_and_curvature(kind, name, value, o
     assert on
 
 
-@pytest.mark.parametrize("name", POINT_MAPS)
+@pytest.mark.parametrize("name", POINTS)
 def test_the_ball_of_curvature_0_is_flat(name, on):
     x, y = normal(0, 4, 3), normal(1, 4, 3)
     wanted = x + y if name == "expmap" else y - x

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from benchmarks.error_table import RADII
-from benchmarks.kernel_errors import pair_errors
+from benchmarks.kernels.errors import RADII
+from benchmarks.kernels.pair_errors import pair_errors
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.kernels.switch import by_operators

@@ -5,8 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 
-from benchmarks.error_table import RADII
-from benchmarks.radial_errors import MAPS, radial_errors
+from benchmarks.kernels.errors import ORIGIN, RADII, errors_of
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal
@@ -31,18 +30,16 @@ def argument(kind, name, c, *shape, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("kind", CURVED)
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", ORIGIN)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("radius", RADII)
 def test_errors_are_those_of_the_operators_but_for_rounding(kind, name, dtype, radius):
-    operators = radial_errors(kind, name, radius, dtype, kernel=False)
-    found = radial_errors(kind, name, radius, dtype, kernel=True)
-    for today, now in zip(operators, found, strict=True):
+    for today, now in zip(*errors_of(name, kind, radius, dtype), strict=True):
         assert now <= 2 * today + 8 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("kind", CURVED)
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", ORIGIN)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "dim"), [(1, 1), (300, 3), (7, 20), (3, 256)])
 def test_rows_of_any_size_have_the_values_and_gradients_of_the_operators(
@@ -104,7 +101,7 @@ def test_points_outside_the_ball_are_as_far_as_its_boundary(c, on):
 
 
 @pytest.mark.parametrize("kind", CURVED)
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", ORIGIN)
 @pytest.mark.parametrize("value", [1.0, 0.002], ids=["direct", "series"])
 def test_gradcheck_and_gradgradcheck_in_rows_and_curvature(kind, name, value, on):
     c = torch.tensor(value, dtype=torch.float64, requires_grad=True)
@@ -114,7 +111,7 @@ def test_gradcheck_and_gradgradcheck_in_rows_and_curvature(kind, name, value, on
     assert on
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", ORIGIN)
 def test_the_ball_of_curvature_0_is_flat(name, on):
     x = normal(0, 4, 3)
     torch.testing.assert_close(getattr(Poincare(0.0), name)(x), x)
@@ -122,7 +119,7 @@ def test_the_ball_of_curvature_0_is_flat(name, on):
 
 
 @pytest.mark.parametrize("kind", CURVED)
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", ORIGIN)
 @pytest.mark.parametrize("dims", [(0, None), (None, 0), (0, 0)])
 def test_vmap_of_values_and_gradients_is_a_loop(kind, name, dims, on):
     given = [argument(kind, name, 0.7, 3, 2), torch.tensor(0.7, dtype=torch.float64)]

@@ -5,8 +5,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 
-from benchmarks.error_table import RADII
-from benchmarks.kernel_errors import pair_errors
+from benchmarks.kernels.errors import RADII
+from benchmarks.kernels.pair_errors import pair_errors
 from fedbolic.manifolds import Lorentz, Poincare
 from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal, points

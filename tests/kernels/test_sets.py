@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call, grad, vmap
 
-from benchmarks.set_errors import SET_FUNCTIONS, set_errors
+from benchmarks.kernels.errors import SETS, errors_of
 from fedbolic.manifolds import Lorentz, Poincare, centroid_kernel
 from fedbolic.nn import GyroBatchNorm, HyperbolicBatchNorm
 from fedbolic.nn.functional import boost_kernel
@@ -42,13 +42,13 @@ def agree(found, wanted, dtype):
 
 
 @in_both_models
-@pytest.mark.parametrize("name", SET_FUNCTIONS)
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("radius", [1e-3, 2.0, 9.0])
 def test_errors_are_those_of_the_operators_but_for_rounding(kind, name, dtype, radius):
     # a rounding error at a radius r of the hyperboloid is that of a step of eps cosh(r)
     unit = torch.finfo(dtype).eps * math.cosh(radius)
-    for today, now in zip(*set_errors(kind, name, radius, dtype), strict=True):
+    for today, now in zip(*errors_of(name, kind, radius, dtype), strict=True):
         assert now <= 2 * today + 8 * unit
 
 

@@ -12,8 +12,9 @@ from fedbolic.manifolds import Lorentz, Poincare
 def errors(model, c, dtype, radius):
     cell = (model, c, dtype, radius)
     given = precision.inputs(cell)
-    operations = peers.fedbolic(model, c, getattr(torch, dtype))
-    return precision.errors(cell, given, peers.answers(operations, given))
+    space = peers.space_of("fedbolic", model, c)
+    answers = precision.answers(space, given, ball=model == "ball")
+    return precision.errors(cell, given, answers)
 
 
 def assert_below(bound, found):

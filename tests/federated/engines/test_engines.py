@@ -12,10 +12,11 @@ import torch
 
 from benchmarks import plain_loop
 from benchmarks.engine_candidates import RNG, PlainLoop, Trained, federation, method, seeds
-from benchmarks.engine_goals import Goal, goals, padded_work, table
+from benchmarks.engine_goals import goals, padded_work
 from benchmarks.engine_rounds import Cost, Found, difference, first_values
 from benchmarks.plain_loop import Workload
 from benchmarks.processes import cpu_seconds, tree
+from benchmarks.table import Goal, goal_table
 from fedbolic.federated import Sequential
 
 WORKLOADS = (
@@ -62,7 +63,7 @@ def test_the_networks_have_the_same_parameters(work):
 def test_a_goal_is_met_only_on_the_right_side_of_its_bound(sense, figure, verdict):
     goal = Goal("G0", "speed", sense, 1.0, figure)
     assert goal.verdict == verdict
-    assert table([goal]).splitlines()[-1].endswith(f"| {verdict} |")
+    assert goal_table([goal]).splitlines()[-1].endswith(f"| {verdict} |")
 
 
 def test_speeds_are_medians_of_rounds_side_by_side():

@@ -1,6 +1,6 @@
 """Launches of both passes on a GPU, of the operators and of the kernels in their place.
 
-Called by ``benchmarks.kernels``; no kernel runs. A launch is an operator of torch that writes a
+No kernel runs. A launch is an operator of torch that writes a
 tensor, as in ``benchmarks.operators``, or a kernel; memory that is only allocated does not count.
 """
 
@@ -18,8 +18,8 @@ from torch.func import vmap
 from typing_extensions import override
 
 from benchmarks.gpu_convolution import LAYERS, layer_row
-from benchmarks.measure import Operators, seconds
 from benchmarks.operators import Row, rows
+from benchmarks.timing import Operators, seconds
 from fedbolic import kernels
 from fedbolic.core.types import Meta
 from fedbolic.nn.functional.convolution import stacked_convolution

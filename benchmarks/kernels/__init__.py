@@ -1,0 +1,1 @@
+"""Kernels beside the operators that they replace: resources, launches, errors."""
