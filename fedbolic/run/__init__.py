@@ -1,23 +1,30 @@
-"""Runs: from settings to a folder, many of them from a table, and from a folder to a network."""
+"""Runs: from settings to a folder, many of them from a table, and from a folder to a network.
 
-from fedbolic.run.configuration import SetupError
-from fedbolic.run.experiment import resume, run
-from fedbolic.run.exports import export
-from fedbolic.run.loggers import LoggerSettings
-from fedbolic.run.progress import ProgressBar
-from fedbolic.run.record import RunFolder
-from fedbolic.run.sweeps import sweep
-from fedbolic.run.trained import TrainedModel, load
+A name is imported when it is first used: modules of this package that need no command line are
+imported without the packages of the command line.
+"""
 
-__all__ = [
-    "LoggerSettings",
-    "ProgressBar",
-    "RunFolder",
-    "SetupError",
-    "TrainedModel",
-    "export",
-    "load",
-    "resume",
-    "run",
-    "sweep",
-]
+import importlib
+from typing import Any
+
+_MODULES = {
+    "LoggerSettings": "loggers",
+    "ProgressBar": "progress",
+    "RunFolder": "record",
+    "SetupError": "configuration",
+    "TrainedModel": "trained",
+    "export": "exports",
+    "load": "trained",
+    "resume": "experiment",
+    "run": "experiment",
+    "sweep": "sweeps",
+}
+"""Modules of the public names."""
+
+__all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
