@@ -3,6 +3,7 @@
 Ours; see ``README.md`` in this folder for the protocol, its results and its limits.
 """
 
+import fedbolic.hierarchies.joint  # noqa: F401  # registers its joint forms
 from fedbolic.hierarchies.method import HierarchyEmbedding
 from fedbolic.hierarchies.popularity import Popularity
 

@@ -221,10 +221,6 @@ class HierarchyEmbedding(GradientMethod):
         return {**local, "parameters": parameters, "optimizer": optimizer}
 
     @override
-    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        return self.step(local, gradients, context)
-
-    @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
         weights, before = context["own"]["weights"], context["shared"]["table"]
         keeps = self.optimizer_state == "personal"

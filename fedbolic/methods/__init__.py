@@ -4,6 +4,7 @@ Local training, FedProx, FedPer, FedBABU and FedBN are settings of
 :class:`~fedbolic.methods.fedavg.FedAvg`.
 """
 
+import fedbolic.methods.joint  # noqa: F401  # registers its joint forms
 from fedbolic.methods.apfl import Apfl
 from fedbolic.methods.apple import Apple
 from fedbolic.methods.closed_form_head import ClosedFormHead

@@ -29,7 +29,7 @@ from fedbolic.federated.contract.sharing import (
 )
 from fedbolic.nn.network.classifier import SimplexHead, classifier
 from fedbolic.nn.network.model import Model
-from fedbolic.optim import SGD, Adam, Optimizer
+from fedbolic.optim import SGD, Optimizer
 
 _HEADS = {"linear": nn.Linear, "simplex": SimplexHead}
 
@@ -135,12 +135,6 @@ class FedAvg(ClassifierMethod):
             penalized = {n: gradients[n] + self.proximal * v for n, v in drift.items()}
             gradients = {**gradients, **penalized}
         return super().step(local, gradients, context)
-
-    @override
-    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        if type(self).step is FedAvg.step and type(self.optimizer) in (SGD, Adam):
-            return self.step(local, gradients, context)  # number by number, so it needs no vmap
-        return super().stacked_step(local, gradients, context, axes=axes)
 
     @override
     def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:

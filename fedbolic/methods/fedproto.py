@@ -1,12 +1,10 @@
 """FedProto: clients with separate models that send class prototypes alone."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
@@ -16,11 +14,9 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.batched.stacked_batches import stacked_batches
-from fedbolic.federated.batched.stacking import at_rows
 from fedbolic.federated.contract.separate_models import SeparateModels
 from fedbolic.federated.scores.score import chunks
-from fedbolic.federated.updates.update import AggregatedUpdate, StackedUpdates, Update
+from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.nn.network.classifier import features_and_logits
 from fedbolic.nn.network.model import Model
@@ -120,34 +116,23 @@ class FedProto(SeparateModels):
             with torch.no_grad():
                 z = self.features(model, local, batch, context)
             sums, counts = sums + labels.T.double() @ z.double(), counts + labels.sum(dim=0)
-        payload = _class_means(sums, counts, like=prototypes)
-        return Update(payload, self.weight(client)), _kept(local)
+        payload, client_state = self.outcome_of_sums(local, sums, counts, like=prototypes)
+        return Update(payload, self.weight(client)), client_state
 
-    @override
-    def stacked_finish(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> StackedUpdates | None:
-        model, meta = self.model(clients[0].meta), clients[0].meta
-        if model.mixes_examples:  # features would depend on the examples in a batch
-            return None
+    def outcome_of_sums(
+        self, local: Tree, sums: Tensor, counts: Tensor, *, like: Tensor
+    ) -> tuple[Tree, Tree]:
+        """``(payload, client_state)`` of one client, or of several with a leading axis.
 
-        def features(local: Tree, context: Tree, batch: Params) -> Tensor:
-            return self.features(model, local, batch, context)
-
-        prototypes = context["shared"]["prototypes"]
-        classes = torch.arange(meta.num_classes, device=prototypes.device)
-        counts = classes.new_zeros(len(clients), len(classes))
-        sums = counts.new_zeros(*counts.shape, self.backbone.width_for(meta), dtype=torch.float64)
-        for rows, batches in stacked_batches([client.train for client in clients]):
-            own, given = at_rows(local, rows), at_rows(context, rows, axes)
-            for batch in batches:
-                with torch.no_grad():
-                    z = vmap(features, in_dims=(0, axes, 0))(own, given, batch)
-                labels = batch["mask"].unsqueeze(-1) & (batch["y"].unsqueeze(-1) == classes)
-                sums[rows] += labels.mT.double() @ z.double()
-                counts[rows] += labels.sum(dim=1)
-        payload = _class_means(sums, counts, like=prototypes)
-        return StackedUpdates(payload, _kept(local), [self.weight(client) for client in clients])
+        Args:
+            local: ``local`` after the last step.
+            sums: Sum of the features of every class, in float64.
+            counts: Number of examples of every class.
+            like: Tensor with the dtype of prototypes.
+        """
+        means = (sums / counts.clamp(min=1).unsqueeze(-1)).to(like.dtype)
+        payload = {"prototypes": means, "known": (counts > 0).long()}
+        return payload, {kind: local[kind] for kind in ("parameters", "buffers")}
 
     @override
     def template(self, message: Tree) -> Tree:
@@ -178,19 +163,3 @@ class FedProto(SeparateModels):
         z = self.features(model, local, batch, context)
         distances = (z[:, None] - shared["prototypes"]).square().mean(dim=-1)
         return -torch.where(shared["known"] > 0, distances, UNKNOWN_DISTANCE)
-
-
-def _class_means(sums: Tensor, counts: Tensor, *, like: Tensor) -> Params:
-    """Payload of one client or, with a leading axis, of several.
-
-    Args:
-        sums: Sum of the features of every class, in float64.
-        counts: Number of examples of every class.
-        like: Tensor with the dtype of prototypes.
-    """
-    means = sums / counts.clamp(min=1).unsqueeze(-1)
-    return {"prototypes": means.to(like.dtype), "known": (counts > 0).long()}
-
-
-def _kept(local: Tree) -> Tree:
-    return {kind: local[kind] for kind in ("parameters", "buffers")}

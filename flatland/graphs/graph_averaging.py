@@ -13,16 +13,14 @@ from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
-from fedbolic.federated.batched.jagged import Jagged
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.sharing import select_kind
 from fedbolic.federated.updates.update import (
     AggregatedUpdate,
-    StackedUpdates,
     Update,
     host_or_scalar,
-    split_columns,
 )
-from flatland.graphs.graph_method import GraphMethod, with_client_axis, with_proximal_term
+from flatland.graphs.graph_method import GraphMethod, with_proximal_term
 
 
 @dataclass(frozen=True)
@@ -127,25 +125,6 @@ class GraphAveraging(GraphMethod):
         measured = self.measurements(local, context)
         metrics |= {name: host_or_scalar(of_one[0]) for name, of_one in measured.items()}
         return Update(payload, self.weight(client), metrics), client_state
-
-    @override
-    def stacked_finish(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> StackedUpdates | None:
-        if type(self).finish is not GraphAveraging.finish:
-            return None
-        scores = self.stacked_scores(local, clients, context, axes=axes)
-        context = with_client_axis(context, axes, len(clients))
-        payload, client_states = self.outcome(local, context)
-        added, kept = self.additions(local, clients, context)
-        payload, client_states = {**payload, **added}, {**client_states, **kept}
-        measured = split_columns(self.measurements(local, context), len(clients))
-        metrics = [
-            {f"local/{name}": value for name, value in found.items()} | of_one
-            for found, of_one in zip(scores, measured, strict=True)
-        ]
-        weights = [self.weight(client) for client in clients]
-        return StackedUpdates(payload, client_states, weights, metrics)
 
     @override
     def template(self, message: Tree) -> Tree:

@@ -3,12 +3,10 @@
 import dataclasses
 import functools
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
@@ -17,9 +15,8 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
-from fedbolic.federated.batched.buckets import pad_stack
-from fedbolic.federated.batched.jagged import Jagged
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.local_training import LocalTraining
 from fedbolic.federated.contract.sharing import (
     Sharing,
@@ -29,7 +26,7 @@ from fedbolic.federated.contract.sharing import (
     kinds,
     select_kind,
 )
-from fedbolic.federated.scores.score import on_host, score_values, stacked_score_values
+from fedbolic.federated.scores.score import on_host, score_values
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 from flatland.graphs.blocks import graph_block
@@ -38,11 +35,9 @@ from flatland.graphs.links import (
     draw_negatives,
     link_losses,
     pair_logits,
-    stacked_link_losses,
 )
 from flatland.graphs.model import GCN, GraphNetwork
 from flatland.graphs.readout import GraphReadout
-from flatland.graphs.weak_cache import WeakCache
 
 GRAPH_EXAMPLES = GraphSplit | WholeGraphs | LinkExamples
 """Examples with a ``graph``, ``places`` and ``labels``: nodes, graphs, and pairs of nodes."""
@@ -155,41 +150,15 @@ class GraphMethod(GradientMethod):
     def loss(
         self, model: Model, parameters: Params, buffers: Params, batch: Params, context: Tree
     ) -> tuple[Tensor, Params]:
-        logits, buffers = _forward(model, parameters, buffers, context, training=True)
+        logits, buffers = forward(model, parameters, buffers, context, training=True)
         if isinstance(self.network, LinkNetwork):
             (graph,) = context["own"]["graph"].parts
             return link_losses(self.network, logits[0], batch, graph), buffers
         return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
 
     @override
-    def stacked_loss(
-        self,
-        model: Model,
-        parameters: Params,
-        buffers: Params,
-        batch: Params,
-        context: Tree,
-        *,
-        axes: tuple[Tree, Tree],
-    ) -> tuple[Tensor, Params]:
-        num_clients = len(batch["y"])
-        context = with_client_axis(context, axes[1], num_clients)
-        logits, buffers = _forward(model, parameters, buffers, context, training=True)
-        if isinstance(self.network, LinkNetwork):
-            graphs = context["own"]["graph"].parts
-            return stacked_link_losses(self.network, logits, batch, graphs), buffers
-        # CUDA adds the gradients of an index in a fixed order, and those of gather in any order
-        rows = logits[torch.arange(num_clients, device=logits.device)[:, None], batch["node"]]
-        losses = cross_entropy(rows.flatten(0, 1), batch["y"].flatten(), reduction="none")
-        return losses.view_as(batch["y"]), buffers
-
-    @override
-    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        return self.step(local, gradients, context)
-
-    @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
+        outputs, _ = forward(model, local["parameters"], local["buffers"], context)
         return logits_at(self.network, outputs[0], batch["node"])
 
     @override
@@ -210,7 +179,7 @@ class GraphMethod(GradientMethod):
             return {}
         model = self.model(client.meta)
         with torch.no_grad():
-            outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
+            outputs, _ = forward(model, local["parameters"], local["buffers"], context)
         scores: dict[str, float | Tensor] = {}
         for name in ("validation", "test"):
             split = getattr(client, name)
@@ -219,27 +188,6 @@ class GraphMethod(GradientMethod):
                 found = score_values(logits, split.labels)
                 scores |= {f"{name}/{metric}": value for metric, value in found.items()}
         return scores
-
-    @override
-    def stacked_scores(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> list[dict[str, float | Tensor]]:
-        found: list[dict[str, float | Tensor]] = [{} for _ in clients]
-        context = with_client_axis(context, axes, len(clients))
-        model = self.model(clients[0].meta)
-        with torch.no_grad():
-            outputs, _ = _forward(model, local["parameters"], local["buffers"], context)
-        for name in ("validation", "test"):
-            splits = tuple(getattr(client, name) for client in clients)
-            if not any(map(len, splits)):
-                continue
-            places, labels, counts = _padded(splits)
-            logits = vmap(functools.partial(logits_at, self.network))(outputs, places)
-            lengths = [len(split) for split in splits]
-            scores = stacked_score_values(logits, labels, lengths, counts=counts)
-            for of_client, values in zip(found, scores, strict=True):
-                of_client |= {f"{name}/{metric}": value for metric, value in values.items()}
-        return found
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
@@ -267,22 +215,6 @@ def examples_of(network: GraphNetwork) -> type[GraphSplit | WholeGraphs | LinkEx
     if isinstance(network, GraphReadout):
         return WholeGraphs
     return LinkExamples if isinstance(network, LinkNetwork) else GraphSplit
-
-
-def with_client_axis(context: Tree, axes: Tree, num_clients: int) -> Tree:
-    """A context whose ``fixed`` values have an axis of clients, even those that all clients share.
-
-    Args:
-        context: Joint context of several clients.
-        axes: Client axes of ``context``, leaf by leaf.
-        num_clients: Number of clients.
-    """
-    own, axes = context["own"], axes["own"]["fixed"]
-    fixed = {
-        name: value.expand(num_clients, *value.shape) if axes[name] is None else value
-        for name, value in own["fixed"].items()
-    }
-    return {**context, "own": {**own, "fixed": fixed}}
 
 
 def logits_at(network: GraphNetwork, outputs: Tensor, places: Tensor) -> Tensor:
@@ -320,23 +252,18 @@ def _model(network: GraphNetwork, meta: Meta) -> Model:
     return Model(lambda: network.build(meta))
 
 
-def _pad(
-    splits: tuple[GraphSplit | WholeGraphs | LinkExamples, ...],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Padded places and labels of the examples of all clients, and the numbers of examples."""
-    places = pad_stack([split.places for split in splits])
-    labels = pad_stack([split.labels for split in splits])
-    return places, labels, torch.tensor([len(split) for split in splits], device=places.device)
-
-
-_padded = WeakCache(_pad, size=8)
-"""Result of :func:`_pad`, as an engine scores the same splits in every round."""
-
-
-def _forward(
+def forward(
     model: Model, parameters: Params, buffers: Params, context: Tree, *, training: bool = False
 ) -> tuple[Tensor, Params]:
-    """Logits of all nodes, for one client or for a block of clients."""
+    """Outputs and buffers of the network, for one client or for a block of clients.
+
+    Args:
+        model: Architecture of the network.
+        parameters: Trained parameters.
+        buffers: Buffers.
+        context: Context of :meth:`GraphMethod.start`.
+        training: Whether the pass is part of a local step.
+    """
     own = context["own"]
     graphs = graph_block(own["graph"].parts)
     return model({**parameters, **own["fixed"]}, buffers, graphs, training=training)

@@ -13,7 +13,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client
-from fedbolic.federated.batched.jagged import Jagged
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.local_training import BatchPlan
 from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.federated.updates.update import AggregatedUpdate

@@ -9,7 +9,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client
-from fedbolic.federated.batched.jagged import Jagged
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.method import Method
 from flatland.graphs.graph_averaging import GraphAveraging
 from flatland.graphs.model import GCN

@@ -154,13 +154,19 @@ class Gcfl(GraphAveraging):
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
-        return self._step(local, gradients, context, num_batch_axes=0)
+        return self.noted_step(local, gradients, context, num_batch_axes=0)
 
-    @override
-    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        return self._step(local, gradients, context, num_batch_axes=1)
+    def noted_step(
+        self, local: Tree, gradients: Params, context: Tree, *, num_batch_axes: int
+    ) -> Tree:
+        """A step that notes the norm of the gradient, of one client or of several.
 
-    def _step(self, local: Tree, gradients: Params, context: Tree, *, num_batch_axes: int) -> Tree:
+        Args:
+            local: ``local`` before the step.
+            gradients: Gradients of the loss.
+            context: Context of :meth:`start`.
+            num_batch_axes: Number of leading axes of clients.
+        """
         if self.affinity.window:
             squares = [  # before the optimiser, which may reuse the gradients' storage
                 gradients[name].square().sum(tuple(range(num_batch_axes, gradients[name].dim())))

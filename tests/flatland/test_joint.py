@@ -10,6 +10,7 @@ import torch
 
 from fedbolic.core.rng import Rng
 from fedbolic.data import HOLDOUT
+from fedbolic.federated.batched.joint import joint, joint_form
 from fedbolic.federated import (
     Auto,
     Batched,
@@ -103,6 +104,7 @@ def test_a_round_and_its_scores_are_computed_for_all_clients_at_once(name, engin
     plain = list(Trainer(Sequential(), evaluation=evaluation).run(method, data, Rng(3)))
     for alone in ("finish", "evaluate"):
         refusing = refuse_clients(getattr(GraphAveraging, alone))
+        joint(refusing)(joint_form(method, alone))
         monkeypatch.setattr(GraphAveraging, alone, refusing)
     fast = list(Trainer(engine, evaluation=evaluation).run(method, data, Rng(3)))
     (found, _), (expected, _) = fast[-1], plain[-1]

@@ -12,6 +12,7 @@ from benchmarks.timing import waits
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.federated import Evaluation, FineTune, RidgeHead, Sequential, Trainer
+from fedbolic.federated.batched.joint import joint, joint_form
 from fedbolic.federated.contract.engine import Failure
 from fedbolic.run.reproducible import reproducible
 from tests.subjects import QUICK, subject
@@ -90,8 +91,12 @@ def test_neither_a_loss_nor_a_step_waits_for_the_device(name, engine, monkeypatc
     method, data = subject(name)
     data = data.to(CUDA)
     exchanged(engine, method, data)
-    for part in ("loss", "stacked_loss", "step", "stacked_step"):
-        monkeypatch.setattr(type(method), part, without_waits(getattr(type(method), part)))
+    for part in ("loss", "step"):
+        function = getattr(type(method), part)
+        guarded, form = without_waits(function), joint_form(method, part)
+        monkeypatch.setattr(type(method), part, guarded)
+        if form is not None:
+            joint(guarded)(without_waits(form))
     with caplog.at_level("INFO"):
         results = exchanged(engine, method, data)
     assert [update.error for _, update, _ in results if isinstance(update, Failure)] == []

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from fedbolic.core.types import Params
 from fedbolic.federated.batched.buckets import buckets, most_padding, pad_stack
 from fedbolic.federated.batched.client_task import ClientTask
-from fedbolic.federated.batched.jagged import jagged_sizes
+from fedbolic.federated.contract.jagged import jagged_sizes
 
 Call: TypeAlias = tuple[int, Tensor]
 """Padded length of a joint call and the rows of its clients."""

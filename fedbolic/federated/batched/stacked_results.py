@@ -10,6 +10,7 @@ from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.joint import joint_results
 from fedbolic.federated.batched.stacking import Ended, joined, own_storage, unstacked
 from fedbolic.federated.contract.gradient_method import (
     GradientMethod,
@@ -36,7 +37,7 @@ def results_of(
     clients = [task.client for task in tasks]
     context, axes = joined([task.context for task in tasks])
     local = without_seeds(ended.local)
-    found = method.stacked_finish(local, clients, context, axes=axes)
+    found = joint_results(method, local, clients, context, axes=axes)
     numbers = [ended.losses, *ended.clamped.unbind(dim=1)]
     if found is None:
         (losses, outside, points), _ = _on_host(numbers)

@@ -11,6 +11,7 @@ from fedbolic.core import tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client, Split
 from fedbolic.federated.batched.client_task import tree_form
+from fedbolic.federated.batched.joint import Form, joint_form, overrides
 from fedbolic.federated.batched.stacking import (
     at_row,
     bucketed,
@@ -43,14 +44,10 @@ class _Held(NamedTuple):
 
 
 def is_stackable(method: object) -> bool:
-    """True for gradient methods that do not override ``evaluate``, or its batched form as well."""
+    """True for gradient methods with a joint form of ``evaluate``, or without one of their own."""
     if not isinstance(method, GradientMethod):
         return False
-    return type(method).evaluate is GradientMethod.evaluate or _has_own_form(method)
-
-
-def _has_own_form(method: GradientMethod) -> bool:
-    return type(method).stacked_scores is not GradientMethod.stacked_scores
+    return not overrides(method, "evaluate") or joint_form(method, "evaluate") is not None
 
 
 def held_together(
@@ -98,7 +95,8 @@ def stacked_scores(method: GradientMethod, held: Sequence[_Held]) -> Scores:
         method: Method whose predictions are scored.
         held: Clients to score.
     """
-    found = _own_form_scores(method, held) if _has_own_form(method) else _scored(method, held)
+    form = joint_form(method, "evaluate")
+    found = _own_form_scores(form, method, held) if form else _scored(method, held)
     return dict(zip(found, all_on_host([*found.values()]), strict=True))
 
 
@@ -114,9 +112,8 @@ def scores_of_stack(
         context: Joint context of the clients.
         axes: Client axes of ``context``, leaf by leaf.
     """
-    found = method.stacked_scores(local, clients, context, axes=axes)
-    if found is not None:
-        return found
+    if form := joint_form(method, "evaluate"):
+        return form(local, clients, context, axes=axes)
     contexts = [at_row(context, i, axes) for i in range(len(clients))]
     held = map(_Held, clients, unstacked(local, len(clients)), contexts)
     return [*_scored(method, [*held]).values()]
@@ -149,8 +146,8 @@ def _form(method: GradientMethod, each: _Held) -> Hashable:
     return id(model), *map(tree_form, (each.local, each.context, none))
 
 
-def _own_form_scores(method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
-    """Scores by the method's own batched form, for clients of similar size together."""
+def _own_form_scores(form: Form, method: GradientMethod, held: Sequence[_Held]) -> ClientScores:
+    """Scores by the method's own joint form, for clients of similar size together."""
     found: ClientScores = {each.client.id: {} for each in held}
     groups: dict[Hashable, list[_Held]] = {}
     for each in held:
@@ -160,7 +157,7 @@ def _own_form_scores(method: GradientMethod, held: Sequence[_Held]) -> ClientSco
             clients = [each.client for each in some]
             local = stack_trees([each.local for each in some])
             context, axes = joined([each.context for each in some])
-            scores = method.stacked_scores(local, clients, context, axes=axes) or ()
+            scores = form(local, clients, context, axes=axes)
             found |= {client.id: dict(x) for client, x in zip(clients, scores, strict=True)}
     return found
 

@@ -12,8 +12,9 @@ from fedbolic.core.types import Params, Tree
 from fedbolic.federated.batched.batch_loader import BatchLoader
 from fedbolic.federated.batched.buckets import MOST_PADDED, buckets
 from fedbolic.federated.batched.client_task import ClientTask
-from fedbolic.federated.batched.jagged import Jagged, jagged_sizes
+from fedbolic.federated.batched.joint import joint_losses, joint_steps
 from fedbolic.federated.contract.gradient_method import GradientMethod, check_losses
+from fedbolic.federated.contract.jagged import Jagged, jagged_sizes
 from fedbolic.nn.functional.clamped import COUNTS
 from fedbolic.nn.network.model import Model
 
@@ -132,7 +133,7 @@ def joint_step(
     parameters = {n: value.detach().requires_grad_() for n, value in local["parameters"].items()}
 
     given = model, parameters, local["buffers"], batch, context
-    losses, buffers = method.stacked_loss(*given, axes=dims)
+    losses, buffers = joint_losses(method, *given, axes=dims)
     clamped = state["clamped"] + buffers.pop(COUNTS, 0)
     mask = batch["mask"]
     check_losses(losses, mask)
@@ -144,7 +145,7 @@ def joint_step(
         local = {**local, "buffers": tree.map(torch.Tensor.detach, buffers)}
         named = dict(zip(parameters, gradients, strict=True))
         named = method.local.clip(named, num_axes=1)
-        local = method.stacked_step(local, named, context, axes=dims[1])
+        local = joint_steps(method, local, named, context, axes=dims[1])
         return {"local": local, "loss": state["loss"] + sums.detach(), "clamped": clamped}
 
 

@@ -16,7 +16,6 @@ from fedbolic.federated.batched.batch_loader import (
     take_rows,
 )
 from fedbolic.federated.batched.client_task import ClientTask, tree_form
-from fedbolic.federated.batched.jagged import Jagged
 from fedbolic.federated.batched.replay import Replay, graph_pool
 from fedbolic.federated.batched.stacking import (
     Ended,
@@ -25,6 +24,7 @@ from fedbolic.federated.batched.stacking import (
     joint_step,
 )
 from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
+from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.nn.functional.clamped import COUNTS
 from fedbolic.nn.network.model import Model
 

@@ -1,12 +1,9 @@
 """Base of methods that train one classifier on all clients by gradient steps."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
@@ -21,10 +18,8 @@ from fedbolic.federated.contract.local_training import LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
 from fedbolic.federated.updates.update import (
     AggregatedUpdate,
-    StackedUpdates,
     Update,
     host_or_scalar,
-    split_columns,
 )
 from fedbolic.nn.network.backbone import MLP, Backbone
 from fedbolic.nn.network.classifier import classifier
@@ -157,28 +152,12 @@ class ClassifierMethod(GradientMethod):
 
     @override
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
-        visits = self._visits(client)
+        visits = self.visits(client)
         metrics = {n: host_or_scalar(x) / visits for n, x in self.counts(local).items()}
         payload, client_state = self.outcome(local, context)
         return Update(payload, self.weight(client), metrics), client_state
 
-    @override
-    def stacked_finish(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> StackedUpdates | None:
-        if type(self).finish is not ClassifierMethod.finish:
-            return None
-        counts = self.counts(local)
-        if counts:
-            visits = [self._visits(client) for client in clients]
-            of_all = torch.tensor(visits, device=clients[0].no_inputs.device)
-            counts = {name: x.double() / of_all for name, x in counts.items()}
-        metrics = split_columns(counts, len(clients))
-        payload, client_states = vmap(self.outcome, in_dims=(0, axes))(local, context)
-        weights = [self.weight(client) for client in clients]
-        return StackedUpdates(payload, client_states, weights, metrics)
-
-    def _visits(self, client: Client) -> int:
+    def visits(self, client: Client) -> int:
         """Visits to a client's examples in a round, at least 1."""
         return max(1, client.size * self.local.epochs * self.local.repeats)
 

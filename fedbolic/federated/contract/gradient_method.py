@@ -2,11 +2,10 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from typing_extensions import override
 
 from fedbolic.core import tree
@@ -16,7 +15,7 @@ from fedbolic.data.contract.client import Client, Split
 from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.scores.score import Predictor, score
-from fedbolic.federated.updates.update import StackedUpdates, Update, host_or_scalar
+from fedbolic.federated.updates.update import Update, host_or_scalar
 from fedbolic.nn.functional.clamped import COUNTS, Counter
 from fedbolic.nn.layers.dropout import SEED
 from fedbolic.nn.network.model import Model
@@ -75,57 +74,9 @@ class GradientMethod(Method):
         batch, from 0) and the draws of this step. The caller masks and averages the losses.
         """
 
-    def stacked_loss(
-        self,
-        model: Model,
-        parameters: Params,
-        buffers: Params,
-        batch: Params,
-        context: Tree,
-        *,
-        axes: tuple[Tree, Tree],
-    ) -> tuple[Tensor, Params]:
-        """Batched :meth:`loss`: arguments and results have a leading axis of clients.
-
-        By default ``vmap`` derives it from :meth:`loss`; a method with a faster joint form
-        overrides it. The losses and buffers of a client must depend on that client alone. The
-        returned buffers may include the counts of a
-        :class:`~fedbolic.nn.functional.clamped.Counter`.
-
-        Args:
-            model: Common architecture of the clients.
-            parameters: Stacked parameters.
-            buffers: Stacked buffers.
-            batch: Stacked batch of :meth:`loss`; ``mask`` excludes the padding of smaller clients.
-            context: Stacked context of :meth:`start`.
-            axes: Client axes of ``batch`` and of ``context``, leaf by leaf: 0, or ``None`` for a
-                value that all clients share.
-        """
-
-        def forward(
-            parameters: Params, buffers: Params, batch: Params, context: Tree
-        ) -> tuple[Tensor, Params]:
-            return counted_loss(self, model, parameters, buffers, batch, context)
-
-        return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
-
     @abstractmethod
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
         """``local`` after one step; the result may reuse the storage of ``local``."""
-
-    def stacked_step(self, local: Tree, gradients: Params, context: Tree, *, axes: Tree) -> Tree:
-        """Batched :meth:`step`: arguments and result have a leading axis of clients.
-
-        By default ``vmap`` derives it from :meth:`step`. If :meth:`step` itself works with leading
-        axes, a method may override this function by a direct call of :meth:`step`.
-
-        Args:
-            local: Stacked ``local``.
-            gradients: Stacked gradients.
-            context: As in :meth:`stacked_loss`.
-            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
-        """
-        return vmap(self.step, in_dims=(0, 0, axes))(local, gradients, context)
 
     @abstractmethod
     def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
@@ -134,43 +85,9 @@ class GradientMethod(Method):
         Both may share storage with ``local``, as may the result of :meth:`step`.
         """
 
-    def stacked_finish(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> StackedUpdates | None:
-        """Batched :meth:`finish`; by default ``None``, so clients are finished one by one.
-
-        The results may share storage with ``local``. A method that overrides :meth:`finish` must
-        not inherit a form of this function that disagrees with it.
-
-        Args:
-            local: Stacked ``local`` after the last step.
-            clients: The clients, in the order of the stacked values.
-            context: As in :meth:`stacked_loss`.
-            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
-        """
-        del local, clients, context, axes
-        return None
-
     @abstractmethod
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
         """Logits of every example, one per class; the largest is the prediction."""
-
-    def stacked_scores(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> Sequence[Mapping[str, float | Tensor]] | None:
-        """Batched :meth:`evaluate` of models, client by client; on an accelerator as tensors.
-
-        By default ``None``: an engine pads examples and derives predictions by ``vmap``. A method
-        that overrides both this function and :meth:`evaluate` must let them agree.
-
-        Args:
-            local: Stacked ``local`` of :meth:`scored`.
-            clients: The clients, in the order of the stacked values.
-            context: As in :meth:`stacked_loss`.
-            axes: Client axes of ``context``, leaf by leaf, as in :meth:`stacked_loss`.
-        """
-        del local, clients, context, axes
-        return None
 
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
         """``(local, context)`` to score; ``None`` if there is no model.

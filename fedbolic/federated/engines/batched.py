@@ -14,6 +14,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.batched.client_task import ClientTask
+from fedbolic.federated.batched.joint import overrides
 from fedbolic.federated.batched.memory_budget import (
     Lines,
     MemoryBudget,
@@ -56,7 +57,7 @@ class Batched(Engine):
     and masked, with at most a quarter of extra work; if a model mixes the examples of a batch, only
     batches of equal length are stacked. If a client raises an error, all clients stacked with it
     are run again one by one. Clients are scored together, too, unless the method overrides
-    ``evaluate`` without ``stacked_scores``.
+    ``evaluate`` without a joint form.
 
     A round ends on the stacked tensors, too, unless the method overrides ``finish`` of
     :class:`~fedbolic.federated.contract.classifier_method.ClassifierMethod`: the host waits once
@@ -105,9 +106,7 @@ class Batched(Engine):
 
         if not isinstance(method, GradientMethod):
             self._refuse(method, "it takes no gradient steps")
-        elif any(
-            getattr(type(method), name) is not getattr(GradientMethod, name) for name in DEFINITION
-        ):
+        elif overrides(method, *DEFINITION):
             self._refuse(method, "it overrides local_update or batches")
         else:
             for tasks in self._together(method, messages, clients, client_states, rng):

@@ -9,6 +9,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
+from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.batched.stacked_scores import scores_of_stack
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps
 from fedbolic.federated.scores.score import score
@@ -34,13 +35,6 @@ class FineTuningPhase(DelegatedSteps):
         return Update({}, weight=float(client.size), metrics=scores), {}
 
     @override
-    def stacked_finish(
-        self, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
-    ) -> StackedUpdates:
-        scores = scores_of_stack(self.method, local, clients, context, axes=axes)
-        return StackedUpdates({}, {}, [float(client.size) for client in clients], scores)
-
-    @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         return server_state
 
@@ -49,3 +43,11 @@ class FineTuningPhase(DelegatedSteps):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         return {}
+
+
+@joint(FineTuningPhase.finish)
+def _scores_of_all(
+    method: FineTuningPhase, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+) -> StackedUpdates:
+    scores = scores_of_stack(method.method, local, clients, context, axes=axes)
+    return StackedUpdates({}, {}, [float(client.size) for client in clients], scores)

@@ -73,8 +73,8 @@ class StackedUpdates:
     Args:
         payload: The stacked payloads.
         client_states: The stacked client states. A leaf that is no tensor is common to all clients;
-            a :class:`~fedbolic.federated.batched.jagged.Jagged` leaf holds one tree per client that
-            was part of an earlier client state, and is neither copied nor examined again.
+            a :class:`~fedbolic.federated.contract.jagged.Jagged` leaf holds one tree per client
+            that was part of an earlier client state, and is neither copied nor examined again.
         weights: Weight of every client.
         metrics: Metrics of every client, as in :class:`Update`; empty if there are none.
     """

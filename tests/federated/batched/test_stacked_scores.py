@@ -20,7 +20,7 @@ from fedbolic.federated import (
     Workers,
 )
 from fedbolic.federated.batched import stacked_scores
-from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.engine import Engine
 from fedbolic.federated.scores import score
 from fedbolic.methods import Ditto, FedAvg, Scaffold
 from fedbolic.nn.network.backbone import MLP
@@ -86,7 +86,7 @@ def test_scores_of_many_in_one_pass_are_those_of_one_after_another(name, chunk, 
     expected = Sequential().scores(*given)
     monkeypatch.setattr(stacked_scores, "CHUNK", chunk)
     if name != "batch norm":
-        monkeypatch.setattr(GradientMethod, "evaluate", refuse)
+        monkeypatch.setattr(Engine, "scores", refuse)
         monkeypatch.setattr(stacked_scores, "score", refuse)
     assert_same_scores(Batched().scores(*given), expected, abs=1e-6)
 

@@ -18,7 +18,8 @@ from fedbolic.federated import (
     Mean,
     ServerSGD,
 )
-from fedbolic.federated.contract import gradient_method
+from fedbolic.federated.batched import joint as joint_forms
+from fedbolic.federated.batched.joint import joint
 from fedbolic.methods import Apfl, Apple, Ditto, FedAvg, FedDyn, FedRoD, Moon, PFedMe, Scaffold
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD, Adam, Optimizer
@@ -114,16 +115,45 @@ def test_every_setting_is_the_same_whatever_the_sizes(setting, together):
 
 @dataclass(frozen=True)
 class Joint(FedAvg):
-    """Computes each layer of an MLP with one hidden layer in one product for all clients."""
+    """Has a loss of its own, so the forms of other methods do not apply."""
 
-    def stacked_loss(self, model, parameters, buffers, batch, context, *, axes):
-        x = batch["x"].flatten(2)
-        for layer in ("body.1", "head"):
-            weight, bias = parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]
-            x = torch.baddbmm(bias[:, None], x, weight.mT)
-            x = x.relu() if layer == "body.1" else x
-        losses = nn.functional.cross_entropy(x.mT, batch["y"], reduction="none")
-        return losses, buffers
+    def loss(self, model, parameters, buffers, batch, context):
+        return super().loss(model, parameters, buffers, batch, context)
+
+
+@joint(Joint.loss)
+def losses_by_one_product_a_layer(method, model, parameters, buffers, batch, context, *, axes):
+    x = batch["x"].flatten(2)
+    for layer in ("body.1", "head"):
+        weight, bias = parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]
+        x = torch.baddbmm(bias[:, None], x, weight.mT)
+        x = x.relu() if layer == "body.1" else x
+    losses = nn.functional.cross_entropy(x.mT, batch["y"], reduction="none")
+    return losses, buffers
+
+
+@dataclass(frozen=True)
+class Doubled(Joint):
+    """An heir with twice the loss of its base, whose form must not be used."""
+
+    def loss(self, model, parameters, buffers, batch, context):
+        losses, buffers = super().loss(model, parameters, buffers, batch, context)
+        return 2 * losses, buffers
+
+
+@dataclass(frozen=True)
+class Doubling(FedAvg):
+    """An heir with twice the step of its base."""
+
+    def step(self, local, gradients, context):
+        return super().step(local, {name: 2 * g for name, g in gradients.items()}, context)
+
+
+@pytest.mark.parametrize("kind", [Doubled, Doubling])
+def test_an_heir_that_overrides_a_function_loses_the_joint_form_of_its_base(kind, together):
+    settings = {f.name: getattr(SMALL, f.name) for f in dataclasses.fields(SMALL)}
+    assert_engines_agree(kind(**{**settings, "backbone": MLP((4,))}), federation(UNEQUAL))
+    assert together
 
 
 def test_a_joint_form_of_the_loss_is_used_and_is_the_same(together, monkeypatch):
@@ -133,7 +163,7 @@ def test_a_joint_form_of_the_loss_is_used_and_is_the_same(together, monkeypatch)
         mapped.append(function.__name__)
         return vmap(function, **options)
 
-    monkeypatch.setattr(gradient_method, "vmap", noted)
+    monkeypatch.setattr(joint_forms, "vmap", noted)
     settings = {f.name: getattr(SMALL, f.name) for f in dataclasses.fields(SMALL)}
     method = Joint(**{**settings, "backbone": MLP((4,))})
     assert_engines_agree(method, federation(UNEQUAL))

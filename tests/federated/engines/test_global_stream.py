@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
+from torch.func import vmap
 from torch.nn.functional import dropout
 from typing_extensions import override
 
 from fedbolic.federated import Batched, Evaluation, FineTune, Sequential, TrainerState, Workers
+from fedbolic.federated.batched.joint import joint
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import Backbone
 from tests.federated.simple_method import (
@@ -145,15 +147,18 @@ def test_draws_differ_from_client_to_client_and_from_round_to_round():
 class Joint(FedAvg):
     """A method that draws once for all clients in its joint loss, where vmap would refuse."""
 
-    def stacked_loss(self, model, parameters, buffers, batch, context, *, axes):
-        losses, buffers = super().stacked_loss(
-            model, parameters, buffers, batch, context, axes=axes
-        )
-        return losses * torch.rand(losses.shape), buffers
-
     def loss(self, model, parameters, buffers, batch, context):
         losses, buffers = super().loss(model, parameters, buffers, batch, context)
         return losses * (0.5 if torch._C._functorch.maybe_current_level() else 1.0), buffers
+
+
+@joint(Joint.loss)
+def _joint_losses(method, model, parameters, buffers, batch, context, *, axes):
+    def loss(*given):
+        return method.loss(model, *given)
+
+    losses, buffers = vmap(loss, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
+    return losses * torch.rand(losses.shape), buffers
 
 
 def test_what_is_drawn_for_all_clients_at_once_is_thrown_away_and_said(together, caplog):

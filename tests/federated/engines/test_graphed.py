@@ -20,6 +20,7 @@ from fedbolic.federated import (
     Sequential,
 )
 from fedbolic.federated.batched import static_steps
+from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.batched.replay import Replay
 from fedbolic.federated.batched.static_steps import StaticSteps, row_counts
 from fedbolic.methods import FedAvg
@@ -196,10 +197,10 @@ class Swapping(FedAvg):
         update, _ = super().finish(local, client, context)
         return update, local["counters"]
 
-    def stacked_step(self, local, gradients, context, *, axes):
-        counters = local["counters"]
-        moved = super().stacked_step(local, gradients, context, axes=axes)
-        return {**moved, "counters": {"a": counters["b"], "b": counters["a"]}}
+
+@joint(Swapping.step)
+def _swapping_steps(method, local, gradients, context, *, axes):
+    return method.step(local, gradients, context)
 
 
 @pytest.mark.parametrize("together", [None, 1])

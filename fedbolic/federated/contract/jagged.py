@@ -13,8 +13,9 @@ from fedbolic.core.types import Tree
 class Jagged:
     """A leaf of client contexts that cannot be stacked, with one part per client.
 
-    The leaf of a single client has one part. A method whose context has such leaves implements
-    ``stacked_loss`` and ``stacked_step`` itself; they receive all clients' parts in one leaf.
+    The leaf of a single client has one part. A ``loss`` or ``step`` that reads such a leaf needs a
+    joint form (:func:`~fedbolic.federated.batched.joint.joint`), which receives the parts of all
+    clients in one leaf.
 
     Args:
         parts: One value per client.

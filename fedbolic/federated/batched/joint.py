@@ -1,0 +1,159 @@
+"""Joint forms: what a function of a method computes for one client, for many clients at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedbolic.core.types import Params, Tree
+from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.classifier_method import ClassifierMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
+from fedbolic.federated.updates.update import StackedUpdates, split_columns
+from fedbolic.nn.network.model import Model
+
+Form = Callable[..., Any]
+
+_FORMS: dict[Callable[..., Any], Form] = {}
+
+
+def joint(*functions: Callable[..., Any]) -> Callable[[Form], Form]:
+    """Decorator that makes a function the joint form of functions of methods.
+
+    A form is found by the function that it replaces. So a method that inherits ``step`` has the
+    form of its base, and a method that overrides it has none, until it registers one.
+
+    A joint form takes the method, then the arguments of the function it replaces: tensors have a
+    leading axis of clients, ``client`` is a sequence of clients, and a value of a context that
+    cannot be stacked, such as a graph, is a :class:`~fedbolic.federated.contract.jagged.Jagged` of
+    all. ``axes`` names the client axis of a context, leaf by leaf: 0, or ``None`` for a value that
+    all clients share; of ``loss``, of the batch and of the context. The result of a client must
+    depend on that client alone.
+
+    Four functions may have a form: ``loss`` and ``step``, which otherwise run under ``vmap``;
+    ``finish``, which gives :class:`~fedbolic.federated.updates.update.StackedUpdates` or, to finish
+    the clients one by one, ``None``; and ``evaluate``, which takes ``local`` and ``context`` of
+    :meth:`~fedbolic.federated.contract.gradient_method.GradientMethod.scored`, as ``finish`` does,
+    and gives a mapping of scores by client, on an accelerator as tensors.
+
+    Args:
+        functions: Functions of method classes, such as ``FedAvg.step``.
+    """
+
+    def registered(form: Form) -> Form:
+        _FORMS.update(dict.fromkeys(functions, form))
+        return form
+
+    return registered
+
+
+def joint_form(method: GradientMethod, name: str) -> Form | None:
+    """The joint form of a method's function of this name, without its first argument.
+
+    ``None`` if it has none. A wrapper whose function is that of its inner method has its form, too.
+    """
+    function = getattr(method, name)  # bound to the method that defines it
+    form = _FORMS.get(function.__func__)
+    return form and partial(form, function.__self__)
+
+
+def overrides(method: GradientMethod, *names: str) -> bool:
+    """True if a method has its own version of one of these functions of ``GradientMethod``."""
+    return any(getattr(type(method), name) is not getattr(GradientMethod, name) for name in names)
+
+
+def joint_losses(
+    method: GradientMethod,
+    model: Model,
+    parameters: Params,
+    buffers: Params,
+    batch: Params,
+    context: Tree,
+    *,
+    axes: tuple[Tree, Tree],
+) -> tuple[Tensor, Params]:
+    """Losses and buffers of all clients, the latter with counts of clamped points if there are any.
+
+    Args:
+        method: Method whose ``loss`` is computed.
+        model: Common architecture of the clients.
+        parameters: Stacked parameters.
+        buffers: Stacked buffers.
+        batch: Stacked batch; ``mask`` excludes the padding of smaller clients.
+        context: Joint context.
+        axes: Client axes of the batch and of the context.
+    """
+    if form := joint_form(method, "loss"):
+        return form(model, parameters, buffers, batch, context, axes=axes)
+
+    def forward(
+        parameters: Params, buffers: Params, batch: Params, context: Tree
+    ) -> tuple[Tensor, Params]:
+        return counted_loss(method, model, parameters, buffers, batch, context)
+
+    return vmap(forward, in_dims=(0, 0, *axes))(parameters, buffers, batch, context)
+
+
+def joint_steps(
+    method: GradientMethod, local: Tree, gradients: Params, context: Tree, *, axes: Tree
+) -> Tree:
+    """``local`` of all clients after one step.
+
+    Args:
+        method: Method whose ``step`` is taken.
+        local: Stacked ``local``.
+        gradients: Stacked gradients.
+        context: Joint context.
+        axes: Client axes of the context.
+    """
+    form = joint_form(method, "step") or partial(mapped_step, method)
+    return form(local, gradients, context, axes=axes)
+
+
+def mapped_step(
+    method: GradientMethod, local: Tree, gradients: Params, context: Tree, *, axes: Tree
+) -> Tree:
+    """The form of a ``step`` that has no other."""
+    return vmap(method.step, in_dims=(0, 0, axes))(local, gradients, context)
+
+
+def broadcast_step(
+    method: GradientMethod, local: Tree, gradients: Params, context: Tree, *, axes: Tree
+) -> Tree:
+    """The form of a ``step`` whose operations work number by number, so they need no ``vmap``."""
+    del axes
+    return method.step(local, gradients, context)
+
+
+def joint_results(
+    method: GradientMethod, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+) -> StackedUpdates | None:
+    """Updates and client states of all clients; ``None`` if they are finished one by one.
+
+    Args:
+        method: Method whose ``finish`` is computed.
+        local: Stacked ``local`` after the last step, with which results may share storage.
+        clients: The clients, in the order of the stacked values.
+        context: Joint context.
+        axes: Client axes of the context.
+    """
+    form = joint_form(method, "finish")
+    return form(local, clients, context, axes=axes) if form else None
+
+
+@joint(ClassifierMethod.finish)
+def _classifier_results(
+    method: ClassifierMethod, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+) -> StackedUpdates:
+    counts = method.counts(local)
+    if counts:
+        visits = [method.visits(client) for client in clients]
+        of_all = torch.tensor(visits, device=clients[0].no_inputs.device)
+        counts = {name: x.double() / of_all for name, x in counts.items()}
+    metrics: Sequence[Mapping[str, Tensor]] = split_columns(counts, len(clients))
+    payload, client_states = vmap(method.outcome, in_dims=(0, axes))(local, context)
+    weights = [method.weight(client) for client in clients]
+    return StackedUpdates(payload, client_states, weights, metrics)
