@@ -7,6 +7,7 @@ import torch
 from fedbolic.core import tree
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Batched
+from fedbolic.federated.batched.joint import joint, joint_form
 from fedbolic.testing import check_engine
 from tests.federated.simple_method import RNG, SMALL
 
@@ -57,3 +58,9 @@ def assert_engines_agree(method, data, *, fast=None, tolerance=TOLERANCE, **sett
         **settings: Settings of both trainers.
     """
     check_engine(fast or Batched(), method, data, tolerance=tolerance, seed=RNG.seed, **settings)
+
+
+def replace_alone(monkeypatch, kind, name, function):
+    """Replace a function of a class of methods, whose joint form stays."""
+    joint(function)(joint_form(object.__new__(kind), name))
+    monkeypatch.setattr(kind, name, function)

@@ -10,7 +10,6 @@ import torch
 
 from fedbolic.core.rng import Rng
 from fedbolic.data import HOLDOUT
-from fedbolic.federated.batched.joint import joint, joint_form
 from fedbolic.federated import (
     Auto,
     Batched,
@@ -43,6 +42,7 @@ from flatland.graphs.blocks import Sparse, graph_block
 from flatland.graphs.graph_averaging import GraphAveraging
 from flatland.method import SHARING
 from flatland.rivals.affinities import GradientNorms
+from tests.federated.agreement import replace_alone
 from tests.federated.simple_method import assert_near
 from tests.flatland.cases import ODD, complete, federation, graph_of, path, star
 from tests.flatland.test_method import ROWS, VARIANTS
@@ -104,8 +104,7 @@ def test_a_round_and_its_scores_are_computed_for_all_clients_at_once(name, engin
     plain = list(Trainer(Sequential(), evaluation=evaluation).run(method, data, Rng(3)))
     for alone in ("finish", "evaluate"):
         refusing = refuse_clients(getattr(GraphAveraging, alone))
-        joint(refusing)(joint_form(method, alone))
-        monkeypatch.setattr(GraphAveraging, alone, refusing)
+        replace_alone(monkeypatch, GraphAveraging, alone, refusing)
     fast = list(Trainer(engine, evaluation=evaluation).run(method, data, Rng(3)))
     (found, _), (expected, _) = fast[-1], plain[-1]
     assert_near(found.server_state, expected.server_state, TOLERANCE)

@@ -92,8 +92,7 @@ def test_neither_a_loss_nor_a_step_waits_for_the_device(name, engine, monkeypatc
     data = data.to(CUDA)
     exchanged(engine, method, data)
     for part in ("loss", "step"):
-        function = getattr(type(method), part)
-        guarded, form = without_waits(function), joint_form(method, part)
+        form, guarded = joint_form(method, part), without_waits(getattr(type(method), part))
         monkeypatch.setattr(type(method), part, guarded)
         if form is not None:
             joint(guarded)(without_waits(form))

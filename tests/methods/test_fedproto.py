@@ -14,6 +14,7 @@ from fedbolic.nn.network.backbone import MLP
 from fedbolic.optim import SGD
 from fedbolic.testing import check_engine
 from tests.conformance.fedproto import skewed
+from tests.federated.agreement import replace_alone
 from tests.federated.simple_method import (
     RNG,
     NormNet,
@@ -54,13 +55,17 @@ FEDERATIONS = {
 }
 
 
+def refuse(*arguments):
+    raise AssertionError("a client was finished alone")
+
+
 @pytest.mark.parametrize("chunk", [1024, 5])
 @pytest.mark.parametrize("make", FEDERATIONS.values(), ids=FEDERATIONS)
 @pytest.mark.parametrize("engine", [Batched(), Graphed()], ids=["batched", "graphed"])
 def test_prototypes_of_all_clients_are_computed_at_once(engine, make, chunk, monkeypatch):
     data, method = make(), dataclasses.replace(METHOD, optimizer=SGD(0.9))
     plain = list(Trainer(Sequential()).run(method, data, RNG))
-    monkeypatch.setattr(FedProto, "finish", None)
+    replace_alone(monkeypatch, FedProto, "finish", refuse)
     monkeypatch.setattr(stacked_batches, "CHUNK", chunk)
     fast = list(Trainer(engine).run(method, data, RNG))
     (found, _), (expected, _) = fast[-1], plain[-1]
