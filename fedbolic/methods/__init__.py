@@ -21,9 +21,9 @@ from fedbolic.methods.majority import Majority
 from fedbolic.methods.moon import Moon
 from fedbolic.methods.pfedme import PFedMe
 from fedbolic.methods.private_steps import PrivateSteps
-from fedbolic.methods.random_features import RandomFeatures
 from fedbolic.methods.scaffold import Scaffold
 from fedbolic.methods.spherefed import SphereFed
+from fedbolic.nn.functional.random_features import RandomFeatures
 
 __all__ = [
     "Apfl",

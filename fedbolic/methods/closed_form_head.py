@@ -17,8 +17,8 @@ from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps, of_inner
 from fedbolic.federated.evaluation.ridge_head import BODY, HeadExchange, features_at, layer_width
 from fedbolic.federated.updates.update import AggregatedUpdate
-from fedbolic.methods.random_features import RandomFeatures
 from fedbolic.methods.spherefed import SphereFed
+from fedbolic.nn.functional.random_features import RandomFeatures
 from fedbolic.nn.network.model import Model
 
 HEAD = "head"
