@@ -62,5 +62,5 @@ def assert_engines_agree(method, data, *, fast=None, tolerance=TOLERANCE, **sett
 
 def replace_alone(monkeypatch, kind, name, function):
     """Replace a function of a class of methods, whose joint form stays."""
-    joint(function)(joint_form(object.__new__(kind), name))
+    joint(function)(joint_form(object.__new__(kind), name).func)
     monkeypatch.setattr(kind, name, function)

@@ -95,7 +95,7 @@ def test_neither_a_loss_nor_a_step_waits_for_the_device(name, engine, monkeypatc
         form, guarded = joint_form(method, part), without_waits(getattr(type(method), part))
         monkeypatch.setattr(type(method), part, guarded)
         if form is not None:
-            joint(guarded)(without_waits(form))
+            joint(guarded)(without_waits(form.func))
     with caplog.at_level("INFO"):
         results = exchanged(engine, method, data)
     assert [update.error for _, update, _ in results if isinstance(update, Failure)] == []
