@@ -14,7 +14,7 @@ from fedbolic.core import check, tree
 from fedbolic.core.types import Params, Tree
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.optim.foreach import each
-from fedbolic.optim.fused_adam import AdamLists, AdamNumbers, can_fuse_adam, fused_adam
+from fedbolic.optim.fused_adam import can_fuse_adam, fused_adam
 
 Spaces = Mapping[str, Manifold]
 """Manifolds of parameters by name; parameters without one are Euclidean."""
@@ -62,13 +62,12 @@ class Optimizer(ABC):
             ValueError: If a gradient or a space has a name that is not a parameter's.
         """
 
-    @abstractmethod
     def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
         r"""Rescale the moments in the state from the spaces ``old`` to the spaces ``new``.
 
         ``manifolds.change_curvature`` multiplies points by :math:`s = \sqrt{c / c'}`. A gradient is
-        a derivative by length, so it is divided by :math:`s`; moments are means of gradients and of
-        their squares.
+        a derivative by length, so it is divided by :math:`s`; moments are means of gradients and,
+        under ``square``, of their squares. Counts under ``step`` stay.
 
         Args:
             state: State whose moments are tangents of the spaces ``old``.
@@ -78,6 +77,19 @@ class Optimizer(ABC):
         References:
             Bdeir et al. (2024), Sec. 3, arXiv:2405.13979, on stale moments of a learnt curvature.
         """
+
+        def ratio(name: str, m: Tensor) -> Tensor:
+            found = torch.as_tensor(new[name].c / old[name].c, dtype=m.dtype, device=m.device)
+            return found.unsqueeze(-1)
+
+        rescaled: Tree = dict(state)
+        for kind in state.keys() - {"step"}:
+            power = 1.0 if kind == "square" else 0.5
+            rescaled[kind] = {
+                name: m * ratio(name, m).pow(power) if name in old else m
+                for name, m in state[kind].items()
+            }
+        return rescaled
 
 
 @dataclass(frozen=True)
@@ -115,9 +127,7 @@ class SGD(Optimizer):
 
     @override
     def init(self, parameters: Params) -> Tree:
-        if not self.momentum:
-            return {}
-        return {"momentum": tree.zeros_like(parameters)}
+        return {"momentum": tree.zeros_like(parameters)} if self.momentum else {}
 
     @override
     def step(
@@ -131,8 +141,8 @@ class SGD(Optimizer):
         donate: bool = False,
     ) -> tuple[Params, Tree]:
         names, spaces = _names(parameters, gradients, spaces)
-        points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
-        m = g
+        points = _of(parameters, names)
+        g = m = _gradients(names, points, _of(gradients, names), spaces, self.weight_decay)
         if self.momentum:
             old = _of(state["momentum"], names)
             m = each("add", each("mul", old, self.momentum, donate=donate), g, donate=True)
@@ -140,13 +150,9 @@ class SGD(Optimizer):
         moved = _move(names, points, descent, spaces, lr, donate=donate)
         if not self.momentum:
             return parameters | _named(names, moved), state
-        carried = _carry(names, points, moved, m, spaces)
+        carried = _curved("transp", names, spaces, m, points, moved, m)
         momentum = state["momentum"] | _named(names, carried)
         return parameters | _named(names, moved), {"momentum": momentum}
-
-    @override
-    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
-        return {kind: _rescaled(moments, old, new, 1) for kind, moments in state.items()}
 
 
 @dataclass(frozen=True)
@@ -209,23 +215,25 @@ class Adam(Optimizer):
         donate: bool = False,
     ) -> tuple[Params, Tree]:
         names, spaces = _names(parameters, gradients, spaces)
-        if not spaces:
-            given = AdamLists(
-                *(_of(x, names) for x in (parameters, state["mean"], state["square"]))
-            )
-            towards = _of(gradients, names)
-            if can_fuse_adam(given, towards, lr):
-                step, numbers = state["step"] + 1, AdamNumbers(**dataclasses.asdict(self))
-                fused = fused_adam(given, towards, step, lr=lr, numbers=numbers, donate=donate)
-                return _adam_results(parameters, state, names, step, fused)
-        points, g = _gradients(names, parameters, gradients, spaces, self.weight_decay)
+        points, g = _of(parameters, names), _of(gradients, names)
+        mean, square = _of(state["mean"], names), _of(state["square"], names)
         step = state["step"] + 1
-        mean = each("lerp", _of(state["mean"], names), g, 1 - self.beta1, donate=donate)
+
+        def results(points: list[Tensor], *moments: list[Tensor]) -> tuple[Params, Tree]:
+            found = zip(("mean", "square"), moments, strict=True)
+            new: Tree = {kind: state[kind] | _named(names, x) for kind, x in found}
+            return parameters | _named(names, points), {"step": step, **new}
+
+        if not spaces and can_fuse_adam(given := (points, mean, square), g, lr):
+            numbers = {"lr": lr, **dataclasses.asdict(self)}
+            return results(*fused_adam(given, g, step, numbers, donate=donate))
+        g = _gradients(names, points, g, spaces, self.weight_decay)
+        mean = each("lerp", mean, g, 1 - self.beta1, donate=donate)
         squares = [
             spaces[name].inner(x, u, u).unsqueeze(-1).expand_as(u) if name in spaces else u * u
             for name, x, u in zip(names, points, g, strict=True)
         ]
-        square = each("mul", _of(state["square"], names), self.beta2, donate=donate)
+        square = each("mul", square, self.beta2, donate=donate)
         square = each("add", square, squares, alpha=1 - self.beta2, donate=True)
         root = each("sqrt", square)
         bias = [_bias(self.beta2, step, x).sqrt() for x in points]
@@ -233,16 +241,7 @@ class Adam(Optimizer):
         descent = each("div", mean, [_bias(self.beta1, step, x) for x in points])
         descent = each("div", descent, root, donate=True)
         moved = _move(names, points, descent, spaces, lr, donate=donate)
-        carried = _carry(names, points, moved, mean, spaces)
-        return _adam_results(parameters, state, names, step, AdamLists(moved, carried, square))
-
-    @override
-    def change_curvature(self, state: Tree, old: Spaces, new: Spaces) -> Tree:
-        return {
-            "step": state["step"],
-            "mean": _rescaled(state["mean"], old, new, 1),
-            "square": _rescaled(state["square"], old, new, 2),
-        }
+        return results(moved, _curved("transp", names, spaces, mean, points, moved, mean), square)
 
 
 def _names(
@@ -267,29 +266,25 @@ def _named(names: list[str], tensors: list[Tensor]) -> Params:
     return dict(zip(names, tensors, strict=True))
 
 
-def _adam_results(
-    parameters: Params, state: Tree, names: list[str], step: Tensor, found: AdamLists
-) -> tuple[Params, Tree]:
-    return parameters | _named(names, found.points), {
-        "step": step,
-        "mean": state["mean"] | _named(names, found.mean),
-        "square": state["square"] | _named(names, found.square),
-    }
+def _curved(
+    operation: str, names: list[str], spaces: Spaces, flat: list[Tensor], *given: list[Tensor]
+) -> list[Tensor]:
+    """Values of a space's operation where a parameter has one, and elsewhere those of ``flat``."""
+    if not spaces:
+        return flat
+    return [
+        getattr(spaces[name], operation)(*row) if name in spaces else x
+        for name, x, *row in zip(names, flat, *given, strict=True)
+    ]
 
 
 def _gradients(
-    names: list[str], parameters: Params, gradients: Params, spaces: Spaces, decay: float
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Points and their Riemannian gradients, with weight decay."""
-    points, g = _of(parameters, names), _of(gradients, names)
+    names: list[str], points: list[Tensor], g: list[Tensor], spaces: Spaces, decay: float
+) -> list[Tensor]:
+    """Riemannian gradients, with weight decay."""
     if decay:
         g = each("add", g, points, alpha=decay)
-    if not spaces:
-        return points, g
-    return points, [
-        spaces[name].egrad2rgrad(x, u) if name in spaces else u
-        for name, x, u in zip(names, points, g, strict=True)
-    ]
+    return _curved("egrad2rgrad", names, spaces, g, points, g)
 
 
 def _move(
@@ -302,8 +297,7 @@ def _move(
     donate: bool,
 ) -> list[Tensor]:
     """Points after a step of size ``lr`` against ``descent``, along geodesics."""
-    if not spaces:
-        return each("add", points, descent, alpha=-lr, donate=donate)
+    # the flat ones apart, as they may be written over, and a point is still needed at its end
     straight = [i for i, name in enumerate(names) if name not in spaces]
     flat, downhill = ([tensors[i] for i in straight] for tensors in (points, descent))
     moved = iter(each("add", flat, downhill, alpha=-lr, donate=donate))
@@ -313,32 +307,7 @@ def _move(
     ]
 
 
-def _carry(
-    names: list[str], old: list[Tensor], new: list[Tensor], moments: list[Tensor], spaces: Spaces
-) -> list[Tensor]:
-    """Moments transported from the old points to the new ones."""
-    if not spaces:
-        return moments
-    return [
-        spaces[name].transp(x, y, m) if name in spaces else m
-        for name, x, y, m in zip(names, old, new, moments, strict=True)
-    ]
-
-
 def _bias(beta: float, step: Tensor, x: Tensor) -> Tensor:
     """``1 - beta**step``, shaped to broadcast with ``x`` along the leading axes of ``step``."""
     decades = step.to(x.dtype) * (math.log(beta) if beta else -math.inf)
     return -torch.expm1(decades).reshape(step.shape + (1,) * (x.ndim - step.ndim))
-
-
-def _rescaled(moments: Params, old: Spaces, new: Spaces, power: int) -> Params:
-    """Moments of a power of the gradient, divided by that power of ``sqrt(old.c / new.c)``."""
-    return {
-        name: m
-        * torch.as_tensor(new[name].c / old[name].c, dtype=m.dtype, device=m.device)
-        .pow(power / 2)
-        .unsqueeze(-1)
-        if name in old
-        else m
-        for name, m in moments.items()
-    }

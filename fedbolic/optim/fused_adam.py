@@ -1,6 +1,6 @@
 """Adam's step in flat space in one pass over memory: by the kernel for CUDA, or by torch's."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,35 +9,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from fedbolic import kernels
 from fedbolic.formulas.registrar import takes_kernels
 
-
-class AdamNumbers(NamedTuple):
-    """Numbers of Adam that do not change.
-
-    Args:
-        beta1: Decay rate of the mean gradient, in [0, 1).
-        beta2: Decay rate of the mean squared gradient, in [0, 1).
-        eps: Number added to the root in the denominator, above 0.
-        weight_decay: Weight decay, 0 or more.
-    """
-
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-
-
-class AdamLists(NamedTuple):
-    """Parameters and their moments, in one order.
-
-    Args:
-        points: Parameters.
-        mean: Mean gradients.
-        square: Mean squared gradients.
-    """
-
-    points: list[Tensor]
-    mean: list[Tensor]
-    square: list[Tensor]
+AdamLists = tuple[list[Tensor], list[Tensor], list[Tensor]]
+"""Parameters, their mean gradients and their mean squared gradients, in one order."""
 
 
 def can_fuse_adam(given: AdamLists, gradients: list[Tensor], lr: float | Tensor) -> bool:
@@ -58,9 +31,8 @@ def fused_adam(
     given: AdamLists,
     gradients: list[Tensor],
     step: Tensor,
+    numbers: dict[str, Any],
     *,
-    lr: float | Tensor,
-    numbers: AdamNumbers,
     donate: bool,
 ) -> AdamLists:
     """Parameters and moments after a step.
@@ -72,45 +44,39 @@ def fused_adam(
         given: Parameters and moments, whose leading axes are those of ``step``.
         gradients: Gradients, in the same order.
         step: Numbers of steps, this one included.
-        lr: Step size, 0 or more.
-        numbers: Numbers of Adam.
+        numbers: ``lr`` and the fields of :class:`~fedbolic.optim.functional.Adam`.
         donate: Whether the results are written over ``given``, but under ``vmap``.
     """
-    rows = list(zip(given.points, gradients, given.mean, given.square, strict=True))
+    points, *moments = given
+    rows = list(zip(points, gradients, *moments, strict=True))
     if any(is_functorch_wrapped_tensor(x) for row in rows for x in row):
-        results = [_Step.apply(*row, step, lr, numbers) for row in rows]
-    elif step.ndim and _has_adam_kernel(given, gradients, lr):
-        results = [_updated(*row, step, lr, numbers, donate=donate) for row in rows]
+        results = [_Step.apply(*row, step, numbers) for row in rows]
+    elif step.ndim and _has_adam_kernel(given, gradients, numbers["lr"]):
+        results = [_updated(*row, step, numbers, donate=donate) for row in rows]
     else:
-        return _by_torch(given, gradients, step, lr, numbers, donate=donate)
-    return AdamLists(*map(list, zip(*results, strict=True)))
+        return _by_torch(given, gradients, step, numbers, donate=donate)
+    points, mean, square = map(list, zip(*results, strict=True))
+    return points, mean, square
 
 
 def _has_adam_kernel(given: AdamLists, gradients: list[Tensor], lr: float | Tensor) -> bool:
     """True if the kernel takes the tensors; a number for ``lr`` needs no launch."""
     if not (takes_kernels() and isinstance(lr, float | int)):
         return False
-    rows = zip(given.points, gradients, given.mean, given.square, strict=True)
-    same_dtype = all(len({x.dtype for x in row}) == 1 for row in rows)
+    same_dtype = all(
+        len({x.dtype for x in row}) == 1 for row in zip(*given, gradients, strict=True)
+    )
     derived = any(g.requires_grad for g in gradients)
-    return same_dtype and not derived and all(map(kernels.run_on, (*given.points, *gradients)))
+    return same_dtype and not derived and all(map(kernels.run_on, (*given[0], *gradients)))
 
 
-def _updated(
-    x: Tensor,
-    grad: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    step: Tensor,
-    lr: float | Tensor,
-    numbers: AdamNumbers,
-    *,
-    donate: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _updated(*row: Any, donate: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Our kernel on a parameter, its gradient, moments and steps, and the numbers."""
     from fedbolic.kernels.adam import adam_update
 
-    rate = float(lr)  # never a tensor here, whose value the host would wait for
-    return adam_update(x, grad, mean, square, step, lr=rate, **numbers._asdict(), donate=donate)
+    *tensors, numbers = row
+    # lr is never a tensor here, whose value the host would wait for
+    return adam_update(*tensors, **{**numbers, "lr": float(numbers["lr"])}, donate=donate)
 
 
 class _Step(torch.autograd.Function):
@@ -118,7 +84,7 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return _updated(*inputs, donate=False)
+        return _updated(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
@@ -126,44 +92,38 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], Any]:
+        *tensors, numbers = inputs
         tensors = [
             t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-            for t, dim in zip(inputs[:5], in_dims[:5], strict=True)
+            for t, dim in zip(tensors, in_dims, strict=False)
         ]
-        return _Step.apply(*tensors, *inputs[5:]), (0, 0, 0)
+        return _Step.apply(*tensors, numbers), (0, 0, 0)
 
 
 def _by_torch(
     given: AdamLists,
     gradients: list[Tensor],
     step: Tensor,
-    lr: float | Tensor,
-    numbers: AdamNumbers,
+    numbers: dict[str, Any],
     *,
     donate: bool,
 ) -> AdamLists:
-    gradients = [_lying_as(x, g) for x, g in zip(given.points, gradients, strict=True)]
-    if not donate:
-        given = AdamLists(*([x.clone() for x in tensors] for tensors in given))
+    # torch's kernel ignores strides
+    gradients = [
+        g if g.stride() == x.stride() else torch.empty_like(x).copy_(g)
+        for x, g in zip(given[0], gradients, strict=True)
+    ]
+    points, mean, square = given if donate else ([x.clone() for x in of] for of in given)
 
     def rows(tensors: list[Tensor]) -> list[Tensor]:
         return [row for x in tensors for row in (x.unbind() if step.ndim else [x])]
 
     torch._fused_adam_(  # type: ignore[attr-defined]  # the public adam() counts per row
-        *map(rows, (given.points, gradients, given.mean, given.square)),
+        *map(rows, (points, gradients, mean, square)),
         [],
-        list(step.float().reshape(-1).unbind()) * len(given.points),
-        lr=lr,
-        **numbers._asdict(),
+        list(step.float().reshape(-1).unbind()) * len(points),
+        **numbers,
         amsgrad=False,
         maximize=False,
     )
-    return given
-
-
-def _lying_as(like: Tensor, x: Tensor) -> Tensor:
-    """``x`` itself if it has the strides of ``like``, otherwise a copy with these strides.
-
-    Torch's fused kernel ignores strides.
-    """
-    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
+    return points, mean, square

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,26 +14,10 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.core.types import Params, Tree
 from fedbolic.manifolds import Euclidean, Manifold
-from fedbolic.optim.functional import SGD, Adam, Spaces
+from fedbolic.optim.functional import SGD, Adam
 
 _KEYS = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_avg_sq"}
 """Names that torch gives to the moments of ``fedbolic.optim``."""
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """Options of a parameter group in one step."""
-
-    method: SGD | Adam
-    lr: float
-    space: Manifold | None
-    moments: tuple[str, ...]
-
-    def step(
-        self, points: Params, gradients: Params, state: Tree, spaces: Spaces | None
-    ) -> tuple[Params, Tree]:
-        """The points and the state after the step; the storage of the given ones is reused."""
-        return self.method.step(points, gradients, state, lr=self.lr, spaces=spaces, donate=True)
 
 
 class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
@@ -73,26 +57,27 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
     def _advance(self, group: dict[str, Any]) -> None:
         method = self._method(group)
         kinds = method.init({}).keys()
-        moments = tuple(kind for kind in kinds if kind != "step")
-        settings = _Settings(method, float(group["lr"]), group["space"], moments)
+        moments = {kind: _KEYS[kind] for kind in kinds if kind != "step"}
+        step = partial(method.step, lr=float(group["lr"]), donate=True)
+        given = moments, group["space"], step
         together: dict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
         for p in group["params"]:
             if p.grad is None:
                 continue
             state = self._started(p, moments, counted="step" in kinds)
             if _is_sparse(p) or isinstance(state.get("step"), Tensor):
-                self._move_rows(p, settings)
+                self._move_rows(p, *given)
             else:
                 together[p.device, p.dtype, state.get("step")].append(p)
         for parameters in together.values():
-            self._move_whole(parameters, settings)
+            self._move_whole(parameters, *given)
 
-    def _started(self, p: Tensor, moments: tuple[str, ...], *, counted: bool) -> dict[str, Any]:
+    def _started(self, p: Tensor, moments: dict[str, str], *, counted: bool) -> dict[str, Any]:
         """The state of a parameter, with zeros for what it lacks."""
         state = self.state[p]
-        for kind in moments:
-            if state.get(_KEYS[kind]) is None:
-                state[_KEYS[kind]] = torch.zeros_like(p)
+        for key in moments.values():
+            if state.get(key) is None:
+                state[key] = torch.zeros_like(p)
         if counted:
             step = state.get("step", 0)
             if not isinstance(step, Tensor) or not step.ndim:  # optimisers of torch save a tensor
@@ -101,37 +86,48 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
             state["step"] = step
         return state
 
-    def _move_whole(self, parameters: list[Tensor], settings: _Settings) -> None:
+    def _move_whole(
+        self,
+        parameters: list[Tensor],
+        moments: dict[str, str],
+        space: Manifold | None,
+        step: Callable[..., tuple[Params, Tree]],
+    ) -> None:
         """Move parameters with dense gradients and equal numbers of steps, all in one call."""
         named = {str(i): p for i, p in enumerate(parameters)}
         points = {name: p.detach() for name, p in named.items()}
-        gradients = {name: p.grad for name, p in named.items() if p.grad is not None}
+        gradients = {name: p.grad for name, p in named.items()}
         states = {name: self.state[p] for name, p in named.items()}
         state: Tree = {
-            kind: {name: own[_KEYS[kind]] for name, own in states.items()}
-            for kind in settings.moments
+            kind: {name: own[key] for name, own in states.items()} for kind, key in moments.items()
         }
         count = states["0"].get("step")
         if count is not None:
             state["step"] = torch.full((), count, device=parameters[0].device)
-        spaces = dict.fromkeys(named, settings.space) if settings.space else None
-        moved, state = settings.step(points, gradients, state, spaces)
+        spaces = dict.fromkeys(named, space) if space else None
+        moved, state = step(points, gradients, state, spaces=spaces)
         for name, own in states.items():
             _put(points[name], moved[name])
-            for kind in settings.moments:
-                _put(own[_KEYS[kind]], state[kind][name])
+            for kind, key in moments.items():
+                _put(own[key], state[kind][name])
             if count is not None:
                 own["step"] = count + 1
 
-    def _move_rows(self, p: Tensor, settings: _Settings) -> None:
+    def _move_rows(
+        self,
+        p: Tensor,
+        moments: dict[str, str],
+        space: Manifold | None,
+        step: Callable[..., tuple[Params, Tree]],
+    ) -> None:
         """Move the rows of a parameter that have a gradient; the cost is that of these rows."""
-        index, gradient = _rows_of(p, settings.space)
+        index, gradient = _rows_of(p, space)
         if not len(index):
             return
         own = self.state[p]
-        tables = {"x": p.detach()} | {kind: own[_KEYS[kind]] for kind in settings.moments}
+        tables = {"x": p.detach()} | {kind: own[key] for kind, key in moments.items()}
         rows = {kind: table.index_select(0, index) for kind, table in tables.items()}
-        if settings.space is None:  # a coordinate is a point of a line and has its own moments
+        if space is None:  # a coordinate is a point of a line and has its own moments
             gradient = gradient.unsqueeze(-1)
             rows = {kind: values.unsqueeze(-1) for kind, values in rows.items()}
         point = {"x": rows.pop("x")}
@@ -139,14 +135,11 @@ class _RiemannianOptimizer(torch.optim.Optimizer, ABC):
         if "step" in own:
             # a state dict leaves the counts on the device that they come from
             own["step"] = own["step"].to(p.device)
-            state["step"] = own["step"].index_select(0, index)
-        spaces = {"x": settings.space or Euclidean()}
-        moved, state = settings.step(point, {"x": gradient}, state, spaces)
-        moved = {"x": moved["x"]} | {kind: state[kind]["x"] for kind in settings.moments}
+            tables["step"], state["step"] = own["step"], own["step"].index_select(0, index)
+        point, state = step(point, {"x": gradient}, state, spaces={"x": space or Euclidean()})
+        moved = {kind: x if kind == "step" else x["x"] for kind, x in {"x": point, **state}.items()}
         for kind, table in tables.items():
             table.index_copy_(0, index, moved[kind].reshape(-1, *table.shape[1:]))
-        if "step" in own:
-            own["step"].index_copy_(0, index, state["step"])
 
     @override
     def add_param_group(self, param_group: dict[str, Any]) -> None:
