@@ -79,10 +79,15 @@ def fit_normal(
             f"{len(signs)} signs with values such as {np.unique(signs)[:3].tolist()}"
         )
     signed = features * signs[:, None]
-    w, a = np.zeros(features.shape[1]), np.zeros(len(signed))
-    if loss == "squared_hinge":
-        problem = _Smoothed(signed, C, a, width=0.5, top=np.inf)
-        return problem.certified(problem.minimise(w))
+    if loss == "hinge":
+        return _fit_hinge(signed, C)
+    problem = _Smoothed(signed, C, np.zeros(len(signed)), width=0.5, top=np.inf)
+    return problem.certified(problem.minimise(np.zeros(features.shape[1])))
+
+
+def _fit_hinge(signed: Float[np.ndarray, "n dim"], C: float) -> Normal:
+    """Normal for the hinge loss, by the method of multipliers."""
+    w, a = np.zeros(signed.shape[1]), np.zeros(len(signed))
     best, width = None, SOFTEST
     for _ in range(MAX_STEPS):
         problem = _Smoothed(signed, C, a, width, top=1.0)

@@ -83,11 +83,7 @@ def log_scores(
         tensor([[0.6250, 1.0312]], dtype=torch.float64)
     """
     check_decay(decay)
-    for end in torch.aminmax(winners) if len(winners) else ():
-        if not 0 <= int(end) < counts.shape[1]:
-            raise ValueError(
-                f"a hash has a one at {int(end)}, but counts are at 0 .. {counts.shape[1] - 1}"
-            )
+    _refuse_outside(winners, counts.shape[1])
     bits = 0 if decay == 0 else 62 - math.ceil(math.log2(winners.shape[1]))
     whole = counts.device.type == "cpu" and not counts.is_floating_point()
     search = _compiled if kernel.FOUND and whole else _by_torch
@@ -101,6 +97,12 @@ def log_scores(
     if decay == 0:
         return torch.where(least <= 0, sums, 0).double().clamp(min=0.5).log()
     return sums.double().log() + (least.double() * math.log(decay) - bits * math.log(2))
+
+
+def _refuse_outside(winners: Int32[Tensor, "n active"], dim: int) -> None:
+    for end in torch.aminmax(winners) if len(winners) else ():
+        if not 0 <= int(end) < dim:
+            raise ValueError(f"a hash has a one at {int(end)}, but counts are at 0 .. {dim - 1}")
 
 
 def _by_torch(counts: Tensor, winners: Tensor, decay: float, bits: int) -> tuple[Tensor, Tensor]:

@@ -44,25 +44,15 @@ if TYPE_CHECKING:
 
 
 def run(
-    method: Method = FedAvg(),
-    data: Source = Partitioned(),
-    *,
-    engine: Engine = Sequential(),
-    cohort: Cohort = Cohort(),
-    channels: tuple[Channel, ...] = (),
-    evaluation: Evaluation = Evaluation(),
-    privacy: ClientPrivacy | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true",
-    threads: int = 1,
-    loggers: tuple[str | LoggerSettings, ...] = (),
-    seed: int = 0,
-    name: str | None = None,
-    runs: Path | str = Path("runs"),
-    overwrite: bool = False,
-    callbacks: Sequence[object] = (),
-    nodes: Remote | None = None,
-) -> Path:
+    method: Method = FedAvg(), data: Source = Partitioned(), *,
+    engine: Engine = Sequential(), cohort: Cohort = Cohort(),
+    channels: tuple[Channel, ...] = (), evaluation: Evaluation = Evaluation(),
+    privacy: ClientPrivacy | None = None, device: Literal["auto", "cpu", "cuda"] = "auto",
+    precision: Literal["32-true", "64-true", "bf16-mixed"] = "32-true", threads: int = 1,
+    loggers: tuple[str | LoggerSettings, ...] = (), seed: int = 0, name: str | None = None,
+    runs: Path | str = Path("runs"), overwrite: bool = False,
+    callbacks: Sequence[object] = (), nodes: Remote | None = None,
+) -> Path:  # fmt: skip
     """Train a federated method and save its configuration, metrics and checkpoints in a folder.
 
     Args:
@@ -100,11 +90,22 @@ def run(
     """
     runs = Path(runs)
     settings = {k: v for k, v in locals().items() if k not in INVISIBLE}
-    path = runs / (name or "run") / f"seed{seed}"
+    return _run(settings, overwrite=overwrite, callbacks=callbacks, nodes=nodes)
+
+
+def _run(
+    settings: dict[str, Any],
+    *,
+    overwrite: bool,
+    callbacks: Sequence[object],
+    nodes: Remote | None,
+) -> Path:
+    runs, name = settings["runs"], settings["name"]
+    path = runs / (name or "run") / f"seed{settings['seed']}"
     with contextlib.ExitStack() as held:
         with setting_up():
-            check.instance(Method, "FedAvg()", method=method)
-            check.instance(Source, "Partitioned(Digits())", data=data)
+            check.instance(Method, "FedAvg()", method=settings["method"])
+            check.instance(Source, "Partitioned(Digits())", data=settings["data"])
             refuse_unclear_name(name, runs)
             if not overwrite:
                 refuse_existing(path)

@@ -25,19 +25,12 @@ interrupted sweep can continue without the option."""
 
 
 def sweep(
-    base: Path,
-    rows: dict[str, dict[str, Any] | None],
-    *,
-    common: dict[str, Any] | None = None,
-    grid: dict[str, list[Any]] | None = None,
-    seeds: tuple[int, ...] = (0,),
-    published: tuple[Path, ...] = (),
-    settings: dict[str, dict[str, Any]] | None = None,
-    name: str | None = None,
-    runs: Path = Path("runs"),
-    jobs: int = 1,
-    overwrite: bool = False,
-) -> tuple[Path, list[str]]:
+    base: Path, rows: dict[str, dict[str, Any] | None], *,
+    common: dict[str, Any] | None = None, grid: dict[str, list[Any]] | None = None,
+    seeds: tuple[int, ...] = (0,), published: tuple[Path, ...] = (),
+    settings: dict[str, dict[str, Any]] | None = None, name: str | None = None,
+    runs: Path = Path("runs"), jobs: int = 1, overwrite: bool = False,
+) -> tuple[Path, list[str]]:  # fmt: skip
     """Run every row of a table with every seed; finished runs are kept, stopped runs resumed.
 
     Args:
@@ -70,28 +63,41 @@ def sweep(
             configuration; no run has been started then.
     """
     name = name or "sweep"
-    folder = runs / name
     with setting_up():
         refuse_unclear_name(name, runs)
         check.at_least(1, jobs=jobs, num_seeds=len(seeds), num_rows=len(rows))
         _refuse_names("row", rows)
-        _refuse_names("setting", settings or {})
-        tables = {
-            setting: _crossed(_completed(str(base), rows, {**(common or {}), **shared}), grid or {})
-            for setting, shared in (settings or {"": {}}).items()
-        }
-        for table in tables.values():
-            _refuse_unclear(table, seeds)
-        numbers = {
-            setting: [
-                number for file in published for number in read_published(file, setting or None)
-            ]
-            for setting in tables
-        }
+        tables = _tables(str(base), rows, common or {}, grid or {}, settings or {"": {}})
+        _refuse_unclear(tables.values(), seeds)
+        numbers = _published_numbers(published, tables)
         tasks = list(_tasks(str(base), tables, seeds, name, runs))
         _check(tasks, overwrite=overwrite)
-        _lay_out(folder, tables, numbers)
-    return folder, _run_all(tasks, jobs)
+        _lay_out(runs / name, tables, numbers)
+    return runs / name, _run_all(tasks, jobs)
+
+
+def _tables(
+    base: str,
+    rows: Mapping[str, dict[str, Any] | None],
+    common: dict[str, Any],
+    grid: dict[str, list[Any]],
+    settings: Mapping[str, dict[str, Any]],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The complete settings of every row, by experimental setting and name of the row."""
+    _refuse_names("setting", settings)
+    return {
+        setting: _crossed(_completed(base, rows, {**common, **shared}), grid)
+        for setting, shared in settings.items()
+    }
+
+
+def _published_numbers(
+    files: Sequence[Path], settings: Iterable[str]
+) -> dict[str, list[PublishedNumber]]:
+    return {
+        setting: [number for file in files for number in read_published(file, setting or None)]
+        for setting in settings
+    }
 
 
 def _check(tasks: Iterable[tuple[list[str], Path]], *, overwrite: bool) -> None:
@@ -184,14 +190,16 @@ def _crossed(
     return crossed
 
 
-def _refuse_unclear(rows: Mapping[str, dict[str, Any]], seeds: Sequence[int]) -> None:
+def _refuse_unclear(tables: Iterable[Mapping[str, dict[str, Any]]], seeds: Sequence[int]) -> None:
     """Refuse rows and seeds that would give two runs one folder, or a run another folder."""
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds must differ from one another, got {list(seeds)}")
-    _refuse_names("row", rows)
-    for row, settings in rows.items():
-        if taken := sorted(TAKEN & settings.keys()):
-            raise ValueError(f"row {row!r} sets {', '.join(taken)}, which only the sweep may set")
+    for rows in tables:
+        _refuse_names("row", rows)
+        for row, settings in rows.items():
+            if taken := sorted(TAKEN & settings.keys()):
+                sets = f"sets {', '.join(taken)}, which only the sweep may set"
+                raise ValueError(f"row {row!r} {sets}")
 
 
 def _refuse_names(kind: str, names: Iterable[object]) -> None:

@@ -16,6 +16,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, Source
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.server_states import check_server_state
 from fedbolic.federated.scores.score import Predictor
 from fedbolic.run.computing import DTYPES
@@ -215,13 +216,7 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
         if checkpoint["round"] < method.rounds:
             done = f"{checkpoint['round']} of {method.rounds} rounds"
             logger.warning("%s has completed %s: its model is that of then", folder.path, done)
-        message = method.broadcast(stored, party.id)
-        client_state = checkpoint["client_states"].get(party.id, {})
-        try:
-            found = method.predictor(message, party, client_state)
-        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-            fault = f"holds no model of {type(method).__name__}: {error!r}"
-            raise DamagedError(folder.checkpoint, fault) from error
+        found = _predictor(method, checkpoint, party, folder.checkpoint)
         if found is None:
             raise SetupError(_no_model(type(method).__name__, client))
         card = _card(folder, settings, checkpoint, party.meta, names, client)
@@ -232,6 +227,18 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
                 f"{type(method).__name__} predicts from more than one tensor of inputs, so its "
                 f"model cannot stand alone: {error!r}"
             ) from error
+
+
+def _predictor(
+    method: Method, checkpoint: Mapping[str, Any], party: Client, file: Path
+) -> tuple[Predictor, Tree, Tree] | None:
+    """The predictor of a stored model; whatever the method raises, the file is damaged."""
+    message = method.broadcast(checkpoint["server_state"], party.id)
+    try:
+        return method.predictor(message, party, checkpoint["client_states"].get(party.id, {}))
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        fault = f"holds no model of {type(method).__name__}: {error!r}"
+        raise DamagedError(file, fault) from error
 
 
 def _party(

@@ -1,6 +1,6 @@
 """Onion layers: hulls taken off one after another, exactly in the plane."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +30,9 @@ def onion_layers(
     """Onion layers, outermost first: the corners of the hull, then those of what is left, ...
 
     In the plane each layer is exact for the given doubles, as :func:`fedhull.geometry.hull.hull`
-    is; in
-    other dimensions it is correct up to rounding. Equal points are in the same layer; a point
-    inside an edge is in a later layer than the ends of that edge. Together the layers hold every
-    point once. They are computed as they are asked for.
+    is; in other dimensions it is correct up to rounding. Equal points are in the same layer; a
+    point inside an edge is in a later layer than the ends of that edge. Together the layers hold
+    every point once. They are computed as they are asked for.
 
     In the plane, only the outer points can be corners of the next layers: the rest lies in its own
     hull, and as long as none of that hull's corners has been taken off, these corners stand for the
@@ -70,12 +69,19 @@ def onion_layers(
     dim = points.shape[1]
     require_layers(dim)
     _, first, copy_of = np.unique(points, axis=0, return_index=True, return_inverse=True)
-    copies = copy_of.ravel().argsort(kind="stable")  # of one point after another
-    starts = np.append(0, np.bincount(copy_of.ravel()).cumsum())
     distinct = points[first]
     layers = _layers_in_space(distinct, c)
     if dim == 2:
         layers = _Disc(distinct, klein(distinct, c=c), c).layers(np.arange(len(distinct)))
+    yield from _with_copies(layers, copy_of.ravel())
+
+
+def _with_copies(
+    layers: Iterable[Int[np.ndarray, " _"]], copy_of: Int[np.ndarray, " n"]
+) -> Iterator[Int[np.ndarray, " _"]]:
+    """Layers of distinct points as ascending indices of all points, each a copy of a distinct."""
+    copies = copy_of.argsort(kind="stable")  # of one point after another
+    starts = np.append(0, np.bincount(copy_of).cumsum())
     for layer in layers:
         yield np.sort(np.concatenate([copies[starts[i] : starts[i + 1]] for i in layer]))
 

@@ -49,22 +49,20 @@ def locate(
     """
     folders = search_path(root)
     for folder in folders:
-        if (folder / published.path).is_file():
-            verify(folder / published.path, published.checksum)
-            return (folder / published.path,)
+        if (file := folder / published.path).is_file():
+            verify(file, published.checksum)
+            return (file,)
         for names in unpacked:
             paths = tuple(folder / name for name in names)
             if all(path.is_file() for path in paths):
                 return paths
     if root is None:
         # imported here so that local files can be read without pooch
-        from fedbolic.data.files.download import cache, fetch
+        from fedbolic.data.files.download import cache
 
         if download:
-            known = published.checksum
-            checksum = None if known is None else f"{algorithm(known)}:{known}"
             try:
-                return (fetch(published.urls, checksum, name=published.path),)
+                return (_downloaded(published),)
             except ConnectionError as error:
                 if not folders:
                     raise
@@ -72,16 +70,21 @@ def locate(
                     f"{_missing(published, unpacked, folders)}, the location given by "
                     "FEDBOLIC_DATA, and the download failed, too: place it there"
                 ) from error
-        kept = cache() / published.path
-        if kept.is_file():
+        if (kept := cache() / published.path).is_file():
             verify(kept, published.checksum)
             return (kept,)
         folders = (*folders, cache())
-    raise FileNotFoundError(
-        f"{_missing(published, unpacked, folders)}: "
-        + ("drop root to download it" if root else "set download to fetch it")
-        + ", or place it there"
-    )
+    advice = "drop root to download it" if root else "set download to fetch it"
+    missing = _missing(published, unpacked, folders)
+    raise FileNotFoundError(f"{missing}: {advice}, or place it there")
+
+
+def _downloaded(published: RemoteFile) -> Path:
+    from fedbolic.data.files.download import fetch
+
+    known = published.checksum
+    checksum = None if known is None else f"{algorithm(known)}:{known}"
+    return fetch(published.urls, checksum, name=published.path)
 
 
 def _missing(

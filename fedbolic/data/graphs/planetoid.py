@@ -79,12 +79,7 @@ def read_planetoid(
         FileNotFoundError: If a file is missing and may not be downloaded.
         ValueError: If the checksum of a file is wrong, or it holds anything but numbers.
     """
-    found = {}
-    for part, checksum in CHECKSUMS[name].items():
-        file = f"ind.{name.lower()}.{part}"
-        below = f"planetoid/{name}/raw/{file}"
-        published = RemoteFile(below, checksum, (f"{MIRROR}/{file}",))
-        (found[part],) = locate(published, root=root, download=download)
+    found = _locate_parts(name, root, download=download)
     test = np.array(read_text(found["test.index"]).split(), dtype=np.int64)
     parts = {
         part: unpickle(read_bytes(path), str(path))
@@ -110,3 +105,13 @@ def read_planetoid(
     for name, chosen in splits.items():
         masks[name][chosen] = True
     return torch.from_numpy(x).float(), edges, torch.from_numpy(y.argmax(1)), masks
+
+
+def _locate_parts(name: str, root: Path | None, *, download: bool) -> dict[str, Path]:
+    found = {}
+    for part, checksum in CHECKSUMS[name].items():
+        file = f"ind.{name.lower()}.{part}"
+        below = f"planetoid/{name}/raw/{file}"
+        published = RemoteFile(below, checksum, (f"{MIRROR}/{file}",))
+        (found[part],) = locate(published, root=root, download=download)
+    return found

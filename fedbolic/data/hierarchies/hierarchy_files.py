@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from typing_extensions import override
 
 from fedbolic.core.check import at_least
@@ -143,16 +144,9 @@ def read_hierarchy(
     """
     if path.suffix not in DELIMITERS:
         raise ValueError(f"{path} must end in {' or '.join(DELIMITERS)}")
-    number: dict[str, int] = {}
-    ends = array("q")
-    for pair in _named_pairs(path, columns, header=header):
-        ends.extend(number.setdefault(name, len(number)) for name in pair)
-    if not number:
+    names, pairs = _numbered(_named_pairs(path, columns, header=header))
+    if not names:
         raise ValueError(f"{path} has no pairs: it is empty or truncated")
-    names = tuple(sorted(number))
-    place = np.empty(len(names), dtype=np.int64)  # of every name in ascending order
-    place[[number[name] for name in names]] = np.arange(len(names))
-    pairs = place[np.frombuffer(ends, dtype=np.int64).reshape(-1, 2)]
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     # the first of equal lines stays
     first = np.unique(pairs[:, 0] * len(names) + pairs[:, 1], return_index=True)[1]
@@ -160,6 +154,20 @@ def read_hierarchy(
         return Hierarchy(names, torch.from_numpy(pairs[np.sort(first)]))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _numbered(
+    named: Iterable[tuple[str, str]],
+) -> tuple[tuple[str, ...], Int64[np.ndarray, "n 2"]]:
+    """All names in ascending order, and the pairs as positions among them."""
+    number: dict[str, int] = {}
+    ends = array("q")
+    for pair in named:
+        ends.extend(number.setdefault(name, len(number)) for name in pair)
+    names = tuple(sorted(number))
+    place = np.empty(len(names), dtype=np.int64)  # of every name in ascending order
+    place[[number[name] for name in names]] = np.arange(len(names))
+    return names, place[np.frombuffer(ends, dtype=np.int64).reshape(-1, 2)]
 
 
 def _named_pairs(

@@ -176,8 +176,7 @@ def min_norm_point(
         >>> [round(w, 12) for w in p.tolist()]
         [0.2, 0.8]
     """
-    forms = [gram] if ties is None else [gram, ties]
-    if all(_is_optimal(form, start) for form in forms):
+    if all(_is_optimal(form, start) for form in (gram, ties) if form is not None):
         return start, _duality_gap(gram, start)
     v = gram.cpu().numpy()
     lengths = np.sqrt(v.diagonal())
