@@ -5,7 +5,6 @@ prose. Four clients then hold the source of one scikit-learn module each, and ad
 code. Every row has the same step sizes to choose from, by the loss on validation windows.
 """
 
-import argparse
 import statistics
 import tempfile
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
 from benchmarks.results import Figures, Results
+from benchmarks.script import parser
 from benchmarks.table import interval
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
@@ -179,26 +179,14 @@ def encode_text(text: str) -> Tensor:
 
 
 def windows(text: Tensor, num: int, context: int, rng: Rng) -> Examples:
-    """Random windows of a text, each with the character that follows.
-
-    Args:
-        text: Numbers of characters.
-        num: Number of windows.
-        context: Characters of a window.
-        rng: Random stream.
-    """
+    """Random windows of a text, each with the character that follows."""
     start = torch.randint(len(text) - context, (num, 1), generator=rng.generator())
     rows = text[start + torch.arange(context + 1)]
     return Examples({"x": rows[:, :-1].float(), "y": rows[:, -1]})
 
 
 def federation(size: Size, rng: Rng) -> FederatedData:
-    """Clients with the source of one module each: the last quarters are validation and test.
-
-    Args:
-        size: Sizes of the data.
-        rng: Random stream.
-    """
+    """Clients with the source of one module each: the last quarters are validation and test."""
     meta = Meta(LAST - FIRST + 2, (size.context,), len(CODE))
     clients = []
     for i, name in enumerate(CODE):
@@ -214,13 +202,7 @@ def federation(size: Size, rng: Rng) -> FederatedData:
 
 
 def pretrain(size: Size, meta: Meta, rng: Rng) -> Params:
-    """Parameters of the transformer and its head, trained on the prose.
-
-    Args:
-        size: Sizes of the network and the training.
-        meta: Shape of the data.
-        rng: Random stream.
-    """
+    """Parameters of the transformer and its head, trained on the prose."""
     files = sorted(ROOT.glob(PROSE))
     text = encode_text("\n".join(file.read_text() for file in files))
     examples = windows(text, size.pretraining * size.batch_size, size.context, rng.at("prose"))
@@ -239,15 +221,7 @@ def pretrain(size: Size, meta: Meta, rng: Rng) -> Params:
 
 
 def adapt(of: TextRow, trained: Params, data: FederatedData, size: Size, lr: float) -> Figures:
-    """Losses after a federation that starts from pretrained weights, and what it sent.
-
-    Args:
-        of: Row of the table.
-        trained: Parameters after pretraining.
-        data: The clients.
-        size: Sizes of the training; with 0 rounds, nothing is trained.
-        lr: Local step size of Adam.
-    """
+    """Losses after a federation that starts from pretrained weights, and what it sent."""
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder, "body.pt")
         torch.save(tree.part(trained, "body."), weights)
@@ -279,14 +253,7 @@ def adapt(of: TextRow, trained: Params, data: FederatedData, size: Size, lr: flo
 
 
 def mean_loss(method: FedAvg, server_state: dict, data: FederatedData, split: str) -> float:
-    """Mean cross entropy of the next character over all windows of a split, in nats.
-
-    Args:
-        method: Method of the model.
-        server_state: State with the model.
-        data: The clients.
-        split: Name of the split.
-    """
+    """Mean cross entropy of the next character over all windows of a split, in nats."""
     total, count = 0.0, 0
     for client in data.clients:
         rows = getattr(client, split).all()
@@ -301,12 +268,10 @@ def mean_loss(method: FedAvg, server_state: dict, data: FederatedData, split: st
 
 def main() -> None:
     """Pretrain, adapt with every row, seed and step size, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of every row, from 0")
-    parser.add_argument("--rows", nargs="+", default=[""], help="parts of names of rows")
-    parser.add_argument("--results", type=Path, default=Path("adapters.csv"), help="CSV file")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__, "adapters.csv")
+    args.add_argument("--seeds", type=int, default=3, help="seeds of every row, from 0")
+    args.add_argument("--rows", nargs="+", default=[""], help="parts of names of rows")
+    given = args.parse_args()
     results, size = Results(given.results), Size()
     rows = {n: row for n, row in ROWS.items() if any(part in n for part in given.rows)}
     chosen: dict[str, list[Figures]] = {}
@@ -328,11 +293,7 @@ def main() -> None:
 
 
 def print_table(chosen: dict[str, list[Figures]]) -> None:
-    """Print one line for each row, and its paired differences from LoRA.
-
-    Args:
-        chosen: Figures of every seed, by row, with the step size that validation chose.
-    """
+    """Print one line for each row, and its paired differences from LoRA."""
     columns = ("test loss", "less LoRA (standard error)", "kB up", "numbers sent", "CPU s")
     print(f"\n| | {' | '.join(columns)} |\n{'|-' * (1 + len(columns))}|")
     flat = chosen.get(FLAT, [])

@@ -5,7 +5,6 @@ all clients at once. Each method runs in a separate process, with one thread; th
 timed. The graph is made, so scores mean nothing and are not printed.
 """
 
-import argparse
 import dataclasses
 import itertools
 import json
@@ -21,6 +20,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from benchmarks.script import parser
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, Graphs, GraphSet
@@ -94,13 +94,7 @@ class MadeCitations(GraphSet):
 
 
 def cost(name: str, graph: GraphSet, *, rounds: int) -> dict[str, float]:
-    """CPU seconds of loading and of a round, edges within clients, and peak memory in megabytes.
-
-    Args:
-        name: One of :data:`METHODS`.
-        graph: Graph that takes the place of ogbn-arxiv.
-        rounds: Number of timed rounds, at least 1.
-    """
+    """CPU seconds of loading and of a round, edges within clients, and peak memory in megabytes."""
     settings = build(experiment.run, ["--config", str(CONFIG)])
     source, method, engine = (settings[part] for part in ("data", "method", "engine"))
     assert isinstance(source, Graphs)
@@ -121,12 +115,7 @@ def cost(name: str, graph: GraphSet, *, rounds: int) -> dict[str, float]:
 
 
 def named(name: str, method: FlatLand) -> Method:
-    """One of :data:`METHODS` with the local training of FlatLand.
-
-    Args:
-        name: Name of the method.
-        method: FlatLand.
-    """
+    """One of :data:`METHODS` with the local training of FlatLand."""
     if name == "FedAvg":
         return dataclasses.replace(method, network=GCN(), sharing={"*": "shared"}, proximal=0.0)
     if name == "FedGTA":
@@ -154,12 +143,11 @@ def measured(name: str, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Print a row for each method."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds")
-    parser.add_argument("--alone", action="store_true", help="measure one method in this process")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
+    args.add_argument("--rounds", type=int, default=3, help="timed rounds")
+    args.add_argument("--alone", action="store_true", help="measure one method in this process")
+    options = args.parse_args()
     if options.alone:
         (name,) = options.method
         print(json.dumps(cost(name, MadeCitations(), rounds=options.rounds)))

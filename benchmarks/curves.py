@@ -1,9 +1,10 @@
 """Accuracy curves over the sizes of a FlyHash: Appendix D.6 of the FlyNN paper.
 
-FEDBOLIC_DATA=FOLDER python -m benchmarks.curves --sets digits 36 --plot flynn/curves.png
+    FEDBOLIC_DATA=FOLDER python -m benchmarks.curves --sets digits 36 --plot flynn/curves.png
+
+Takes 2 minutes for digits.
 """
 
-import argparse
 import itertools
 import statistics
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from benchmarks.nearest import task
 from benchmarks.nearest_rows import Task
+from benchmarks.script import parser
 from benchmarks.validation import fold_accuracies
 from flynn.fly_hash import connections, fly_hash
 
@@ -37,11 +39,6 @@ def curves(data: Task, turned: str, lifts: int) -> dict[str, Curve]:
     """Ten-fold accuracies of all lifts by the value of one size, for every setting of the others.
 
     Hashes in which more than half of the bits are ones are left out, as in the paper.
-
-    Args:
-        data: The examples.
-        turned: Name of the size that varies.
-        lifts: Number of draws of M.
     """
     found: dict[str, Curve] = {}
     ranges = {name: TURNED[name] if name == turned else FIXED[name] for name in TURNED}
@@ -63,16 +60,7 @@ def curves(data: Task, turned: str, lifts: int) -> dict[str, Curve]:
 def accuracies(
     data: Task, dim: int, density: float, active: int, decays: list[float], seed: int
 ) -> list[float]:
-    """Mean accuracy over folds of one hash, for every decay.
-
-    Args:
-        data: The examples.
-        dim: Length of the hash.
-        density: Features of a row over all features, in (0, 1].
-        active: Number of ones in a hash.
-        decays: Values of gamma.
-        seed: Seed of the lift.
-    """
+    """Mean accuracy over folds of one hash, for every decay."""
     x, d = torch.from_numpy(data.x), data.x.shape[1]
     winners = fly_hash(x, connections(dim, d, max(1, round(density * d)), seed), active)
     labels, sizes = torch.from_numpy(data.y), {"dim": dim, "num_classes": data.num_classes}
@@ -83,12 +71,11 @@ def main() -> None:
     """Print and draw the curves, one row of panels per data set."""
     from matplotlib.figure import Figure
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sets", nargs="+", default=["digits"], help="digits or numbers of OpenML")
-    parser.add_argument("--lifts", type=int, default=3, help="number of draws of M")
-    parser.add_argument("--plot", type=Path, help="draw the curves into this file")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--sets", nargs="+", default=["digits"], help="digits or numbers of OpenML")
+    args.add_argument("--lifts", type=int, default=3, help="number of draws of M")
+    args.add_argument("--plot", type=Path, help="draw the curves into this file")
+    options = args.parse_args()
     canvas = Figure((4.5 * len(TURNED), 3.6 * len(options.sets)), layout="constrained")
     grid = canvas.subplots(len(options.sets), len(TURNED), squeeze=False)
     for (row, name), (column, turned) in itertools.product(

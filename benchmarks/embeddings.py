@@ -1,4 +1,4 @@
-"""Images embedded in a hyperbolic ball: ``FEDBOLIC_DATA=DATA python -m benchmarks.embeddings``.
+"""Images embedded in a hyperbolic ball, for ``benchmarks.hulls --tables dimensions``.
 
 A small network with a hyperbolic entry and head is trained on one share of the training images.
 The other share and the test images are embedded, and none of them has trained the network. The
@@ -6,8 +6,6 @@ points are written in the format of ``fedbolic.data.Points``, whose ``holdout: o
 test images apart. This takes the place of the m-VAE of the paper's embeddings.
 """
 
-import argparse
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -74,12 +72,6 @@ def network(num_features: int, dim: int, num_classes: int, *, flat: bool) -> nn.
 
     The entry takes features as space coordinates on the hyperboloid. The default entry clips their
     length, which puts many points on one sphere, where each of them is a corner of a hull.
-
-    Args:
-        num_features: Number of pixels.
-        dim: Number of dimensions of the embedding.
-        num_classes: Number of classes.
-        flat: Embed in Euclidean space, with a linear head.
     """
     body = [nn.Flatten(), nn.Linear(num_features, WIDTH), nn.ReLU(), nn.Linear(WIDTH, dim)]
     if flat:
@@ -89,14 +81,7 @@ def network(num_features: int, dim: int, num_classes: int, *, flat: bool) -> nn.
 
 
 def embedded(task: Task, dim: int, seed: int, *, flat: bool = False) -> Parts:
-    """Train a network and embed the images that have not trained it.
-
-    Args:
-        task: Images and training.
-        dim: Number of dimensions.
-        seed: Seed of the draw of images, the first weights and the order of batches.
-        flat: Embed in Euclidean space, in units of the root mean square of the length.
-    """
+    """Train a network and embed the images that have not trained it."""
     images, rng = task.data.read(None, download=False), Rng(seed).at("embedding", dim)
     x, x_test = (_scaled(part) for part in (images.x_train, images.x_test))
     order = torch.randperm(len(x), generator=Rng(seed).at("images").generator())
@@ -116,15 +101,7 @@ def _scaled(images: Tensor) -> Tensor:
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, rng: Rng) -> None:
-    """Train a network by Adam with a step size that falls to 0 linearly.
-
-    Args:
-        model: Network that maps images to logits.
-        x: Images.
-        y: Their labels.
-        epochs: Number of passes.
-        rng: Random stream of the order of batches.
-    """
+    """Train a network by Adam with a step size that falls to 0 linearly."""
     optimiser, generator = torch.optim.Adam(model.parameters(), LR), rng.generator()
     num_steps = epochs * -(-len(x) // BATCH)
     falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / num_steps)
@@ -137,15 +114,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, rng: Rng) -> N
 
 
 def saved(folder: Path, name: str, dim: int, seed: int, *, flat: bool = False) -> Path:
-    """File of an embedding, which is computed if the folder lacks it.
-
-    Args:
-        folder: Folder of the files.
-        name: Name of the images, a key of ``TASKS``.
-        dim: Number of dimensions.
-        seed: Seed of the embedding.
-        flat: Embed in Euclidean space; ``Points`` does not read such a file.
-    """
+    """File of an embedding, which is computed if the folder lacks it."""
     kind = "flat" if flat else "ball"
     file = folder / f"{name.lower()}_{kind}_{dim}_{seed}.npz"
     if not file.exists():
@@ -154,20 +123,3 @@ def saved(folder: Path, name: str, dim: int, seed: int, *, flat: bool = False) -
         np.savez(file, **parts._asdict())
         print(f"{file}: {len(parts.y_train)} and {len(parts.y_test)} points", flush=True)
     return file
-
-
-def main() -> None:
-    """Write all embeddings in the ball."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("embeddings"), help="folder to write")
-    parser.add_argument("--dims", type=int, nargs="+", default=DIMS, help="dimensions")
-    parser.add_argument("--seeds", type=int, default=3, help="embeddings of each dimension")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    pairs: list[tuple[int, int]] = list(itertools.product(options.dims, range(options.seeds)))
-    for name, (dim, seed) in itertools.product(TASKS, pairs):
-        saved(options.folder, name, dim, seed)
-
-
-if __name__ == "__main__":
-    main()

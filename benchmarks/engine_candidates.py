@@ -113,11 +113,7 @@ class Candidate(ABC):
 
     @abstractmethod
     def round(self, orders: list[int]) -> None:
-        """Train for one more round.
-
-        Args:
-            orders: Seeds of the clients' orders in this round.
-        """
+        """Train for one more round."""
 
     @abstractmethod
     def values(self) -> Params:

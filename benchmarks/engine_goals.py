@@ -26,11 +26,7 @@ EXAMPLES = 6000
 
 
 def goals(found: Mapping[str, Found]) -> list[Goal]:
-    """All goals.
-
-    Args:
-        found: Measurements by the name of the workload; workloads may be missing.
-    """
+    """All goals."""
     return [*speed_goals(found), *equality_goals(found), *own_goals()]
 
 
@@ -102,12 +98,7 @@ def own_goals() -> list[Goal]:
 
 
 def padded_work(alpha: float, rng: Rng) -> float:
-    """Examples that Batched computes in a round, padding included, over those that count.
-
-    Args:
-        alpha: Concentration of a Dirichlet split over 20 clients with freely varying sizes.
-        rng: Stream of the split.
-    """
+    """Examples that Batched computes in a round, padding included, over those that count."""
     labels = torch.randint(10, (EXAMPLES,), generator=rng.at("labels").generator())
     split = Dirichlet(20, alpha=alpha, cap=False, min_size=1).split(labels, rng)
     work = Workload("", len(split), 0, input_shape=(1,))

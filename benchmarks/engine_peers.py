@@ -48,11 +48,7 @@ class Line:
         self.connection.send("done")
 
     def begin(self, values: Callable[[], dict[str, np.ndarray]]) -> list[int]:
-        """Wait for this peer's turn and return the seeds of the next round.
-
-        Args:
-            values: Returns the global parameters, which the benchmark may request first.
-        """
+        """Wait for this peer's turn and return the seeds of the next round."""
         while (asked := self.connection.recv()) == "values":
             self.connection.send(values())
         return asked
@@ -75,11 +71,7 @@ class _Network(nn.Module):
 
 
 def pfl(line: Line) -> None:
-    """FederatedAveraging of pfl in one process; data are permuted when they are loaded.
-
-    Args:
-        line: Connection to the benchmark.
-    """
+    """FederatedAveraging of pfl in one process; data are permuted when they are loaded."""
     ask = functools.cache(importlib.import_module)
     work, data, values = given()
     network = _Network(plain_loop.network(work))
@@ -151,12 +143,7 @@ def _flower_network() -> nn.Module:
 
 
 def flower(line: Line, num_actors: int) -> None:
-    """Flower's simulation with Ray: FedAvg without evaluation, one CPU for each actor.
-
-    Args:
-        line: Connection to the benchmark.
-        num_actors: Number of clients trained at a time.
-    """
+    """Flower's simulation with Ray: FedAvg without evaluation, one CPU for each actor."""
     app = importlib.import_module("flwr.app")
     strategies = importlib.import_module("flwr.serverapp.strategy")
     _, data, values = given()

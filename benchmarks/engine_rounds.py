@@ -89,13 +89,7 @@ class Found:
     failed: dict[str, str] = field(default_factory=dict)
 
     def speeds(self, name: str, other: str = PLAIN, *, kind: str = "cpu") -> list[float]:
-        """Speed of one candidate over another, round by round.
-
-        Args:
-            name: The candidate.
-            other: The candidate to compare with.
-            kind: A field of :class:`Cost`.
-        """
+        """Speed of one candidate over another, round by round."""
         pairs = zip(self.costs.get(other, []), self.costs.get(name, []), strict=False)
         return [getattr(theirs, kind) / getattr(mine, kind) for theirs, mine in pairs]
 
@@ -113,13 +107,7 @@ def first_values(work: Workload, dtype: torch.dtype) -> Params:
 
 
 def measure(work: Workload, rounds: int, interpreters: Mapping[str, str]) -> Found:
-    """Measure all candidates with interleaved rounds.
-
-    Args:
-        work: The workload.
-        rounds: Number of timed rounds, which follow a few untimed ones.
-        interpreters: Python interpreters of the peers, by name.
-    """
+    """Measure all candidates with interleaved rounds."""
     found, data = Found(), plain_loop.examples(work)
     values = first_values(work, torch.float32)
     candidates: dict[str, Candidate] = {PLAIN: PlainLoop(work, data, values)}
@@ -178,11 +166,6 @@ def peak(name: str, work: Workload, memory: float | None = None) -> float:
 
     The imports of workers count, since they belong to the engine. A small round comes first, so
     that modules imported on first use do not count.
-
-    Args:
-        name: The plain loop or an engine.
-        work: The workload.
-        memory: Budget of :class:`Batched` in MiB; ``None`` for its default.
     """
     with contextlib.closing(_candidate(name, SMALL, plain_loop.examples(SMALL), memory)) as small:
         small.round(seeds(SMALL, 1))

@@ -12,6 +12,7 @@ from benchmarks.engine_goals import CROWD, goals
 from benchmarks.engine_peers import PEERS
 from benchmarks.engine_rounds import Found, measure, peak
 from benchmarks.plain_loop import Workload
+from benchmarks.script import parser
 from benchmarks.table import goal_table
 
 HEAD = """
@@ -28,12 +29,7 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def row(name: str, found: Found) -> str:
-    """One line of a workload's table.
-
-    Args:
-        name: The candidate.
-        found: Measurements of this workload.
-    """
+    """One line of a workload's table."""
     costs = found.costs.get(name)
     if not costs:
         return f"| {name} | {found.failed.get(name, 'not installed')} |" + " |" * 6
@@ -62,13 +58,7 @@ def title(work: Workload) -> str:
 
 
 def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
-    """Print a table for every workload, then the table of goals.
-
-    Args:
-        names: Names of the workloads.
-        rounds: Number of timed rounds.
-        interpreters: Python interpreters of the peers, by name.
-    """
+    """Print a table for every workload, then the table of goals."""
     found: dict[str, Found] = {}
     for name in names:
         peers = interpreters if name in PEERED else {}
@@ -81,14 +71,13 @@ def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
 
 def main() -> None:
     """Measure here and in the peers' environment."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", metavar="PYTHON", help="with pfl 0.6.0, flwr[simulation] 1.41.0")
-    parser.add_argument("--peak", metavar="CANDIDATE", help=argparse.SUPPRESS)
-    parser.add_argument("--memory", type=float, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
+    args.add_argument("--rounds", type=int, default=5)
+    args.add_argument("--peers", metavar="PYTHON", help="with pfl 0.6.0, flwr[simulation] 1.41.0")
+    args.add_argument("--peak", metavar="CANDIDATE", help=argparse.SUPPRESS)
+    args.add_argument("--memory", type=float, help=argparse.SUPPRESS)
+    given = args.parse_args()
     if given.peak:
         work = {**WORKLOADS, CROWD.name: CROWD}[given.workloads[0]]
         print(peak(given.peak, work, given.memory))

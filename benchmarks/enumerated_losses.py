@@ -11,13 +11,7 @@ Counts = tuple[int, ...]
 
 
 def neighbours(counts: Sequence[Counts], active: int, relation: Neighbours) -> Iterator[Counts]:
-    """Flattened counts of all classes, after each possible change of one record.
-
-    Args:
-        counts: Counts of each class.
-        active: Number of ones in a hash.
-        relation: One added record (``add/remove``), or one replaced record (``replace``).
-    """
+    """Flattened counts of all classes, after each possible change of one record."""
     dim, line = len(counts[0]), tuple(itertools.chain(*counts))
     records = [
         {label * dim + place for place in places}
@@ -42,12 +36,6 @@ def worst_loss(
 
     The selection is enumerated over all orders and all neighbours. If a selected count differs by
     k, the probability ratio of its noise is at most exp(k / scale), and this bound is attained.
-
-    Args:
-        counts: Counts of each class; few and short.
-        plan: Release parameters of a mechanism.
-        active: Number of ones in a hash.
-        relation: Neighbouring relation.
     """
     line = tuple(itertools.chain(*counts))
     num = len(line) if plan.num_selected is None else min(plan.num_selected, len(line))
@@ -68,13 +56,7 @@ def worst_loss(
 
 
 def log_probability(counts: Counts, order: Sequence[int], rate: float) -> float:
-    """Log-probability of a sequence of selections by exponential weights, without replacement.
-
-    Args:
-        counts: Flattened counts.
-        order: Distinct positions in the order of selection.
-        rate: Rate of the exponential weights.
-    """
+    """Log-probability of a sequence of selections by exponential weights, without replacement."""
     left, total = set(range(len(counts))), 0.0
     for place in order:
         weights = math.fsum(math.exp(rate * counts[i]) for i in left)

@@ -1,22 +1,25 @@
-"""FedHull: hull sizes, and CPU time by stage: ``python -m benchmarks.fedhull``.
+"""FedHull's hull sizes, and CPU time by stage: ``python -m benchmarks.fedhull``.
 
 One process plays all parties. Times of stages are taken within whole runs and printed next to those
 that the specification measured in a separate trial. Olsson's cells are read from the folder named
 by FEDBOLIC_DATA.
+
+Takes 1 minute.
 """
 
-import argparse
 import functools
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import torch
-
+from benchmarks.script import parser
+from benchmarks.table import Goal, goal_table, head, line, spread
+from benchmarks.timing import seconds
 from fedbolic.core.rng import Rng
 from fedbolic.data import ClassRuns, FederatedData, HalfPlanes, Points, uniform_points
 from fedbolic.federated import Method, Trainer
@@ -48,67 +51,45 @@ SPEC = {
 
 
 def hulls(sizes: tuple[int, ...], seeds: int) -> float:
-    """Print the sizes and times of hulls of uniform points; return the median seconds of the last.
-
-    Args:
-        sizes: Numbers of points.
-        seeds: Number of point sets of each size.
-    """
-    print("| points | corners: mean ± sd | over N^(1/3) | ms of CPU |\n|-|-|-|-|")
-    seconds = [math.nan]
+    """Print sizes and times of hulls of uniform points; return the last median in milliseconds."""
+    print(head("points", "corners: mean ± sd", "over N^(1/3)", "ms of CPU"))
+    taken = math.nan
     for num_points in sizes:
-        corners, seconds = [], []
+        corners, times = [], []
         for seed in range(seeds):
             x = uniform_points(num_points, radius=0.95, rng=Rng(seed)).numpy()
-            start = time.process_time()
-            corners.append(len(hull(x)))
-            seconds.append(time.process_time() - start)
-        mean, spread = statistics.fmean(corners), statistics.stdev(corners)
-        share = mean / num_points ** (1 / 3)
-        taken = 1000 * statistics.median(seconds)
-        print(f"| {num_points} | {mean:.0f} ± {spread:.0f} | {share:.2f} | {taken:.1f} |")
-    return 1000 * statistics.median(seconds)
+            times.append(seconds(lambda x=x, of=corners: of.append(len(hull(x))), "cpu"))
+        taken = 1000 * statistics.median(times)
+        share = statistics.fmean(corners) / num_points ** (1 / 3)
+        print(line(num_points, spread(corners, 0), f"{share:.2f}", f"{taken:.1f}"))
+    return taken
 
 
 @contextmanager
-def watched(
-    places: dict[str, tuple[Any, str]], seconds: dict[str, float]
-) -> Iterator[dict[str, float]]:
-    """Add up the CPU time of functions while the body runs.
-
-    Args:
-        places: A module or class and the name of its function, by stage.
-        seconds: Seconds by stage, updated in place.
-    """
+def watched(places: dict[str, tuple[Any, str]]) -> Iterator[dict[str, float]]:
+    """CPU seconds of functions of modules or classes by stage, added up while the body runs."""
+    spent = dict.fromkeys(places, 0.0)
 
     def clocked(stage: str, function: Callable) -> Callable:
         @functools.wraps(function)
-        def run(*args: object, **keywords: object) -> object:
+        def timed(*args: object, **keywords: object) -> object:
             start = time.process_time()
             try:
                 return function(*args, **keywords)
             finally:
-                seconds[stage] = seconds.get(stage, 0.0) + time.process_time() - start
+                spent[stage] += time.process_time() - start
 
-        return run
+        return timed
 
-    kept = {stage: getattr(owner, name) for stage, (owner, name) in places.items()}
-    for stage, (owner, name) in places.items():
-        setattr(owner, name, clocked(stage, kept[stage]))
-    try:
-        yield seconds
-    finally:
+    with ExitStack() as stack:
         for stage, (owner, name) in places.items():
-            setattr(owner, name, kept[stage])
+            own = clocked(stage, getattr(owner, name))
+            stack.enter_context(mock.patch.object(owner, name, own))
+        yield spent
 
 
 def run(method: Method, data: FederatedData) -> dict[str, float]:
-    """The sum over clients of every metric of a run.
-
-    Args:
-        method: Method to run.
-        data: Its clients.
-    """
+    """The sum over clients of every metric of a run."""
     found: dict[str, float] = {}
     for _, rows in Trainer().run(method, data, Rng(0)):
         for row in rows:
@@ -117,12 +98,7 @@ def run(method: Method, data: FederatedData) -> dict[str, float]:
 
 
 def trial(method: FedHull, data: FederatedData) -> dict[str, float]:
-    """Milliseconds of each stage, of the whole run and of a masked run; bytes of a client.
-
-    Args:
-        method: Method to run.
-        data: Its clients.
-    """
+    """Milliseconds of each stage, of the whole run and of a masked run; bytes of a client."""
     stages = {
         "client hulls, report": (Sizes, "local_update"),
         "encode": (Hulls, "local_update"),
@@ -133,14 +109,12 @@ def trial(method: FedHull, data: FederatedData) -> dict[str, float]:
         "training": (type(method.boundary), "fit"),
         "names": (Names, "local_update"),
     }
-    with watched(stages, {}) as seconds:
+    with watched(stages) as taken:
         start = time.process_time()
         metrics = run(method, data)
         whole = time.process_time() - start
-    found = {stage: 1000 * seconds[stage] for stage in stages}
-    start = time.process_time()
-    run(SecureSum(method), data)
-    masked = time.process_time() - start
+    found = {stage: 1000 * taken[stage] for stage in stages}
+    masked = seconds(lambda: run(SecureSum(method), data), "cpu")
     modulus = method.init(data.meta, Rng(0))["modulus"]
     symbols = num_symbols(int(metrics["leakage/bins"]))
     return found | {
@@ -153,13 +127,7 @@ def trial(method: FedHull, data: FederatedData) -> dict[str, float]:
 
 
 def olsson(split: int | None, *, legacy: int | None, seed: int) -> FederatedData:
-    """Olsson's cells, dealt to three clients.
-
-    Args:
-        split: Seed of the split.
-        legacy: Same as in ``ClassRuns``.
-        seed: Seed of the partition.
-    """
+    """Olsson's cells, dealt to three clients."""
     source = Points(OLSSON, ClassRuns(3, legacy=legacy), split=split)
     return source.load(Rng(seed).at("data"))
 
@@ -179,11 +147,10 @@ def cases() -> dict[str, tuple[FedHull, Callable[[int], FederatedData]]]:
 
 def main() -> None:
     """Print hull sizes, times of stages, and the goals that were met."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="point sets of each size")
-    parser.add_argument("--trials", type=int, default=10, help="runs for the times by stage")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--seeds", type=int, default=5, help="point sets of each size")
+    args.add_argument("--trials", type=int, default=10, help="runs for the times by stage")
+    options = args.parse_args()
     measured = {"hull of 10^6 points": hulls(tuple(10**k for k in range(3, 7)), options.seeds)}
     medians: dict[str, dict[str, float]] = {}
     for title, (method, load) in cases().items():
@@ -191,16 +158,13 @@ def main() -> None:
         found = [trial(method, load(i)) for i in range(options.trials)]
         medians[title] = {name: statistics.median(of[name] for of in found) for name in found[0]}
         measured[title] = medians[title]["together"]
-    heads = [head for title in medians for head in (title, "specification")]
-    print(f"\nmedian of {options.trials} trials, ms of CPU")
-    print("| | " + " | ".join(heads) + " |\n" + "|-" * (len(heads) + 1) + "|")
+    heads = [of for title in medians for of in (title, "specification")]
+    print(f"\nmedian of {options.trials} trials, ms of CPU\n\n{head('', *heads)}")
     for name in medians["Olsson"]:
         cells = [(f"{of[name]:.1f}", SPEC[title].get(name, "")) for title, of in medians.items()]
-        print(f"| {name} | " + " | ".join(cell for pair in cells for cell in pair) + " |")
+        print(line(name, *(cell for pair in cells for cell in pair)))
     print()
-    for name, goal in GOALS.items():
-        met = "met" if measured[name] <= goal else "MISSED"
-        print(f"{name:<24}{measured[name]:>8.1f} ms of at most {goal:.0f}  {met}")
+    print(goal_table(Goal("ms", name, "<=", goal, measured[name]) for name, goal in GOALS.items()))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ The settings of a sweep must be named by a parameter and a number, such as ``mu 
 folder becomes a panel with one line per row: the mean over seeds and its 95 % interval.
 """
 
-import argparse
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.olsson import half_width
+from benchmarks.script import parser
+from benchmarks.table import half_width
 from fedbolic.report.table_rows import find
 from fedbolic.report.text_report import G_FL, summary
 
@@ -22,13 +22,7 @@ WIDE = 100.0
 
 
 def panel(axes: "Axes", folder: Path, colours: dict[str, str]) -> None:
-    """Draw one sweep: accuracy on the server's test set over the parameter.
-
-    Args:
-        axes: Axes to draw on.
-        folder: Folder of the sweep.
-        colours: Colours by row; rows without a colour get the next one.
-    """
+    """Draw one sweep: accuracy on the server's test set over the parameter."""
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     parameter = ""
     for setting in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -58,10 +52,10 @@ def main() -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="folders of sweeps with settings")
-    parser.add_argument("--plot", type=Path, default=Path("figure5.png"), help="file of the figure")
-    options = parser.parse_args()
+    args = parser(__doc__)
+    args.add_argument("folders", type=Path, nargs="+", help="folders of sweeps with settings")
+    args.add_argument("--plot", type=Path, default=Path("figure5.png"), help="file of the figure")
+    options = args.parse_args()
     canvas = Figure(figsize=(4.5 * len(options.folders), 3.5), layout="constrained")
     FigureCanvasAgg(canvas)
     panels = canvas.subplots(1, len(options.folders), squeeze=False)[0]

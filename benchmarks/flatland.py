@@ -3,7 +3,6 @@
 ``choose SWEEP`` prints the best try of every row by validation accuracy.
 """
 
-import argparse
 import re
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.protocol import LOCAL, Chosen, choose, tuned
+from benchmarks.script import parser
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
@@ -28,14 +28,7 @@ COLUMN = "P-FL client mean %"
 def partition(
     config: Path, seeds: Sequence[int], options: Sequence[str], plot: Path | None
 ) -> None:
-    """Print the partition report of a configuration for each seed, and the spread over seeds.
-
-    Args:
-        config: Configuration of a run.
-        seeds: Seeds of the split and the partition.
-        options: Command-line options that override settings of the run.
-        plot: File for a figure of the first seed's clients; ``None`` for no figure.
-    """
+    """Print the partition report of a configuration for each seed, and the spread over seeds."""
     settings = build(experiment.run, ["--config", str(config), *options])
     reports = [partition_report(settings["data"].load(Rng(seed).at("data"))) for seed in seeds]
     for seed, report in zip(seeds, reports, strict=True):
@@ -100,10 +93,6 @@ def scores(runs: Runs, score: str = "accuracy") -> dict[str, Chosen]:
     """Scores of the clients' own models, for every seed.
 
     Without local models, the scores are those after fine-tuning or, failing that, the server's.
-
-    Args:
-        runs: Rows of metrics by seed.
-        score: Name of the score.
     """
     found = {}
     for seed, rows in runs.items():
@@ -119,11 +108,6 @@ def scores(runs: Runs, score: str = "accuracy") -> dict[str, Chosen]:
 
 def table(path: Path, references: Sequence[str], score: str = "accuracy") -> None:
     """Print a sweep's table: every score at the round chosen on validation.
-
-    Args:
-        path: Folder of the sweep, or of one of its settings.
-        references: Rows with which the others are compared, a column of differences for each.
-        score: Name of the score.
 
     Raises:
         ValueError: If the sweep lacks one of the references.
@@ -214,8 +198,8 @@ def _spread(values: Sequence[float]) -> str:
 
 def main() -> None:
     """Run one of the commands."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    args = parser(__doc__)
+    commands = args.add_subparsers(dest="command", required=True)
     parts = commands.add_parser(
         "partition", help="report on the clients' graphs; also accepts options of a run"
     )
@@ -230,11 +214,11 @@ def main() -> None:
     scored.add_argument("--score", default="accuracy", help="accuracy, or a metric of the runs")
     tried = commands.add_parser("choose", help="the best try of every row on validation")
     tried.add_argument("sweep", type=Path)
-    given, options = parser.parse_known_args()
+    given, options = args.parse_known_args()
     if given.command == "partition":
         partition(given.config, given.seeds, options, given.plot)
     elif options:
-        parser.error(f"unknown arguments: {' '.join(options)}")
+        args.error(f"unknown arguments: {' '.join(options)}")
     elif given.command == "choose":
         choose_tries(given.sweep)
     else:

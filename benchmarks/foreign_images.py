@@ -7,9 +7,7 @@ MNIST are foreign. Each score is the area under the ROC curve of the official te
 50 is chance, and below it a foreign image seems the more familiar one.
 """
 
-import argparse
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
+from benchmarks.script import parser
 from benchmarks.twins import SEEDS, Fashion, Results, spread, train, tuned
 from fedbolic.data import MNIST
 from fedbolic.nn import ToManifold
@@ -67,11 +66,9 @@ def report(problem: Fashion, foreign: Tensor, results: Results, dims: Iterable[i
 
 def main() -> None:
     """Train the networks and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
-    parser.add_argument("--results", type=Path, default=Path("twins.csv"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__, "twins.csv")
+    args.add_argument("--dims", type=int, nargs="+", default=DIMS)
+    given = args.parse_args()
     foreign = avg_pool2d(MNIST().read(None, download=True).x_test.float() / 255, 2)
     report(Fashion(), foreign, Results(given.results), given.dims)
 

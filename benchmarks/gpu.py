@@ -6,7 +6,6 @@ Without a CUDA device it prints one line that says so. ``--device cpu --small`` 
 CPU in seconds; its times mean nothing.
 """
 
-import argparse
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from benchmarks.gpu_roofline import roofline
 from benchmarks.gpu_rounds import rounds
 from benchmarks.gpu_steps import row_name, steps
 from benchmarks.gpu_workloads import FULL, SMALL, Size
+from benchmarks.script import parser
 from benchmarks.table import Goal, goal_table
 from fedbolic.run.reproducible import WORKSPACE, arithmetic_of
 
@@ -61,13 +61,13 @@ CDIST_SHARE, CDIST_ERROR, HASH_SECONDS = 0.6, 1e-5, 0.25
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts, print the table of goals, and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--minutes", type=float, default=7.5, help="no row begins after them")
-    parser.add_argument("--out", type=Path, help="JSON file for all rows")
-    options = parser.parse_args(arguments)
+    args = parser(__doc__)
+    args.add_argument("--device", default="cuda")
+    args.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
+    args.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    args.add_argument("--minutes", type=float, default=7.5, help="no row begins after them")
+    args.add_argument("--out", type=Path, help="JSON file for all rows")
+    options = args.parse_args(arguments)
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         print("skipped: there is no CUDA device")
@@ -87,12 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def goals(report: Report, size: Size) -> list[Goal]:
-    """Targets, with the figures of the rows; the best engine of a workload counts.
-
-    Args:
-        report: Rows of all parts.
-        size: Sizes of the work.
-    """
+    """Targets, with the figures of the rows; the best engine of a workload counts."""
     gaps = _figures(report, gpu_equality.PART, "", "difference")
     failed = float(sum("error" in row for row in report.rows))
     of_resnet = _figures(report, gpu_resnet.PART, "", "times_plain")

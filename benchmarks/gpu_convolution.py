@@ -31,13 +31,7 @@ LAYERS: dict[str, Layer] = {
 
 
 def convolution(report: Report, device: torch.device, size: Size) -> None:
-    """Measure a forward and backward pass of each layer with every algorithm.
-
-    Args:
-        report: Receives the rows.
-        device: Device to measure.
-        size: Sizes of the work.
-    """
+    """Measure a forward and backward pass of each layer with every algorithm."""
     num_clients = min(size.clients)
     for name, layer in LAYERS.items():
         if size.layers is None or name in size.layers:
@@ -52,12 +46,6 @@ def layer_row(device: torch.device, num_clients: int, batch: int, layer: Layer) 
     """Milliseconds and peak MiB of every algorithm, and times over that of groups.
 
     The kernel has a column where it would run: on a CUDA device with triton.
-
-    Args:
-        device: Device to measure.
-        num_clients: Number of clients, each with its own kernels.
-        batch: Images of each client.
-        layer: The layer.
     """
     inputs, outputs, kernel, stride, pixels, needs_gradient = layer
     x = torch.randn(num_clients, batch, pixels, pixels, inputs, device=device)

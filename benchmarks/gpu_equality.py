@@ -68,13 +68,7 @@ class ShortRun:
 
 
 def equality(report: Report, device: torch.device, size: Size) -> None:
-    """Compare every gradient method and engine on the device with the CPU.
-
-    Args:
-        report: Receives the rows.
-        device: Device to compare.
-        size: Names of the methods.
-    """
+    """Compare every gradient method and engine on the device with the CPU."""
     with reproducible(device):
         for name in size.methods or QUICK_METHODS:
             run = short_run(name)

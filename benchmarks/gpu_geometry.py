@@ -52,13 +52,7 @@ HASH_NAME = f"FlyHash {HASH[0]} x {HASH[2]}"
 
 
 def geometry(report: Report, device: torch.device, size: Size) -> None:
-    """Measure distances, a head, dropout and the hash.
-
-    Args:
-        report: Receives the rows; the rates of the device are those of its part *roofline*.
-        device: Device to measure.
-        size: Sizes of the work.
-    """
+    """Measure distances, a head, dropout and the hash."""
     copies = report.figure(gpu_roofline.PART, "copy", "TB_per_s")
     products = report.figure(gpu_roofline.PART, "matrix float32", "TFLOP_per_s")
     most = size.most_rows
@@ -104,15 +98,7 @@ def distances(
     device: torch.device,
     copies: float | None,
 ) -> Row:
-    """Bytes that must move per second in one matrix of distances, and their error.
-
-    Args:
-        kind: Manifold of the points.
-        sets: The sets.
-        mode: Mode of ``cdist``.
-        device: Device to measure.
-        copies: Terabytes per second of a copy; ``None`` if not measured.
-    """
+    """Bytes that must move per second in one matrix of distances, and their error."""
     x, y = point_sets(kind, sets, device)
     space = kind(1.0)
     with torch.no_grad():
@@ -153,15 +139,7 @@ def _rate(
 
 
 def head_rate(n: int, dim: int, classes: int, device: torch.device, products: float | None) -> Row:
-    """Operations of the matrix product per second in the logits of hyperplanes.
-
-    Args:
-        n: Number of examples.
-        dim: Dimensions of the examples.
-        classes: Number of hyperplanes.
-        device: Device to measure.
-        products: TFLOP/s of a matrix product of float32; ``None`` if not measured.
-    """
+    """Operations of the matrix product per second in the logits of hyperplanes."""
     (x,) = point_sets(Lorentz, Sets(n, 0, dim), device)[:1]
     head = LorentzMLR(dim, classes, device=device)
     with torch.no_grad():
@@ -177,14 +155,7 @@ def head_rate(n: int, dim: int, classes: int, device: torch.device, products: fl
 def row_rate(
     kind: type[Lorentz | Poincare], sets: Sets, device: torch.device, copies: float | None
 ) -> Row:
-    """Bytes that must move per second in the distances of rows, and their error.
-
-    Args:
-        kind: Manifold of the points.
-        sets: The sets, of the same size.
-        device: Device to measure.
-        copies: Terabytes per second of a copy; ``None`` if not measured.
-    """
+    """Bytes that must move per second in the distances of rows, and their error."""
     x, y = point_sets(kind, sets, device)
     space = kind(1.0)
     with torch.no_grad():
@@ -199,13 +170,7 @@ def row_rate(
 
 
 def dropout_rate(most: int, device: torch.device, copies: float | None) -> Row:
-    """Bytes that must move per second when elements are dropped.
-
-    Args:
-        most: Most rows of 1024 elements.
-        device: Device to measure.
-        copies: Terabytes per second of a copy; ``None`` if not measured.
-    """
+    """Bytes that must move per second when elements are dropped."""
     layer, x = Dropout(0.5, device=device), torch.ones(min(65_536, most), 1024, device=device)
     with torch.no_grad():
         return _rate(lambda: layer(x), 2 * x.numel(), device, copies)
@@ -227,16 +192,7 @@ RUNNERS = {"": _with_kernels, ", operators": _by_operators}
 def hash_seconds(
     n: int, features: int, dim: int, fan_in: int, active: int, device: torch.device
 ) -> Row:
-    """Seconds of the hash of random pixels, and hashes that differ from the CPU's.
-
-    Args:
-        n: Number of examples.
-        features: Features of an example.
-        dim: Bits of a hash.
-        fan_in: Features that a bit sums.
-        active: Ones of a hash.
-        device: Device to measure.
-    """
+    """Seconds of the hash of random pixels, and hashes that differ from the CPU's."""
     rows = connections(dim, features, fan_in, seed=0)
     there = rows.to(device)
     x = torch.randint(256, (n, features), dtype=torch.uint8, device=device)

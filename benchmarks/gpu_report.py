@@ -34,14 +34,7 @@ class Report:
     def add(
         self, part: str, name: str, measure: Callable[[], Row], *, needs: float = 0.0
     ) -> Row | None:
-        """Measure, print and keep one row; ``None`` if it failed or there is no time for it.
-
-        Args:
-            part: Part of the benchmark.
-            name: Name of the row within its part.
-            measure: Computes the figures.
-            needs: Seconds that must be left for the row to begin.
-        """
+        """Measure, print and keep one row; ``None`` if it failed or there is no time for it."""
         found: Row
         if self.seconds_left < needs or self.seconds_left <= 0:
             found = {"error": "left out: no time"}
@@ -58,12 +51,7 @@ class Report:
         return None if "error" in found else found
 
     def attempt(self, part: str, run: Callable[[], None]) -> None:
-        """Run a part; what fails outside its rows becomes a row.
-
-        Args:
-            part: Part of the benchmark.
-            run: Adds the rows of the part.
-        """
+        """Run a part; what fails outside its rows becomes a row."""
         try:
             run()
         except Exception as error:  # the rows so far and the other parts are still wanted
@@ -79,12 +67,7 @@ class Report:
         return None
 
     def save(self, file: Path, **others: Any) -> None:
-        """Write all rows to a JSON file.
-
-        Args:
-            file: File to write.
-            others: Further entries, such as the device.
-        """
+        """Write all rows to a JSON file."""
         rows = [{key: _without_nan(value) for key, value in row.items()} for row in self.rows]
         file.write_text(json.dumps({**others, "rows": rows}, indent=1) + "\n")
 

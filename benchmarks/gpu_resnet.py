@@ -21,12 +21,7 @@ DEFAULT = "torch's defaults"
 
 @contextlib.contextmanager
 def arithmetic(name: str, device: torch.device) -> Iterator[None]:
-    """Context with a kind of arithmetic, one of :data:`ARITHMETICS` or :data:`DEFAULT`.
-
-    Args:
-        name: Kind of arithmetic.
-        device: Device of the work.
-    """
+    """Context with a kind of arithmetic, one of :data:`ARITHMETICS` or :data:`DEFAULT`."""
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32, torch.get_float32_matmul_precision()
     cudnn.allow_tf32 = name != "float32"
@@ -41,13 +36,7 @@ def arithmetic(name: str, device: torch.device) -> Iterator[None]:
 
 
 def residual(report: Report, device: torch.device, size: Size) -> None:
-    """Measure a client's step in every arithmetic, with the plain loop and the engines.
-
-    Args:
-        report: Receives the rows.
-        device: Device to measure.
-        size: Sizes of the work.
-    """
+    """Measure a client's step in every arithmetic, with the plain loop and the engines."""
     work = resnet(device, size)
     data = work.data(NUM_CLIENTS)
     flops = float(step_flops(work, data))

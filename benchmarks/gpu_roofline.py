@@ -11,13 +11,7 @@ REPEATS = 10
 
 
 def roofline(report: Report, device: torch.device, size: Size) -> None:
-    """Measure the rates of copies and matrix products, and the costs of launches.
-
-    Args:
-        report: Receives the rows.
-        device: Device to measure.
-        size: Sizes of the work.
-    """
+    """Measure the rates of copies and matrix products, and the costs of launches."""
     report.add(PART, "copy", lambda: copy_bandwidth(device, size.copied))
     for name, (dtype, precision) in MATRICES.items():
         report.add(
@@ -44,14 +38,7 @@ def copy_bandwidth(device: torch.device, numbers: int) -> Row:
 
 
 def matrix_rate(device: torch.device, size: Size, dtype: torch.dtype, precision: str) -> Row:
-    """Floating-point operations per second of a square matrix product.
-
-    Args:
-        device: Device to measure.
-        size: Sizes of the work.
-        dtype: Type of the matrices.
-        precision: Argument of ``torch.set_float32_matmul_precision``.
-    """
+    """Floating-point operations per second of a square matrix product."""
     n = size.matrix
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     before = torch.get_float32_matmul_precision()
@@ -68,10 +55,6 @@ def launch_costs(device: torch.device, num: int) -> Row:
 
     The kernel adds to one number. A long chain of them gives the first two; a chain of replays of
     one kernel gives the third.
-
-    Args:
-        device: Device to measure.
-        num: Length of the chains.
     """
     x = torch.zeros(1, device=device)
 

@@ -72,13 +72,7 @@ class TimedEngine(Engine):
 
 
 def rounds(report: Report, device: torch.device, size: Size) -> None:
-    """Measure a round of the largest number of clients with every engine.
-
-    Args:
-        report: Receives the rows.
-        device: Device to measure.
-        size: Sizes of the work.
-    """
+    """Measure a round of the largest number of clients with every engine."""
     num_clients = max(size.clients)
     with reproducible(device):
         for work in workloads(device, size):
@@ -98,15 +92,7 @@ def rounds(report: Report, device: torch.device, size: Size) -> None:
 def engine_round(
     work: GpuWorkload, data: FederatedData, engine: Engine, size: Size, plain: Row | None
 ) -> Row:
-    """Median milliseconds of a round and of its parts.
-
-    Args:
-        work: The workload.
-        data: Its federation, on the device.
-        engine: Executes the clients.
-        size: Sizes of the work.
-        plain: Figures of the plain loop; ``None`` if it failed.
-    """
+    """Median milliseconds of a round and of its parts."""
     total = WARM + size.repeats
     method = replace(work.visiting(1, epochs=EPOCHS), rounds=total)  # type: ignore[type-var]  # a dataclass
     device = data.clients[0].no_inputs.device

@@ -79,13 +79,7 @@ class Case:
 
 
 def engine_case(work: GpuWorkload, data: FederatedData, engine: Engine) -> Case:
-    """An engine on a workload; a client that fails raises its error.
-
-    Args:
-        work: The workload.
-        data: Its federation, on the device.
-        engine: An opened engine.
-    """
+    """An engine on a workload; a client that fails raises its error."""
     messages = work.messages(data)
 
     def exchange(visits: int) -> None:
@@ -120,13 +114,7 @@ def estimate_mebibytes(work: GpuWorkload, data: FederatedData) -> float:
 
 
 def steps(report: Report, device: torch.device, size: Size) -> None:
-    """Measure a step of every workload, number of clients and candidate.
-
-    Args:
-        report: Receives the rows.
-        device: Device to measure.
-        size: Sizes of the work.
-    """
+    """Measure a step of every workload, number of clients and candidate."""
     with reproducible(device):
         every = workloads(device, size)
         timed = [work for work in every if size.timed is None or work.name in size.timed]

@@ -228,12 +228,7 @@ def graphs(num_clients: int, num_nodes: int, device: torch.device) -> FederatedD
 
 
 def workloads(device: torch.device, size: Size) -> list[GpuWorkload]:
-    """The workloads of the table of steps.
-
-    Args:
-        device: Device of the data.
-        size: Sizes of the work.
-    """
+    """The workloads of the table of steps."""
     digits, grey = (1, 8, 8), (1, 28, 28)
     return [
         _classification("MLP", FedAvg(MLP()), grey, device, size.batch),

@@ -5,7 +5,6 @@ whole graph in every step, Adam. The loop has one model, dense features and PyG'
 weights are computed beforehand. Timed rounds are interleaved; a ratio above 1 means faster.
 """
 
-import argparse
 import copy
 import statistics
 import time
@@ -17,6 +16,7 @@ from torch.nn.functional import cross_entropy, dropout
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from benchmarks.script import parser
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
@@ -143,10 +143,9 @@ def measure(num_features: int, epochs: int, rate: float, rounds: int) -> dict[st
 
 def main() -> None:
     """Print a table of CPU times, and the goals."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--rounds", type=int, default=7)
+    given = args.parse_args()
     print("| work | dropout | candidate | CPU ms of a round | times the loop | goal |")
     print("|---|---|---|---|---|---|")
     for work, (num_features, epochs) in WORK.items():

@@ -6,7 +6,6 @@ Each figure is the mean and the standard deviation over seeds. Every row tries f
 seed that is not reported and keeps the one with the best MAP; all pairs train and all are ranked.
 """
 
-import argparse
 import csv
 import math
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.hierarchy_rows import PLAIN, ROWS, Setting, Training, train
+from benchmarks.script import parser
 from fedbolic.data import Hierarchy, Mammals, balanced_tree
 
 CHOOSING = 100
@@ -225,16 +225,14 @@ def _goal(name: str, value: float, goal: float, *, met: bool) -> str:
 
 def main() -> None:
     """Train all rows and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, help="data folder; downloaded without")
-    parser.add_argument("--only", choices=("mammals", "tree"), nargs="+", help="hierarchies")
-    parser.add_argument("--dims", type=int, nargs="+", help="dimensions")
-    parser.add_argument("--dtypes", choices=("float32", "float64"), nargs="+", help="precisions")
-    parser.add_argument("--rows", choices=ROWS, nargs="+", default=[*ROWS], help="rows")
-    parser.add_argument("--seeds", type=int, help="seeds of every row, from 0")
-    parser.add_argument("--results", type=Path, default=Path("hierarchies.csv"), help="CSV file")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__, "hierarchies.csv")
+    args.add_argument("--root", type=Path, help="data folder; downloaded without")
+    args.add_argument("--only", choices=("mammals", "tree"), nargs="+", help="hierarchies")
+    args.add_argument("--dims", type=int, nargs="+", help="dimensions")
+    args.add_argument("--dtypes", choices=("float32", "float64"), nargs="+", help="precisions")
+    args.add_argument("--rows", choices=ROWS, nargs="+", default=[*ROWS], help="rows")
+    args.add_argument("--seeds", type=int, help="seeds of every row, from 0")
+    given = args.parse_args()
     read = {
         "mammals": lambda: Mammals().read(given.root, download=True),
         "tree": lambda: balanced_tree(2, 8),

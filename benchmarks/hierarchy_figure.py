@@ -9,7 +9,6 @@ lie on the rim, because two dimensions need distances of 20 and more. Lines are 
 node to its direct parents.
 """
 
-import argparse
 import colorsys
 import io
 import math
@@ -28,6 +27,7 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.hierarchy_rows import Setting, Training, train
+from benchmarks.script import parser
 from fedbolic.data import Hierarchy, Mammals
 from fedbolic.manifolds import Lorentz
 
@@ -113,11 +113,6 @@ def geodesics(
     r"""Points along the geodesics between tangents at the origin, as tangents at the origin.
 
     .. math:: \gamma(t) = \frac{\sinh((1 - t) d) \, x + \sinh(t d) \, y}{\sinh d}
-
-    Args:
-        start: Tangents of the first points.
-        end: Tangents of the last points, none equal to the first.
-        num_points: Points on each geodesic, its ends included.
     """
     space = Lorentz(1.0)
     x, y = (space.expmap0(space.lift(v.double())) for v in (start, end))
@@ -135,10 +130,6 @@ def geodesics(
 
 def spread_angles(angles: Float[Tensor, " n"], gap: float) -> Float[Tensor, " n"]:
     """Angles moved apart until neighbours on the circle differ by ``gap`` or nearly so.
-
-    Args:
-        angles: Wanted angles, in radians.
-        gap: Least difference of neighbours; ``n * gap`` must be below a full turn.
 
     Example:
         >>> spread_angles(torch.tensor([1.0, 1.0]), 0.2).sort().values
@@ -185,13 +176,7 @@ def word(name: str) -> str:
 
 
 def draw(hierarchy: Hierarchy, tangents: Float[Tensor, "n 2"], file: Path) -> None:
-    """Draw an embedding as a PNG file.
-
-    Args:
-        hierarchy: Transitively closed hierarchy.
-        tangents: Tangents at the origin of its nodes.
-        file: PNG file to write.
-    """
+    """Draw an embedding as a PNG file."""
     canvas = Figure(figsize=(9.6, 9.6), facecolor=PAPER)
     renderer = FigureCanvasAgg(canvas).get_renderer()
     axes = canvas.add_axes((0, 0, 1, 1))
@@ -289,11 +274,10 @@ def _label_upper(
 
 def main() -> None:
     """Train the table and draw it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, help="data folder; downloaded without")
-    parser.add_argument("--file", type=Path, default=Path("mammals.png"), help="PNG file")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--root", type=Path, help="data folder; downloaded without")
+    args.add_argument("--file", type=Path, default=Path("mammals.png"), help="PNG file")
+    given = args.parse_args()
     hierarchy = Mammals().read(given.root, download=True)
     trained = train(ROW, hierarchy, setting=SETTING, dim=2, seed=SEED, training=TRAINING)
     print(trained.scores(hierarchy), f"{trained.seconds:.1f} CPU seconds")

@@ -223,17 +223,7 @@ def train(
     dtype: torch.dtype = torch.float32,
     training: Training = Training(),
 ) -> TrainedTable:
-    """Train a row of ``ROWS``; rows of the same seed see the same batches and negatives.
-
-    Args:
-        row: Name of the row.
-        hierarchy: Transitively closed hierarchy.
-        setting: Settings of the optimiser.
-        dim: Dimensions of the space.
-        seed: Seed of the start, of the order of pairs and of the negatives.
-        dtype: Data type of the points.
-        training: Settings that all rows share.
-    """
+    """Train a row of ``ROWS``; rows of the same seed see the same batches and negatives."""
     make, recipe = ROWS[row]
     table = make(initial(len(hierarchy), dim, seed=seed, dtype=dtype))
     loss, num_steps = math.nan, training.num_steps(hierarchy)
@@ -257,14 +247,7 @@ def train(
 
 
 def batch_loss(table: NodeTable, first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
-    """Mean ranking loss of a batch.
-
-    Args:
-        table: Points of all nodes.
-        first: First node of each pair.
-        second: Second node of each pair and its negatives.
-        mask: True where a negative counts.
-    """
+    """Mean ranking loss of a batch."""
     # the points of all nodes once: a batch looks each of them up several times
     points = table.points()
     u = functional.embedding(first, points).unsqueeze(1)

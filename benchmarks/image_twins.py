@@ -9,7 +9,6 @@ and an interrupted run continues from it. ``--project`` times a few steps of eac
 and prints the time of a whole run.
 """
 
-import argparse
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.results import Figures, Results
+from benchmarks.script import parser
 from benchmarks.timing import seconds
 from benchmarks.twins import difference, spread
 from fedbolic.core.rng import Rng
@@ -191,12 +191,10 @@ def _backward(network: nn.Module, x: Tensor, y: Tensor) -> None:
 
 def main() -> None:
     """Read the arguments, train and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("image_twins.csv"))
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--project", action="store_true", help="time a few steps of each network")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__, "image_twins.csv")
+    args.add_argument("--epochs", type=int, default=EPOCHS)
+    args.add_argument("--project", action="store_true", help="time a few steps of each network")
+    given = args.parse_args()
     data = load()
     if given.project:
         project(data)

@@ -100,13 +100,7 @@ def compiled_cases(device: str, groups: Sequence[str]) -> dict[str, Case]:
 
 
 def report(device: str, groups: Sequence[str], compiled: Sequence[str] = ()) -> None:
-    """Print both tables from one interleaved run.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-        groups: Groups to measure.
-        compiled: Groups whose candidates also run compiled.
-    """
+    """Print both tables from one interleaved run."""
     asked = [c for c in CANDIDATES if c.group in groups]
     eager = {c.key: step(c, device) for c in asked if installed(c.library)}
     for case in eager.values():

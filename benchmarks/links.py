@@ -8,7 +8,6 @@ the same tries. Every trained model adds lines to the file of results, from whic
 continues.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from benchmarks.link_encoders import ROWS, Row
 from benchmarks.results import Figures, Results
+from benchmarks.script import parser
 from fedbolic.core.rng import Rng
 from fedbolic.data import Disease, Graph, LabelledPairs, LinkSplit, Planetoid, split_links
 from fedbolic.data.graphs.link_split import assemble_links
@@ -212,16 +212,14 @@ def conclude(means: dict[str, float]) -> None:
 def main() -> None:
     """Train all rows and print the tables, the published numbers, and the goals."""
     graphs = {"disease": Disease(), "cora": Planetoid("Cora")}
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, help="data folder; downloaded without")
-    parser.add_argument("--graph", choices=graphs, nargs="+", default=["disease"])
-    parser.add_argument("--split", nargs="+", default=[PUBLISHED_SPLIT], help="published or seeds")
-    parser.add_argument("--rows", nargs="+", default=[""], help="parts of names of rows")
-    parser.add_argument("--patience", type=int, default=100, help="epochs without a better AUC")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of every row, from 0")
-    parser.add_argument("--results", type=Path, default=Path("links.csv"), help="CSV file")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__, "links.csv")
+    args.add_argument("--root", type=Path, help="data folder; downloaded without")
+    args.add_argument("--graph", choices=graphs, nargs="+", default=["disease"])
+    args.add_argument("--split", nargs="+", default=[PUBLISHED_SPLIT], help="published or seeds")
+    args.add_argument("--rows", nargs="+", default=[""], help="parts of names of rows")
+    args.add_argument("--patience", type=int, default=100, help="epochs without a better AUC")
+    args.add_argument("--seeds", type=int, default=5, help="seeds of every row, from 0")
+    given = args.parse_args()
     results, training = Results(given.results), LinkTraining(patience=given.patience)
     rows = [row for row in ROWS if any(part in row.name for part in given.rows)]
     for name in given.graph:

@@ -80,12 +80,7 @@ def shortened(method: Method) -> Method:
 
 
 def first_clients(data: FederatedData, num_clients: int) -> FederatedData:
-    """The federation of the first clients alone.
-
-    Args:
-        data: The whole federation.
-        num_clients: Number of clients to keep.
-    """
+    """The federation of the first clients alone."""
     clients = data.clients[:num_clients]
     meta = dataclasses.replace(data.meta, num_clients=len(clients))
     clients = tuple(dataclasses.replace(client, meta=meta) for client in clients)
@@ -131,11 +126,7 @@ def exchanges(method: Method, data: FederatedData) -> Iterator[tuple[Method, Upd
 
 
 def measure_method(name: str) -> MethodRow:
-    """Run a quick configuration for two rounds and record its exchanges.
-
-    Args:
-        name: Folder of the configuration, below ``configs``.
-    """
+    """Run a quick configuration for two rounds and record its exchanges."""
     file = ROOT / "configs" / name / "quick.yaml"
     given = build(run, ["--config", str(file)])
     method = shortened(given["method"])

@@ -1,6 +1,5 @@
 """The least-norm solvers and their goals: ``python -m benchmarks.min_norm``."""
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from benchmarks.script import parser
 from fedbolic.federated.aggregators.min_norm import frank_wolfe, min_norm_point
 
 SIZES = (2, 10, 50, 100)
@@ -22,13 +22,7 @@ GOAL_STEP = 1e-14  # largest difference of a weight, one step of consistent upda
 def cases(
     sizes: tuple[int, ...] = SIZES, *, dim: int = 200, seed: int = 0
 ) -> Iterator[tuple[str, Float[Tensor, "k dim"]]]:
-    """Eight kinds of hulls for each number of vectors, by name.
-
-    Args:
-        sizes: Numbers of vectors.
-        dim: Length of the vectors.
-        seed: Seed of the vectors.
-    """
+    """Eight kinds of hulls for each number of vectors, by name."""
     for k in sizes:
         rng = np.random.default_rng([seed, k])
         x, common = rng.standard_normal((k, dim)), rng.standard_normal(dim)
@@ -49,12 +43,7 @@ def cases(
 
 
 def exact_gap(gram: Float[Tensor, "k k"], p: Float[Tensor, " k"]) -> tuple[float, float]:
-    """The gap and the square norm, in extended precision so that rounding does not blur them.
-
-    Args:
-        gram: Inner products.
-        p: Weights.
-    """
+    """The gap and the square norm, in extended precision so that rounding does not blur them."""
     v, w = (x.numpy().astype(np.longdouble) for x in (gram, p))
     products = v @ w
     return float(w @ (products - products.min())), float(w @ products)
@@ -64,10 +53,6 @@ def textbook_step(x: Float[Tensor, "k dim"], p: Float[Tensor, " k"]) -> Float[Te
     """One update of the paper from the vectors themselves, against the mean of all others.
 
     The three cases of Appendix C in extended precision, with the weights of the others normalised.
-
-    Args:
-        x: The vectors.
-        p: Weights, each below 1.
     """
     rows, w = x.numpy().astype(np.longdouble), p.numpy().astype(np.longdouble)
     tau = int((rows @ (w @ rows)).argmin())
@@ -86,12 +71,7 @@ def textbook_step(x: Float[Tensor, "k dim"], p: Float[Tensor, " k"]) -> Float[Te
 
 
 def timed(function, *, repeats: int) -> float:
-    """The least time of a call in milliseconds.
-
-    Args:
-        function: Function to call.
-        repeats: Number of calls.
-    """
+    """The least time of a call in milliseconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -101,12 +81,7 @@ def timed(function, *, repeats: int) -> float:
 
 
 def table(repeats: int, steps: int) -> bool:
-    """Print a row per case; return True if the exact solver meets its goals.
-
-    Args:
-        repeats: Timed calls per case, of which the least counts.
-        steps: Steps of consistent updating, for the last column.
-    """
+    """Print a row per case; return True if the exact solver meets its goals."""
     head = f"{'case':<26}{'gap':>10}{'gap/f*':>10}{'f*':>10}{'ms':>8}"
     print(f"{head}{f'cu {steps}':>10}   (gaps and f* in units of the largest square norm)")
     gaps, relative, sums, times = [], [], [], []
@@ -141,11 +116,6 @@ def table(repeats: int, steps: int) -> bool:
 def stepwise(num_hulls: int, steps: int, *, seed: int = 0) -> tuple[float, float]:
     """Compare consistent updating with the paper's closed form.
 
-    Args:
-        num_hulls: Random hulls of 2 to 20 vectors of small integers, whose Gram matrix is exact.
-        steps: Steps on each hull.
-        seed: Seed of the hulls.
-
     Returns:
         The largest difference of a weight after one step from the same weights, and the largest
         rise of the square norm over a step in units of the norm before it.
@@ -167,13 +137,7 @@ def stepwise(num_hulls: int, steps: int, *, seed: int = 0) -> tuple[float, float
 
 
 def verdict(goal: str, value: float, bound: float) -> bool:
-    """Print a measured value with its bound; return True if it meets the bound.
-
-    Args:
-        goal: Name of the quantity.
-        value: Worst measured value.
-        bound: Largest allowed value.
-    """
+    """Print a measured value with its bound; return True if it meets the bound."""
     met = value <= bound
     print(f"{goal:<30}{value:>10.1e}  goal <= {bound:.0e}  {'met' if met else 'MISSED'}")
     return met
@@ -181,12 +145,11 @@ def verdict(goal: str, value: float, bound: float) -> bool:
 
 def main() -> None:
     """Print the table of cases and the goals."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=20, help="timed calls per case")
-    parser.add_argument("--steps", type=int, default=250, help="steps of consistent updating")
-    parser.add_argument("--hulls", type=int, default=50, help="hulls for the stepwise check")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--repeats", type=int, default=20, help="timed calls per case")
+    args.add_argument("--steps", type=int, default=250, help="steps of consistent updating")
+    args.add_argument("--hulls", type=int, default=50, help="hulls for the stepwise check")
+    options = args.parse_args()
     exact = table(options.repeats, options.steps)
     difference, rise = stepwise(options.hulls, 100)
     same = verdict("C2 |dp| of a step", difference, GOAL_STEP)

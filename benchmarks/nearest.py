@@ -3,6 +3,8 @@
 FEDBOLIC_DATA=FOLDER python -m benchmarks.nearest --config configs/flynn/table2.yaml
 
 The figures of every data set are appended to a file and not computed again.
+
+Takes 6 to 31 minutes for a preset.
 """
 
 import csv
@@ -23,6 +25,8 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize, scale
 
 from benchmarks.nearest_rows import ROW_OF, Task, row
+from benchmarks.results import Figures, Results
+from benchmarks.table import head, line
 from fedbolic.data import Synthetic, Table
 from fedbolic.run.configuration import build
 from flynn.channels import Channels
@@ -31,8 +35,6 @@ from flynn.fly_hash import connections, fly_hash
 SYNTHETIC = re.compile(r"(binary|real) (\d+) x (\d+)")
 ROWS = ("kNN", "1NN", "SBFC", "FlyNN", "FlyNN others")
 GRADIENTS = ("LR", "MLP")
-
-Figures = dict[str, float]
 
 
 def compare(
@@ -64,37 +66,27 @@ def compare(
         results: File of figures; data sets found in it are skipped, and new figures are appended.
     """
     torch.set_num_threads(1)
-    done = _read(results)
+    done = Results(results, quiet=True)
     theirs = [] if published is None else _lines(published)
     search = {"most": most, "lifts": lifts, "channels": channels}
-    settings = {**search, "planes": planes, "gradients": gradients}
+    settings = {**search, "planes": planes, "gradients": gradients, "seed": 0}
     made = [name for name in sets if SYNTHETIC.fullmatch(name)]
     for name in made:
-        found = []
-        for draw in range(draws):
-            if (name, draw) not in done:
-                figures = row(synthetic(name, draw), seed=0, **settings)
-                _add(results, name, draw, figures)
-                done[name, draw] = figures
-            found.append(done[name, draw])
+        found = [
+            done.add((name, str(draw)), lambda d=draw, n=name: row(synthetic(n, d), **settings))
+            for draw in range(draws)
+        ]
         summarise(name, found, theirs)
     others = [name for name in sets if name not in made]
     for name in others:
-        if (name, 0) not in done:
-            figures = row(task(name, features), seed=0, **settings)
-            _add(results, name, 0, figures)
-            done[name, 0] = figures
-        print(line(name, done[name, 0]), flush=True)
+        done.add((name, "0"), lambda name=name: row(task(name, features), **settings))
+        print(described(name, done.known[name, "0"]), flush=True)
     if others:
-        comparison([done[name, 0] for name in others], theirs)
+        comparison([done.known[name, "0"] for name in others], theirs)
 
 
 def synthetic(name: str, draw: int) -> Task:
     """Five classes of three clusters; binary ones are hashes of real ones of a tenth of the width.
-
-    Args:
-        name: Kind, number of examples and of features: "real 1000 x 50".
-        draw: Index of the draw.
 
     Raises:
         ValueError: If the name does not have this form.
@@ -114,23 +106,14 @@ def synthetic(name: str, draw: int) -> Task:
 
 
 def task(name: str, features: str = "unit rows") -> Task:
-    """A published table or scikit-learn's digits, with examples of length one or with z-scores.
-
-    Args:
-        name: "digits", or a number of OpenML.
-        features: Same as in :func:`compare`.
-    """
+    """A published table or scikit-learn's digits, with examples of length one or with z-scores."""
     raw = raw_task(name)
     delta = normalize if features == "unit rows" else scale
     return Task(np.asarray(delta(raw.x)), raw.y)
 
 
 def raw_task(name: str) -> Task:
-    """A published table or scikit-learn's digits, with raw features.
-
-    Args:
-        name: "digits", or a number of OpenML.
-    """
+    """A published table or scikit-learn's digits, with raw features."""
     if name == "digits":
         x, y = load_digits(return_X_y=True)
         return Task(np.asarray(x), np.asarray(y))
@@ -140,40 +123,27 @@ def raw_task(name: str) -> Task:
 
 
 def summarise(name: str, found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
-    """Print normalised accuracy on draws of one kind: mean and standard error, and paired tests.
-
-    Args:
-        name: Name of the kind.
-        found: Figures of each draw.
-        theirs: Published figures.
-    """
+    """Print normalised accuracy on draws of one kind: mean and standard error, and paired tests."""
     seconds = statistics.fmean(one["seconds"] for one in found)
     accuracy = mean([one["kNN"] for one in found])
-    print(f"\n{name}, {len(found)} data sets, {seconds:.0f} CPU s each; accuracy of kNN {accuracy}")
-    print(f"  {'':<14}{'1 - a / a(kNN)':<16}{'published':<16}{'over kNN: t-test, Wilcoxon'}")
+    print(
+        f"\n{name}, {len(found)} data sets, {seconds:.0f} CPU s each; accuracy of kNN {accuracy}\n"
+    )
+    print(head("", "1 - a / a(kNN)", "published", "over kNN: t-test, Wilcoxon"))
     known = {one["row"]: one["value"] for one in theirs if one["setting"] == name}
     for key in ROWS[1:]:
         losses = [1 - one[key] / one["kNN"] for one in found]
-        cells = f"{mean(losses):<16}{known.get(key, ''):<16}"
-        print(f"  {key:<14}{cells}{paired(losses)}", flush=True)
+        print(line(key, mean(losses), known.get(key, ""), paired(losses)), flush=True)
 
 
 def mean(values: Sequence[float]) -> str:
-    """Mean and standard error.
-
-    Args:
-        values: Values of independent draws.
-    """
+    """Mean and standard error."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return f"{statistics.fmean(values):.3f} ± {error:.3f}"
 
 
 def paired(differences: Sequence[float]) -> str:
-    """Two-sided p-values for a mean of zero, by the t-test and by Wilcoxon's test.
-
-    Args:
-        differences: One difference per data set.
-    """
+    """Two-sided p-values for a mean of zero, by the t-test and by Wilcoxon's test."""
     if len(set(differences)) < 2:  # no spread can be estimated
         return "-"
     # index 0 is the statistic, index 1 the p-value
@@ -182,13 +152,8 @@ def paired(differences: Sequence[float]) -> str:
     return f"{t:.2g}, {wilcoxon:.2g}"
 
 
-def line(name: str, one: Figures) -> str:
-    """Figures of one data set: accuracies, and those of FlyNN's setting with other lifts.
-
-    Args:
-        name: Name of the data set.
-        one: Its figures.
-    """
+def described(name: str, one: Figures) -> str:
+    """Figures of one data set: accuracies, and those of FlyNN's setting with other lifts."""
     cells = "".join(f"  {key} {one[key]:.4f}" for key in (*ours(one), *baselines(one)))
     others = "".join(
         f"  {key} other lifts {one[f'{key} others']:.4f} ± {one[f'{key} spread']:.4f}"
@@ -198,31 +163,18 @@ def line(name: str, one: Figures) -> str:
 
 
 def ours(one: Figures) -> list[str]:
-    """Names of FlyNN's rows, one per kind of channels.
-
-    Args:
-        one: Figures of a data set.
-    """
+    """Names of FlyNN's rows, one per kind of channels."""
     return [name for name in ROW_OF.values() if name in one]
 
 
 def baselines(one: Figures) -> list[str]:
-    """Names of the baselines' rows.
-
-    Args:
-        one: Figures of a data set.
-    """
+    """Names of the baselines' rows."""
     return [name for name in ("kNN", "1NN", "SBFC", *GRADIENTS) if name in one]
 
 
 def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> None:
-    """Print the paper's Table 2: wins, median gain and paired tests over data sets.
-
-    Args:
-        found: Figures of each data set.
-        theirs: Published figures.
-    """
-    print(f"\n{'over':<13}{'fraction':>9}{'W/T/L':>10}{'median %':>10}   t-test, Wilcoxon")
+    """Print the paper's Table 2: wins, median gain and paired tests over data sets."""
+    print(f"\n{head('', 'over', 'fraction', 'W/T/L', 'median %', 't-test, Wilcoxon')}")
     endings, rows = ("", " others"), ours(found[0])
     tried = [name + end for name in rows for end in endings]
     pairs = list(itertools.product(tried, baselines(found[0])))
@@ -232,8 +184,8 @@ def comparison(found: Sequence[Figures], theirs: Sequence[dict[str, str]]) -> No
         wins, ties = sum(g > 0 for g in gains), sum(g == 0 for g in gains)
         record = f"{wins}/{ties}/{len(gains) - wins - ties}"
         median = 100 * statistics.median(gains)
-        cells = f"{wins / len(gains):>9.2f}{record:>10}{median:>10.2f}   {paired(gains):<18}"
-        print(f"{name:<13}{cells} {mine}")
+        share = f"{wins / len(gains):.2f}"
+        print(line(mine, name, share, record, f"{median:.2f}", paired(gains)))
     for name in dict.fromkeys(one["row"] for one in theirs):
         cells = [f"{one['column']} {one['value']}" for one in theirs if one["row"] == name]
         print(f"published, FlyNN over {name}: {', '.join(cells)}")
@@ -243,21 +195,6 @@ def _lines(file: Path) -> list[dict[str, str]]:
     """Published figures, each with its row, setting and column."""
     with file.open(newline="") as lines:
         return list(csv.DictReader(lines))
-
-
-def _read(file: Path) -> dict[tuple[str, int], Figures]:
-    """Figures of the data sets that have been computed, by name and draw."""
-    found: dict[tuple[str, int], Figures] = {}
-    if file.exists():
-        with file.open(newline="") as lines:
-            for name, draw, key, value in csv.reader(lines):
-                found.setdefault((name, int(draw)), {})[key] = float(value)
-    return found
-
-
-def _add(file: Path, name: str, draw: int, figures: Figures) -> None:
-    with file.open("a", newline="") as lines:
-        csv.writer(lines).writerows([name, draw, key, value] for key, value in figures.items())
 
 
 if __name__ == "__main__":

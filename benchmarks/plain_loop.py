@@ -108,15 +108,7 @@ def plain_round(
     values: dict[str, Tensor],
     seeds: Sequence[int],
 ) -> dict[str, Tensor]:
-    """Global parameters after one round: clients in turn, their updates averaged in float64.
-
-    Args:
-        net: Network to work with; its parameters are overwritten.
-        work: Work of each client.
-        data: Inputs and labels of the clients.
-        values: Global parameters before the round.
-        seeds: Seeds of the clients' orders in this round.
-    """
+    """Global parameters after one round: clients in turn, their updates averaged in float64."""
     total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in values.items()}
     for (x, y), seed in zip(data, seeds, strict=True):
         net.load_state_dict(values)

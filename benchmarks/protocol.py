@@ -43,11 +43,6 @@ def choose(rows: Sequence[Row], *, of: str = LOCAL, score: str = "accuracy") -> 
     are not comparable. Departs from FED-PUB's code: a client without test nodes is left out instead
     of counting as fully correct.
 
-    Args:
-        rows: All measurements of the run.
-        of: :data:`LOCAL` for the locally trained models, empty for the models the server sent.
-        score: Name of the score, such as ``auroc``; clients without it are left out.
-
     References:
         Baek et al. (2023), Sec. 5.1, arXiv:2206.10206.
 
@@ -73,9 +68,6 @@ def tuned(rows: Sequence[Row]) -> Chosen | None:
     """Scores after fine-tuning in the last round that has them; ``None`` without such scores.
 
     For the majority baseline, fine-tuning predicts each client's most frequent training class.
-
-    Args:
-        rows: All measurements of the run.
     """
     scores = _by_name(rows)
     if "fine_tuned/accuracy" not in scores:

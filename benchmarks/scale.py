@@ -4,7 +4,6 @@ Each size runs in a separate process. All clients have taken part once before th
 that a method with client state has the states of all clients on disk.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from benchmarks.script import parser
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, FederatedData, Partitioned
 from fedbolic.data.contract.dataset import Dataset, OfficialParts
@@ -88,14 +88,7 @@ class Clock:
 
 
 def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, float]:
-    """CPU seconds of every phase at one size, and the peak memory of the process in megabytes.
-
-    Args:
-        num_clients: Number of clients; each has three training examples and one test example.
-        name: Name of the method.
-        engine: Name of the engine.
-        folder: Folder of the run; it must not exist.
-    """
+    """CPU seconds of every phase at one size, and the peak memory of the process in megabytes."""
     found: dict[str, float] = {}
     clock = Clock()
     data = Partitioned(Plenty(4 * num_clients), IID(num_clients)).load(RNG.at("data"))
@@ -186,17 +179,14 @@ def lines(found: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
 
 def main() -> None:
     """Print a table for every method."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    args = parser(__doc__)
     sizes = [100, 1_000, 10_000, 100_000]
-    parser.add_argument("--clients", type=int, nargs="+", default=sizes)
-    parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
-    parser.add_argument("--engine", choices=ENGINES, default="Sequential")
-    parser.add_argument(
-        "--root", type=Path, default=Path(tempfile.gettempdir()), help="for the runs"
-    )
-    parser.add_argument("--folder", type=Path, help="measure one size here and print its figures")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args.add_argument("--clients", type=int, nargs="+", default=sizes)
+    args.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
+    args.add_argument("--engine", choices=ENGINES, default="Sequential")
+    args.add_argument("--root", type=Path, default=Path(tempfile.gettempdir()), help="for the runs")
+    args.add_argument("--folder", type=Path, help="measure one size here and print its figures")
+    options = args.parse_args()
     if options.folder:
         (num_clients,), (name,) = options.clients, options.method
         print(json.dumps(cost(num_clients, name, options.engine, options.folder)))

@@ -2,7 +2,10 @@
 
 import argparse
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +31,24 @@ def parser(about: str | None, results: str | None = None) -> argparse.ArgumentPa
             "--results", type=Path, default=Path(results), help="file of figures, to continue"
         )
     return made
+
+
+def alone(name: str, *words: object) -> str:
+    """The last line that a benchmark prints in a process of its own, with one thread.
+
+    Args:
+        name: Name of the benchmark.
+        words: Its options.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *map(str, words)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=FOLDER.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return done.stdout.splitlines()[-1]
 
 
 class Script(NamedTuple):

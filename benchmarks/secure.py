@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from benchmarks.script import parser
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
@@ -57,11 +58,7 @@ class Row(Method):
         return Update({"values": to_limbs(self.values(client.id), self.modulus)}), {}
 
     def values(self, client_id: int) -> list[int]:
-        """The numbers of a client.
-
-        Args:
-            client_id: Id of the client.
-        """
+        """The numbers of a client."""
         return [(client_id + 1) * (i + 1) ** 9 % self.modulus for i in range(self.length)]
 
     @override
@@ -91,11 +88,7 @@ class Step:
 
 
 def federation(num_clients: int) -> list[Client]:
-    """Clients with one example each.
-
-    Args:
-        num_clients: Number of clients.
-    """
+    """Clients with one example each."""
     meta = Meta(2, (1,), num_clients)
     one = Examples({"x": torch.zeros(1, 1), "y": torch.zeros(1, dtype=torch.int64)})
     return [Client(i, one, one, one, meta) for i in range(num_clients)]
@@ -115,11 +108,7 @@ class Party:
         self.steps: dict[str, Step] = {}
 
     def reply(self, message: Tree) -> Update:
-        """The client's measured reply.
-
-        Args:
-            message: Message of this exchange.
-        """
+        """The client's measured reply."""
         start = time.process_time()
         update, self.client_state = self.secure.local_update(
             message, self.client, self.client_state, RNG
@@ -131,14 +120,7 @@ class Party:
 
 
 def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[str, Step]:
-    """Steps of one client of a cohort; of the others, only the messages to it are computed.
-
-    Args:
-        num_clients: Number of clients in the cohort.
-        method: Method that gives the numbers.
-        lost: Number of clients, the last ones, that vanish before they send masked numbers.
-        client_id: Id of the measured client, which is not lost.
-    """
+    """Steps of one client of a cohort; of the others, only the messages to it are computed."""
     party = Party(SecureSum(method), federation(num_clients)[client_id])
     everybody = tuple(range(num_clients))
     own = party.reply({"stage": "cards", "session": 1}).payload["card"]
@@ -171,13 +153,7 @@ def one_among(num_clients: int, method: Row, lost: int, client_id: int) -> dict[
 
 
 def whole(num_clients: int, method: Row, lost: int) -> float:
-    """CPU seconds of the server in a sum of all clients, whose result is checked.
-
-    Args:
-        num_clients: Number of clients in the cohort.
-        method: Method that gives the numbers.
-        lost: Number of clients that vanish before they send masked numbers.
-    """
+    """CPU seconds of the server in a sum of all clients, whose result is checked."""
     secure, spent = SecureSum(method), 0.0
     clients = federation(num_clients)
     parties = [Party(secure, client) for client in clients]
@@ -200,12 +176,7 @@ def whole(num_clients: int, method: Row, lost: int) -> float:
 
 
 def report(num_clients: int, found: list[dict[str, Step]]) -> None:
-    """Print one cohort: medians over the measured clients, exchange by exchange.
-
-    Args:
-        num_clients: Number of clients in the cohort.
-        found: Steps of each measured client.
-    """
+    """Print one cohort: medians over the measured clients, exchange by exchange."""
     totals = [0.0, 0, 0]
     for stage in found[0]:
         steps = [steps[stage] for steps in found]
@@ -219,14 +190,7 @@ def report(num_clients: int, found: list[dict[str, Step]]) -> None:
 
 
 def compare(name: str, method: Method, secure: SecureSum, source: Source) -> None:
-    """Run a method with and without masks; compare the final states and print the costs.
-
-    Args:
-        name: Name of the row.
-        method: The method without masks.
-        secure: The same method with masks.
-        source: Source of the data.
-    """
+    """Run a method with and without masks; compare the final states and print the costs."""
     data = source.load(RNG).to("cpu", torch.float64)
     costs, states = [], []
     for run in (method, secure):
@@ -252,11 +216,7 @@ def _difference(x: object, y: object) -> float:
 
 
 def methods(root: Path | None) -> None:
-    """Print the costs of the methods; FedHull only if its data are there.
-
-    Args:
-        root: The data folder, or ``None``.
-    """
+    """Print the costs of the methods; FedHull only if its data are there."""
     print("| method | CPU s of all | bytes up | bytes down | holdout accuracy |")
     print("|---|---|---|---|---|")
     digits = Partitioned(Digits(), Dirichlet(10, alpha=0.5, min_size=10))
@@ -275,11 +235,7 @@ def methods(root: Path | None) -> None:
 
 
 def cohorts(options: argparse.Namespace) -> None:
-    """Print the table for cohorts of several sizes.
-
-    Args:
-        options: Command-line options.
-    """
+    """Print the table for cohorts of several sizes."""
     method = Row(options.length, 2**options.bits - 1)
     print(f"{options.length} numbers modulo 2^{options.bits} - 1, {options.lost:.0%} lost, median "
           f"of {options.measured} clients")  # fmt: skip
@@ -298,17 +254,16 @@ def cohorts(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Print the table for cohorts of several sizes, and that of methods."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--length", type=int, default=1000, help="length of a client's vector")
-    parser.add_argument("--bits", type=int, default=61, help="the modulus is 2 ** bits - 1")
-    parser.add_argument("--lost", type=float, default=0.1, help="share lost before the masked sum")
-    parser.add_argument("--measured", type=int, default=5, help="number of measured clients")
-    parser.add_argument("--whole", type=int, default=100, help="largest cohort run as a whole")
-    parser.add_argument("--root", type=Path, help="data folder with single_cell/olsson")
-    parser.add_argument("--only-methods", action="store_true", help="skip the table of cohorts")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--clients", type=int, nargs="+", default=[10, 100, 1000])
+    args.add_argument("--length", type=int, default=1000, help="length of a client's vector")
+    args.add_argument("--bits", type=int, default=61, help="the modulus is 2 ** bits - 1")
+    args.add_argument("--lost", type=float, default=0.1, help="share lost before the masked sum")
+    args.add_argument("--measured", type=int, default=5, help="number of measured clients")
+    args.add_argument("--whole", type=int, default=100, help="largest cohort run as a whole")
+    args.add_argument("--root", type=Path, help="data folder with single_cell/olsson")
+    args.add_argument("--only-methods", action="store_true", help="skip the table of cohorts")
+    options = args.parse_args()
     if not options.only_methods:
         cohorts(options)
     methods(options.root)

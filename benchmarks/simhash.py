@@ -32,14 +32,6 @@ def simhash_accuracies(
     with independent normal entries of R: the prediction is the class with the fewest ones of h(x)
     that none of its examples outside the fold has.
 
-    Args:
-        x: Examples.
-        labels: Integers below ``num_classes``.
-        folds: Positions of the examples of each fold; disjoint and covering.
-        dims: Hash lengths in bits, each at least 1.
-        num_classes: Number of classes.
-        seed: Seed of R.
-
     References:
         Ram and Sinha (2022), Appendix D.5, arXiv:2112.07157; Charikar (2002), Section 3.
     """

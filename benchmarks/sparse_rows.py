@@ -5,7 +5,6 @@ pairs and their negatives up, computes the cross entropy over minus the distance
 table; the last column is a step without the optimiser's.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.script import parser
 from benchmarks.timing import interleaved
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import HyperbolicEmbedding
@@ -85,13 +85,7 @@ class Case:
 
 
 def cases(num_rows: int, dim: int, shape: tuple[int, int]) -> dict[str, Case]:
-    """All cases by name, each after a few steps.
-
-    Args:
-        num_rows: Height of the table.
-        dim: Dimensions of the space.
-        shape: Pairs of a batch, and points looked up for each.
-    """
+    """All cases by name, each after a few steps."""
     made: dict[str, Case] = {}
     for name, (kind, sparse, make) in TANGENTS.items():
         table = HyperbolicEmbedding(kind, num_rows, dim, sparse=sparse)
@@ -109,14 +103,7 @@ def cases(num_rows: int, dim: int, shape: tuple[int, int]) -> dict[str, Case]:
 def table(
     made: dict[str, Case], *, device: str = "cpu", rounds: int = 11, least: float = 0.05
 ) -> dict[str, float]:
-    """Print a row per case; return the median milliseconds of a step by case.
-
-    Args:
-        made: The cases.
-        device: Device of the clock.
-        rounds: Rounds, each with every case.
-        least: Seconds of a case in a round.
-    """
+    """Print a row per case; return the median milliseconds of a step by case."""
     steps = interleaved({n: c.step for n, c in made.items()}, device, rounds=rounds, least=least)
     rests = interleaved(
         {n: c.gradient for n, c in made.items()}, device, rounds=rounds, least=least
@@ -132,14 +119,13 @@ def table(
 
 def main() -> None:
     """Print the table and the goal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=82_115, help="height of the table")
-    parser.add_argument("--dim", type=int, default=10, help="dimensions of the space")
-    parser.add_argument("--pairs", type=int, default=10, help="pairs of a batch")
-    parser.add_argument("--negatives", type=int, default=20, help="negatives of a pair")
-    parser.add_argument("--rounds", type=int, default=11, help="rounds of timing")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--rows", type=int, default=82_115, help="height of the table")
+    args.add_argument("--dim", type=int, default=10, help="dimensions of the space")
+    args.add_argument("--pairs", type=int, default=10, help="pairs of a batch")
+    args.add_argument("--negatives", type=int, default=20, help="negatives of a pair")
+    args.add_argument("--rounds", type=int, default=11, help="rounds of timing")
+    options = args.parse_args()
     torch.manual_seed(0)
     made = cases(options.rows, options.dim, (options.pairs, 2 + options.negatives))
     milliseconds = table(made, rounds=options.rounds)

@@ -1,6 +1,5 @@
 """Prototypes compared with the best known angles: ``python -m benchmarks.tammes``."""
 
-import argparse
 import math
 import time
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from benchmarks.script import parser
 from fedbolic.core.rng import Rng
 from hyperfed.prototypes import eq5, min_angle, tammes
 from hyperfed.sphere import construct, search
@@ -36,12 +36,7 @@ class Case:
 
 
 def rankin(num_points: int, dim: int) -> float:
-    """The best angle of up to twice ``dim`` points, or of a regular polygon, in degrees.
-
-    Args:
-        num_points: At least 2.
-        dim: Dimension of the space.
-    """
+    """The best angle of up to twice ``dim`` points, or of a regular polygon, in degrees."""
     if dim == 2:
         return 360 / num_points
     return 90.0 if num_points > dim + 1 else math.degrees(math.acos(-1 / (num_points - 1)))
@@ -74,10 +69,6 @@ def levenshtein(num_points: int, dim: int) -> float:
 
     The bound of degree three holds while its cosine lies in its interval.
 
-    Args:
-        num_points: More than twice ``dim``.
-        dim: Dimension of the space, at least 3.
-
     References:
         Levenshtein (1992), Designs as maximum codes in polynomial metric spaces, bound L_3.
     """
@@ -92,13 +83,7 @@ def levenshtein(num_points: int, dim: int) -> float:
 
 
 def measure(case: Case, seed: int, steps: int) -> tuple[float, float]:
-    """Print the row of a case; return its angle and its CPU seconds.
-
-    Args:
-        case: Points to place.
-        seed: Seed of the search and of the paper's optimiser.
-        steps: Steps of the paper's optimiser; 0 leaves it out.
-    """
+    """Print the row of a case; return its angle and its CPU seconds."""
     start = time.process_time()
     if construct(case.num_points, case.dim) is None:  # searched again, cached or not
         found = search(case.num_points, case.dim, Rng(seed).at("tammes"))
@@ -119,35 +104,23 @@ def measure(case: Case, seed: int, steps: int) -> tuple[float, float]:
 
 
 def shortfall(angle: float, case: Case) -> float:
-    """Shortfall of an angle from the best known, in percent.
-
-    Args:
-        angle: Angle in degrees.
-        case: Case of the angle.
-    """
+    """Shortfall of an angle from the best known, in percent."""
     return 100 * (1 - angle / case.best)
 
 
 def verdict(goal: str, value: str, *, met: bool) -> bool:
-    """Print whether a goal is met; return ``met``.
-
-    Args:
-        goal: Description of the goal.
-        value: Measured value.
-        met: True if the goal is met.
-    """
+    """Print whether a goal is met; return ``met``."""
     print(f"{goal:<48}{value:>12}  {'met' if met else 'MISSED'}")
     return met
 
 
 def main() -> None:
     """Print the table of cases and the goals."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the searches")
-    parser.add_argument("--steps", type=int, default=5000, help="steps of Eq. 5; 0 leaves it out")
-    parser.add_argument("--no-large", action="store_true", help="leave out (100, 20)")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__)
+    args.add_argument("--seed", type=int, default=0, help="seed of the searches")
+    args.add_argument("--steps", type=int, default=5000, help="steps of Eq. 5; 0 leaves it out")
+    args.add_argument("--no-large", action="store_true", help="leave out (100, 20)")
+    options = args.parse_args()
     print(f"{'(C, n)':<12}{'ours':>12}{'best known':>12}{'short %':>11}{'Eq. 5':>12}{'CPU s':>9}")
     exact = [measure(case, options.seed, options.steps)[0] for case in EXACT]
     errors = [

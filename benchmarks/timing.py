@@ -5,6 +5,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -168,3 +169,10 @@ def kernels(case: Case, device: torch.device) -> int:
     events = found.profiler.kineto_results.events()  # type: ignore[union-attr]  # it has run
     on_device = [event for event in events if event.device_type().name == "CUDA"]
     return sum(not event.name().startswith(("Memcpy", "Memset")) for event in on_device)
+
+
+def held_mebibytes() -> float:
+    """The most memory that this process has held so far, in MiB; Linux only."""
+    # ru_maxrss would be that of the process that started this one
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 2**10

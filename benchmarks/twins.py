@@ -6,7 +6,6 @@ Files that the folder lacks are downloaded. Each trained network adds a row to t
 and an interrupted run continues from it.
 """
 
-import argparse
 import csv
 import math
 import os
@@ -27,6 +26,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import scatter
 from typing_extensions import override
 
+from benchmarks.script import parser
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data import FashionMNIST
@@ -337,12 +337,10 @@ def report(problem: Problem, results: Results, dims: Iterable[int] = DIMS) -> No
 def main() -> None:
     """Train all networks and print the tables."""
     problems = {kind.name: kind for kind in (Fashion, Cora)}
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=problems, nargs="+", default=[*problems])
-    parser.add_argument("--dims", type=int, nargs="+", default=DIMS)
-    parser.add_argument("--results", type=Path, default=Path("twins.csv"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    args = parser(__doc__, "twins.csv")
+    args.add_argument("--only", choices=problems, nargs="+", default=[*problems])
+    args.add_argument("--dims", type=int, nargs="+", default=DIMS)
+    given = args.parse_args()
     results = Results(given.results)
     for name in given.only:
         report(problems[name](), results, given.dims)

@@ -23,14 +23,6 @@ def fold_accuracies(
     The counts of a fold are subtracted from those of all examples, and added back afterwards. This
     is exact: the result is the model trained without the fold.
 
-    Args:
-        winners: Positions of the ones in each hash.
-        labels: Integers below ``num_classes``.
-        folds: Positions of the examples of each fold; disjoint and covering.
-        dim: Length of a hash.
-        num_classes: Number of classes.
-        decays: Values of gamma, each in [0, 1).
-
     Example:
         >>> winners = torch.tensor([[0], [0], [1], [1]], dtype=torch.int32)
         >>> folds = [torch.tensor([0, 2]), torch.tensor([1, 3])]

@@ -36,15 +36,7 @@ def table(
     names: Sequence[tuple[str, tuple]],
     errors: Callable[..., Iterable[Sequence[float]]],
 ) -> Iterator[str]:
-    """A table of the errors of candidates in both types and at all radii, a line at a time.
-
-    Args:
-        what: Head of the first column.
-        columns: Names of the kinds of errors.
-        candidates: Names of the candidates.
-        names: Names of the rows, with the first arguments of ``errors``.
-        errors: Errors of every candidate, also from a radius and a type.
-    """
+    """A table of the errors of candidates in both types and at all radii, a line at a time."""
     yield head(what, "dtype", "radius", *(f"{column}: {candidates}" for column in columns))
     for (name, given), dtype, radius in itertools.product(names, DTYPES, RADII):
         found = zip(*errors(*given, radius, dtype), strict=True)
@@ -108,12 +100,6 @@ def errors_of(name: str, kind: Kind, radius: float, dtype: torch.dtype) -> list[
     Those of the result and of the gradients by every argument are the largest over rows, in units
     of a row's largest coordinate. That of the derivative by the curvature is in units of its
     largest share of a row or, of a set, of the sum of the absolute products.
-
-    Args:
-        name: One of ``FUNCTIONS``.
-        kind: ``Lorentz`` or ``Poincare``.
-        radius: Distance from the origin, in units of length.
-        dtype: Type of the arguments.
     """
     function = FUNCTIONS[name]
     *given, g = (t.to(dtype) for t in function.arguments(kind, radius))

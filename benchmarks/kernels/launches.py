@@ -76,12 +76,7 @@ class Launches(Operators):
 
 
 def launches(row: Row, *, kernel: bool) -> tuple[int, int]:
-    """Launches of the forward and of the backward pass.
-
-    Args:
-        row: A function and its arguments, all of which take a gradient.
-        kernel: True with kernels, False with operators alone.
-    """
+    """Launches of the forward and of the backward pass."""
     from fedbolic.kernels import (
         boosts,
         centroids,

@@ -79,14 +79,7 @@ def head_and_points(kind: Kind, radius: float, dtype: torch.dtype) -> tuple[Any,
 
 
 def logit_errors(kind: Kind, radius: float, dtype: torch.dtype, *, kernel: bool) -> LogitErrors:
-    """Errors of the logits of all points and hyperplanes, of the kernel or of the operators.
-
-    Args:
-        kind: ``Lorentz`` or ``Poincare``.
-        radius: Distance of the points from the origin, in units of length.
-        dtype: Type of the points and parameters.
-        kernel: True for the kernel, False for the operators in its place.
-    """
+    """Errors of the logits of all points and hyperplanes, of the kernel or of the operators."""
     layer, x = head_and_points(kind, radius, dtype)
     c = torch.tensor(1.0, dtype=dtype, requires_grad=True)
     on = mock.patch.object(kernels, "run_on", return_value=kernel)

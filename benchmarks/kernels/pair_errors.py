@@ -57,15 +57,7 @@ def size(kind: Kind, x: list, covector: list) -> truth.Number:
 
 
 def pair_errors(kind: Kind, radius: float, dtype: torch.dtype, *, kernel: Kernel) -> PairErrors:
-    """Largest errors over all pairs, of a kernel or of the operators in its place.
-
-    Args:
-        kind: ``Lorentz`` or ``Poincare``.
-        radius: Distance of the points from the origin, in units of length.
-        dtype: Type of the points.
-        kernel: ``cdist`` for the kernel of pairs, ``dist`` for that of rows; ``None`` for the
-            operators of ``dist``.
-    """
+    """Largest errors over all pairs, of a kernel or of the operators in its place."""
     x, y = pairs_at(kind, radius, dtype)
     x.requires_grad_()
     c = torch.tensor(1.0, dtype=dtype, requires_grad=True)

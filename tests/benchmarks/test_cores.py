@@ -6,7 +6,7 @@ from scipy.stats import multivariate_normal
 
 pytest.importorskip("flint")
 
-from benchmarks import core_rivals, cores
+from benchmarks import hull_rivals, hulls
 from benchmarks.results import Results
 from fedbolic.data import HalfPlanes
 from fedbolic.manifolds import Poincare
@@ -16,7 +16,7 @@ from fedhull.exchanges import arrays
 
 @pytest.fixture(scope="module")
 def data():
-    return HalfPlanes(num_points=600, least=50, overlap=0.3).load(cores.Rng(0))
+    return HalfPlanes(num_points=600, least=50, overlap=0.3).load(hulls.Rng(0))
 
 
 def test_figures_in_the_file_are_not_measured_again(tmp_path, capsys):
@@ -43,7 +43,7 @@ def test_gaussians_are_those_of_scipy(data):
     test, labels = arrays(data.holdout.test)
 
     def logs(points):
-        return Poincare().logmap0(cores.torch.from_numpy(points)).numpy()
+        return Poincare().logmap0(hulls.torch.from_numpy(points)).numpy()
 
     odds = []
     for k in range(2):
@@ -51,31 +51,31 @@ def test_gaussians_are_those_of_scipy(data):
         density = multivariate_normal(own.mean(axis=0), np.cov(own.T, bias=True))
         odds.append(density.logpdf(logs(test)) + np.log((y == k).mean()))
     expected = 100 * np.mean(np.argmax(odds, axis=0) == labels)
-    assert core_rivals.gaussians(data)["accuracy"] == pytest.approx(expected)
+    assert hull_rivals.gaussians(data)["accuracy"] == pytest.approx(expected)
 
 
 def test_rivals_fill_no_more_bins_than_hulls(data):
-    case = cores.Case(lambda _: data, 1.0, PolarGrid(0.1, 0.95))
-    most = sum(len(y) for _, y in core_rivals.hulls(case, data, None))
-    for summary in (core_rivals.drawn, core_rivals.centres):
-        sent = core_rivals.summarised(case, data, lambda x, k, of=summary: of(x, k, seed=0))
+    case = hulls.Case(lambda _: data, 1.0, PolarGrid(0.1, 0.95))
+    most = sum(len(y) for _, y in hull_rivals.hulls(case, data, None))
+    for summary in (hull_rivals.drawn, hull_rivals.centres):
+        sent = hull_rivals.summarised(case, data, lambda x, k, of=summary: of(x, k, seed=0))
         assert 0.8 * most < sum(len(y) for _, y in sent) <= most
-    found = core_rivals.trained(
-        cores.HyperbolicBoundary(1.0), case, data, lambda: core_rivals.hulls(case, data, None)
+    found = hull_rivals.trained(
+        hulls.HyperbolicBoundary(1.0), case, data, lambda: hull_rivals.hulls(case, data, None)
     )
-    run = cores.measured(FedHull(case.grid, boundary=cores.HyperbolicBoundary(1.0)), data, 0)
+    run = hulls.measured(FedHull(case.grid, boundary=hulls.HyperbolicBoundary(1.0)), data, 0)
     assert found["accuracy"] == pytest.approx(run["accuracy"])
     assert run["misplaced"] == 0
 
 
 def test_misplaced_hulls_are_counted(data):
     method = FedHull(core=HullPeeling(0.1))
-    _, server_state = cores.run(method, data, 0)
+    _, server_state = hulls.run(method, data, 0)
 
     class Wrong(Assignment):
         def groups(self, distances, clients, *, num_groups, seed=0):
             groups = super().groups(distances, clients, num_groups=num_groups, seed=seed)
             return np.where(np.arange(len(groups)) < 2, 1 - groups, groups)
 
-    assert cores.misplaced(method, server_state, Assignment()) == 0
-    assert cores.misplaced(method, server_state, Wrong()) == pytest.approx(10)  # 2 of 20 hulls
+    assert hulls.misplaced(method, server_state, Assignment()) == 0
+    assert hulls.misplaced(method, server_state, Wrong()) == pytest.approx(10)  # 2 of 20 hulls

@@ -6,10 +6,10 @@ import torch
 
 pytest.importorskip("flint")
 
-from benchmarks import embeddings, hulls_in_dimensions
-from benchmarks.core_rivals import gaussians
+from benchmarks import embeddings, hull_dimensions
 from benchmarks.embeddings import Parts, Task, embedded, saved
-from benchmarks.hulls_in_dimensions import GENERATED, dealt_corners, flat, flat_corners, loaded
+from benchmarks.hull_dimensions import GENERATED, dealt_corners, flat, flat_corners, loaded
+from benchmarks.hull_rivals import gaussians
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Points
 from fedhull.exchanges import arrays
@@ -76,6 +76,4 @@ def test_corners_of_the_flat_twin_are_those_of_a_square():
 def test_the_size_of_gaussians_counts_all_products(tmp_path):
     data = loaded(GENERATED, 3, 0, tmp_path)
     assert gaussians(data)["kilobytes"] == 8 * (1 + 3 + 6) * 2 * 10 / 1000
-    assert set(hulls_in_dimensions.methods(GENERATED, 3)) == set(
-        hulls_in_dimensions.methods("digits", 5)
-    )
+    assert set(hull_dimensions.methods(GENERATED, 3)) == set(hull_dimensions.methods("digits", 5))

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from benchmarks import fedhull, figure5, olsson
+from benchmarks import fedhull, figure5, table
 from fedbolic.data import HalfPlanes
 from fedbolic.run.sweeps import sweep
 from fedhull import FedHull
@@ -27,7 +27,7 @@ def test_a_watched_function_is_timed_and_put_back_even_after_an_error():
         return sum(range(n)) if n else 1 / n
 
     module = types.SimpleNamespace(busy=busy)
-    with fedhull.watched({"stage": (module, "busy")}, {}) as seconds:
+    with fedhull.watched({"stage": (module, "busy")}) as seconds:
         assert module.busy(300_000) == 44_999_850_000
         once = seconds["stage"]
         module.busy(300_000)
@@ -35,7 +35,7 @@ def test_a_watched_function_is_timed_and_put_back_even_after_an_error():
     assert module.busy is busy
     with (
         pytest.raises(ZeroDivisionError),
-        fedhull.watched({"stage": (module, "busy")}, {}),
+        fedhull.watched({"stage": (module, "busy")}),
     ):
         module.busy(0)
     assert module.busy is busy
@@ -54,7 +54,7 @@ def test_a_trial_has_all_stages_within_the_run():
 def test_an_interval_is_that_of_scipy():
     values = [80.0, 83.0, 79.5, 90.0]
     low, high = student.interval(0.95, 3, np.mean(values), np.std(values, ddof=1) / 2)
-    assert olsson.interval(values) == f"{np.mean(values):.2f} ± {(high - low) / 2:.2f}"
+    assert table.interval(values) == f"{np.mean(values):.2f} ± {(high - low) / 2:.2f}"
 
 
 def test_a_panel_shows_the_mean_of_the_accuracies_recorded(tmp_path):

@@ -55,11 +55,11 @@ def test_channels_are_compared_with_one_another_too(capsys):
     rows = {"kNN": 0.5, "1NN": 0.4, "FlyNN": 0.6, "on-off": 0.7}
     others = {f"{name} others": 0.3 for name in ("FlyNN", "on-off")}
     nearest.comparison([{**rows, **others}] * 2, [])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    found = {(line[0], line[-1]): line[2] for line in lines if line and "/" in line[2]}
-    assert found["FlyNN", "on-off"] == "2/0/0"
-    assert found["kNN", "on-off"] == "2/0/0"
-    assert found["kNN", "others"] == "0/0/2"
+    cells = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    found = {tuple(of[:2]): of[3] for of in cells if len(of) > 3}
+    assert found["on-off", "FlyNN"] == "2/0/0"
+    assert found["on-off", "kNN"] == "2/0/0"
+    assert found["on-off others", "kNN"] == "0/0/2"
 
 
 def test_features_are_rows_of_length_one_or_z_scores():
@@ -86,8 +86,8 @@ def test_a_data_set_that_is_done_is_not_computed_again(tmp_path, capsys, monkeyp
     nearest.compare(**sets, draws=2)
     assert capsys.readouterr().out == first
     assert seen == [(40, 3), (40, 3), (1797, 3)]
-    assert "FlyNN         -0.150 ± 0.050" in first
-    assert "kNN               0.00     0/1/0      0.00" in first
+    assert "| FlyNN | -0.150 ± 0.050 |" in first
+    assert "| FlyNN | kNN | 0.00 | 0/1/0 | 0.00 |" in first
 
 
 def published(name):

@@ -1,4 +1,4 @@
-"""Other summaries of a client's classes: ``FEDBOLIC_DATA=DATA python -m benchmarks.core_rivals``.
+"""Other summaries of a client's classes than hulls: a table of ``benchmarks.hulls``.
 
 Each client may reveal as many bins of a class as the hull of its points has corners. It fills them
 with those corners, with the corners of a core's hull, with centres of k-means, or with points that
@@ -7,18 +7,16 @@ error. Sums of tangent vectors and of their products (a Gaussian for each class)
 and are added up by a secure sum as they are.
 """
 
-import argparse
 import itertools
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 
-from benchmarks.cores import CORES, Case, Labelled, cases, joined, parts
+from benchmarks.hulls import CORES, Case, Labelled, cases, joined, parts
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData
@@ -36,26 +34,14 @@ Summary = Callable[[np.ndarray, int], np.ndarray]
 
 
 def drawn(points: Float[np.ndarray, "n 2"], number: int, *, seed: int) -> Float[np.ndarray, "m 2"]:
-    """Points drawn without replacement.
-
-    Args:
-        points: Points of a class.
-        number: Number of points to draw, at most all.
-        seed: Seed of the draw.
-    """
+    """Points drawn without replacement."""
     return np.random.default_rng(seed).choice(points, number, replace=False)
 
 
 def centres(
     points: Float[np.ndarray, "n 2"], number: int, *, seed: int
 ) -> Float[np.ndarray, "m 2"]:
-    """Centres of k-means in the tangent space at the origin.
-
-    Args:
-        points: Points of a class.
-        number: Number of centres, at most that of different points.
-        seed: Seed of the first centres.
-    """
+    """Centres of k-means in the tangent space at the origin."""
     space = Poincare()
     logs = space.logmap0(torch.from_numpy(points)).numpy()
     number = min(number, len(np.unique(logs, axis=0)))
@@ -64,24 +50,12 @@ def centres(
 
 
 def budget(case: Case, x: np.ndarray, y: np.ndarray) -> dict[int, int]:
-    """Bins that a client reveals of each class without a core.
-
-    Args:
-        case: Data with its bins.
-        x: Points of the client.
-        y: Their labels.
-    """
+    """Bins that a client reveals of each class without a core."""
     return {k: len(bins) for k, bins in quantised_hulls(x, y, case.grid).items()}
 
 
 def summarised(case: Case, data: FederatedData, summary: Summary) -> list[Labelled]:
-    """Bins of summaries of every class at every client, as points.
-
-    Args:
-        case: Data with its bins.
-        data: The clients.
-        summary: Makes points of a class's points.
-    """
+    """Bins of summaries of every class at every client, as points."""
     found = []
     for x, y in parts(data):
         for k, number in budget(case, x, y).items():
@@ -91,13 +65,7 @@ def summarised(case: Case, data: FederatedData, summary: Summary) -> list[Labell
 
 
 def hulls(case: Case, data: FederatedData, core: Core | None) -> list[Labelled]:
-    """Bins of the hulls of every class's core at every client, as points.
-
-    Args:
-        case: Data with its bins.
-        data: The clients.
-        core: Rule that cuts the classes.
-    """
+    """Bins of the hulls of every class's core at every client, as points."""
     found = []
     for x, y in parts(data):
         boundary = HyperbolicBoundary(case.C, pairs=case.pairs)
@@ -110,14 +78,7 @@ def hulls(case: Case, data: FederatedData, core: Core | None) -> list[Labelled]:
 def trained(
     boundary: Boundary, case: Case, data: FederatedData, messages: Callable[[], list[Labelled]]
 ) -> Figures:
-    """Accuracy in percent on the server's test set, and kilobytes up under the protocol.
-
-    Args:
-        boundary: Classifier to train.
-        case: Data with its bins.
-        data: Clients with a test set.
-        messages: Makes the points and labels of every message.
-    """
+    """Accuracy in percent on the server's test set, and kilobytes up under the protocol."""
     x, y = joined(messages())
     learned = boundary.fit(x, y, c=1.0)
     test, labels = _held(data)
@@ -128,11 +89,7 @@ def trained(
 
 
 def gaussians(data: FederatedData) -> Figures:
-    """Gaussian classes in the tangent space at the origin, from sums over all clients.
-
-    Args:
-        data: Clients with a test set.
-    """
+    """Gaussian classes in the tangent space at the origin, from sums over all clients."""
     x, y = joined(parts(data))  # sums over clients are sums over their points
     logs = Poincare().logmap0(torch.from_numpy(x)).numpy()
     test, labels = _held(data)
@@ -157,13 +114,8 @@ def _held(data: FederatedData) -> tuple[Float[np.ndarray, "n 2"], Int[np.ndarray
     return arrays(data.holdout.test)
 
 
-def compare(results: Results, seeds: int) -> None:
-    """Compute every row on every set.
-
-    Args:
-        results: Figures so far.
-        seeds: Draws of each set.
-    """
+def rivals_table(results: Results, seeds: int) -> None:
+    """Every row on every set."""
     for seed, (name, case) in itertools.product(range(seeds), cases().items()):
         data = case.load(seed)
         boundary = HyperbolicBoundary(case.C, pairs=case.pairs)
@@ -175,17 +127,3 @@ def compare(results: Results, seeds: int) -> None:
             results.add(key, trained, boundary, case, data, messages)
         results.add(("rivals", name, "Gaussians", str(seed)), gaussians, data)
     results.show("rivals", ("accuracy", "kilobytes"))
-
-
-def main() -> None:
-    """Compute and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10, help="draws of every set")
-    parser.add_argument("--results", type=Path, default=Path("cores.csv"), help="file to go on in")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    compare(Results(options.results), options.seeds)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from scipy.stats import binom
 
-from benchmarks import privacy_audit
-from benchmarks.privacy_audit import audit, chance, lower_bound
+from benchmarks import privacy
+from benchmarks.privacy import audit, chance, lower_bound
 from fedbolic.federated import ClientPrivacy
 from tests.seeded import SeededKeys
 
@@ -44,7 +44,7 @@ def test_more_right_guesses_disprove_more():
 
 def test_the_audit_is_below_the_ledger_with_noise_and_above_any_promise_without(monkeypatch):
     """The first verdict is wrong for one run in twenty at most; here it is far from the bound."""
-    monkeypatch.setattr(privacy_audit, "CLIENTS", 400)
+    monkeypatch.setattr(privacy, "CLIENTS", 400)
     noisy = audit(PRIVACY, seed=0)
     assert noisy["audit"] < noisy["ledger"] <= 2.0
     silent = audit(replace(PRIVACY, epsilon=None, noise_multiplier=1e-6), seed=0)
