@@ -120,7 +120,7 @@ def exchanges(method: Method, data: FederatedData) -> Iterator[tuple[Method, Upd
         total = phase.aggregator.aggregate(updates.items())
         server_state = phase.server_update(server_state, total)
         exchange += 1
-        if phase.evaluates:
+        if phase.traits.evaluates:
             rounds, exchange = rounds + 1, 0
         yield phase, updates[0], states[0]
 
@@ -137,7 +137,7 @@ def measure_method(name: str) -> MethodRow:
         kept = numbers(client_state)
         additive = additive and isinstance(phase.aggregator, Additive)
         per_round[-1] += 1
-        per_round += [0] if phase.evaluates else []
+        per_round += [0] if phase.traits.evaluates else []
     return MethodRow(
         name, method, tuple(dict.fromkeys(sent)), kept, tuple(per_round[:-1]), additive
     )

@@ -11,9 +11,10 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import Client, LabelledSplit, Split
+from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedhull.boundary import Boundary, HyperbolicBoundary
@@ -57,8 +58,8 @@ class Central(Method):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return LabelledSplit
+    def traits(self) -> Traits:
+        return Traits(learns_from=LabelledSplit)
 
     @property
     @override

@@ -16,7 +16,8 @@ from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.aggregators.modular import SumModulo, from_limbs, num_limbs, to_limbs
 from fedbolic.federated.contract.engine import RunStoppedError
-from fedbolic.federated.contract.method import CohortKind, Phase
+from fedbolic.federated.contract.method import Phase
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedhull.boundary import Boundary
@@ -96,13 +97,8 @@ class Sizes(HullExchange):
 
     @property
     @override
-    def cohort(self) -> CohortKind:
-        return "same"  # those who voted for a core; a sample if there is no exchange before
-
-    @property
-    @override
-    def evaluates(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(cohort="same", evaluates=False)
 
     @override
     def local_update(
@@ -173,13 +169,8 @@ class Hulls(HullExchange):
 
     @property
     @override
-    def cohort(self) -> CohortKind:
-        return "same"
-
-    @property
-    @override
-    def evaluates(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(cohort="same", evaluates=False)
 
     @override
     def local_update(
@@ -282,8 +273,8 @@ class Names(HullExchange):
 
     @property
     @override
-    def cohort(self) -> CohortKind:
-        return "same"
+    def traits(self) -> Traits:
+        return Traits(cohort="same")
 
     @override
     def local_update(

@@ -16,10 +16,11 @@ from fedbolic.core import check
 from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData, LabelledSplit, Split
+from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData, LabelledSplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.capabilities import Ordered
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedhull.boundary import Boundary, HyperbolicBoundary
@@ -133,8 +134,8 @@ class FedHull(Ordered):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return LabelledSplit
+    def traits(self) -> Traits:
+        return Traits(learns_from=LabelledSplit)
 
     @property
     @override

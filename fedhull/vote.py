@@ -11,6 +11,7 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedhull.boundary import Boundary
@@ -99,8 +100,8 @@ class CoreVotes(HullExchange):
 
     @property
     @override
-    def evaluates(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(evaluates=False)
 
     @override
     def local_update(

@@ -19,8 +19,8 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client, Graph
-from fedbolic.federated.accounting.ledger import Unit
 from fedbolic.federated.contract.sharing import Sharing, select_kind
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import check_keys, warn_of_keys
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Curvature, Lorentz
@@ -123,13 +123,11 @@ class FlatLand(GraphAveraging):
 
     @property
     @override
-    def privacy_unit(self) -> Unit | None:
-        return "edge" if isinstance(self.curvature, PrivateForman) else None
-
-    @property
-    @override
-    def charged(self) -> tuple[str, ...]:
-        return ("estimate",)
+    def traits(self) -> Traits:
+        unit = "edge" if isinstance(self.curvature, PrivateForman) else None
+        return dataclasses.replace(
+            super().traits, privacy_unit=unit, repeatable=unit is None, charged=("estimate",)
+        )
 
     @override
     def check_deployed(self, *, summed: int = 1) -> None:

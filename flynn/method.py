@@ -13,12 +13,12 @@ from fedbolic.core import check
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import Client, LabelledSplit, Split
+from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.accounting.charges import charge_releases
-from fedbolic.federated.accounting.ledger import Unit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.contract.method import CohortKind, Method
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.noise.draws import SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.scores.score import score_labels
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
@@ -90,18 +90,17 @@ class FlyNN(Method):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return LabelledSplit
+    def traits(self) -> Traits:
+        return Traits(
+            LabelledSplit,
+            cohort="same" if isinstance(self.scaling, ZScores) else "sample",
+            privacy_unit=None if self.privacy is None else "example",
+        )
 
     @property
     @override
     def aggregator(self) -> Aggregator:
         return Sum()
-
-    @property
-    @override
-    def privacy_unit(self) -> Unit | None:
-        return None if self.privacy is None else "example"
 
     @override
     def check_deployed(self, *, summed: int = 1) -> None:
@@ -140,11 +139,6 @@ class FlyNN(Method):
         if isinstance(self.scaling, ZScores) and server_state["exchange"] == "moments":
             return Moments(self.scaling, server_state["num_inputs"])
         return self
-
-    @property
-    @override
-    def cohort(self) -> CohortKind:
-        return "same" if isinstance(self.scaling, ZScores) else "sample"
 
     @override
     def admit(self, server_state: Tree, sizes: Sequence[int]) -> Tree:

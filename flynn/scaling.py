@@ -17,6 +17,7 @@ from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.engine import RunStoppedError
 from fedbolic.federated.contract.method import Phase
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
 
@@ -172,8 +173,8 @@ class Moments(Phase):
 
     @property
     @override
-    def evaluates(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(evaluates=False)
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

@@ -25,6 +25,7 @@ from fedbolic.federated.contract.server_optimizer import (
     ServerSGD,
     ServerYogi,
 )
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.batched import Batched
 from fedbolic.federated.engines.devices import Devices
@@ -95,6 +96,7 @@ __all__ = [
     "TangentMean",
     "Trainer",
     "TrainerState",
+    "Traits",
     "TrimmedMean",
     "Update",
     "Workers",

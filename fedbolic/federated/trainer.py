@@ -283,7 +283,7 @@ class Trainer:
             total = channel.receive(total)
         server_state = phase.server_update(state.server_state, total)
         if not tree.is_finite(server_state):
-            repeatable = phase.repeatable and private is None
+            repeatable = phase.traits.repeatable and private is None
             return state.without_outliers(update_filter, repeatable=repeatable), []
         metrics, counts = update_filter.metrics, update_filter.counts()
         if private is not None:
@@ -301,11 +301,11 @@ class Trainer:
             privacy,
             quarantined=state.quarantined,
         )
-        costs = method.costs(server_state) if phase.evaluates else {}
+        costs = method.costs(server_state) if phase.traits.evaluates else {}
         metrics = training_metrics(metrics, {*counters, *costs})
         rows = self.evaluation.client_rows(current, metrics, reserved=total.metrics)
         rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
-        if phase.evaluates:
+        if phase.traits.evaluates:
             counters |= costs
             rows += [Row(current, None, name, value) for name, value in counters.items()]
             done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
@@ -318,7 +318,7 @@ class Trainer:
                 engine=self.engine,
                 rng=rng,
             )
-            if current == method.rounds and (private is not None or method.keeps_secrets):
+            if current == method.rounds and (private is not None or method.traits.keeps_secrets):
                 done = done.without_secrets()
         return done, rows
 
@@ -332,9 +332,9 @@ class Trainer:
         place: int = 0,
     ) -> tuple[int, ...]:
         ids = range(data.meta.num_clients)
-        if phase.cohort == "same" and state.exchange > 0:
+        if phase.traits.cohort == "same" and state.exchange > 0:
             members = state.answered
-        elif phase.cohort == "all":
+        elif phase.traits.cohort == "all":
             members = tuple(ids)
         else:
             members = self.cohort.sample(ids, stream.at("cohort"), place=place)
@@ -349,7 +349,7 @@ def _without_keys(x: Tree) -> Tree:
 
 def _refuse_other_data(method: Method, data: FederatedData) -> None:
     for client in data.clients[:1] if isinstance(data.clients, ClientSlices) else data.clients:
-        if not isinstance(client.train, method.learns_from):
+        if not isinstance(client.train, method.traits.learns_from):
             raise OtherDataError(method, type(client.train))
 
 

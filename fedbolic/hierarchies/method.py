@@ -19,12 +19,13 @@ from fedbolic.core import check
 from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit, Split
+from fedbolic.data import HOLDOUT, Client, FederatedData, HierarchySplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.hierarchies.disc import disc
@@ -144,8 +145,8 @@ class HierarchyEmbedding(GradientMethod):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return HierarchySplit
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, learns_from=HierarchySplit)
 
     @property
     @override

@@ -7,11 +7,12 @@ from typing_extensions import override
 
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
-from fedbolic.data.contract.client import Client, Split
+from fedbolic.data.contract.client import Client
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.hierarchies.scores import pairs_of, score_distances
 
@@ -27,8 +28,8 @@ class Popularity(Method):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return HierarchySplit
+    def traits(self) -> Traits:
+        return Traits(learns_from=HierarchySplit)
 
     @property
     @override

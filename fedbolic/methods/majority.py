@@ -13,6 +13,7 @@ from fedbolic.data.contract.client import HOLDOUT, Client, LabelledSplit, Split
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import score_labels
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
@@ -28,8 +29,8 @@ class Majority(Method):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return LabelledSplit
+    def traits(self) -> Traits:
+        return Traits(learns_from=LabelledSplit)
 
     @property
     @override

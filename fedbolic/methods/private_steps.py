@@ -1,5 +1,6 @@
 """DP-SGD at the clients: differential privacy of single examples."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.accounting.charges import charge_releases
 from fedbolic.federated.accounting.gaussian import check_delta
-from fedbolic.federated.accounting.ledger import PrivacyLedger, Unit, log_ledger
+from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
@@ -102,8 +104,8 @@ class PrivateSteps(WrappingMethod):
 
     @property
     @override
-    def keeps_secrets(self) -> bool:
-        return True
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, keeps_secrets=True, privacy_unit="example")
 
     @property
     def ledger(self) -> PrivacyLedger:
@@ -147,11 +149,6 @@ class PrivateSteps(WrappingMethod):
     @override
     def template(self, message: Tree) -> Tree | None:
         return self.method.template(message["method"])
-
-    @property
-    @override
-    def privacy_unit(self) -> Unit | None:
-        return "example"
 
     @override
     def find_fault(self, message: Tree, payload: Tree, norm: float) -> str | None:

@@ -192,7 +192,7 @@ def _check_accounts(
         ValueError: If the folder of the accounts is not given, or Flower simulates the clients.
         FileNotFoundError: If an account is missing.
     """
-    unit = settings.get("method", FedAvg()).privacy_unit
+    unit = settings.get("method", FedAvg()).traits.privacy_unit
     if unit is None:
         return
     if deployment.accounts is None or deployment.simulated:

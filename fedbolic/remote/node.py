@@ -147,7 +147,7 @@ class Node:
             return {"error": type(error).__name__}
 
     def _check_accounts(self) -> None:
-        name, unit = type(self.method).__name__, self.method.privacy_unit
+        name, unit = type(self.method).__name__, self.method.traits.privacy_unit
         if self.accounts is None and unit is not None:
             raise ValueError(
                 f"{name} spends the privacy of every {unit}, and this node has no accounts: name "

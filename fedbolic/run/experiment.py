@@ -193,7 +193,7 @@ class _Job:
     @property
     def keeps_secrets(self) -> bool:
         """True if the run's folder holds keys until the last round has ended."""
-        return self.trainer.privacy is not None or self.method.keeps_secrets
+        return self.trainer.privacy is not None or self.method.traits.keeps_secrets
 
     def arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """Context for training and evaluating clients in the run's precision."""

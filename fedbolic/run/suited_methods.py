@@ -22,7 +22,7 @@ def suited_methods(kind: type[Split]) -> list[str]:
         >>> suited_methods(HierarchySplit)
         ['fedbolic.hierarchies.HierarchyEmbedding', 'fedbolic.hierarchies.Popularity']
     """
-    return [path for path, method in _methods() if issubclass(kind, method.learns_from)]
+    return [path for path, method in _methods() if issubclass(kind, method.traits.learns_from)]
 
 
 def _methods() -> Iterator[tuple[str, Method]]:

@@ -61,14 +61,14 @@ class MethodRun:
         log, answered, round, exchange = [], (), 0, 0
         while round < method.rounds:
             phase = method.phase(server_state)
-            same = phase.cohort == "same" and exchange
+            same = phase.traits.cohort == "same" and exchange
             clients = tuple(c for c in data.clients if not same or c.id in answered)
             stream = self.rng.at("round", round + 1, "exchange", exchange)
             done = _exchange(phase, server_state, clients, client_states, stream)
             log.append(done)
             server_state, answered = done.next, done.total.clients
             client_states = {**client_states, **done.kept}
-            round, exchange = (round + 1, 0) if phase.evaluates else (round, exchange + 1)
+            round, exchange = (round + 1, 0) if phase.traits.evaluates else (round, exchange + 1)
         return log
 
 

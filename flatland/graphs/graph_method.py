@@ -26,6 +26,7 @@ from fedbolic.federated.contract.sharing import (
     kinds,
     select_kind,
 )
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import on_host, score_values
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
@@ -91,8 +92,8 @@ class GraphMethod(GradientMethod):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return examples_of(self.network)
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, learns_from=examples_of(self.network))
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -12,7 +12,8 @@ from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, Graph, GraphSplit
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.aggregators.mean import Sum
-from fedbolic.federated.contract.method import CohortKind, Phase
+from fedbolic.federated.contract.method import Phase
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.optim import SGD, Adam
 from flatland.graphs.model import GCN
@@ -36,13 +37,8 @@ class NeighbourExchange(Phase):
 
     @property
     @override
-    def cohort(self) -> CohortKind:
-        return "all"
-
-    @property
-    @override
-    def evaluates(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(cohort="all", evaluates=False)
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def test_a_run_that_never_saved_begins_at_the_beginning(words, whole, runs, monk
 HANDSHAKE = """
 from dataclasses import dataclass, replace
 
-from fedbolic.federated import Gather, Mean, Method, Update
+from fedbolic.federated import Gather, Mean, Method, Traits, Update
 from fedbolic.methods import FedAvg
 
 
@@ -177,12 +177,8 @@ class Handshake(Method):
         return Gather() if self.asks else Mean()
 
     @property
-    def cohort(self):
-        return "sample" if self.asks else "same"
-
-    @property
-    def evaluates(self):
-        return not self.asks
+    def traits(self):
+        return Traits(cohort="sample" if self.asks else "same", evaluates=not self.asks)
 
     def phase(self, state):
         return replace(self, asks=state["exchange"] == 0)

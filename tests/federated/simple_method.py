@@ -24,6 +24,7 @@ from fedbolic.federated import (
     Trainer,
     Update,
 )
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import MLP, Backbone
 from fedbolic.testing import assert_near, assert_same, flat, saved_and_loaded
@@ -263,13 +264,9 @@ class Leg(Method):
 
     @property
     @override
-    def cohort(self) -> Literal["sample", "same", "all"]:
-        return "same" if self.leg else self.relay.first
-
-    @property
-    @override
-    def evaluates(self) -> bool:
-        return self.leg == self.relay.legs - 1
+    def traits(self) -> Traits:
+        cohort = "same" if self.leg else self.relay.first
+        return Traits(cohort=cohort, evaluates=self.leg == self.relay.legs - 1)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -268,8 +268,8 @@ class Grown(Averaged):
     repeats: bool = True
 
     @property
-    def repeatable(self):
-        return self.repeats
+    def traits(self):
+        return dataclasses.replace(super().traits, repeatable=self.repeats)
 
     def local_update(self, message, client, client_state, rng):
         update, new = super().local_update(message, client, client_state, rng)

@@ -14,4 +14,4 @@ def test_a_run_with_noise_that_no_ledger_counts_claims_no_epsilon(method, said, 
     with caplog.at_level("INFO", "fedbolic"):
         method.init(Meta(3, (5,), 2), Rng(0))
     assert caplog.text.count("claims no epsilon") == said
-    assert method.privacy_unit is None
+    assert method.traits.privacy_unit is None

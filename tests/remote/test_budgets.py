@@ -72,8 +72,8 @@ class Owner:
     def __init__(self, method, data, folder, budget):
         self.method, self.data, self.folder, self.run = method, data, folder, 0
         self.accounts = PrivacyAccounts(folder / "accounts", "mine")
-        delta = 0.0 if method.privacy_unit == "edge" or isinstance(method, FlyNN) else 1e-2
-        self.accounts.create(method.privacy_unit, epsilon=budget, dp_delta=delta)
+        delta = 0.0 if method.traits.privacy_unit == "edge" or isinstance(method, FlyNN) else 1e-2
+        self.accounts.create(method.traits.privacy_unit, epsilon=budget, dp_delta=delta)
         self.evaluation = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
         self.restart()
 
@@ -140,24 +140,24 @@ def attack(owner, tries, draws):
 def test_a_server_never_gets_more_than_the_budget(method, exact, tries, tmp_path, monkeypatch):
     """12,000 requests over all mechanisms, with ``--slow``."""
     monkeypatch.setattr("fedbolic.remote.node.logger.exception", lambda *_: None)
-    data = cases.federation() if method.privacy_unit == "edge" else federation(SIZES)
+    data = cases.federation() if method.traits.privacy_unit == "edge" else federation(SIZES)
     budget = 1.3
     owner = Owner(method, data, tmp_path, budget)
     seen, asked = attack(owner, tries, random.Random(0))
     assert 0 < exact(len(seen)) <= budget
-    assert owner.accounts.balance(method.privacy_unit).epsilon <= budget
+    assert owner.accounts.balance(method.traits.privacy_unit).epsilon <= budget
     owner.run += 1
     owner.restart()
     new = make_request(method, asked[0]["message"], {}, data.meta, Rng(-1), task="update")
     assert owner.node.reply(new) == {"error": "ValueError"}  # the attack spent everything
     owner.run -= 1
-    before = owner.accounts.balance(method.privacy_unit)
+    before = owner.accounts.balance(method.traits.privacy_unit)
     kept = owner.store._load()["last"]
     if kept:  # a stored reply is free
         again = [each for each in asked if tree_digest(each).hex() == kept]
         owner.restart()
         assert "payload" in owner.node.reply(again[0])
-    assert owner.accounts.balance(method.privacy_unit) == before
+    assert owner.accounts.balance(method.traits.privacy_unit) == before
 
 
 def test_sums_of_all_runs_are_charged_to_one_account_also_if_they_are_aborted(tmp_path):

@@ -29,12 +29,12 @@ PROTECTED = (
 
 def accounts_for(method, folder):
     """Folder of accounts with large budgets; ``None`` if the method needs none."""
-    if method.privacy_unit is None:
+    if method.traits.privacy_unit is None:
         return None
-    relation = "replace" if method.privacy_unit == "client" else "add/remove"
+    relation = "replace" if method.traits.privacy_unit == "client" else "add/remove"
     for client in DATA.clients:
         accounts = PrivacyAccounts(folder, f"client{client.id}")
-        accounts.create(method.privacy_unit, epsilon=1e6, dp_delta=1e-2, neighbours=relation)
+        accounts.create(method.traits.privacy_unit, epsilon=1e6, dp_delta=1e-2, neighbours=relation)
     return folder
 
 

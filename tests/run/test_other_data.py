@@ -64,4 +64,4 @@ def test_an_outsiders_method_is_not_refused():
     class Outsider(Method):
         aggregator = init = local_update = server_update = evaluate = None
 
-    assert isinstance(data_of("hierarchy").clients[0].train, Outsider().learns_from)
+    assert isinstance(data_of("hierarchy").clients[0].train, Outsider().traits.learns_from)

@@ -1,6 +1,6 @@
 """Joint forms: what a function of a method computes for one client, for many clients at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -153,7 +153,7 @@ def _classifier_results(
         visits = [method.visits(client) for client in clients]
         of_all = torch.tensor(visits, device=clients[0].no_inputs.device)
         counts = {name: x.double() / of_all for name, x in counts.items()}
-    metrics: Sequence[Mapping[str, Tensor]] = split_columns(counts, len(clients))
+    metrics = split_columns(counts, len(clients))
     payload, client_states = vmap(method.outcome, in_dims=(0, axes))(local, context)
     weights = [method.weight(client) for client in clients]
     return StackedUpdates(payload, client_states, weights, metrics)

@@ -10,12 +10,13 @@ from typing_extensions import override
 from fedbolic.core import check, tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import Client, LabelledSplit, Split
+from fedbolic.data.contract.client import Client, LabelledSplit
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.local_training import LocalTraining
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import (
     AggregatedUpdate,
     Update,
@@ -66,8 +67,8 @@ class ClassifierMethod(GradientMethod):
 
     @property
     @override
-    def learns_from(self) -> type[Split]:
-        return LabelledSplit
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, learns_from=LabelledSplit)
 
     @property
     @override

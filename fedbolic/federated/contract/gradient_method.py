@@ -14,6 +14,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client, Split
 from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import Predictor, score
 from fedbolic.federated.updates.update import Update, host_or_scalar
 from fedbolic.nn.functional.clamped import COUNTS, Counter
@@ -36,8 +37,8 @@ class GradientMethod(Method):
 
     @property
     @override
-    def repeatable(self) -> bool:
-        return self.privacy_unit is None
+    def traits(self) -> Traits:
+        return Traits(repeatable=True)
 
     @abstractmethod
     def model(self, meta: Meta) -> Model:

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
 
 from typing_extensions import override
 
@@ -10,13 +9,11 @@ from fedbolic.core.figure import Figure
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, FederatedData, Split
-from fedbolic.federated.accounting.ledger import Unit
 from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import LONGEST_PART, find_long_part
-
-CohortKind = Literal["sample", "same", "all"]
 
 
 class Method(ABC):
@@ -31,23 +28,14 @@ class Method(ABC):
     """Number of rounds of a run."""
 
     @property
-    def charged(self) -> tuple[str, ...]:
-        """Entries of the client state that are kept even if the client's update is never used.
-
-        Under a secure sum, other entries are kept only after the sum has been unmasked. Counts and
-        keys of private noise belong here, so that a sum which is not finished is paid for, too.
-        """
-        return ()
+    def traits(self) -> Traits:
+        """What others must know of this method, or of this exchange, before it runs."""
+        return Traits()
 
     @property
     @abstractmethod
     def aggregator(self) -> Aggregator:
         """Aggregator of the client updates of an exchange."""
-
-    @property
-    def learns_from(self) -> type[Split]:
-        """Kind of examples that clients of this method need; by default any."""
-        return Split
 
     @abstractmethod
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -181,42 +169,6 @@ class Method(ABC):
         del server_state
         return self
 
-    @property
-    def cohort(self) -> CohortKind:
-        """Clients of the exchange: a sample, those who answered the previous exchange, or all."""
-        return "sample"
-
-    @property
-    def evaluates(self) -> bool:
-        """True if this exchange ends a round, which is then counted, scored and recorded."""
-        return True
-
-    @property
-    def keeps_secrets(self) -> bool:
-        """True if client state holds keys, as ``key`` or below ``secure``; by default false.
-
-        The files of such a run can be read by their owner alone, and the keys are deleted after the
-        last round.
-        """
-        return False
-
-    @property
-    def privacy_unit(self) -> Unit | None:
-        """Unit of privacy that the clients' releases cost; ``None`` if they have no such cost.
-
-        A node whose method has a unit needs an account for it.
-        """
-        return None
-
-    @property
-    def repeatable(self) -> bool:
-        """True if the server may ask for one exchange twice, with other random streams.
-
-        It does so if updates that it can examine one by one would make its state infinite. By
-        default False: a second reply may cost privacy, or reveal what a sum of the first hides.
-        """
-        return False
-
     def check_deployed(self, *, summed: int = 1) -> None:
         """Refuse settings that are safe in a simulation but not if every client is a node.
 
@@ -243,8 +195,8 @@ class OtherDataError(ValueError):
     def __init__(self, method: Method, found: type[Split]) -> None:
         self.found = found
         super().__init__(
-            f"{type(method).__name__} learns from {method.learns_from.__name__}, and a client "
-            f"holds {found.__name__}"
+            f"{type(method).__name__} learns from {method.traits.learns_from.__name__}, and a "
+            f"client holds {found.__name__}"
         )
 
 

@@ -3,12 +3,14 @@
 # pyright: reportIncompatibleMethodOverride=false
 # a member of the inner method has its type, which the checker does not see behind a name
 
+import dataclasses
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 
 
 def of_inner(name: str) -> Any:
@@ -35,11 +37,12 @@ class WrappingMethod(Method):
 
     rounds = of_inner("rounds")
     aggregator = of_inner("aggregator")
-    learns_from = of_inner("learns_from")
-    cohort = of_inner("cohort")
-    keeps_secrets = of_inner("keeps_secrets")
-    privacy_unit = of_inner("privacy_unit")
-    charged = of_inner("charged")
+
+    @property
+    def traits(self) -> Traits:
+        """Traits of the inner method; whether a second reply hides as much is not known."""
+        return dataclasses.replace(self.method.traits, evaluates=True, repeatable=False)
+
     check_deployed = of_inner("check_deployed")
     costs = of_inner("costs")
     init = of_inner("init")
@@ -56,6 +59,7 @@ class DelegatedSteps(WrappingMethod, GradientMethod):
 
     method: GradientMethod
 
+    traits = of_inner("traits")
     local = of_inner("local")
     model = of_inner("model")
     start = of_inner("start")

@@ -1,5 +1,6 @@
 """Ridge head: a least-squares head on common features, from exact sums over clients."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.gradient_method import GradientMethod
-from fedbolic.federated.contract.method import CohortKind
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.scores.score import chunks, score_logits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
@@ -144,7 +145,7 @@ class HeadExchange(WrappingMethod):
         expand: Map of the unit-length features to those of the sums; ``None`` for none.
         place: Function from the server state and the head to the next server state; ``None`` to
             add the head under ``ridge_head``, so that the clients are scored with it.
-        evaluates: Whether a round ends with this exchange.
+        ends_round: Whether a round ends with this exchange.
     """
 
     method: GradientMethod
@@ -153,7 +154,7 @@ class HeadExchange(WrappingMethod):
     shape: tuple[int, int] | None = None
     expand: Callable[[Tensor], Tensor] | None = None
     place: Callable[[Tree, Tensor], Tree] | None = None
-    evaluates: bool = True  # type: ignore[override]  # a property of the base
+    ends_round: bool = True
 
     @property
     @override
@@ -162,8 +163,8 @@ class HeadExchange(WrappingMethod):
 
     @property
     @override
-    def cohort(self) -> CohortKind:
-        return "all"
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, cohort="all", evaluates=self.ends_round)
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

@@ -54,8 +54,8 @@ class PrivateAggregation:
             cohort: Sampling of the clients.
             num_clients: Number of clients of the federation.
         """
-        ledger = privacy.ledger(cohort, num_clients, method.rounds, kind=method.cohort)
-        everyone = method.cohort == "all"
+        ledger = privacy.ledger(cohort, num_clients, method.rounds, kind=method.traits.cohort)
+        everyone = method.traits.cohort == "all"
         size = float(num_clients) if everyone else cohort.expected_size(num_clients)
         return cls(privacy, ledger, size)
 

@@ -13,7 +13,7 @@ from fedbolic.federated.accounting.ledger import (
     PrivacyLedger,
     solve_noise,
 )
-from fedbolic.federated.contract.method import CohortKind
+from fedbolic.federated.contract.traits import CohortKind
 from fedbolic.federated.noise.draws import SystemKeys
 from fedbolic.federated.rounds.cohort import Cohort
 

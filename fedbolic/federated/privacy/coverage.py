@@ -18,7 +18,7 @@ def covered_form(phase: Method, server_state: Tree) -> Tree:
             mean (with a hint if it sends rows of a table), or sends other parts than ``delta``.
     """
     name = type(phase).__name__
-    if phase.cohort == "same" or not phase.evaluates:
+    if phase.traits.cohort == "same" or not phase.traits.evaluates:
         raise ValueError(f"privacy covers methods of one exchange in a round, not {name}")
     if isinstance(phase.aggregator, RowMean):
         raise ValueError(

@@ -1,5 +1,6 @@
 """Noise that every client adds to its own summand of a secure sum."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, FederatedData
 from fedbolic.federated.accounting.charges import charge_releases
-from fedbolic.federated.accounting.ledger import PrivacyLedger, Unit, log_ledger
+from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.contract.capabilities import NoisySummands
 from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.noise.draws import SecretStream, SystemKeys, check_keys, warn_of_keys
 from fedbolic.federated.noise.lattice import NoisyLattice
@@ -93,18 +95,10 @@ class DistributedNoise(WrappingMethod, NoisySummands):
 
     @property
     @override
-    def keeps_secrets(self) -> bool:
-        return True
-
-    @property
-    @override
-    def privacy_unit(self) -> Unit | None:
-        return "client"
-
-    @property
-    @override
-    def charged(self) -> tuple[str, ...]:
-        return "key", "releases"
+    def traits(self) -> Traits:
+        return dataclasses.replace(
+            super().traits, keeps_secrets=True, privacy_unit="client", charged=("key", "releases")
+        )
 
     @override
     def check_threshold(self, least: int) -> None:

@@ -16,7 +16,8 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.contract.engine import RunStoppedError
-from fedbolic.federated.contract.method import CohortKind, Method, Phase
+from fedbolic.federated.contract.method import Method, Phase
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.secure.fixed_point import FixedPoint, Residues
 from fedbolic.federated.secure.keys import new_secret, read_identity, read_secret
 from fedbolic.federated.secure.roster import Roster, to_bytes
@@ -151,13 +152,8 @@ class SecureExchange(Phase):
 
     @property
     @override
-    def cohort(self) -> CohortKind:
-        return "same"
-
-    @property
-    @override
-    def evaluates(self) -> bool:
-        return False
+    def traits(self) -> Traits:
+        return Traits(cohort="same", evaluates=False)
 
     @property
     @override

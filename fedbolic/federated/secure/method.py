@@ -1,5 +1,6 @@
 """Secure aggregation of any method that sums: the server learns the sum of the updates alone."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedbolic.data.contract.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.contract.capabilities import NoisySummands, OneTimeSecrets, Ordered
 from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.secure.exchange import Protocol, SecureExchange
@@ -126,8 +128,8 @@ class SecureSum(WrappingMethod, OneTimeSecrets):
 
     @property
     @override
-    def keeps_secrets(self) -> bool:
-        return True
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, keeps_secrets=True)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:

@@ -1,5 +1,6 @@
 """First exchanges of a secure sum: public keys, then shares of two secrets of every client."""
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.method import CohortKind
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.secure.exchange import PROGRESS, SecureExchange
 from fedbolic.federated.secure.keys import (
     KEY_BYTES,
@@ -52,8 +53,8 @@ class AdvertiseKeys(SecureExchange):
 
     @property
     @override
-    def cohort(self) -> CohortKind:
-        return self.inner.cohort
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, cohort=self.inner.traits.cohort)
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:

@@ -97,7 +97,7 @@ class MaskedInput(SecureExchange):
             "turn": place[1],
             "inner": inner,  # kept when the sum has been unmasked, and otherwise forgotten
         }
-        charged = {name: inner[name] for name in self.inner.charged if name in inner}
+        charged = {name: inner[name] for name in self.inner.traits.charged if name in inner}
         kept_now = {"inner": {**before, **charged}, "secure": kept}
         return self.sign(content, roster, client, own), kept_now
 

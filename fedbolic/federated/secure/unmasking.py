@@ -1,5 +1,6 @@
 """Last exchange of a secure sum: clients return shares, and the server removes the masks."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.aggregators.modular import reduce_limbs
 from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.secure.exchange import LASTING, SecureExchange, ids_of
 from fedbolic.federated.secure.fixed_point import decode_tree
 from fedbolic.federated.secure.keys import agreement_key
@@ -36,8 +38,8 @@ class Unmasking(SecureExchange):
 
     @property
     @override
-    def evaluates(self) -> bool:
-        return self.inner.evaluates
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, evaluates=self.inner.traits.evaluates)
 
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
@@ -89,7 +91,7 @@ class Unmasking(SecureExchange):
         return rest | {
             "stage": "cards",
             "session": server_state["session"] + 1,
-            "turn": 0 if self.evaluates else server_state["turn"] + 1,
+            "turn": 0 if self.traits.evaluates else server_state["turn"] + 1,
             "inner": self.inner.server_update(server_state["inner"], summed),
         }
 
