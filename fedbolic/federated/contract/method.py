@@ -29,7 +29,7 @@ class Method(ABC):
 
     @property
     def traits(self) -> Traits:
-        """What others must know of this method, or of this exchange, before it runs."""
+        """Traits of this method, or of this exchange of it."""
         return Traits()
 
     @property

@@ -31,7 +31,7 @@ _MOST_LENGTH = 2.0
 BODY = "body"
 """Name of the layer that gives a method's own features."""
 
-HEAD = "ridge_head"
+RIDGE_HEAD = "ridge_head"
 """Entry of a server state and of a message that holds a head to be scored."""
 
 
@@ -169,7 +169,11 @@ class HeadExchange(WrappingMethod):
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         message = self.method.broadcast(server_state, client_id)
-        return {**message, HEAD: server_state[HEAD]} if HEAD in server_state else message
+        return (
+            {**message, RIDGE_HEAD: server_state[RIDGE_HEAD]}
+            if RIDGE_HEAD in server_state
+            else message
+        )
 
     @override
     def local_update(
@@ -217,7 +221,9 @@ class HeadExchange(WrappingMethod):
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         head = solve_ridge(total.payload, self.ridge)
         return (
-            {**server_state, HEAD: head} if self.place is None else self.place(server_state, head)
+            {**server_state, RIDGE_HEAD: head}
+            if self.place is None
+            else self.place(server_state, head)
         )
 
     @override
@@ -225,4 +231,4 @@ class HeadExchange(WrappingMethod):
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
         features = self._features(message, client, client_state)
-        return score_logits(lambda batch: features(batch) @ message[HEAD], client)
+        return score_logits(lambda batch: features(batch) @ message[RIDGE_HEAD], client)
