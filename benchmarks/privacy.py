@@ -80,7 +80,7 @@ def scores(privacy: ClientPrivacy, present: np.ndarray) -> np.ndarray:
             for i in np.flatnonzero(present).tolist()
         )
         members = range(num_clients)
-        mean, state = run.aggregate(updates, form, members=members, state=state, round=round)
+        mean, state = run.mean(updates, form, members=members, state=state, round=round)
         total += mean.payload["delta"]["x"]
     return total.numpy()
 

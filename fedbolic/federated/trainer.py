@@ -1,8 +1,7 @@
 """The trainer: runs the rounds of a federated method and scores them."""
 
 import dataclasses
-import itertools
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,13 +21,13 @@ from fedbolic.federated.evaluation.evaluation import Evaluation, training_metric
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.privacy.aggregation import PrivateAggregation
 from fedbolic.federated.privacy.client_privacy import ClientPrivacy
-from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.rounds.cohort import Cohort
+from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
 from fedbolic.federated.rounds.retry import add_counts, attempt_path, find_outliers
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.federated.updates.channel import Channel
-from fedbolic.federated.updates.update import AggregatedUpdate, Update
+from fedbolic.federated.updates.update import AggregatedUpdate
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +149,9 @@ class Trainer:
         server_state = tree.to(server_state, inputs.device, inputs.dtype)
         phase = method.phase(server_state)
         self._check(phase)
-        if (private := self._private(method, data)) is None:
-            return TrainerState(server_state)
-        covered_form(phase, server_state)  # refuses what is not covered
-        return TrainerState(server_state, privacy=private.begin(rng, len(data.clients)))
+        aggregation = self._aggregation(method, data)
+        aggregation.check_covers(phase, server_state)
+        return TrainerState(server_state, privacy=aggregation.begin(rng, len(data.clients)))
 
     def settle(
         self, method: Method, data: FederatedData, rng: Rng, state: TrainerState
@@ -241,9 +239,9 @@ class Trainer:
                 "set both to null"
             )
 
-    def _private(self, method: Method, data: FederatedData) -> PrivateAggregation | None:
+    def _aggregation(self, method: Method, data: FederatedData) -> PlainAggregation:
         if self.privacy is None:
-            return None
+            return PlainAggregation()
         return PrivateAggregation.of_run(self.privacy, method, self.cohort, len(data.clients))
 
     def _exchange(
@@ -252,75 +250,88 @@ class Trainer:
         """One exchange: broadcast, local work, aggregation, server update; then the scores."""
         phase = method.phase(state.server_state)
         self._check(phase)
-        current = state.round + 1
-        stream = rng.at("round", current, "exchange", state.exchange, *attempt_path(state.attempt))
-        private = self._private(method, data)
-        if private is not None:
-            private.check_budget(current)
+        current, aggregation = state.round + 1, self._aggregation(method, data)
+        aggregation.check_budget(current)
         place = state.round % self.cohort.period(len(data.clients))
-        order: Rng | SecretStream = rng.at("round", current - place, "exchange", state.exchange)
-        if private is not None:
-            order = private.stream(state.privacy, current - place)
+        order = aggregation.order(state.privacy, rng, current - place, state.exchange)
         members = self._members(phase, data, state, order, place=place)
         cohort = [data.clients[i] for i in members]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         own = _states_of(cohort, state.client_states)
+        stream = rng.at("round", current, "exchange", state.exchange, *attempt_path(state.attempt))
         results = self.engine.run(phase, messages, cohort, own, stream) if cohort else iter(())
         channels = () if isinstance(self.engine, Remote) else self.channels
         update_filter = UpdateFilter(phase, messages, channels, stream)
-        updates = update_filter.usable(results)
         try:
-            if private is None:
-                total, privacy = _aggregate(phase, updates), state.privacy
-            else:
-                form = covered_form(phase, state.server_state)
-                total, privacy = private.aggregate(
-                    updates, form, members=messages, state=state.privacy, round=current
-                )
+            total, privacy = aggregation.aggregate(
+                phase,
+                update_filter.usable(results),
+                state.server_state,
+                members=messages,
+                state=state.privacy,
+                round=current,
+            )
         except ValueError as error:  # no update is usable, or a channel does not fit the payload
             raise RunStoppedError(f"round {current}: {error}") from error
         for channel in reversed(self.channels):
             total = channel.receive(total)
         server_state = phase.server_update(state.server_state, total)
         if not tree.is_finite(server_state):
-            repeatable = phase.traits.repeatable and private is None
+            repeatable = aggregation.may_repeat(phase)
             return state.without_outliers(update_filter, repeatable=repeatable), []
-        metrics, counts = update_filter.metrics, update_filter.counts()
-        if private is not None:
-            metrics = {}
-            counts = private.counts(phase.broadcast(state.server_state, 0), total.payload)
-        counters = add_counts(state.counters, counts)
-        client_states = state.client_states | update_filter.client_states
+        metrics, counts = aggregation.recorded(
+            phase, state.server_state, update_filter, total.payload
+        )
         done = TrainerState(
             server_state,
-            client_states,
+            state.client_states | update_filter.client_states,
             state.round,
             state.exchange + 1,
             total.clients,
-            counters,
+            add_counts(state.counters, counts),
             privacy,
             quarantined=state.quarantined,
         )
-        costs = method.costs(server_state) if phase.traits.evaluates else {}
-        metrics = training_metrics(metrics, {*counters, *costs})
-        rows = self.evaluation.client_rows(current, metrics, reserved=total.metrics)
-        rows += [Row(current, None, name, value) for name, value in total.metrics.items()]
-        if phase.traits.evaluates:
-            counters |= costs
-            rows += [Row(current, None, name, value) for name, value in counters.items()]
-            done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
-            rows += self.evaluation.rows(
-                method,
-                data if private is None else data.without_clients(),
-                server_state,
-                done.client_states,
-                round=current,
-                engine=self.engine,
-                rng=rng,
-            )
-            if current == method.rounds and (private is not None or method.traits.keeps_secrets):
-                done = done.without_secrets()
-        return done, rows
+        rows = self._client_rows(method, phase, done, metrics, total)
+        if not phase.traits.evaluates:
+            return done, rows
+        done, ended = self._end_round(method, data, rng, done)
+        return done, rows + ended
+
+    def _client_rows(
+        self,
+        method: Method,
+        phase: Method,
+        done: TrainerState,
+        metrics: Mapping[int, Mapping[str, float]],
+        total: AggregatedUpdate,
+    ) -> list[Row]:
+        """Rows of the clients' training metrics, and of the aggregation's own numbers."""
+        costs = method.costs(done.server_state) if phase.traits.evaluates else {}
+        found = training_metrics(metrics, {*done.counters, *costs})
+        rows = self.evaluation.client_rows(done.round + 1, found, reserved=total.metrics)
+        own = total.metrics.items()
+        return rows + [Row(done.round + 1, None, name, value) for name, value in own]
+
+    def _end_round(
+        self, method: Method, data: FederatedData, rng: Rng, done: TrainerState
+    ) -> tuple[TrainerState, list[Row]]:
+        """State after the last exchange of a round, and the round's costs and scores."""
+        current, aggregation = done.round + 1, self._aggregation(method, data)
+        counters = done.counters | method.costs(done.server_state)
+        rows = [Row(current, None, name, value) for name, value in counters.items()]
+        done = dataclasses.replace(done, round=current, exchange=0, answered=(), counters={})
+        rows += self.evaluation.rows(
+            method,
+            aggregation.scored(data),
+            done.server_state,
+            done.client_states,
+            round=current,
+            engine=self.engine,
+            rng=rng,
+        )
+        secret = aggregation.keeps_secrets or method.traits.keeps_secrets
+        return done.without_secrets() if secret and current == method.rounds else done, rows
 
     def _members(
         self,
@@ -360,10 +371,3 @@ def _stream(rng: Rng | int) -> Rng:
 def _states_of(cohort: Sequence[Client], states: Mapping[int, Tree]) -> dict[int, Tree]:
     """Client states of a cohort, each read once."""
     return {client.id: states[client.id] for client in cohort if client.id in states}
-
-
-def _aggregate(phase: Method, updates: Iterator[tuple[int, Update]]) -> AggregatedUpdate:
-    first = next(updates, None)
-    if first is None:
-        raise ValueError("no client delivered a usable update; the warnings above say why")
-    return phase.aggregator.aggregate(itertools.chain([first], updates))

@@ -1,16 +1,18 @@
 """Private aggregation of a run: clipped updates, noise, and what both have cost."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from typing_extensions import override
 
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
+from fedbolic.data.contract.client import FederatedData
 from fedbolic.federated.accounting.ledger import PrivacyLedger, log_ledger
 from fedbolic.federated.accounting.tree_noise import add_leaf
 from fedbolic.federated.aggregators.summand import as_double, cast_like
@@ -20,12 +22,15 @@ from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_dr
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
 from fedbolic.federated.noise.rounded_gaussian import LARGEST_SCALE, rounded_gaussian
 from fedbolic.federated.privacy.client_privacy import AdaptiveClipping, ClientPrivacy
+from fedbolic.federated.privacy.coverage import covered_form
 from fedbolic.federated.rounds.cohort import Cohort
+from fedbolic.federated.rounds.plain_aggregation import PlainAggregation
+from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 
 
 @dataclass(frozen=True)
-class PrivateAggregation:
+class PrivateAggregation(PlainAggregation):
     """Private aggregation of the updates of one run.
 
     The state of a run's privacy holds the ``key`` of cohorts and noise, the version of their
@@ -41,6 +46,8 @@ class PrivateAggregation:
     privacy: ClientPrivacy
     ledger: PrivacyLedger
     size: float
+
+    keeps_secrets = True
 
     @classmethod
     def of_run(
@@ -59,13 +66,13 @@ class PrivateAggregation:
         size = float(num_clients) if everyone else cohort.expected_size(num_clients)
         return cls(privacy, ledger, size)
 
-    def begin(self, rng: Rng, num_clients: int) -> Tree:
-        """Initial state of a run's privacy; the ledger is logged.
+    @override
+    def check_covers(self, phase: Method, server_state: Tree) -> None:
+        covered_form(phase, server_state)
 
-        Args:
-            rng: Random stream of the run, which names the key.
-            num_clients: Number of clients of the federation.
-        """
+    @override
+    def begin(self, rng: Rng, num_clients: int) -> Tree:
+        """Initial state with a new key, which ``rng`` names; the ledger is logged."""
         log_ledger(self.ledger, num_clients, of="clients")
         warn_of_keys(self.privacy.noise)
         stream = self.privacy.noise.stream(rng.at("privacy"))
@@ -85,15 +92,12 @@ class PrivateAggregation:
         check_draws(state)
         return SecretStream(bytes(state["key"].tolist())).at("round", round)
 
+    @override
+    def order(self, state: Tree, rng: Rng, round: int, exchange: int) -> SecretStream:
+        return self.stream(state, round)
+
+    @override
     def check_budget(self, round: int) -> None:
-        """Refuse a round that would exceed the budget.
-
-        Args:
-            round: Number of the round, from 1.
-
-        Raises:
-            RunStoppedError: If the cost after this round would be above ``epsilon``.
-        """
         budget = self.privacy.epsilon
         if budget is not None and (cost := self.ledger.epsilon(round)) > budget:
             raise RunStoppedError(
@@ -101,7 +105,21 @@ class PrivateAggregation:
                 f"{cost:.4g} in all; use fewer rounds or a larger noise_multiplier"
             )
 
+    @override
     def aggregate(
+        self,
+        phase: Method,
+        updates: Iterator[tuple[int, Update]],
+        server_state: Tree,
+        *,
+        members: Iterable[int],
+        state: Tree,
+        round: int,
+    ) -> tuple[AggregatedUpdate, Tree]:
+        form = covered_form(phase, server_state)
+        return self.mean(updates, form, members=members, state=state, round=round)
+
+    def mean(
         self,
         updates: Iterable[tuple[int, Update]],
         form: Tree,
@@ -163,18 +181,24 @@ class PrivateAggregation:
         )
         return growth, {**state, "nodes": nodes}
 
-    def counts(self, message: Tree, form: Tree) -> dict[str, float]:
-        """Expected costs of a round, which do not depend on who takes part.
+    @override
+    def may_repeat(self, phase: Method) -> bool:
+        return False
 
-        Args:
-            message: Message to a client.
-            form: Form of a payload.
-        """
-        return {
-            "bytes/down": self.size * tree.num_bytes(message),
-            "bytes/up": self.size * tree.num_bytes(form),
+    @override
+    def recorded(
+        self, phase: Method, server_state: Tree, update_filter: UpdateFilter, payload: Tree
+    ) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
+        """No client's metrics, and expected costs, which do not depend on who takes part."""
+        return {}, {
+            "bytes/down": self.size * tree.num_bytes(phase.broadcast(server_state, 0)),
+            "bytes/up": self.size * tree.num_bytes(payload),
             "clients/asked": self.size,
         }
+
+    @override
+    def scored(self, data: FederatedData) -> FederatedData:
+        return data.without_clients()
 
 
 def _rounded_sum(

@@ -108,7 +108,7 @@ def test_the_noisy_sum_is_a_vector_of_whole_units_whatever_the_clients_sent(kind
     for round in (1, 2, 3, 4):
         given = {"members": range(3), "state": state, "round": round}
         bound = state["clip_norm"]
-        total, state = private.aggregate(updates, form, **given)
+        total, state = private.mean(updates, form, **given)
         noise = private.ledger.noise_multiplier * bound
         units = total.payload["delta"]["x"] * private.size / GaussianGrid(50, bound, noise).unit
         off = (units - units.round()).abs() / units.abs().clamp_min(1)
