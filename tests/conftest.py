@@ -32,13 +32,14 @@ OPTIONS = {
 
 
 REAL = ("real data", True)
+ONE_CASE = "run one case of every test function that is not marked processes"
 CACHES = itertools.count()
 
 
 def pytest_addoption(parser):
     parser.addoption("--wheel", type=Path, help="folder of a built wheel to test")
     parser.addoption("--data-root", type=Path, default=os.environ.get("FEDBOLIC_DATA"))
-    parser.addoption("--one-case", action="store_true", help="run one case of every test function")
+    parser.addoption("--one-case", action="store_true", help=ONE_CASE)
     for marker, option in OPTIONS.items():
         parser.addoption(option, action="store_true", help=f"run the tests marked {marker}")
 
@@ -65,7 +66,8 @@ def _data_root(config) -> Path | None:
 def pytest_collection_modifyitems(config, items):
     root = _data_root(config)
     if config.getoption("--one-case"):
-        items[:] = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
+        alone = [item for item in items if not item.get_closest_marker("processes")]
+        items[:] = {item.nodeid.partition("[")[0]: item for item in reversed(alone)}.values()
         items.reverse()
     for item in items:
         for marker, option in OPTIONS.items():

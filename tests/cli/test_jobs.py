@@ -20,6 +20,7 @@ from fedbolic.run.sweeps import sweep
 from tests.command_line import ROOT, hear_interrupts
 
 
+@pytest.mark.processes
 def test_two_jobs_give_what_one_gives(config, runs):
     rows = {"plain": None, "ditto": {"method": "fedbolic.methods.Ditto"}}
     found = []
@@ -123,6 +124,7 @@ def session(leader):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.processes
 def test_ctrl_c_stops_all_of_a_sweep_and_says_how_to_go_on(config, runs, fedbolic, monkeypatch):
     """Both bars show the time left; Ctrl-C in the terminal then ends every process."""
     table = config.with_name("my table.yaml")
@@ -178,6 +180,7 @@ def work(what, *, callbacks):
     return None
 
 
+@pytest.mark.processes
 def test_a_process_that_dies_is_replaced_and_an_error_lets_the_others_end():
     jobs = [Job(what, (what,)) for what in ("die", "stop", "raise", "do")]
     with pytest.raises(RuntimeError, match="ZeroDivisionError: by nothing"):

@@ -254,6 +254,7 @@ def num_saved(folder):
     return file.read_text().count("\n") - 1 if file.exists() else 0
 
 
+@pytest.mark.processes
 def test_a_killed_process_ends_as_if_it_had_not_been(process, config, runs):
     draw = random.Random("ditto")
     words = ["--config", str(config), f"--runs={runs}", *METHODS["ditto"], *SLOWER]

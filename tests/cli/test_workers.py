@@ -56,6 +56,7 @@ def shared_files():
     return {file.name for file in Path("/dev/shm").glob("*") if not file.name.startswith("sem.")}
 
 
+@pytest.mark.processes
 def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, config, runs):
     before = shared_files()
     words = ["--config", str(config), f"--runs={runs}", *METHODS["ditto"], *SLOWER]
@@ -89,6 +90,7 @@ def test_an_interrupted_and_then_killed_run_ends_as_if_it_had_not_been(process, 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_runs_of_a_sweep_may_have_workers(config, runs):
     rows = {"plain": None, "ditto": {"method": "fedbolic.methods.Ditto"}}
     engine = {"engine": "fedbolic.federated.Workers", "engine.num": 1}

@@ -155,6 +155,7 @@ def test_cohorts_small_batches_and_tuning_are_the_same(network, caplog):
 
 
 @pytest.mark.parametrize("network", [GCN((4,)), LorentzGCN((4,))])
+@pytest.mark.processes
 def test_worker_processes_give_the_same(network):
     data = federation(ALIKE, sparse=True)
     method = on(network, rounds=2, proximal=0.1)

@@ -80,6 +80,7 @@ def test_any_number_of_parties_gives_the_same_counts(num):
 @pytest.mark.parametrize(
     "num", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 8, 16))]
 )
+@pytest.mark.processes
 def test_parties_in_processes_of_their_own_give_the_same_counts(num):
     data = split_among(num)
     (state,), rows = train(METHOD, data, engine=Workers(num))

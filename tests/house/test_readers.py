@@ -56,6 +56,7 @@ def test_whole_files_are_read(outcome, tmp_path):
         assert outcome(name, form.write(folder))[:2] == ["read", ""], name
 
 
+@pytest.mark.processes
 def test_crafted_files_cost_little_and_are_refused_in_one_line(outcome, tmp_path):
     faults, read = {}, []
     for number, (name, reader, write) in enumerate(CRAFTED):
@@ -82,6 +83,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("number", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.processes
 def test_damaged_files_cost_little_and_are_refused_in_one_line(number, outcome, tmp_path):
     """Each format in turn, with the damage of its number."""
     whole = {}

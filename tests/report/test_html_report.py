@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedbolic.core.figure import DiscFigure, EmbeddingFigure
+from fedbolic.report import html_report
 from fedbolic.report.html_report import page, write_page
 from fedbolic.report.text_report import report
 from fedbolic.run.record import RunFolder
@@ -60,6 +61,12 @@ def write(tmp_path):
     return write
 
 
+@pytest.fixture
+def _without_panels(monkeypatch):
+    """Leave the images out of a page, which take most of its time."""
+    monkeypatch.setattr(html_report, "installed", lambda: False)
+
+
 def decoded(images):
     """Kind and content of every image; SVG must be well-formed XML."""
     for _, source in images:
@@ -105,6 +112,7 @@ def test_a_page_is_one_file_without_scripts_or_links_out(write):
     assert "@import" not in text
 
 
+@pytest.mark.usefixtures("_without_panels")
 def test_the_table_is_that_of_the_report_with_published_numbers(write):
     runs = write("a/seed0")
     (runs / "published.csv").write_text(
@@ -118,6 +126,7 @@ def test_the_table_is_that_of_the_report_with_published_numbers(write):
     assert "Published: Table 2." in text
 
 
+@pytest.mark.usefixtures("_without_panels")
 def test_quantiles_of_the_clients_are_those_of_two_points(write):
     cells = Page(page([write("a/seed0")])).cells
     start = cells.index("clients") + 1
@@ -126,6 +135,7 @@ def test_quantiles_of_the_clients_are_those_of_two_points(write):
     ]
 
 
+@pytest.mark.usefixtures("_without_panels")
 def test_an_unfinished_run_is_named_and_left_out_of_numbers_and_plots(write):
     write("a/seed0")
     runs = write("a/seed1", metrics=METRICS.replace("2,,holdout/accuracy,0.5\n", ""))
@@ -137,12 +147,14 @@ def test_an_unfinished_run_is_named_and_left_out_of_numbers_and_plots(write):
     assert "finished runs alone" in text
 
 
+@pytest.mark.usefixtures("_without_panels")
 def test_the_options_that_differ_are_listed_with_their_values(write):
     write("a/seed0", lr=0.1)
     cells = Page(page([write("b/seed0", lr=0.2)])).cells
     assert cells[cells.index("option") :] == ["option", "a", "b", "method.lr", "0.1", "0.2"]
 
 
+@pytest.mark.usefixtures("_without_panels")
 def test_runs_of_one_configuration_have_no_table_of_differences(write):
     assert "Differences" not in page([write("a/seed0")])
 
@@ -155,6 +167,7 @@ def test_names_of_rows_are_shown_and_never_read_as_markup(write):
     assert names <= set(found.cells)
 
 
+@pytest.mark.usefixtures("_without_panels")
 def test_rows_are_compared_to_a_reference(write):
     write("ours/seed0")
     runs = write("theirs/seed0", metrics="1,,holdout/accuracy,0.25\n")

@@ -152,6 +152,7 @@ def all_scores(engine, method):
     return engine.scores(method, messages, DATA.clients, {}, RNG)
 
 
+@pytest.mark.processes
 def test_workers_score_in_their_processes_what_sequential_scores():
     with Workers(2).open(DATA.clients) as pool:
         found, expected = (all_scores(engine, Processes()) for engine in (pool, Sequential()))

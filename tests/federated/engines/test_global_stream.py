@@ -113,6 +113,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(part):
     assert rest == [row for row in rows if row.round > 1]
 
 
+@pytest.mark.processes
 def test_workers_give_what_sequential_gives():
     (*_, plain), rows = run(method_with(nn.RReLU), seed=1)
     (*_, shared), again = run(method_with(nn.RReLU), seed=2, engine=Workers(num=2))

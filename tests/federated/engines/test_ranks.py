@@ -47,6 +47,7 @@ def take_part(rank, num, folder):
     distributed.destroy_process_group()
 
 
+@pytest.mark.processes
 def test_every_rank_ends_with_what_one_client_after_another_gives(tmp_path):
     ranks = [SPAWN.Process(target=take_part, args=(rank, 2, tmp_path)) for rank in range(2)]
     for rank in ranks:

@@ -95,15 +95,18 @@ def assert_equal_runs(method, engine, **settings):
 
 @pytest.mark.parametrize("num", [2, 3])
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.processes
 def test_any_number_of_workers_gives_what_one_client_after_another_gives(name, num, pools):
     assert_equal_runs(METHODS[name], pools(num))
 
 
 @pytest.mark.parametrize("rate", [1 / 6, 1 / 2])
+@pytest.mark.processes
 def test_partial_participation(rate, pools):
     assert_equal_runs(METHODS["ditto"], pools(2), cohort=Cohort(rate))
 
 
+@pytest.mark.processes
 def test_single_precision_and_automatic_casts():
     data = federation(SIZES, dtype=torch.float32)
     with Workers(1).open(data.clients) as pool:
@@ -120,12 +123,14 @@ def test_single_precision_and_automatic_casts():
     )
 
 
+@pytest.mark.processes
 def test_fine_tuning_before_the_scores(pools):
     assert_equal_runs(SMALL, pools(2), evaluation=Evaluation(2, FineTune(1)))
     _, rows = train(SMALL, DATA, engine=pools(2), evaluation=Evaluation(2, FineTune(1)))
     assert len(rows_of(rows, "fine_tuned/accuracy")) == 1
 
 
+@pytest.mark.processes
 def test_results_come_in_order_of_id_and_are_the_callers_clients(pools):
     server_state = Averaged().init(DATA.meta, RNG)
     clients = [DATA.clients[i] for i in (0, 2, 3, 5)]
@@ -142,6 +147,7 @@ class Keeper(Averaged):
         return update, client_state or new
 
 
+@pytest.mark.processes
 def test_memory_that_stays_is_not_copied(pools):
     positions, _ = train(Keeper(), DATA, engine=pools(2))
     first, last = positions[0].client_states, positions[-1].client_states
@@ -149,6 +155,7 @@ def test_memory_that_stays_is_not_copied(pools):
     assert all(last[i]["last"] is first[i]["last"] for i in first)
 
 
+@pytest.mark.processes
 def test_an_engine_without_a_pool_starts_one_and_leaves_nothing():
     before = set(multiprocessing.active_children()), shared_files()
     found, rows = train(Averaged(), DATA, engine=Workers(1))
@@ -173,6 +180,7 @@ def test_shares_cover_the_clients_and_none_is_much_longer_than_needed(sizes, num
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.processes
 def test_a_client_in_trouble_is_left_out_as_before(fault, pools, caplog):
     method = Averaged(faults={2: fault})
     assert_equal_runs(method, pools(2))
@@ -202,6 +210,7 @@ class Strange(Averaged):
         raise TwoWordsError("not", "portable")
 
 
+@pytest.mark.processes
 def test_what_cannot_be_sent_is_a_failure_of_its_client(pools, caplog):
     for gives, words in ((False, "TwoWordsError: not portable"), (True, "pickle")):
         caplog.clear()
@@ -211,6 +220,7 @@ def test_what_cannot_be_sent_is_a_failure_of_its_client(pools, caplog):
         assert words in caplog.text
 
 
+@pytest.mark.processes
 def test_a_method_that_cannot_be_sent_is_refused(pools):
     @dataclass(frozen=True)
     class Local(Averaged):
@@ -250,6 +260,7 @@ def test_an_engine_that_breaks_off_costs_the_rest_of_its_share(says):
 # --- deaths ----------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 def test_a_worker_killed_at_work_costs_the_rest_of_its_share_and_is_replaced(pools, caplog):
     pool = pools(2)
     before = {index: worker.process.pid for index, worker in pool.workers.items()}
@@ -269,6 +280,7 @@ def test_a_worker_killed_at_work_costs_the_rest_of_its_share_and_is_replaced(poo
     assert after[1] != before[1]
 
 
+@pytest.mark.processes
 def test_a_worker_killed_at_rest_is_replaced_in_time(pools):
     pool = pools(1)
     os.kill(pool.workers[0].process.pid, signal.SIGKILL)
@@ -276,6 +288,7 @@ def test_a_worker_killed_at_rest_is_replaced_in_time(pools):
     assert_equal_runs(SMALL, pool)
 
 
+@pytest.mark.processes
 def test_others_go_on_if_a_worker_cannot_be_started_again(caplog, monkeypatch):
     with Workers(2).open(DATA.clients) as pool:
         run = Trainer(engine=pool).run(SMALL, DATA, RNG)
@@ -308,6 +321,7 @@ class Deadly(Sequential):
         return os._exit, (3,)
 
 
+@pytest.mark.processes
 def test_a_run_stops_if_no_worker_becomes_ready():
     before = set(multiprocessing.active_children())
     with pytest.raises(
@@ -318,6 +332,7 @@ def test_a_run_stops_if_no_worker_becomes_ready():
     assert set(multiprocessing.active_children()) == before
 
 
+@pytest.mark.processes
 def test_whoever_stops_early_leaves_no_process_at_work(pools):
     pool = pools(1)
     server_state = Averaged().init(DATA.meta, RNG)
@@ -357,6 +372,7 @@ def test_what_cannot_work_is_refused():
         Trainer(engine=Workers()).begin(SMALL, elsewhere, RNG)
 
 
+@pytest.mark.processes
 def test_a_pool_refuses_clients_that_it_does_not_hold(pools):
     with pytest.raises(RunStoppedError, match=r"do not hold the data of clients \[0, 1"):
         train(SMALL, federation(SIZES), engine=pools(1))

@@ -119,6 +119,7 @@ def test_a_block_of_clients_is_each_of_them_alone(network, settings, batch_size,
     agree(method, data_of(4), caplog, evaluation=Evaluation(metrics=("auroc",)))
 
 
+@pytest.mark.processes
 def test_workers_train_as_the_reference_does():
     method = FlatLand(LinkNetwork(LorentzGCN((4,)), dim=3), rounds=2)
     ends = [

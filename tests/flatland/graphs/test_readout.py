@@ -138,6 +138,7 @@ def test_a_block_of_clients_is_each_of_them_alone(network, settings, pooling, ca
     agree(method, data_of(4, num_graphs=30), caplog)
 
 
+@pytest.mark.processes
 def test_workers_train_as_the_reference_does():
     method = FlatLand(GraphReadout(LorentzGCN((4,))), rounds=2)
     ends = [
