@@ -45,7 +45,7 @@ class Replay:
             self.is_warm = True
             return
         if self.graph is None:
-            self.graph = self._captured()
+            self.graph = self._captured()  # records the launches and runs none of them
         self.graph.replay()
 
     def _captured(self) -> torch.cuda.CUDAGraph:
@@ -53,6 +53,7 @@ class Replay:
         # a cached weight in lower precision would be allocated in one graph and read in another
         torch.set_autocast_cache_enabled(False)
         try:
+            # thread_local, because threads of other devices allocate and copy in the meantime
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 self.function()
         finally:

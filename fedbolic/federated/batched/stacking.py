@@ -82,6 +82,7 @@ def advance(method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
                 at_rows(state, slice(num_active)),
                 at_rows(context, slice(num_active), dims),
             )
+        # a step is several calls where batches of very different length would need much padding
         moved, rows = [], []
         for row, batch, batch_dims in loader.batches(step):
             own, given = at_rows(state, row), at_rows(context, row, dims)
@@ -140,6 +141,8 @@ def joint_step(
     sums = losses.masked_fill(~mask, 0.0).sum(dim=1)  # torch.where takes a launch more each way
     means = sums / mask.sum(dim=1)
     values = list(parameters.values())
+    # a client's mean depends on its own parameters alone, so the gradient of the sum has the
+    # gradient of every client in that client's row
     gradients = torch.autograd.grad(means.sum(), values, materialize_grads=True)
     with torch.no_grad():
         local = {**local, "buffers": tree.map(torch.Tensor.detach, buffers)}

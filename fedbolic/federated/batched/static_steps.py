@@ -77,6 +77,7 @@ class Wave:
         return (
             first.form,
             tree_form(dims),
+            # jagged parts are not copied into buffers: a captured step reads them where they lie
             tuple(id(part) for part in _parts(context)),
             tuple((n, at(x), x.shape) for n, x in loader.examples.items()),
             (len(self.tasks), self.capacity, loader.positions.shape[2]),
@@ -113,6 +114,7 @@ class StaticSteps:
         }
         shape = num_clients, wave.capacity
         self.plan = {name: x.new_zeros((*shape, *x.shape[2:])) for name, x in _plan(wave).items()}
+        # a tensor, since a capture would repeat the value of a number for ever
         self.step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.visits = torch.arange(wave.loader.repeats, device=self.device)
         self.row_counts = row_counts(num_clients)
@@ -147,6 +149,7 @@ class StaticSteps:
         """One call of a step: a prefix of the clients, or any of them by index."""
         _, clients = call
         rows: slice | Tensor = clients
+        # all that a launch depends on besides the contents of the buffers
         key: Hashable = (tuple(clients.tolist()), width, last)
         padded = False
         if joint:
@@ -158,7 +161,7 @@ class StaticSteps:
 
             def step() -> None:
                 self._step(there, width, padded=padded)
-                if last:
+                if last:  # the calls of one step read the same place in the plan
                     self.step.add_(1)
 
             self.replays[key] = Replay(step, self.device, self.pool)
@@ -200,6 +203,7 @@ class StaticSteps:
         def unaliased(to: Tensor, x: Tensor) -> Tensor:
             return x.clone() if x.data_ptr() in read and x.data_ptr() != to.data_ptr() else x
 
+        # a step may hand a buffer on under another name, where its own new value would overwrite it
         new = tree.map(unaliased, old, new)
         if isinstance(rows, Tensor):
             tree.map(lambda to, x: to.index_copy_(0, rows, x.to(to.dtype)), self.state, new)

@@ -86,6 +86,7 @@ class MaskedInput(SecureExchange):
         content = self._masked(update, sharers, roster, own, client.id, agreed)
         content["broadcast"] = to_tensor(broadcast)
         shares = b"".join(each[: 2 * SHARE_BYTES] for each in plaintexts.values())
+        # what has served is forgotten, so that nobody finds it in the client state later
         used = ("cipher", "mask", "seed", "own_plaintext", "own_card")
         kept = {name: leaf for name, leaf in own.items() if name not in used}
         kept |= {
@@ -156,6 +157,8 @@ class MaskedInput(SecureExchange):
             for i in sharers
             if i != client_id
         ]
+        # Without the self-mask, a server that calls a slow client lost would learn its mask key and
+        # then read the vector that arrives late.
         seeds.append((1, to_bytes(own["seed"])))
         content: Tree = {"form": form_of(aggregator.form(update.payload), summand)}
         named = {"sums": summand, "weight": {"weight": weight}}

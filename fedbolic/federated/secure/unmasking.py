@@ -57,6 +57,8 @@ class Unmasking(SecureExchange):
         witnesses = ids_of(
             message["witnesses"], survivors, least=least, own=-1, what="agreed on the survivors"
         )
+        # Without these signatures a server could call a sharer lost to some clients and present to
+        # others, and so collect both of its secrets: its vector would lie open.
         for witness, signature in zip(witnesses, message["signatures"], strict=True):
             agreed = {**{name: own[name] for name in AGREED}, "signature": signature}
             if not roster.is_signed("survivors", witness, agreed):
@@ -103,6 +105,8 @@ class Unmasking(SecureExchange):
         agreed = roster.among(server_state["sharers"].tolist())
         agreed += to_bytes(server_state["broadcast"])
         secrets = self._secrets(server_state, found, roster)
+        # Pairwise masks among survivors have cancelled in the sum. What is left are the survivors'
+        # self-masks, and their masks with lost sharers, whose own vectors did not arrive.
         seeds = [(1, secrets[i]) for i in survivors]
         for lost in secrets.keys() - set(survivors):
             seeds += [
@@ -115,6 +119,7 @@ class Unmasking(SecureExchange):
         codes = {"sums": self.protocol.code(aggregator), "weight": self.protocol.weight_code}
         for stream, (name, code) in enumerate(codes.items()):
             limbs = server_state["total"][name].cpu()
+            # two vectors under one key stream would betray their difference
             mask = masks(seeds, code.modulus, len(limbs), stream=stream)
             sums[name] = reduce_limbs(limbs - mask, code.modulus)
         weight = codes["weight"].decode(sums["weight"], torch.float64).item()
@@ -129,11 +134,15 @@ class Unmasking(SecureExchange):
     ) -> dict[int, bytes]:
         """Self-mask seeds of survivors and mask keys of other sharers, joined from their shares."""
         least = self.protocol.least(server_state["num_clients"])
+        # Any `least` shares give a secret. All secrets are joined from those of the same clients,
+        # so that the weights are computed once. A client's point is its id + 1; 0 is the secret's.
         responders = {client_id + 1: found[client_id] for client_id in sorted(found)[:least]}
         survivors, secrets = set(server_state["survivors"].tolist()), {}
         for place, client_id in enumerate(server_state["sharers"].tolist()):
             shares = {point: to_bytes(rows[place]) for point, rows in responders.items()}
             secret = join_shares(shares)
+            # shares carry no check: an altered one gives another secret, which its owner's
+            # commitment or public key does not fit
             if client_id in survivors:
                 whole = commitment(secret, roster) == to_bytes(server_state["commitments"][place])
             else:
