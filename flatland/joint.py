@@ -2,12 +2,12 @@
 
 from fedbolic.core.types import Params, Tree
 from fedbolic.federated.batched.joint import broadcast_step, joint
-from flatland.graphs.graph_averaging import GraphAveraging
+from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.joint import graph_scores
 from flatland.method import FlatLand
 from flatland.rivals.gcfl import Gcfl
 
-joint(GraphAveraging.step, FlatLand.step)(broadcast_step)
+joint(GraphMethod.step, FlatLand.step)(broadcast_step)
 joint(Gcfl.evaluate)(graph_scores)
 
 

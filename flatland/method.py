@@ -25,8 +25,7 @@ from fedbolic.federated.noise.draws import check_keys, warn_of_keys
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Curvature, Lorentz
 from flatland.graphs.blocks import graph_block
-from flatland.graphs.graph_averaging import GraphAveraging
-from flatland.graphs.graph_method import GRAPH_EXAMPLES, with_proximal_term
+from flatland.graphs.graph_method import GRAPH_EXAMPLES, GraphMethod, with_proximal_term
 from flatland.graphs.model import GraphNetwork, LorentzGCN, num_clamped
 from flatland.graphs.ricci import BOUNDS, Estimator, FormanInverse
 from flatland.private_ricci import PrivateForman
@@ -40,7 +39,7 @@ SHARING: Sharing = {"*.time": "personal", "curvature.*": "personal", "*": "share
 
 
 @dataclass(frozen=True)
-class FlatLand(GraphAveraging):
+class FlatLand(GraphMethod):
     r"""Personalised graph networks with shared space parameters and private time parameters.
 
     .. math::

@@ -1,20 +1,23 @@
-"""Base class of methods on graphs, in which one pass computes all clients."""
+"""Base of methods on graphs, whose clients send the change of shared parameters."""
 
 import dataclasses
 import functools
-from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from typing_extensions import override
 
-from fedbolic.core import check
+from fedbolic.core import check, tree
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client, Examples, GraphSplit, LinkExamples, Split, WholeGraphs
+from fedbolic.federated.aggregators.aggregator import Aggregator
+from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.local_training import LocalTraining
@@ -28,6 +31,7 @@ from fedbolic.federated.contract.sharing import (
 )
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import on_host, score_values
+from fedbolic.federated.updates.update import AggregatedUpdate, Update, host_or_scalar
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
 from flatland.graphs.blocks import graph_block
@@ -46,10 +50,10 @@ GRAPH_EXAMPLES = GraphSplit | WholeGraphs | LinkExamples
 
 @dataclass(frozen=True)
 class GraphMethod(GradientMethod):
-    """Base class of methods that classify nodes, pairs of nodes or graphs of a client.
+    """Base of methods that classify nodes, pairs of nodes or graphs; unchanged, it is FedAvg.
 
-    The optimiser's state stays at the client between rounds. A subclass defines the local step, the
-    update that a client sends, and the server's update.
+    One optimiser moves all parameters, and its state stays at the client between rounds. A payload
+    holds ``delta``; the server adds the weighted mean of the deltas.
 
     Args:
         network: Graph network from a block of graphs to logits of nodes; a ``GraphReadout`` for
@@ -61,6 +65,7 @@ class GraphMethod(GradientMethod):
         weight_decay: Coefficient of L2 regularisation in the gradient, at least 0.
         sharing: Map of name patterns to ``shared``, ``personal`` or ``fixed``; first match wins.
         proximal: Coefficient of the proximal term, at least 0.
+        weights: Weight of a client in the mean: ``size`` (training nodes) or ``uniform``.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -74,12 +79,14 @@ class GraphMethod(GradientMethod):
     weight_decay: float = 1e-5
     sharing: Sharing = field(default_factory=lambda: {"*": "shared"})
     proximal: float = 0.0
+    weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
         check.at_least(1, rounds=self.rounds)
         check.positive(lr=self.lr)
         check.not_negative(proximal=self.proximal, weight_decay=self.weight_decay)
         check_sharing(self.sharing)
+        check.one_of(("size", "uniform"), weights=self.weights)
         if self.optimizer.weight_decay:
             raise ValueError(
                 f"the optimizer has a weight decay of {self.optimizer.weight_decay}, which would "
@@ -95,6 +102,11 @@ class GraphMethod(GradientMethod):
     def traits(self) -> Traits:
         return dataclasses.replace(super().traits, learns_from=examples_of(self.network))
 
+    @property
+    @override
+    def aggregator(self) -> Aggregator:
+        return Mean()
+
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
         steps = self.local.epochs * self.local.repeats
@@ -106,9 +118,9 @@ class GraphMethod(GradientMethod):
         check_patterns(self.sharing, parameters | buffers)
         return {"parameters": shared, "buffers": {}, "seed": seed}
 
-    @abstractmethod
     def begin_optimizer(self, parameters: Params) -> Tree:
         """State of the optimiser before a client's first step."""
+        return self.optimizer.init(parameters)
 
     @override
     def start(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree]:
@@ -156,6 +168,81 @@ class GraphMethod(GradientMethod):
             (graph,) = context["own"]["graph"].parts
             return link_losses(self.network, logits[0], batch, graph), buffers
         return cross_entropy(logits[0, batch["node"]], batch["y"], reduction="none"), buffers
+
+    def regularised(self, gradients: Params, parameters: Params, context: Tree) -> Params:
+        """Gradients of the loss with those of all penalties; by default of the proximal term."""
+        goals = context["shared"]["global_parameters"]
+        return with_proximal_term(gradients, parameters, goals, self.proximal)
+
+    @override
+    def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
+        parameters = local["parameters"]
+        gradients = self.regularised(gradients, parameters, context)
+        optimizer = dataclasses.replace(self.optimizer, weight_decay=self.weight_decay)
+        moved, state = optimizer.step(
+            parameters, gradients, local["optimizer"], lr=self.lr, donate=True
+        )
+        return {**local, "parameters": moved, "optimizer": state}
+
+    def weight(self, client: Client) -> float:
+        """Weight of a client in the aggregate."""
+        return float(client.size) if self.weights == "size" else 1.0
+
+    def personal_state(self, local: Tree) -> Tree:
+        """Client state after the last step, of one client or of several with a leading axis."""
+        personal = select_kind(local["parameters"], self.sharing, "personal")
+        return {"parameters": personal, "optimizer": local["optimizer"]}
+
+    def outcome(self, local: Tree, context: Tree) -> tuple[Tree, Tree]:
+        """``(payload, client_state)`` after the last step, from tensors alone.
+
+        Operations apply to one client and, broadcast, to several with a leading axis.
+        """
+        before, parameters = context["shared"]["global_parameters"], local["parameters"]
+        delta = tree.subtract({name: parameters[name] for name in before}, before)
+        return {"delta": delta}, self.personal_state(local)
+
+    def additions(
+        self, local: Tree, clients: Sequence[Client], context: Tree
+    ) -> tuple[Params, Tree]:
+        """Further entries of payloads and of client states; by default empty.
+
+        Args:
+            local: ``local`` of one client, or of several with a leading axis.
+            clients: The clients.
+            context: Context of :meth:`start`, with a leading axis for several clients.
+
+        Returns:
+            Both with a leading axis of clients, even for one, as in
+            :class:`~fedbolic.federated.updates.update.StackedUpdates`.
+        """
+        del local, clients, context
+        return {}, {}
+
+    def measurements(self, local: Tree, context: Tree) -> Params:
+        """Further numbers to record; by default empty. Axes as in :meth:`additions`."""
+        del local, context
+        return {}
+
+    @override
+    def finish(self, local: Tree, client: Client, context: Tree) -> tuple[Update, Tree]:
+        payload, client_state = self.outcome(local, context)
+        added, kept = map(_of_one, self.additions(local, [client], context))
+        payload, client_state = {**payload, **added}, {**client_state, **kept}
+        scores = self.scores(local, client, context)
+        metrics: dict[str, float | Tensor] = {f"local/{n}": value for n, value in scores.items()}
+        measured = self.measurements(local, context)
+        metrics |= {name: host_or_scalar(of_one[0]) for name, of_one in measured.items()}
+        return Update(payload, self.weight(client), metrics), client_state
+
+    @override
+    def template(self, message: Tree) -> Tree:
+        return {"delta": message["parameters"]}
+
+    @override
+    def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
+        parameters = tree.add(server_state["parameters"], total.payload["delta"])
+        return {**server_state, "parameters": parameters}
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
@@ -251,6 +338,17 @@ def with_proximal_term(
 @functools.cache
 def _model(network: GraphNetwork, meta: Meta) -> Model:
     return Model(lambda: network.build(meta))
+
+
+def _of_one(values: Tree) -> Tree:
+    """Values of a single client, without the axis of clients."""
+
+    def leaf_of_one(x: Any) -> Any:
+        if isinstance(x, Jagged):
+            return x.parts[0]
+        return x[0] if isinstance(x, Tensor) else x
+
+    return tree.map(leaf_of_one, values)
 
 
 def forward(

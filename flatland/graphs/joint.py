@@ -15,7 +15,6 @@ from fedbolic.federated.batched.joint import joint
 from fedbolic.federated.scores.score import stacked_score_values
 from fedbolic.federated.updates.update import StackedUpdates, split_columns
 from fedbolic.nn.network.model import Model
-from flatland.graphs.graph_averaging import GraphAveraging
 from flatland.graphs.graph_method import GraphMethod, forward, logits_at
 from flatland.graphs.links import LinkNetwork, stacked_link_losses
 from flatland.graphs.weak_cache import WeakCache
@@ -68,9 +67,9 @@ def graph_scores(
     return found
 
 
-@joint(GraphAveraging.finish)
+@joint(GraphMethod.finish)
 def graph_results(
-    method: GraphAveraging, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
+    method: GraphMethod, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
 ) -> StackedUpdates:
     """Updates and client states of all clients."""
     scores = graph_scores(method, local, clients, context, axes=axes)

@@ -19,7 +19,7 @@ from fedbolic.federated.contract.sharing import Sharing
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.nn.network.model import Model
 from flatland.graphs.blocks import graph_block
-from flatland.graphs.graph_averaging import GraphAveraging
+from flatland.graphs.graph_method import GraphMethod
 from flatland.rivals.signatures import NEIGHBOUR_TABLE, ExpandedGCN, expanded, memberships
 
 EXPANDED: Sharing = {NEIGHBOUR_TABLE: "fixed", "*": "shared"}
@@ -27,7 +27,7 @@ EXPANDED: Sharing = {NEIGHBOUR_TABLE: "fixed", "*": "shared"}
 
 
 @dataclass(frozen=True)
-class FedGnn(GraphAveraging):
+class FedGnn(GraphMethod):
     r"""Federated averaging on graphs expanded with anonymous neighbours of other clients.
 
     FedGNN is a recommender: a third party matches encrypted items of users, and sends a user the

@@ -11,7 +11,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import Client
 from fedbolic.federated.contract.jagged import Jagged
 from fedbolic.federated.contract.method import Method
-from flatland.graphs.graph_averaging import GraphAveraging
+from flatland.graphs.graph_method import GraphMethod
 from flatland.graphs.model import GCN
 from flatland.rivals.mending import mended
 from flatland.rivals.neighbour_exchanges import CrossGradients, GeneratorTraining
@@ -19,7 +19,7 @@ from flatland.rivals.neighbours import NeighbourGenerator
 
 
 @dataclass(frozen=True)
-class FedSagePlus(GraphAveraging):
+class FedSagePlus(GraphMethod):
     r"""Federated averaging on graphs mended with generated neighbours.
 
     Before the first round every client trains a generator of missing neighbours on its own graph,

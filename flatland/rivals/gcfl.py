@@ -16,7 +16,7 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data import HOLDOUT, Client
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.updates.update import AggregatedUpdate
-from flatland.graphs.graph_averaging import GraphAveraging
+from flatland.graphs.graph_method import GraphMethod
 from flatland.rivals.affinities import ClientAffinity, UpdateCosines, minimum_cut
 
 NORM = "gradient_norm"
@@ -26,7 +26,7 @@ Units = Literal["first round", "absolute"]
 
 
 @dataclass(frozen=True)
-class Gcfl(GraphAveraging):
+class Gcfl(GraphMethod):
     r"""Clustered federated averaging of graph networks: GCFL, and GCFL+ with ``GradientNorms``.
 
     All clients begin in one cluster. In every round, the server averages the updates within each

@@ -12,11 +12,11 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.federated.aggregators.aggregator import Aggregator, Gather
 from fedbolic.federated.updates.update import AggregatedUpdate
-from flatland.graphs.graph_averaging import GraphAveraging
+from flatland.graphs.graph_method import GraphMethod
 
 
 @dataclass(frozen=True)
-class PersonalMeans(GraphAveraging):
+class PersonalMeans(GraphMethod):
     """Base of methods with a mean of all networks for each client, which the server keeps."""
 
     @property

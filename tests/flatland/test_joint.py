@@ -39,7 +39,7 @@ from flatland import (
     NeighbourGenerator,
 )
 from flatland.graphs.blocks import Sparse, graph_block
-from flatland.graphs.graph_averaging import GraphAveraging
+from flatland.graphs.graph_method import GraphMethod
 from flatland.method import SHARING
 from flatland.rivals.affinities import GradientNorms
 from tests.federated.agreement import replace_alone
@@ -103,8 +103,8 @@ def test_a_round_and_its_scores_are_computed_for_all_clients_at_once(name, engin
     evaluation = Evaluation(fine_tuning=FineTune(1), metrics=("macro_f1",))
     plain = list(Trainer(Sequential(), evaluation=evaluation).run(method, data, Rng(3)))
     for alone in ("finish", "evaluate"):
-        refusing = refuse_clients(getattr(GraphAveraging, alone))
-        replace_alone(monkeypatch, GraphAveraging, alone, refusing)
+        refusing = refuse_clients(getattr(GraphMethod, alone))
+        replace_alone(monkeypatch, GraphMethod, alone, refusing)
     fast = list(Trainer(engine, evaluation=evaluation).run(method, data, Rng(3)))
     (found, _), (expected, _) = fast[-1], plain[-1]
     assert_near(found.server_state, expected.server_state, TOLERANCE)
