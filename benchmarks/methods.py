@@ -1,9 +1,10 @@
 """Traffic, state and size of every method: ``python -m benchmarks.methods``.
 
 One row for every ``configs/**/quick.yaml``, from two rounds of it with four clients and one epoch.
+
+Takes 1 minute.
 """
 
-import dataclasses
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +12,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from benchmarks.quick import NAMES, first_clients, settings, shortened
+from benchmarks.table import head, line
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data import FederatedData
 from fedbolic.federated import Additive, Method, Sequential, Update
-from fedbolic.run.configuration import build
-from fedbolic.run.experiment import run
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = (
@@ -62,31 +63,6 @@ class MethodRow:
         )
 
 
-def shortened(method: Method) -> Method:
-    """The method with at most two rounds of one epoch, as far as it has these settings.
-
-    Example:
-        >>> from fedbolic.methods import FedAvg
-        >>> shortened(FedAvg(rounds=20)).rounds
-        2
-    """
-    fields = {field.name for field in dataclasses.fields(method) if field.init}  # type: ignore[arg-type]
-    new: dict[str, object] = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
-    for name in {"local", "method"} & fields:
-        value = getattr(method, name)
-        short = dataclasses.replace(value, epochs=1) if name == "local" else shortened(value)
-        new[name] = short
-    return dataclasses.replace(method, **new)  # type: ignore[type-var]
-
-
-def first_clients(data: FederatedData, num_clients: int) -> FederatedData:
-    """The federation of the first clients alone."""
-    clients = data.clients[:num_clients]
-    meta = dataclasses.replace(data.meta, num_clients=len(clients))
-    clients = tuple(dataclasses.replace(client, meta=meta) for client in clients)
-    return FederatedData(clients, meta, data.holdout)
-
-
 def numbers(values: Tree) -> str:
     """Names of the parts of a tree, each with how many numbers it holds; empty parts are left out.
 
@@ -127,10 +103,8 @@ def exchanges(method: Method, data: FederatedData) -> Iterator[tuple[Method, Upd
 
 def measure_method(name: str) -> MethodRow:
     """Run a quick configuration for two rounds and record its exchanges."""
-    file = ROOT / "configs" / name / "quick.yaml"
-    given = build(run, ["--config", str(file)])
-    method = shortened(given["method"])
-    data = first_clients(given["data"].load(Rng(0)), NUM_CLIENTS)
+    method, source = settings(name)
+    method, data = shortened(method), first_clients(source.load(Rng(0)), NUM_CLIENTS)
     sent, per_round, kept, additive = [], [0], "", True
     for phase, update, client_state in exchanges(method, data):
         sent.append(numbers(update.payload))
@@ -143,17 +117,11 @@ def measure_method(name: str) -> MethodRow:
     )
 
 
-def names_of_quick() -> list[str]:
-    """Folders of all quick configurations, below ``configs``."""
-    folder = ROOT / "configs"
-    return [str(file.parent.relative_to(folder)) for file in sorted(folder.rglob("quick.yaml"))]
-
-
 def main() -> None:
     """Print the table."""
-    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
-    for name in names_of_quick():
-        print(f"| {' | '.join(measure_method(name).cells())} |", flush=True)
+    print(head(*COLUMNS))
+    for name in NAMES:
+        print(line(*measure_method(name).cells()), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 from torch.func import vmap
 from typing_extensions import override
 
-from benchmarks.gpu_convolution import LAYERS, layer_row
+from benchmarks.gpu.convolution import LAYERS, layer_row
 from benchmarks.operators import Row, rows
 from benchmarks.timing import Operators, seconds
 from fedbolic import kernels

@@ -5,31 +5,15 @@ import json
 import pytest
 import torch
 
-from benchmarks import gpu
-from benchmarks.gpu_report import Report
-from benchmarks.gpu_resnet import ARITHMETICS, DEFAULT, arithmetic
-from benchmarks.gpu_settings import QUICK_METHODS
-from benchmarks.gpu_workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.resnet import ARITHMETICS, DEFAULT, arithmetic
+from benchmarks.gpu.workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
 from benchmarks.timing import waits
 from fedbolic.federated import Sequential
-from fedbolic.federated.contract.gradient_method import GradientMethod
-from tests.subjects import QUICK, settings
 
 CPU = torch.device("cpu")
 WORKLOADS = {work.name: work for work in [*workloads(CPU, SMALL), resnet(CPU, SMALL)]}
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_the_settings_are_those_of_the_files(name):
-    given = settings(name)
-    if isinstance(given["method"], GradientMethod):
-        assert repr(QUICK_METHODS[name]) == repr((given["method"], given["data"]))
-    else:
-        assert name not in QUICK_METHODS
-
-
-def test_no_setting_is_without_a_file():
-    assert QUICK_METHODS.keys() <= set(QUICK)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.methods import COLUMNS, measure_method, names_of_quick, numbers
+from benchmarks.methods import COLUMNS, measure_method, numbers
+from benchmarks.quick import NAMES
 from tests.subjects import QUICK
 
 PAGE = Path(__file__).parents[2] / "fedbolic" / "methods" / "README.md"
@@ -15,11 +16,11 @@ TABLE = PAGE.read_text()[BEGIN:].partition("\n\n")[0].splitlines()
 
 def test_the_page_has_a_row_for_every_quick_configuration():
     assert TABLE[0] == f"| {' | '.join(COLUMNS)} |"
-    assert [row.split(" | ")[0] for row in TABLE[2:]] == [f"| `{n}`" for n in names_of_quick()]
-    assert sorted(names_of_quick()) == sorted(QUICK)
+    assert [row.split(" | ")[0] for row in TABLE[2:]] == [f"| `{n}`" for n in NAMES]
+    assert sorted(NAMES) == sorted(QUICK)
 
 
-@pytest.mark.parametrize("name", names_of_quick())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_row_of_the_page_is_what_the_command_prints(name):
     expected = f"| {' | '.join(measure_method(name).cells())} |"
     assert expected in TABLE, f"renew the page by `python -m benchmarks.methods`: {expected}"

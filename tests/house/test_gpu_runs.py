@@ -6,16 +6,16 @@ import functools
 import pytest
 import torch
 
-from benchmarks.gpu_settings import QUICK_METHODS
-from benchmarks.gpu_workloads import engines
+from benchmarks.gpu.workloads import engines
 from benchmarks.timing import waits
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.federated import Evaluation, FineTune, RidgeHead, Sequential, Trainer
 from fedbolic.federated.batched.joint import joint, joint_form
 from fedbolic.federated.contract.engine import Failure
+from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.run.reproducible import reproducible
-from tests.subjects import QUICK, subject
+from tests.subjects import QUICK, settings, subject
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +25,8 @@ SCORED = Evaluation(fine_tuning=FineTune(1), ridge_head=RidgeHead())
 every_engine = pytest.mark.parametrize("engine", engines().values(), ids=repr)
 stacked_engine = pytest.mark.parametrize("engine", list(engines().values())[1:], ids=repr)
 every_name = pytest.mark.parametrize("name", QUICK)
-every_gradient_name = pytest.mark.parametrize("name", QUICK_METHODS)
+GRADIENT = [name for name in QUICK if isinstance(settings(name)["method"], GradientMethod)]
+every_gradient_name = pytest.mark.parametrize("name", GRADIENT)
 
 
 def ended(name, engine, device):

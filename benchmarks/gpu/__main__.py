@@ -1,9 +1,12 @@
 """The toolkit on a GPU: equality with the CPU, times the plain loop, and where a round's time goes.
 
-python -m benchmarks.gpu [--out FILE.json] [--parts NAME ...] [--minutes N]
+    python -m benchmarks.gpu [--out FILE.json] [--parts NAME ...] [--minutes N]
 
 Without a CUDA device it prints one line that says so. ``--device cpu --small`` runs every part on a
-CPU in seconds; its times mean nothing.
+CPU in seconds; its times mean nothing. The part *equality* reads configurations, which needs
+the full installation.
+
+Takes 8 minutes on a device.
 """
 
 import os
@@ -13,16 +16,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import gpu_equality, gpu_geometry, gpu_resnet, gpu_rounds, gpu_steps
-from benchmarks.gpu_convolution import convolution
-from benchmarks.gpu_equality import equality
-from benchmarks.gpu_geometry import geometry
-from benchmarks.gpu_report import Report
-from benchmarks.gpu_resnet import residual
-from benchmarks.gpu_roofline import roofline
-from benchmarks.gpu_rounds import rounds
-from benchmarks.gpu_steps import row_name, steps
-from benchmarks.gpu_workloads import FULL, SMALL, Size
+from benchmarks.gpu import equality as equality_
+from benchmarks.gpu import geometry as geometry_
+from benchmarks.gpu import resnet
+from benchmarks.gpu import rounds as rounds_
+from benchmarks.gpu import steps as steps_
+from benchmarks.gpu.convolution import convolution
+from benchmarks.gpu.equality import equality
+from benchmarks.gpu.geometry import geometry
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.resnet import residual
+from benchmarks.gpu.roofline import roofline
+from benchmarks.gpu.rounds import rounds
+from benchmarks.gpu.steps import row_name, steps
+from benchmarks.gpu.workloads import FULL, SMALL, Size
 from benchmarks.script import parser
 from benchmarks.table import Goal, goal_table
 from fedbolic.run.reproducible import WORKSPACE, arithmetic_of
@@ -88,10 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def goals(report: Report, size: Size) -> list[Goal]:
     """Targets, with the figures of the rows; the best engine of a workload counts."""
-    gaps = _figures(report, gpu_equality.PART, "", "difference")
+    gaps = _figures(report, equality_.PART, "", "difference")
     failed = float(sum("error" in row for row in report.rows))
-    of_resnet = _figures(report, gpu_resnet.PART, "", "times_plain")
-    of_round = _figures(report, gpu_rounds.PART, "digits CNN", "times_plain")
+    of_resnet = _figures(report, resnet.PART, "", "times_plain")
+    of_round = _figures(report, rounds_.PART, "digits CNN", "times_plain")
     return [
         Goal("exact", "float64, difference from the CPU", "<=", EXACT, _largest(gaps)),
         Goal("exact", "rows that failed or were left out", "<=", 0, failed),
@@ -105,14 +112,14 @@ def goals(report: Report, size: Size) -> list[Goal]:
 def _geometry_goals(report: Report) -> Iterator[Goal]:
     """Targets of the matrix of distances in 3 dimensions, and of the hash."""
     for kind in ("Lorentz", "Poincare"):
-        few = gpu_geometry.SETS[0]
+        few = geometry_.SETS[0]
         name = f"{kind} cdist {few.n} x {few.m} x {few.dim}, auto"
-        share = report.figure(gpu_geometry.PART, name, "share_of_copy")
-        error = report.figure(gpu_geometry.PART, name, "relative_error")
+        share = report.figure(geometry_.PART, name, "share_of_copy")
+        error = report.figure(geometry_.PART, name, "relative_error")
         yield Goal("cdist", f"{kind}: share of the copy's bandwidth", ">=", CDIST_SHARE, share)
         yield Goal("cdist", f"{kind}: error", "<=", CDIST_ERROR, error)
-    hashed = report.figure(gpu_geometry.PART, gpu_geometry.HASH_NAME, "seconds")
-    unequal = report.figure(gpu_geometry.PART, gpu_geometry.HASH_NAME, "hashes_that_differ")
+    hashed = report.figure(geometry_.PART, geometry_.HASH_NAME, "seconds")
+    unequal = report.figure(geometry_.PART, geometry_.HASH_NAME, "hashes_that_differ")
     yield Goal("hash", "60,000 x 170,128: seconds", "<=", HASH_SECONDS, hashed)
     yield Goal("hash", "hashes that differ from the CPU's", "<=", 0, unequal)
 
@@ -122,9 +129,9 @@ def _step_goals(report: Report, size: Size, work: str) -> Iterator[Goal]:
     few, many = min(size.clients), max(size.clients)
     bounds = {few: FEW_GOAL} if work in AT_20 else {}
     for num_clients, bound in {**bounds, many: STEP_GOALS[work]}.items():
-        times = _figures(report, gpu_steps.PART, row_name(work, num_clients, ""), "times_plain")
+        times = _figures(report, steps_.PART, row_name(work, num_clients, ""), "times_plain")
         yield Goal("step", f"{work} x {num_clients}: {TIMES}", ">=", bound, _largest(times))
-    waited = _figures(report, gpu_steps.PART, row_name(work, many, ""), "waits")
+    waited = _figures(report, steps_.PART, row_name(work, many, ""), "waits")
     stacked = {name: x for name, x in waited.items() if not name.endswith("Sequential")}
     yield Goal("waits", f"{work} x {many}: waits a step", "<=", 0, _largest(stacked))
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.gpu_report import Report, Row
-from benchmarks.gpu_steps import Case, engine_case, plain_case
-from benchmarks.gpu_workloads import GpuPlainLoop, GpuWorkload, Size, one_by_one, resnet
+from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.steps import Case, engine_case, plain_case
+from benchmarks.gpu.workloads import GpuPlainLoop, GpuWorkload, Size, one_by_one, resnet
 from fedbolic.data import FederatedData
 
 PART = "ResNet-18"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from typing_extensions import override
 
-from benchmarks.gpu_report import Report, Row
-from benchmarks.gpu_workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, workloads
+from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, workloads
 from benchmarks.timing import synchronize, wall_seconds
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Params, Tree

@@ -1,16 +1,16 @@
 """Pairwise distances, heads of hyperplanes and the hash on a device, as shares of its rates."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 from torch import Tensor
 
-from benchmarks import gpu_roofline, peers
-from benchmarks.gpu_report import Report, Row
-from benchmarks.gpu_workloads import Size
+from benchmarks import peers
+from benchmarks.gpu import roofline
+from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.workloads import Size
 from benchmarks.timing import median_seconds
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
@@ -53,8 +53,8 @@ HASH_NAME = f"FlyHash {HASH[0]} x {HASH[2]}"
 
 def geometry(report: Report, device: torch.device, size: Size) -> None:
     """Measure distances, a head, dropout and the hash."""
-    copies = report.figure(gpu_roofline.PART, "copy", "TB_per_s")
-    products = report.figure(gpu_roofline.PART, "matrix float32", "TFLOP_per_s")
+    copies = report.figure(roofline.PART, "copy", "TB_per_s")
+    products = report.figure(roofline.PART, "matrix float32", "TFLOP_per_s")
     most = size.most_rows
     for sets in SETS:
         sets = sets._replace(n=min(sets.n, most), m=min(sets.m, most))
@@ -64,7 +64,7 @@ def geometry(report: Report, device: torch.device, size: Size) -> None:
                 report.add(
                     PART, name, lambda k=kind, s=sets, m=mode: distances(k, s, m, device, copies)
                 )
-    if find_spec("geoopt"):
+    if peers.installed("geoopt"):
         sets = SETS[0]._replace(n=min(SETS[0].n, most), m=min(SETS[0].m, most))
         report.add(PART, "geoopt: the first of these", lambda: peer_distances(sets, device, copies))
     n, dim, classes = HEAD
@@ -119,7 +119,7 @@ def distances(
 def peer_distances(sets: Sets, device: torch.device, copies: float | None) -> Row:
     """The distances of geoopt's hyperboloid, which has no pairwise form: by broadcasting."""
     x, y = point_sets(Lorentz, sets, device)
-    dist = peers.geoopt("hyperboloid", 1.0, x.dtype)["dist"]
+    dist = peers.space_of("geoopt", "hyperboloid", device=str(device)).dist
     return _bandwidth(lambda: dist(x.unsqueeze(-2), y.unsqueeze(-3)), sets, device, copies)
 
 

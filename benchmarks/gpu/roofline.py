@@ -2,8 +2,8 @@
 
 import torch
 
-from benchmarks.gpu_report import Report, Row
-from benchmarks.gpu_workloads import Size
+from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.workloads import Size
 from benchmarks.timing import captured, median_seconds
 
 PART = "roofline"

@@ -1,7 +1,7 @@
 """Milliseconds of a step of all clients: the engines, the plain loop, and the compiled plain loop.
 
 A step's time is the slope of an exchange's time in the number of steps on each batch, so that what
-an exchange costs once does not count here; ``benchmarks.gpu_rounds`` measures that.
+an exchange costs once does not count here; ``benchmarks.gpu.rounds`` measures that.
 """
 
 import statistics
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_report import Report, Row
-from benchmarks.gpu_workloads import (
+from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.workloads import (
     RNG,
     GpuPlainLoop,
     GpuWorkload,

@@ -1,19 +1,18 @@
 """Largest difference between a device and the CPU after two rounds, by method and engine."""
 
-import dataclasses
 import functools
 from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_report import Report, Row
-from benchmarks.gpu_resnet import arithmetic
-from benchmarks.gpu_settings import DIGITS, QUICK_METHODS
-from benchmarks.gpu_workloads import RNG, Size, engines
+from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.resnet import arithmetic
+from benchmarks.gpu.workloads import RNG, Size, engines
+from benchmarks.quick import NAMES, first_clients, settings, shortened
 from fedbolic.core import tree
 from fedbolic.core.types import Params
-from fedbolic.data import Client, Examples, FederatedData, Split
-from fedbolic.federated import Engine, Sequential, Trainer
+from fedbolic.data import Examples, FederatedData, Split
+from fedbolic.federated import Engine, Method, Sequential, Trainer
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.run.reproducible import reproducible
 
@@ -30,7 +29,7 @@ class ShortRun:
         data: A few clients with a few examples, which do not fill their last batch.
     """
 
-    method: GradientMethod
+    method: Method
     data: FederatedData
 
     def end(self, engine: Engine, device: torch.device, dtype: torch.dtype) -> Params:
@@ -69,50 +68,34 @@ class ShortRun:
 
 def equality(report: Report, device: torch.device, size: Size) -> None:
     """Compare every gradient method and engine on the device with the CPU."""
+    runs = {name: short_run(name) for name in size.methods or NAMES}
     with reproducible(device):
-        for name in size.methods or QUICK_METHODS:
-            run = short_run(name)
-            for of, engine in engines().items():
+        for name, run in runs.items():
+            if isinstance(run.method, GradientMethod):
+                for of, engine in engines().items():
 
-                def exact(run: ShortRun = run, engine: Engine = engine) -> Row:
-                    return {"difference": run.difference(engine, device, torch.float64)}
+                    def exact(run: ShortRun = run, engine: Engine = engine) -> Row:
+                        return {"difference": run.difference(engine, device, torch.float64)}
 
-                report.add(PART, f"{name}: {of}", exact)
-    run = short_run("fedavg")
+                    report.add(PART, f"{name}: {of}", exact)
     for kind in ("float32", "TF32"):
         for of, engine in engines().items():
 
             def single(kind: str = kind, engine: Engine = engine) -> Row:
                 with arithmetic(kind, device):
-                    return {"single_difference": run.difference(engine, device, torch.float32)}
+                    gap = runs["fedavg"].difference(engine, device, torch.float32)
+                return {"single_difference": gap}
 
             report.add(PART, f"fedavg, {kind}: {of}", single)
 
 
 def short_run(name: str) -> ShortRun:
-    """Short run of a quick setting."""
-    method, source = QUICK_METHODS[name]
-    local = method.local
-    if local.batch_size is None:  # an epoch is one step
-        local = dataclasses.replace(local, epochs=2)
-    else:
-        local = dataclasses.replace(local, epochs=1, batch_size=BATCH)
-    method = dataclasses.replace(method, rounds=2, local=local)  # type: ignore[type-var, call-arg]
-    data = source.load(RNG)
-    return ShortRun(method, _cut(data) if source is DIGITS else data)
+    """Short run of a quick setting, with a few examples for batches of different lengths."""
 
+    def few(split: Split, client_id: int) -> Split:
+        kept = min(NUM_EXAMPLES - client_id, len(split))
+        return Examples(split.at(torch.arange(kept))) if isinstance(split, Examples) else split
 
-def _cut(data: FederatedData) -> FederatedData:
-    """The first few clients, with a few examples each."""
-    meta = dataclasses.replace(data.meta, num_clients=NUM_CLIENTS)
-
-    def few(split: Split, num: int) -> Examples:
-        return Examples(split.at(torch.arange(min(num, len(split)))))
-
-    def cut(client: Client) -> Client:
-        kept = NUM_EXAMPLES - client.id  # batches of different lengths
-        return Client(
-            client.id, few(client.train, kept), client.validation, few(client.test, kept), meta
-        )
-
-    return FederatedData(tuple(cut(client) for client in data.clients[:NUM_CLIENTS]), meta)
+    method, source = settings(name)
+    data = first_clients(source.load(RNG), NUM_CLIENTS, few)
+    return ShortRun(shortened(method, BATCH), data)

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import conv2d
 
-from benchmarks.gpu_report import Report, Row
-from benchmarks.gpu_workloads import Size
+from benchmarks.gpu.report import Report, Row
+from benchmarks.gpu.workloads import Size
 from benchmarks.timing import median_seconds, peak_mebibytes
 from fedbolic.nn.functional.convolution import im2col_convolution
 from fedbolic.operators.convolution_kernel import has_convolution_kernel, kernel_convolution

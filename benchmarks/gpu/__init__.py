@@ -1,0 +1,1 @@
+"""The toolkit on a GPU, part by part."""

@@ -1,0 +1,61 @@
+"""Quick configurations of every method, ``configs/**/quick.yaml``, and shorter runs of them."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from fedbolic.data import Client, FederatedData, Split
+from fedbolic.data.contract.source import Source
+from fedbolic.federated import Method
+
+FOLDER = Path(__file__).parents[1] / "configs"
+NAMES = tuple(str(file.parent.relative_to(FOLDER)) for file in sorted(FOLDER.rglob("quick.yaml")))
+
+
+def settings(name: str) -> tuple[Method, Source]:
+    """Method and data of a configuration; reading it needs jsonargparse."""
+    from fedbolic.run.configuration import build
+    from fedbolic.run.experiment import run
+
+    given = build(run, ["--config", str(FOLDER / name / "quick.yaml")])
+    return given["method"], given["data"]
+
+
+def shortened(method: Method, batch_size: int | None = None) -> Method:
+    """The method with at most two rounds of one epoch, as far as it has these settings.
+
+    Args:
+        method: The method, which may wrap another one.
+        batch_size: Size of its batches instead of its own, unless an epoch is one step.
+
+    Example:
+        >>> from fedbolic.methods import FedAvg
+        >>> shortened(FedAvg(rounds=20)).rounds
+        2
+    """
+    fields = {field.name for field in dataclasses.fields(method) if field.init}  # type: ignore[arg-type]
+    new: dict[str, object] = {"rounds": min(method.rounds, 2)} if "rounds" in fields else {}
+    for name in {"local", "method"} & fields:
+        value = getattr(method, name)
+        if name == "method":
+            new[name] = shortened(value, batch_size)
+        else:
+            size = batch_size if batch_size and value.batch_size else value.batch_size
+            new[name] = dataclasses.replace(value, epochs=1, batch_size=size)
+    return dataclasses.replace(method, **new)  # type: ignore[type-var]
+
+
+def first_clients(
+    data: FederatedData,
+    num_clients: int,
+    cut: Callable[[Split, int], Split] = lambda split, _: split,
+) -> FederatedData:
+    """The federation of the first clients alone, each split cut by a function of it and the id."""
+    clients = data.clients[:num_clients]
+    meta = dataclasses.replace(data.meta, num_clients=len(clients))
+
+    def of(client: Client) -> Client:
+        parts = {name: cut(getattr(client, name), client.id) for name in ("train", "test")}
+        return dataclasses.replace(client, meta=meta, **parts)
+
+    return FederatedData(tuple(of(client) for client in clients), meta, data.holdout)
