@@ -1,11 +1,17 @@
-"""Federated graph convolutions compared with a loop in PyG: ``python -m benchmarks.graphs``.
+"""Rounds of graph convolutions: beside a loop in PyG, and on a made graph as large as ogbn-arxiv.
 
-20 clients with graphs of 90 to 153 nodes, two convolutions of width 128 and a linear head, the
-whole graph in every step, Adam. The loop has one model, dense features and PyG's scatter; its edge
-weights are computed beforehand. Timed rounds are interleaved; a ratio above 1 means faster.
+    python -m benchmarks.graphs [--only loop arxiv]
+
+*loop*: 20 clients with graphs of 90 to 153 nodes, two convolutions of width 128 and a linear head,
+the whole graph in every step, Adam. The loop has one model, dense features and PyG's scatter; its
+edge weights are computed beforehand. Timed rounds are interleaved; a ratio above 1 means faster.
+*arxiv*: each method runs in a separate process.
+
+Takes 2 minutes.
 """
 
 import copy
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +22,9 @@ from torch.nn.functional import cross_entropy, dropout
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from benchmarks.script import parser
+from benchmarks.made_arxiv import METHODS, MadeCitations, cost
+from benchmarks.script import alone, parser
+from benchmarks.table import head, line, middle
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
@@ -141,23 +149,46 @@ def measure(num_features: int, epochs: int, rate: float, rounds: int) -> dict[st
     return found
 
 
-def main() -> None:
-    """Print a table of CPU times, and the goals."""
-    args = parser(__doc__)
-    args.add_argument("--rounds", type=int, default=7)
-    given = args.parse_args()
-    print("| work | dropout | candidate | CPU ms of a round | times the loop | goal |")
-    print("|---|---|---|---|---|---|")
+def compare_loop(rounds: int) -> None:
+    """Print CPU times of engines beside the loop in PyG, with the goals."""
+    columns = "candidate", "CPU ms of a round", "times the loop", "goal"
+    print(head("work", "dropout", *columns))
     for work, (num_features, epochs) in WORK.items():
         for rate in (0.0, 0.5):
-            found = measure(num_features, epochs, rate, given.rounds)
+            found = measure(num_features, epochs, rate, rounds)
             plain = found["loop in PyG"]
             for name, seconds in found.items():
-                ratios = sorted(p / s for p, s in zip(plain, seconds, strict=True))
-                speed = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-                goal = f"{GOALS[work]}" if name == "Batched" and rate == 0 else ""
-                time_of = f"{1000 * statistics.median(seconds):.0f}"
-                print(f"| {work} | {rate} | {name} | {time_of} | {speed} | {goal} |", flush=True)
+                speed = middle([p / s for p, s in zip(plain, seconds, strict=True)])
+                goal = GOALS[work] if name == "Batched" and rate == 0 else ""
+                taken = f"{1000 * statistics.median(seconds):.0f}"
+                print(line(work, rate, name, taken, speed, goal), flush=True)
+
+
+def compare_methods(rounds: int) -> None:
+    """Print the cost of methods on the made graph, each in a process of its own."""
+    seconds, megabytes = ("load", "first round", "round"), ("megabytes loaded", "megabytes at most")
+    columns = (*(f"{name}, s" for name in seconds), "loaded, MB", "at most, MB")
+    print(f"\n{head('', 'edges kept', *columns)}")
+    for name in METHODS:
+        found = json.loads(alone("graphs", "--alone", name, "--rounds", rounds))
+        cells = [f"{found['edges kept']:,}", *(f"{found[key]:,.1f}" for key in seconds)]
+        print(line(name, *cells, *(f"{found[key]:,.0f}" for key in megabytes)), flush=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    args, names = parser(__doc__), ("loop", "arxiv")
+    args.add_argument("--only", nargs="+", choices=names, default=names)
+    args.add_argument("--rounds", type=int, help="timed rounds; 7 beside the loop, 3 on arxiv")
+    args.add_argument("--alone", choices=METHODS, help="measure one method in this process")
+    given = args.parse_args()
+    if given.alone:
+        print(json.dumps(cost(given.alone, MadeCitations(), rounds=given.rounds)))
+        return
+    if "loop" in given.only:
+        compare_loop(given.rounds or 7)
+    if "arxiv" in given.only:
+        compare_methods(given.rounds or 3)
 
 
 if __name__ == "__main__":

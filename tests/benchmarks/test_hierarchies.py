@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from benchmarks import hierarchies
-from benchmarks.hierarchies import Problem, Results, TrialScores
+from benchmarks.hierarchies import Problem, Trials
 from benchmarks.hierarchy_rows import ROWS, Setting, Training, initial, train
+from benchmarks.results import Results
+from benchmarks.table import spread
 from fedbolic.core.rng import Rng
 from fedbolic.data import balanced_tree
 from fedbolic.nn import rank_and_map
@@ -112,7 +114,7 @@ def results(tmp_path):
     training = Training(epochs=1, batch_size=20, num_negatives=2)
 
     def opened():
-        return Results(tmp_path / "a.csv", {"tree": TREE}, training=training)
+        return Trials(Results(tmp_path / "a.csv", quiet=True), {"tree": TREE}, training)
 
     return opened
 
@@ -123,33 +125,31 @@ PROBLEM = Problem("tree", 2, seeds=2, rows=("Euclidean, torch Adam", OURS))
 def test_settings_are_chosen_on_a_seed_that_is_not_reported(results, monkeypatch):
     asked = []
 
-    def run(self, trial):
-        asked.append(trial)
-        score = 0.5 if trial.lr == 0.03 else math.nan
-        return TrialScores(1.0, score, 0.1, 2.0)
+    def run(self, problem, row, setting, seed):
+        asked.append((row, setting, seed))
+        score = 0.5 if setting.lr == 0.03 else math.nan
+        return {"mean rank": 1.0, "MAP": score, "CPU seconds": 2.0}
 
-    monkeypatch.setattr(Results, "_run", run)
+    monkeypatch.setattr(Trials, "run", run)
     found = hierarchies.report(results(), PROBLEM)
-    tried = [t for t in asked if t.seed == hierarchies.CHOOSING]
-    reported = [t for t in asked if t.seed != hierarchies.CHOOSING]
+    reported = [(s, seed) for _, s, seed in asked if seed != hierarchies.CHOOSING]
     for row in PROBLEM.rows:
-        settings = [Setting(t.lr, t.restart) for t in tried if t.row == row]
-        assert settings == list(ROWS[row][1].tries)
+        tried = [s for of, s, seed in asked if of == row and seed == hierarchies.CHOOSING]
+        assert tried == list(ROWS[row][1].tries)
         assert len(found[row]) == 2
-    assert {t.lr for t in reported} == {0.03}
-    assert {t.seed for t in reported} == {0, 1}
+    assert {setting.lr for setting, _ in reported} == {0.03}
+    assert {seed for _, seed in reported} == {0, 1}
 
 
 def test_an_interrupted_run_resumes_without_training_again(results, monkeypatch, capsys):
     hierarchies.report(results(), PROBLEM)
     first = capsys.readouterr().out
-    lines = results().file.read_text().splitlines()
-    assert len(lines) == 1 + len(PROBLEM.rows) * (4 + 2)
-    results().file.write_text("\n".join(lines[:-3]) + "\n")
-    done, run = [], Results._run
-    monkeypatch.setattr(
-        Results, "_run", lambda self, trial: (done.append(trial), run(self, trial))[1]
-    )
+    file = results().results.file
+    lines = file.read_text().splitlines()
+    assert len(lines) == len(PROBLEM.rows) * (4 + 2) * 4
+    file.write_text("\n".join(lines[: -3 * 4]) + "\n")
+    done, run = [], Trials.run
+    monkeypatch.setattr(Trials, "run", lambda self, *of: (done.append(of), run(self, *of))[1])
     hierarchies.report(results(), PROBLEM)
     assert len(done) == 3
     again = capsys.readouterr().out
@@ -158,21 +158,21 @@ def test_an_interrupted_run_resumes_without_training_again(results, monkeypatch,
 
 
 def test_spreads_leave_out_and_count_diverged_runs():
-    assert hierarchies.spread([1.0, 2.0, 3.0], 2) == "2.00 ± 1.00"
-    assert hierarchies.spread([1.0, math.nan, 3.0], 1) == "2.0 ± 1.4 (1 of 3 NaN)"
-    assert hierarchies.spread([math.nan], 1) == "NaN"
+    assert spread([1.0, 2.0, 3.0], 2) == "2.00 ± 1.00"
+    assert spread([1.0, math.nan, 3.0], 1) == "2.0 ± 1.4 (1 of 3 NaN)"
+    assert spread([math.nan], 1) == "NaN"
 
 
 def scored(precision, rank=1.2, seconds=4.0):
-    return [TrialScores(rank, precision, 0.1, seconds)] * 2
+    return [{"mean rank": rank, "MAP": precision, "CPU seconds": seconds}] * 2
 
 
 def test_goals_are_judged_by_the_means():
-    met = hierarchies.verdict(Problem("mammals", 5), {OURS: scored(0.96)})
-    assert [line.endswith(": met") for line in met] == [True] * 3
-    missed = hierarchies.verdict(Problem("mammals", 5), {OURS: scored(0.94, 1.6, 11.0)})
-    assert [line.endswith("MISSED") for line in missed] == [True] * 3
+    met = hierarchies.goals(Problem("mammals", 5), {OURS: scored(0.96)})
+    assert [goal.verdict for goal in met] == ["met"] * 3
+    missed = hierarchies.goals(Problem("mammals", 5), {OURS: scored(0.94, 1.6, 11.0)})
+    assert [goal.verdict for goal in missed] == ["not met"] * 3
     peers = {"geoopt, ball": scored(0.2), "geoopt, ball; cooled": scored(0.3)}
-    (twice,) = hierarchies.verdict(Problem("mammals", 2), {OURS: scored(0.6), **peers})
-    assert twice.endswith("2.000, goal 1.5: met")  # over the better of the two
-    assert hierarchies.verdict(Problem("tree", 5), {OURS: scored(0.6)}) == []
+    (twice,) = hierarchies.goals(Problem("mammals", 2), {OURS: scored(0.6), **peers})
+    assert (twice.figure, twice.verdict) == (pytest.approx(2.0), "met")  # over the better one
+    assert hierarchies.goals(Problem("tree", 5), {OURS: scored(0.6)}) == []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from benchmarks.tammes import LARGE, SEARCHED, levenshtein, rankin
+from benchmarks.solvers import LARGE, SEARCHED, levenshtein, rankin
 from fedbolic.core.rng import Rng
 from hyperfed.prototypes import eq5, min_angle, prototypes, tammes
 from hyperfed.sphere import _soft_maximum, construct, search

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
-from benchmarks.min_norm import GOAL_GAP, GOAL_RELATIVE, cases, exact_gap, stepwise
+from benchmarks.solvers import GOAL_GAP, GOAL_RELATIVE, cases, exact_gap, stepwise
 from fedbolic.federated.aggregators import deltas
 from fedbolic.federated.aggregators.deltas import gram_matrix
 from fedbolic.federated.aggregators.min_norm import frank_wolfe, min_norm_point

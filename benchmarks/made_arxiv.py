@@ -1,18 +1,12 @@
-"""Rounds on a made graph of the size of ogbn-arxiv: ``python -m benchmarks.arxiv``.
+"""A made graph of the size of ogbn-arxiv, and the cost of rounds on it: see ``benchmarks.graphs``.
 
 The settings are those of ``configs/flatland/arxiv.yaml``: ten clients by METIS, three local epochs,
-all clients at once. Each method runs in a separate process, with one thread; the first round is not
-timed. The graph is made, so scores mean nothing and are not printed.
+all clients at once. The first round is not timed. The graph is made, so scores mean nothing.
 """
 
 import dataclasses
 import itertools
-import json
-import os
-import resource
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +14,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
-from benchmarks.script import parser
+from benchmarks.timing import held_mebibytes
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, Graphs, GraphSet
@@ -101,7 +95,7 @@ def cost(name: str, graph: GraphSet, *, rounds: int) -> dict[str, float]:
     assert isinstance(method, FlatLand)
     began = time.process_time()
     data = dataclasses.replace(source, graph=graph).load(Rng(0)).to("cpu", torch.float32)
-    found = {"load": time.process_time() - began, "megabytes loaded": _megabytes()}
+    found = {"load": time.process_time() - began, "megabytes loaded": held_mebibytes()}
     found["edges kept"] = sum(graph_of(client).num_edges for client in data.clients)
     seconds = []
     trainer = Trainer(engine, evaluation=Evaluation(every=10**9))
@@ -111,7 +105,7 @@ def cost(name: str, graph: GraphSet, *, rounds: int) -> dict[str, float]:
         seconds.append(after - before)
         before = after
     found |= {"first round": seconds[0], "round": statistics.median(seconds[1:])}
-    return {**found, "megabytes at most": _megabytes()}
+    return {**found, "megabytes at most": held_mebibytes()}
 
 
 def named(name: str, method: FlatLand) -> Method:
@@ -122,45 +116,3 @@ def named(name: str, method: FlatLand) -> Method:
         same = {part: getattr(method, part) for part in ("local", "lr", "weight_decay")}
         return FedGta(GCN(), method.rounds, **same)
     return method
-
-
-def _megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
-def measured(name: str, rounds: int) -> dict[str, float]:
-    """Result of :func:`cost` in a separate process."""
-    words = ["--alone", "--method", name, "--rounds", str(rounds)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.arxiv", *words],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def main() -> None:
-    """Print a row for each method."""
-    args = parser(__doc__)
-    args.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
-    args.add_argument("--rounds", type=int, default=3, help="timed rounds")
-    args.add_argument("--alone", action="store_true", help="measure one method in this process")
-    options = args.parse_args()
-    if options.alone:
-        (name,) = options.method
-        print(json.dumps(cost(name, MadeCitations(), rounds=options.rounds)))
-        return
-    print("| | edges kept | load, s | first round, s | round, s | loaded, MB | at most, MB |")
-    print("|---|---|---|---|---|---|---|")
-    for name in options.method:
-        found = measured(name, options.rounds)
-        cells = [f"{found['edges kept']:,}"]
-        cells += [f"{found[key]:,.1f}" for key in ("load", "first round", "round")]
-        cells += [f"{found[key]:,.0f}" for key in ("megabytes loaded", "megabytes at most")]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
