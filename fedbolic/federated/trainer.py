@@ -252,10 +252,7 @@ class Trainer:
         self._check(phase)
         current, aggregation = state.round + 1, self._aggregation(method, data)
         aggregation.check_budget(current)
-        place = state.round % self.cohort.period(len(data.clients))
-        order = aggregation.order(state.privacy, rng, current - place, state.exchange)
-        members = self._members(phase, data, state, order, place=place)
-        cohort = [data.clients[i] for i in members]
+        cohort = self._cohort(phase, data, rng, state, aggregation)
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         own = _states_of(cohort, state.client_states)
         stream = rng.at("round", current, "exchange", state.exchange, *attempt_path(state.attempt))
@@ -332,6 +329,20 @@ class Trainer:
         )
         secret = aggregation.keeps_secrets or method.traits.keeps_secrets
         return done.without_secrets() if secret and current == method.rounds else done, rows
+
+    def _cohort(
+        self,
+        phase: Method,
+        data: FederatedData,
+        rng: Rng,
+        state: TrainerState,
+        aggregation: PlainAggregation,
+    ) -> list[Client]:
+        """Clients of an exchange, whose sample of an epoch is drawn by its first round's stream."""
+        place = state.round % self.cohort.period(len(data.clients))
+        first = state.round + 1 - place
+        order = aggregation.order(state.privacy, rng, first, state.exchange)
+        return [data.clients[i] for i in self._members(phase, data, state, order, place=place)]
 
     def _members(
         self,
