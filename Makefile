@@ -1,7 +1,7 @@
 # make demo   sets up .venv and runs the main job      make check  linters and types
 # make test   sets up .venv and passes the tests       make clean  removes .venv and demo runs
 # make quick  one case of every test function of a FOLDER, before a commit: make quick FOLDER=tests/nn;
-#             without the tests that are marked processes, which start some of their own
+#             without the tests that are marked processes, which start Python anew
 # make fuzz   the tests of properties on new examples, SEED=1 repeats those of a seed; and 1,000
 #             damaged files
 # make docs   executes the notebooks, then make site

@@ -322,6 +322,7 @@ def test_whole_data_of_the_same_kind_are_accepted(mnist, fedbolic, config, runs)
     assert fedbolic("run", "--config", config, "--runs", runs, *words)[0] == 0
 
 
+@pytest.mark.processes
 def test_a_process_says_it_in_one_line_too(process, config, runs, tmp_path):
     """The same in a real process: no warning, no traceback, no other line."""
     sweep = tmp_path / "sweep.yaml"

@@ -46,6 +46,7 @@ def test_an_unknown_readout_is_refused():
         GraphReadout(pooling="max")
 
 
+@pytest.mark.processes
 def test_a_saved_graph_is_read_without_pyg(tmp_path):
     edges = torch.tensor([[0, 1], [1, 2]])
     tensors = {"x": torch.eye(3), "edge_index": edges, "y": torch.tensor([0, 1, 0])}

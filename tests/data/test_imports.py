@@ -18,6 +18,7 @@ def test_importing_the_package_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", CHECK], check=True, timeout=600)
 
 
+@pytest.mark.processes
 def test_local_files_are_read_without_pooch(write_idx):
     root, _, _ = write_idx("FashionMNIST")
     code = "\n".join(

@@ -37,6 +37,7 @@ def test_tensors_of_the_cpu_take_operators():
     assert not kernels.replace_operators(torch.zeros(2, 3))
 
 
+@pytest.mark.processes
 def test_distances_and_layers_do_not_import_triton():
     text = (
         "import sys, torch\n"

@@ -11,6 +11,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, GraphFile, HierarchyFile, Partitioned
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import MLP
+from fedbolic.report import html_report, plots
 from fedbolic.report.html_report import page, write_page
 from fedbolic.report.text_report import report
 from fedbolic.run import experiment
@@ -50,7 +51,9 @@ def test_an_existing_run_is_replaced_by_the_argument_that_the_message_names(fold
     assert experiment.run(METHOD, SOURCE, runs=runs, name="mine", overwrite=True) == folder
 
 
-def test_a_folder_of_runs_is_a_string_a_path_or_one_of_several(folder):
+def test_a_folder_of_runs_is_a_string_a_path_or_one_of_several(folder, monkeypatch):
+    for module in (plots, html_report):  # plotting takes long
+        monkeypatch.setattr(module, "installed", lambda: False)
     runs = folder.parents[1]
     assert report(str(runs)) == report(runs) == report([str(runs)]) == report([runs])
     assert page(str(folder)) == page([folder])

@@ -99,7 +99,7 @@ settings = st.fixed_dictionaries(
 )
 
 
-@choices(max_examples=40, phases=[Phase.generate])  # shrinking such settings takes minutes
+@choices(phases=[Phase.generate])  # shrinking such settings takes minutes
 @given(settings)
 def test_what_is_described_is_built(tmp_path_factory, settings):
     settings = {"engine": Sequential(), "device": "auto", "loggers": (), **settings}

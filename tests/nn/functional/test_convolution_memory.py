@@ -92,6 +92,7 @@ def test_outputs_and_gradients_are_those_of_the_definition(size):
                 torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.processes
 def test_nothing_is_written_past_a_buffer():
     try:
         ctypes.CDLL(CHECKER)
