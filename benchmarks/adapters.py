@@ -1,8 +1,10 @@
-"""Federated adapters on a small transformer: ``python -m benchmarks.adapters``.
+"""Losses and bytes of federated adapters on a small transformer: ``python -m benchmarks.adapters``.
 
 A character model is trained on the data-set descriptions that come with scikit-learn, which are
 prose. Four clients then hold the source of one scikit-learn module each, and adapt the model to
 code. Every row has the same step sizes to choose from, by the loss on validation windows.
+
+Takes 6 minutes.
 """
 
 import statistics

@@ -1,12 +1,8 @@
-"""Accuracy curves over the sizes of a FlyHash: Appendix D.6 of the FlyNN paper.
-
-    FEDBOLIC_DATA=FOLDER python -m benchmarks.curves --sets digits 36 --plot flynn/curves.png
-
-Takes 2 minutes for digits.
-"""
+"""Accuracy curves over the sizes of a FlyHash: Appendix D.6 of the FlyNN paper."""
 
 import itertools
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +10,6 @@ import torch
 
 from benchmarks.nearest import task
 from benchmarks.nearest_rows import Task
-from benchmarks.script import parser
 from benchmarks.validation import fold_accuracies
 from flynn.fly_hash import connections, fly_hash
 
@@ -67,36 +62,25 @@ def accuracies(
     return fold_accuracies(winners, labels, data.folds(), **sizes, decays=decays).mean(1).tolist()
 
 
-def main() -> None:
+def draw_curves(sets: Sequence[str], lifts: int, plot: Path | None) -> None:
     """Print and draw the curves, one row of panels per data set."""
     from matplotlib.figure import Figure
 
-    args = parser(__doc__)
-    args.add_argument("--sets", nargs="+", default=["digits"], help="digits or numbers of OpenML")
-    args.add_argument("--lifts", type=int, default=3, help="number of draws of M")
-    args.add_argument("--plot", type=Path, help="draw the curves into this file")
-    options = args.parse_args()
-    canvas = Figure((4.5 * len(TURNED), 3.6 * len(options.sets)), layout="constrained")
-    grid = canvas.subplots(len(options.sets), len(TURNED), squeeze=False)
-    for (row, name), (column, turned) in itertools.product(
-        enumerate(options.sets), enumerate(TURNED)
-    ):
+    canvas = Figure((4.5 * len(TURNED), 3.6 * len(sets)), layout="constrained")
+    grid = canvas.subplots(len(sets), len(TURNED), squeeze=False)
+    for (row, name), (column, turned) in itertools.product(enumerate(sets), enumerate(TURNED)):
         panel = grid[row, column]
-        print(f"\n{name}: ten-fold accuracy over {turned}, mean of {options.lifts} lifts")
-        for label, curve in curves(task(name), turned, options.lifts).items():
+        print(f"\n{name}: ten-fold accuracy over {turned}, mean of {lifts} lifts")
+        for label, curve in curves(task(name), turned, lifts).items():
             means = [statistics.fmean(values) for values in curve.values()]
             cells = "  ".join(f"{at:g}: {mean:.3f}" for at, mean in zip(curve, means, strict=True))
             print(f"  {label:<40}{cells}", flush=True)
-            (line,) = panel.plot(list(curve), means, marker=".", label=label)
+            (drawn,) = panel.plot(list(curve), means, marker=".", label=label)
             low, high = [min(v) for v in curve.values()], [max(v) for v in curve.values()]
-            panel.fill_between(list(curve), low, high, color=line.get_color(), alpha=0.2)
+            panel.fill_between(list(curve), low, high, color=drawn.get_color(), alpha=0.2)
         panel.set(title=name, xlabel=turned, ylabel="ten-fold accuracy")
         panel.set_xscale("linear" if turned == "gamma" else "log")
         panel.grid(alpha=0.3)
         panel.legend(fontsize=5)
-    if options.plot:
-        canvas.savefig(options.plot, dpi=90)
-
-
-if __name__ == "__main__":
-    main()
+    if plot:
+        canvas.savefig(plot, dpi=90)

@@ -2,6 +2,8 @@
 
 The settings of a sweep must be named by a parameter and a number, such as ``mu 0.2``. Each sweep's
 folder becomes a panel with one line per row: the mean over seeds and its 95 % interval.
+
+Takes seconds.
 """
 
 import statistics

@@ -1,6 +1,8 @@
-"""FlatLand's tables: ``python -m benchmarks.flatland partition CONFIG | table SWEEP``.
+"""FlatLand's tables of scores, best tries and client graphs, from sweeps and configurations.
 
-``choose SWEEP`` prints the best try of every row by validation accuracy.
+    python -m benchmarks.flatland partition CONFIG | table SWEEP | choose SWEEP
+
+Takes seconds.
 """
 
 import re

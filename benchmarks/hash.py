@@ -1,6 +1,8 @@
 """CPU seconds, memory and bits of FlyHash and its counts, beside a vectorised reference.
 
-Takes 1 minute, 2 with MNIST.
+With ``--curves``, accuracy over the sizes of a hash: Appendix D.6 of the FlyNN paper.
+
+Takes 1 minute, 2 with MNIST; the curves of digits take 2 minutes.
 """
 
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from benchmarks.curves import draw_curves
 from benchmarks.script import alone, parser
 from benchmarks.table import Goal, goal_table, head, line, spread
 from benchmarks.timing import held_mebibytes, interleaved, seconds
@@ -195,7 +198,13 @@ def main() -> None:
     args.add_argument("--root", type=Path, help="folder with torchvision/MNIST and pmlb/letter")
     args.add_argument("--repeats", type=int, default=5, help="calls of each, the fastest counts")
     args.add_argument("--only-mnist", action="store_true", help="MNIST only, in this process")
+    args.add_argument("--curves", nargs="+", metavar="SET", help="digits or numbers of OpenML")
+    args.add_argument("--lifts", type=int, default=3, help="number of draws of M of the curves")
+    args.add_argument("--plot", type=Path, help="draw the curves into this file")
     options = args.parse_args()
+    if options.curves:
+        draw_curves(options.curves, options.lifts, options.plot)
+        return
     if options.only_mnist:
         whole_mnist(options.root)
         return

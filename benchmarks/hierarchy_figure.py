@@ -1,7 +1,5 @@
 """WordNet's mammals in the hyperbolic plane, drawn as the embedding itself.
 
-python -m benchmarks.hierarchy_figure --root DATA --file fedbolic/hierarchies/mammals.png
-
 The table is trained as in ``benchmarks.hierarchies``, in two dimensions. A node is drawn at its
 true angle and at its true distance from the origin, that is, at its tangent (polar coordinates, the
 native map of Krioukov et al. 2010, arXiv:1006.5169). In the Poincare disc nearly all nodes would
@@ -27,8 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.hierarchy_rows import Setting, Training, train
-from benchmarks.script import parser
-from fedbolic.data import Hierarchy, Mammals
+from fedbolic.data import Hierarchy
 from fedbolic.manifolds import Lorentz
 
 ROW = "ours, tangents on the hyperboloid, torch Adam; cooled"
@@ -272,18 +269,9 @@ def _label_upper(
             label.remove()
 
 
-def main() -> None:
+def draw_figure(hierarchy: Hierarchy, file: Path) -> None:
     """Train the table and draw it."""
-    args = parser(__doc__)
-    args.add_argument("--root", type=Path, help="data folder; downloaded without")
-    args.add_argument("--file", type=Path, default=Path("mammals.png"), help="PNG file")
-    given = args.parse_args()
-    hierarchy = Mammals().read(given.root, download=True)
     trained = train(ROW, hierarchy, setting=SETTING, dim=2, seed=SEED, training=TRAINING)
     print(trained.scores(hierarchy), f"{trained.seconds:.1f} CPU seconds")
     points = trained.table.points().detach().double()
-    draw(hierarchy, Lorentz(1.0).logmap0(points)[:, 1:], given.file)
-
-
-if __name__ == "__main__":
-    main()
+    draw(hierarchy, Lorentz(1.0).logmap0(points)[:, 1:], file)

@@ -1,14 +1,8 @@
-"""Accuracies of ResNet-20 on the hyperboloid and in the ball, and of flat twins, on CIFAR-10.
+"""ResNet-20 on the hyperboloid and in the ball, and flat twins, on a part of CIFAR-10.
 
-    FEDBOLIC_DATA=FOLDER python -m benchmarks.image_twins [--project] [--results image_twins.csv]
-
-FOLDER holds ``cifar10_subset.npz``: 10,000 training and 5,000 test images. The first 9,000 train,
-the last 1,000 are validation, where each network chooses its step size from the same grid with
-seed 0; then three seeds run with it. Every trained network adds its figures to the file of results,
-and an interrupted run continues from it. ``--project`` times a few steps of each network instead,
-and prints the time of a whole run.
-
-Takes 7 hours; 80 minutes with ``--epochs 2``, 1 minute with ``--project``.
+A table of ``benchmarks.twins``. The data folder holds ``cifar10_subset.npz``: 10,000 training and
+5,000 test images. The first 9,000 train, the last 1,000 are validation, where each network chooses
+its step size from the same grid with seed 0; then three seeds run with it.
 """
 
 import math
@@ -24,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.results import Figures, Results
-from benchmarks.script import parser
 from benchmarks.table import difference, head, line, spread
 from benchmarks.timing import seconds
 from fedbolic.core.rng import Rng
@@ -186,20 +179,3 @@ def project(data: Data) -> None:
 
 def _backward(network: nn.Module, x: Tensor, y: Tensor) -> None:
     cross_entropy(network(x), y).backward()
-
-
-def main() -> None:
-    """Read the arguments, train and print."""
-    args = parser(__doc__, "image_twins.csv")
-    args.add_argument("--epochs", type=int, default=EPOCHS)
-    args.add_argument("--project", action="store_true", help="time a few steps of each network")
-    given = args.parse_args()
-    data = load()
-    if given.project:
-        project(data)
-    else:
-        compare(data, Results(given.results), epochs=given.epochs)
-
-
-if __name__ == "__main__":
-    main()

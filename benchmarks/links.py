@@ -1,11 +1,13 @@
-"""Link prediction with flat and hyperbolic encoders and decoders, against published numbers.
+"""AUC of link prediction with flat and hyperbolic encoders and decoders, and published numbers.
 
-python -m benchmarks.links --root DATA [--graph disease] [--split published 0 1] [--results FILE]
+    python -m benchmarks.links --root DATA [--graph disease] [--split published 0 1]
 
 Each figure is the mean and the standard deviation over seeds. The epoch is chosen by the AUC on
 validation pairs, and so is the scale of the features, on a seed that is not reported; all rows have
 the same tries. Every trained model adds lines to the file of results, from which an interrupted run
 continues.
+
+Takes 15 minutes.
 """
 
 import statistics

@@ -1,4 +1,7 @@
-"""Cost of a secure sum by exchange and cohort size, and for the methods of this library."""
+"""Cost of a secure sum by exchange and cohort size, and for the methods of this library.
+
+Takes 1 minute.
+"""
 
 import argparse
 import math

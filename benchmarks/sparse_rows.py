@@ -1,4 +1,4 @@
-"""Cost of a training step on a tall table of embeddings: ``python -m benchmarks.sparse_rows``.
+"""Cost of a training step on a tall table of embeddings: ``benchmarks.hierarchies --steps``.
 
 Dense steps touch every row of the table, sparse ones only those of the batch. Each step looks the
 pairs and their negatives up, computes the cross entropy over minus the distances, and moves the
@@ -12,13 +12,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.script import parser
+from benchmarks.table import Goal, goal_table, head, line
 from benchmarks.timing import interleaved
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import HyperbolicEmbedding
 from fedbolic.optim.modules import RiemannianAdam, RiemannianSGD
 
 GOAL_MILLISECONDS = 1.0
+NUM_ROWS, DIM, PAIRS, NEGATIVES = 82_115, 10, 10, 20
 JUDGED = "ball, sparse, RiemannianAdam"
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -100,39 +101,23 @@ def cases(num_rows: int, dim: int, shape: tuple[int, int]) -> dict[str, Case]:
     return made
 
 
-def table(
-    made: dict[str, Case], *, device: str = "cpu", rounds: int = 11, least: float = 0.05
-) -> dict[str, float]:
+def table(made: dict[str, Case], *, rounds: int = 11, least: float = 0.05) -> dict[str, float]:
     """Print a row per case; return the median milliseconds of a step by case."""
-    steps = interleaved({n: c.step for n, c in made.items()}, device, rounds=rounds, least=least)
-    rests = interleaved(
-        {n: c.gradient for n, c in made.items()}, device, rounds=rounds, least=least
-    )
-    print(f"{'CPU ms of a step':<44}{'median':>8}{'least':>8}{'MiB':>8}{'no optimiser':>14}")
-    for name, seconds in steps.items():
-        print(
-            f"{name:<44}{1e3 * statistics.median(seconds):>8.2f}{1e3 * min(seconds):>8.2f}"
-            f"{made[name].mebibytes():>8.1f}{1e3 * statistics.median(rests[name]):>14.2f}"
-        )
-    return {name: 1e3 * statistics.median(seconds) for name, seconds in steps.items()}
+    steps = {name: case.step for name, case in made.items()}
+    rests = {name: case.gradient for name, case in made.items()}
+    taken, rest = (interleaved(of, "cpu", rounds=rounds, least=least) for of in (steps, rests))
+    print(head("CPU ms of a step", "median", "least", "MiB", "without the optimiser"))
+    found = {name: 1e3 * statistics.median(seconds) for name, seconds in taken.items()}
+    for name, seconds in taken.items():
+        times = found[name], 1e3 * min(seconds)
+        others = f"{made[name].mebibytes():.1f}", f"{1e3 * statistics.median(rest[name]):.2f}"
+        print(line(name, *(f"{ms:.2f}" for ms in times), *others))
+    return found
 
 
-def main() -> None:
+def report_steps() -> None:
     """Print the table and the goal."""
-    args = parser(__doc__)
-    args.add_argument("--rows", type=int, default=82_115, help="height of the table")
-    args.add_argument("--dim", type=int, default=10, help="dimensions of the space")
-    args.add_argument("--pairs", type=int, default=10, help="pairs of a batch")
-    args.add_argument("--negatives", type=int, default=20, help="negatives of a pair")
-    args.add_argument("--rounds", type=int, default=11, help="rounds of timing")
-    options = args.parse_args()
     torch.manual_seed(0)
-    made = cases(options.rows, options.dim, (options.pairs, 2 + options.negatives))
-    milliseconds = table(made, rounds=options.rounds)
-    taken = milliseconds[JUDGED]
-    met = "met" if taken <= GOAL_MILLISECONDS else "MISSED"
-    print(f"E3 {JUDGED}: {taken:.2f} ms, goal <= {GOAL_MILLISECONDS:.2f}: {met}")
-
-
-if __name__ == "__main__":
-    main()
+    found = table(cases(NUM_ROWS, DIM, (PAIRS, 2 + NEGATIVES)))
+    goal = Goal("E3", f"{JUDGED}: ms", "<=", GOAL_MILLISECONDS, found[JUDGED])
+    print(f"\n{goal_table([goal])}")

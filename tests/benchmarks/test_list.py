@@ -1,0 +1,35 @@
+"""The list of benchmarks is complete, and each says what it prints and how long that takes."""
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks.script import FOLDER, scripts
+
+SCRIPTS = list(scripts())
+NAMES = [script.name for script in SCRIPTS]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=NAMES)
+def test_a_benchmark_says_what_it_prints_and_how_long_that_takes(script):
+    assert script.prints.endswith(".")
+    assert script.takes
+
+
+def test_the_list_has_a_line_for_every_benchmark(capsys):
+    program.main()
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0].removeprefix("| ") for line in printed[2:]] == NAMES
+    assert len(NAMES) <= 25
+
+
+def test_every_benchmark_is_named_on_a_page():
+    root = FOLDER.parent
+    folders = [root, *(root / name for name in ("benchmarks", "fedbolic", "fedhull", "flatland"))]
+    files = [root / "flynn" / "README.md", root / "Makefile"]
+    files += [
+        file
+        for folder in folders
+        for file in folder.glob("**/README.md" if folder != root else "*.md")
+    ]
+    pages = "\n".join(file.read_text() for file in files)
+    assert [name for name in NAMES if f"benchmarks.{name}" not in pages] == []
