@@ -5,6 +5,7 @@ prototypes of their classes and repels them from the others (:mod:`hyperfed.loss
 a step that no client's update opposes (:mod:`fedbolic.federated.aggregators.min_norm`).
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,7 @@ from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.min_norm import MinNorm
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.server_optimizer import ServerOptimizer, ServerSGD
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.manifolds import Poincare
 from fedbolic.nn.network.backbone import Backbone, ConvNet
@@ -106,6 +108,11 @@ class HyperFed(ClassifierMethod):
         if self.clip is not None:
             check.positive(clip=self.clip)
         check.not_negative(mixup=self.mixup)
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, global_model=self.prototypes != "own")
 
     @override
     def model(self, meta: Meta) -> Model:
@@ -197,17 +204,6 @@ class HyperFed(ClassifierMethod):
         body, points, _ = _split(local["parameters"], context)
         z, _ = model(body, _without(local["buffers"], CLIPPED), batch["x"])
         return -excess(self._bounded(z), points)
-
-    @override
-    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        if client.id == HOLDOUT and self.prototypes == "own":
-            return None  # there is no global model
-        return self.start(message, client, client_state)
-
-    @property
-    @override
-    def ridge_head(self) -> "HyperFed | None":
-        return None if self.prototypes == "own" else self
 
     @override
     def class_targets(self, server_state: Tree) -> Tensor | None:

@@ -146,7 +146,9 @@ class HierarchyEmbedding(GradientMethod):
     @property
     @override
     def traits(self) -> Traits:
-        return dataclasses.replace(super().traits, learns_from=HierarchySplit)
+        return dataclasses.replace(
+            super().traits, learns_from=HierarchySplit, common_features=False
+        )
 
     @property
     @override
@@ -293,11 +295,6 @@ class HierarchyEmbedding(GradientMethod):
             return {}
         points = self.points(server_state["parameters"])
         return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.curvature)}
-
-    @property
-    @override
-    def ridge_head(self) -> GradientMethod | None:
-        return None  # nodes have no features
 
 
 def _kind(curvature: float) -> type[Lorentz] | type[Poincare]:

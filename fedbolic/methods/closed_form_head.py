@@ -15,7 +15,13 @@ from fedbolic.core.types import Meta, Params, Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.wrapping_method import DelegatedSteps, of_inner
-from fedbolic.federated.evaluation.ridge_head import BODY, HeadExchange, features_at, layer_width
+from fedbolic.federated.evaluation.ridge_head import (
+    BODY,
+    HeadExchange,
+    featured,
+    features_at,
+    layer_width,
+)
 from fedbolic.federated.updates.update import AggregatedUpdate
 from fedbolic.methods.spherefed import SphereFed
 from fedbolic.nn.functional.random_features import RandomFeatures
@@ -97,7 +103,7 @@ class ClosedFormHead(DelegatedSteps):
         check.one_of(("end", "start"), when=self.when)
         check.positive(ridge=self.ridge, row_length=self.row_length)
         name = type(self.method).__name__
-        if self.method.ridge_head is None:
+        if featured(self.method) is None:
             raise ValueError(f"{name} has no common features, so there is no head to solve for")
         solves = isinstance(self.method, SphereFed) and self.method.closed_form_head
         if solves or isinstance(self.method, ClosedFormHead):

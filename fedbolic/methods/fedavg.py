@@ -14,7 +14,7 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import HOLDOUT, Client
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
@@ -27,6 +27,7 @@ from fedbolic.federated.contract.sharing import (
     check_sharing,
     select_kind,
 )
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.nn.network.classifier import SimplexHead, classifier
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Optimizer
@@ -100,6 +101,13 @@ class FedAvg(ClassifierMethod):
                 "leave it out"
             )
 
+    @property
+    @override
+    def traits(self) -> Traits:
+        return dataclasses.replace(
+            super().traits, global_model="personal" not in self.sharing.values()
+        )
+
     @override
     def model(self, meta: Meta) -> Model:
         return classifier(self.backbone, meta, _HEADS[self.head])
@@ -147,12 +155,6 @@ class FedAvg(ClassifierMethod):
         return payload, personal if any(personal.values()) else {}
 
     @override
-    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        if client.id == HOLDOUT and "personal" in self.sharing.values():
-            return None  # there is no global model
-        return self.start(message, client, client_state)
-
-    @override
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
         if "shared" not in self.sharing.values():
             return None  # purely local training gains nothing from fine-tuning
@@ -161,8 +163,3 @@ class FedAvg(ClassifierMethod):
         trained = {p: "personal" if kind == "fixed" else kind for p, kind in self.sharing.items()}
         method = dataclasses.replace(self, sharing=trained, fine_tune_fixed=False)
         return method.fine_tuning(epochs, lr)
-
-    @property
-    @override
-    def ridge_head(self) -> "FedAvg | None":
-        return None if "personal" in self.sharing.values() else self  # there is no global model

@@ -1,5 +1,6 @@
 """FedRep: a common body and personal heads, trained one after the other."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +9,11 @@ from typing_extensions import override
 
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import HOLDOUT, Client
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.sharing import Sharing, assemble, select_kind
+from fedbolic.federated.contract.traits import Traits
 from fedbolic.nn.network.model import Model
 
 _SHARING: Sharing = {"head.*": "personal", "*": "shared"}
@@ -55,6 +57,11 @@ class FedRep(ClassifierMethod):
         if not 0 < self.head_share < 1:
             raise ValueError(f"head_share must lie in (0, 1), got {self.head_share}")
 
+    @property
+    @override
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, global_model=False)
+
     @override
     def weight(self, client: Client) -> float:
         return 1.0
@@ -94,14 +101,5 @@ class FedRep(ClassifierMethod):
         return payload, {"parameters": head}
 
     @override
-    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        return None if client.id == HOLDOUT else self.start(message, client, client_state)
-
-    @override
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
         return None  # every client is scored with a head of its own already
-
-    @property
-    @override
-    def ridge_head(self) -> GradientMethod | None:
-        return None  # there is no global model

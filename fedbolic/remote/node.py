@@ -19,7 +19,7 @@ from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.evaluation import Evaluation, FineTune, RidgeHead
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.ridge_head import HeadExchange
+from fedbolic.federated.evaluation.ridge_head import HeadExchange, featured
 from fedbolic.federated.rounds.update_filter import find_update_fault
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.federated.updates.channel import Channel
@@ -295,9 +295,9 @@ class Node:
         return FineTuningPhase(inner) if inner else None
 
     def _ridge_head_phase(self, settings: RidgeHead | None) -> Method | None:
-        if settings is None or not isinstance(self.method, GradientMethod):
+        inner = featured(self.method)
+        if settings is None:
             return None
-        inner = self.method.ridge_head
         return HeadExchange(inner, settings.ridge, settings.layer) if inner else None
 
 

@@ -100,7 +100,9 @@ class GraphMethod(GradientMethod):
     @property
     @override
     def traits(self) -> Traits:
-        return dataclasses.replace(super().traits, learns_from=examples_of(self.network))
+        return dataclasses.replace(
+            super().traits, learns_from=examples_of(self.network), common_features=False
+        )
 
     @property
     @override
@@ -287,11 +289,6 @@ class GraphMethod(GradientMethod):
             return None  # training was already local
         local = dataclasses.replace(self.local, epochs=epochs)
         return dataclasses.replace(self, local=local, lr=lr or self.lr)
-
-    @property
-    @override
-    def ridge_head(self) -> "GraphMethod | None":
-        return None  # clients have no common features on which to fit a head in closed form
 
     def _is_global(self, meta: Meta) -> bool:
         parameters, _ = self.model(meta).init(0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedbolic.federated import Evaluation, FineTune, GradientMethod, RidgeHead, TrainerState
+from fedbolic.federated.evaluation.ridge_head import featured
 from fedbolic.run import experiment
 from fedbolic.run.configuration import build, describe
 from fedbolic.testing import METHOD_LAWS
@@ -74,7 +75,7 @@ def test_a_run_is_resumed_to_the_last_bit_and_every_client_is_tuned_and_calibrat
         tuned = {row.client for row in rows if row.name == "fine_tuned/accuracy"}
         assert tuned == {None, *(client.id for client in data.clients)}
     calibrated = {row.client for row in rows if row.name == "ridge_head/accuracy"}
-    common = gradients and method.ridge_head is not None
+    common = featured(method) is not None
     assert calibrated == ({None, *(client.id for client in data.clients)} if common else set())
     assert sum(row.name == "ridge_head/holdout/accuracy" for row in rows) == common
 
@@ -93,4 +94,4 @@ def test_a_stepped_method_with_a_global_classifier_can_be_calibrated(name):
     has_global_classifier = "test/accuracy" in method.evaluate(message, data.holdout, {}, RNG)
     # networks on graphs have no features of single examples, whether they are global or not
     if isinstance(method, GradientMethod) and not isinstance(method, GraphMethod):
-        assert (method.ridge_head is not None) == has_global_classifier
+        assert (featured(method) is not None) == has_global_classifier

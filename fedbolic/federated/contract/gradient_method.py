@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data.contract.client import Client, Split
+from fedbolic.data.contract.client import HOLDOUT, Client, Split
 from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
@@ -38,7 +38,7 @@ class GradientMethod(Method):
     @property
     @override
     def traits(self) -> Traits:
-        return Traits(repeatable=True)
+        return Traits(repeatable=True, common_features=True)
 
     @abstractmethod
     def model(self, meta: Meta) -> Model:
@@ -93,9 +93,12 @@ class GradientMethod(Method):
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
         """``(local, context)`` to score; ``None`` if there is no model.
 
-        By default those of :meth:`start`. A method that overrides :meth:`evaluate` is scored client
+        By default those of :meth:`start`; without a global model, the server's test set has none.
+        A method that overrides :meth:`evaluate` is scored client
         by client.
         """
+        if client.id == HOLDOUT and not self.traits.global_model:
+            return None
         return self.start(message, client, client_state)
 
     @override
@@ -129,11 +132,6 @@ class GradientMethod(Method):
         """
         del epochs, lr
         return None
-
-    @property
-    def ridge_head(self) -> "GradientMethod | None":
-        """The method whose features a common ridge head uses; ``None`` if it has no features."""
-        return self
 
     def class_targets(self, server_state: Tree) -> Tensor | None:
         """Fixed vectors that the features of the classes are compared with, one row per class.

@@ -1,14 +1,16 @@
 """Base of methods whose clients have separate models."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from typing_extensions import override
 
 from fedbolic.core.types import Tree
-from fedbolic.data.contract.client import HOLDOUT, Client
+from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.sharing import Assembly, assemble
+from fedbolic.federated.contract.traits import Traits
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,11 @@ class SeparateModels(ClassifierMethod):
     All models start from the same values, which follow from the ``seed`` in the message. Clients
     are scored with their own models, and the server's test set has no scores.
     """
+
+    @property
+    @override
+    def traits(self) -> Traits:
+        return dataclasses.replace(super().traits, global_model=False)
 
     def kept(self, message: Tree, client: Client, client_state: Tree) -> Assembly:
         """The ``parameters`` and ``buffers`` of a client's state, or the initial values."""
@@ -29,14 +36,5 @@ class SeparateModels(ClassifierMethod):
         return 1.0
 
     @override
-    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
-        return None if client.id == HOLDOUT else self.start(message, client, client_state)
-
-    @override
     def fine_tuning(self, epochs: int, lr: float | None) -> GradientMethod | None:
         return None  # every client is scored with a model of its own already
-
-    @property
-    @override
-    def ridge_head(self) -> GradientMethod | None:
-        return None  # the features of separate models are not comparable

@@ -20,6 +20,8 @@ class Traits:
         repeatable: Whether the server may ask for one exchange twice, with other random streams. It
             does so if updates that it can examine one by one would make its state infinite. A
             second reply may cost privacy, or reveal what a sum of the first hides.
+        global_model: Whether the server has a model that predicts, which its own test set scores.
+        common_features: Whether the global model has features on which a ridge head can be solved.
         keeps_secrets: Whether client state holds keys, as ``key`` or below ``secure``. The files of
             such a run can be read by their owner alone, and the keys are deleted after the last
             round.
@@ -39,6 +41,8 @@ class Traits:
     cohort: CohortKind = "sample"
     evaluates: bool = True
     repeatable: bool = False
+    global_model: bool = True
+    common_features: bool = False
     keeps_secrets: bool = False
     privacy_unit: Unit | None = None
     charged: tuple[str, ...] = ()

@@ -71,5 +71,4 @@ class DelegatedSteps(WrappingMethod, GradientMethod):
     predict = of_inner("predict")
     features = of_inner("features")
     fine_tuning = of_inner("fine_tuning")
-    ridge_head = of_inner("ridge_head")
     figures = of_inner("figures")

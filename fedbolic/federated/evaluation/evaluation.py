@@ -15,7 +15,7 @@ from fedbolic.federated.contract.engine import Engine, Failure, torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
-from fedbolic.federated.evaluation.ridge_head import BODY, HeadExchange, layer_width
+from fedbolic.federated.evaluation.ridge_head import BODY, HeadExchange, featured, layer_width
 from fedbolic.federated.rounds.update_filter import UpdateFilter, find_update_fault
 from fedbolic.federated.scores.metrics import (
     EXTRA_METRICS,
@@ -141,7 +141,7 @@ class Evaluation:
         Raises:
             ValueError: If there is no such layer.
         """
-        inner = method.ridge_head if isinstance(method, GradientMethod) else None
+        inner = featured(method)
         if self.ridge_head and inner:
             layer_width(inner, self.ridge_head.layer, meta)
 
@@ -273,7 +273,7 @@ class Evaluation:
         rng: Rng,
     ) -> list[Row]:
         """Scores with the ridge head, and the cost of its exchange, under ``ridge_head/...``."""
-        inner = method.ridge_head if isinstance(method, GradientMethod) else None
+        inner = featured(method)
         if inner is None:
             logger.warning(
                 "%s has no common features, so it gets no ridge head", type(method).__name__

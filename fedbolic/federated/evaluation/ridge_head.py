@@ -18,8 +18,9 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.aggregators.aggregator import Aggregator
 from fedbolic.federated.aggregators.mean import Sum
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.traits import Traits
-from fedbolic.federated.contract.wrapping_method import WrappingMethod
+from fedbolic.federated.contract.wrapping_method import DelegatedSteps, WrappingMethod
 from fedbolic.federated.scores.score import chunks, score_logits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import MOST_WEIGHT, find_outside
@@ -126,6 +127,21 @@ def solve_ridge(total: Tree, ridge: float) -> Float64[Tensor, "width num_classes
     mean = gram.diagonal().mean()
     epsilon = ridge * (mean if mean > 0 else 1.0)  # features that are all 0 give the head 0
     return torch.linalg.solve(gram + epsilon * torch.eye(len(gram)).to(gram), cross)
+
+
+def featured(method: Method) -> GradientMethod | None:
+    """The method whose features a common head uses: itself, or the one whose steps it takes.
+
+    Args:
+        method: Any method.
+
+    Returns:
+        ``None`` if clients have no common features.
+    """
+    while isinstance(method, DelegatedSteps):
+        method = method.method
+    common = method.traits.global_model and method.traits.common_features
+    return method if isinstance(method, GradientMethod) and common else None
 
 
 @dataclass(frozen=True)
