@@ -20,7 +20,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.data import Digits, FashionMNIST
 from fedbolic.data.contract.dataset import Dataset
 from fedbolic.manifolds import Poincare
-from fedbolic.nn import PoincareMLR, ToManifold
+from fedbolic.nn import MLR, ToManifold
 
 WIDTH = 128
 """Units of the hidden layer."""
@@ -76,8 +76,8 @@ def network(num_features: int, dim: int, num_classes: int, *, flat: bool) -> nn.
     body = [nn.Flatten(), nn.Linear(num_features, WIDTH), nn.ReLU(), nn.Linear(WIDTH, dim)]
     if flat:
         return nn.Sequential(nn.Sequential(*body), nn.Linear(dim, num_classes))
-    entry = ToManifold(Poincare, mode="space")
-    return nn.Sequential(nn.Sequential(*body, entry), PoincareMLR(dim, num_classes))
+    entry = ToManifold(Poincare(), mode="space")
+    return nn.Sequential(nn.Sequential(*body, entry), MLR(Poincare(), dim, num_classes))
 
 
 def embedded(task: Task, dim: int, seed: int, *, flat: bool = False) -> Parts:

@@ -202,7 +202,7 @@ def own_layers(size: Size, kind: type[Lorentz] | type[Poincare], edges: Tensor) 
     """``HGCNConv`` with means at the origin, or ``HGCN`` of as many layers."""
     network = HGCN(
         *(
-            HGCNConv(size.dim, size.dim, kind=kind, local=False, activation=torch.relu)
+            HGCNConv(kind(), size.dim, size.dim, local=False, activation=torch.relu)
             for _ in range(size.layers)
         )
     ).to(edges.device)

@@ -54,7 +54,7 @@ def hyperboloid_tangents(start: Tensor) -> NodeTable:
 
 def tangents(kind: type[Lorentz] | type[Poincare], start: Tensor) -> NodeTable:
     """``HyperbolicEmbedding`` and torch's Adam."""
-    embedding = HyperbolicEmbedding(kind, *start.shape, dtype=start.dtype)
+    embedding = HyperbolicEmbedding(kind(), *start.shape, dtype=start.dtype)
     embedding.load_state_dict({"weight": start}, strict=False)
     nodes = torch.arange(len(start))
     adam = torch.optim.Adam(embedding.parameters())

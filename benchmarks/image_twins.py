@@ -40,8 +40,8 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 NETWORKS: dict[str, Backbone] = {
     "ResNet-20": ResNet(DIM, (3, 3, 3), 16, "cifar"),
     "hyperboloid, c = 1": HyperbolicResNet(DIM),
-    "hyperboloid, c = 0.01": HyperbolicResNet(DIM, curvature=FLAT_LIMIT),
-    "hyperboloid, learnt c": HyperbolicResNet(DIM, learnable_curvature=True),
+    "hyperboloid, c = 0.01": HyperbolicResNet(DIM, c=FLAT_LIMIT),
+    "hyperboloid, learnt c": HyperbolicResNet(DIM, learnable=True),
     "ball, c = 1": HyperbolicResNet(DIM, model="poincare"),
 }
 """Bodies under a linear head, the flat reference first.
@@ -49,7 +49,7 @@ NETWORKS: dict[str, Backbone] = {
 The hyperboloid of little curvature is the flat limit of the same layers: what differs from it is
 curvature, and what differs between it and the reference is the residual connection, a weighted mean
 instead of a sum, and the start of the weights. With much less curvature the last layer, a
-``LorentzLinear``, would need a step size of its own.
+``Linear``, would need a step size of its own.
 """
 
 Part: TypeAlias = tuple[Tensor, Tensor]

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +16,17 @@ from benchmarks import hgcn
 from benchmarks.peers import hypll_ball, space_of
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import (
+    MLR,
     BusemannHead,
     BusemannLinear,
     CentroidPool2d,
+    Conv2d,
     GyroBatchNorm,
     HyperbolicBatchNorm,
-    LorentzConv2d,
+    Linear,
     LorentzFC,
-    LorentzLinear,
-    LorentzMLR,
-    PoincareConv2d,
-    PoincareLinear,
-    PoincareMLR,
 )
-from fedbolic.nn.graph.convolution import HGCNConv, LorentzConv
+from fedbolic.nn.graph.convolution import CentroidConv, HGCNConv
 from fedbolic.nn.layers.image_convolution import beta_scale
 
 BATCH, DIM, CLASSES = 1024, 128, 100
@@ -94,13 +91,21 @@ def lorentz_images(device: str) -> Tensor:
     return Lorentz().expmap0(Lorentz().lift(images(device).movedim(1, -1)))
 
 
+def in_space(layer: Callable[..., nn.Module], points: Callable[[str], Tensor]) -> Any:
+    """A layer in the space of its points; a flat one as it is."""
+    for space, names in ((Lorentz(), (lorentz, lorentz_images)), (Poincare(), (ball, ball_images))):
+        if points in names:
+            return partial(layer, space)
+    return layer
+
+
 def of_images(
-    kind: Callable[[], nn.Module], points: Callable[[str], Tensor]
+    kind: Callable[..., nn.Module], points: Callable[[str], Tensor]
 ) -> Callable[[str], Built]:
     """Builder of a candidate for images."""
 
     def build(device: str) -> Built:
-        layer = kind().to(device)
+        layer = in_space(kind, points)().to(device)
         return layer, list(layer.parameters()), points(device)
 
     return build
@@ -138,18 +143,18 @@ def hypll_convolution(device: str) -> Built:
     return function, [layer.weights.tensor, layer.bias], points
 
 
-def folded(in_features: int, out_features: int) -> nn.Module:
+def folded(manifold: Lorentz, in_features: int, out_features: int) -> nn.Module:
     """A layer of hyperplanes for inference; its weights train here, to be timed like the others."""
-    return LorentzFC(in_features, out_features).folded().requires_grad_()
+    return LorentzFC(manifold, in_features, out_features).folded().requires_grad_()
 
 
 def module(
-    kind: Callable[[int, int], nn.Module], outputs: int, points: Callable[[str], Tensor]
+    kind: Callable[..., nn.Module], outputs: int, points: Callable[[str], Tensor]
 ) -> Callable[[str], Built]:
     """Builder of a candidate that is an ordinary module."""
 
     def build(device: str) -> Built:
-        layer = kind(DIM, outputs).to(device)
+        layer = in_space(kind, points)(DIM, outputs).to(device)
         return layer, list(layer.parameters()), points(device)
 
     return build
@@ -188,11 +193,6 @@ def geoopt_classifier(device: str) -> Built:
     return function, [normal, point], ball(device)
 
 
-def at_origin(in_features: int, out_features: int) -> HGCNConv:
-    """The layer of HGCN with means at the origin."""
-    return HGCNConv(in_features, out_features, local=False)
-
-
 def hypll_linear(device: str) -> Built:
     """The layer of hypll on its own tensors."""
     space = hypll_ball()
@@ -221,12 +221,12 @@ def hypll_classifier(device: str) -> Built:
 
 
 def graph(
-    kind: Callable[[int, int], nn.Module], points: Callable[[str], Tensor]
+    kind: Callable[..., nn.Module], points: Callable[[str], Tensor]
 ) -> Callable[[str], Built]:
     """Builder of a graph convolution on a random graph with 8 edges per node."""
 
     def build(device: str) -> Built:
-        layer = kind(DIM, DIM).to(device)
+        layer = in_space(kind, points)(DIM, DIM).to(device)
         ends = torch.randint(BATCH, (2, 8 * BATCH), generator=torch.Generator().manual_seed(1))
         edges = ends.to(device)
         return (lambda x: layer(x, edges)), list(layer.parameters()), points(device)
@@ -234,6 +234,7 @@ def graph(
     return build
 
 
+conv = partial(Conv2d, in_features=CHANNELS, out_features=CHANNELS, kernel_size=3, padding=1)
 HNN2, HCNN, FGG = "2006.08210", "2303.15919", "2601.21529"
 RESNET, BUSEMANN, ILNN = "2303.14027", "2602.18858", "2602.23981"
 
@@ -241,81 +242,80 @@ CANDIDATES = (
     Candidate("linear", "Linear", "torch", module(nn.Linear, DIM, vectors)),
     Candidate("linear", "Linear behind a column", "torch", behind_column),
     Candidate(
-        "linear", "LorentzLinear", "fedbolic", module(LorentzLinear, DIM, lorentz), "2105.14686"
+        "linear", "Linear, hyperboloid", "fedbolic", module(Linear, DIM, lorentz), "2105.14686"
     ),
     Candidate("linear", "LorentzFC", "fedbolic", module(LorentzFC, DIM, lorentz), FGG),
     Candidate("linear", "LorentzFC, folded", "fedbolic", module(folded, DIM, lorentz), FGG),
-    Candidate("linear", "PoincareLinear", "fedbolic", module(PoincareLinear, DIM, ball), HNN2),
+    Candidate("linear", "Linear, ball", "fedbolic", module(Linear, DIM, ball), HNN2),
     Candidate(
         "linear", "BusemannLinear, Lorentz", "fedbolic",
-        module(partial(BusemannLinear, Lorentz), DIM, lorentz), BUSEMANN,
+        module(BusemannLinear, DIM, lorentz), BUSEMANN,
     ),
     Candidate(
         "linear", "BusemannLinear, ball", "fedbolic",
-        module(partial(BusemannLinear, Poincare), DIM, ball), BUSEMANN,
+        module(BusemannLinear, DIM, ball), BUSEMANN,
     ),
     Candidate("linear", "Mobius linear", "geoopt", geoopt_linear, "1805.09112"),
     Candidate("linear", "HLinear", "hypll", hypll_linear, HNN2),
     Candidate("classifier", "Linear", "torch", module(nn.Linear, CLASSES, vectors)),
-    Candidate("classifier", "LorentzMLR", "fedbolic", module(LorentzMLR, CLASSES, lorentz), HCNN),
-    Candidate("classifier", "PoincareMLR", "fedbolic", module(PoincareMLR, CLASSES, ball), HNN2),
+    Candidate("classifier", "MLR, hyperboloid", "fedbolic", module(MLR, CLASSES, lorentz), HCNN),
+    Candidate("classifier", "MLR, ball", "fedbolic", module(MLR, CLASSES, ball), HNN2),
     Candidate(
         "classifier", "BusemannHead, Lorentz", "fedbolic",
-        module(partial(BusemannHead, Lorentz), CLASSES, lorentz), BUSEMANN,
+        module(BusemannHead, CLASSES, lorentz), BUSEMANN,
     ),
     Candidate("classifier", "dist2plane", "geoopt", geoopt_classifier, "1805.09112"),
     Candidate("classifier", "hyperplane_dists", "hypll", hypll_classifier, HNN2),
     Candidate("graph", "GCNConv", "torch_geometric", graph(GCNConv, vectors)),
-    Candidate("graph", "LorentzConv", "fedbolic", graph(LorentzConv, lorentz), "2105.14686"),
+    Candidate("graph", "CentroidConv", "fedbolic", graph(CentroidConv, lorentz), "2105.14686"),
     Candidate("graph", "HGCNConv", "fedbolic", graph(HGCNConv, lorentz), "1910.12933"),
     Candidate(
-        "graph", "HGCNConv at the origin", "fedbolic", graph(at_origin, lorentz), "1910.12933"
+        "graph", "HGCNConv at the origin", "fedbolic",
+        graph(partial(HGCNConv, local=False), lorentz), "1910.12933",
     ),
     Candidate(
         "convolution", "Conv2d", "torch",
         of_images(lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), images),
     ),
     Candidate(
-        "convolution", "LorentzConv2d", "fedbolic",
-        of_images(lambda: LorentzConv2d(CHANNELS, CHANNELS, 3, padding=1), lorentz_images), HCNN,
+        "convolution", "Conv2d, hyperboloid", "fedbolic",
+        of_images(conv, lorentz_images), HCNN,
     ),
     Candidate(
-        "convolution", "LorentzConv2d of LorentzFC, log-radius", "fedbolic",
+        "convolution", "Conv2d of LorentzFC, log-radius", "fedbolic",
         of_images(
-            lambda: LorentzConv2d(
-                CHANNELS, CHANNELS, 3, padding=1, layer=LorentzFC, concatenation="log_radius"
-            ),
+            partial(conv, layer=LorentzFC, concatenation="log_radius"),
             lorentz_images,
         ),
         ILNN,
     ),
     Candidate(
-        "convolution", "PoincareConv2d", "fedbolic",
-        of_images(lambda: PoincareConv2d(CHANNELS, CHANNELS, 3, padding=1), ball_images), RESNET,
+        "convolution", "Conv2d, ball", "fedbolic",
+        of_images(conv, ball_images), RESNET,
     ),
     Candidate("convolution", "windows, Mobius linear", "geoopt", geoopt_convolution, "1805.09112"),
     Candidate("convolution", "HConvolution2d", "hypll", hypll_convolution, RESNET),
     Candidate("norm", "BatchNorm2d", "torch", of_images(lambda: nn.BatchNorm2d(CHANNELS), images)),
     Candidate(
         "norm", "HyperbolicBatchNorm, Lorentz", "fedbolic",
-        of_images(lambda: HyperbolicBatchNorm(Lorentz, CHANNELS), lorentz_images), HCNN,
+        of_images(partial(HyperbolicBatchNorm, num_features=CHANNELS), lorentz_images), HCNN,
     ),
     Candidate(
         "norm", "GyroBatchNorm, Lorentz", "fedbolic",
-        of_images(lambda: GyroBatchNorm(Lorentz, CHANNELS), lorentz_images), ILNN,
+        of_images(partial(GyroBatchNorm, num_features=CHANNELS), lorentz_images), ILNN,
     ),
     Candidate(
         "norm", "GyroBatchNorm, ball", "fedbolic",
-        of_images(lambda: GyroBatchNorm(Poincare, CHANNELS), ball_images), ILNN,
+        of_images(partial(GyroBatchNorm, num_features=CHANNELS), ball_images), ILNN,
     ),
     Candidate("pool", "AvgPool2d", "torch", of_images(lambda: nn.AvgPool2d(2), images)),
     Candidate(
         "pool", "CentroidPool2d, Lorentz", "fedbolic",
-        of_images(lambda: CentroidPool2d(Lorentz, 2), lorentz_images), HCNN,
+        of_images(partial(CentroidPool2d, kernel_size=2), lorentz_images), HCNN,
     ),
     Candidate(
         "pool", "CentroidPool2d, ball", "fedbolic",
-        of_images(lambda: CentroidPool2d(Poincare, 2), ball_images), RESNET,
+        of_images(partial(CentroidPool2d, kernel_size=2), ball_images), RESNET,
     ),
 )  # fmt: skip
 HGCN_ROWS = {

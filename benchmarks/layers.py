@@ -33,14 +33,14 @@ ROUNDS, LEAST = 15, 0.02
 
 
 G14 = (
-    ("linear: fedbolic PoincareLinear", "linear: hypll HLinear", 0.85),
-    ("linear: fedbolic PoincareLinear, compiled", "linear: hypll HLinear", 0.7),
-    ("linear: fedbolic LorentzLinear", "linear: torch Linear", 1.35),
-    ("classifier: fedbolic LorentzMLR", "classifier: torch Linear", 2.8),
-    ("classifier: fedbolic PoincareMLR", "classifier: torch Linear", 2.8),
-    ("classifier: fedbolic LorentzMLR", "classifier: hypll hyperplane_dists", 0.95),
-    ("classifier: fedbolic PoincareMLR", "classifier: hypll hyperplane_dists", 0.95),
-    ("classifier: fedbolic PoincareMLR", "classifier: geoopt dist2plane", 0.01),
+    ("linear: fedbolic Linear, ball", "linear: hypll HLinear", 0.85),
+    ("linear: fedbolic Linear, ball, compiled", "linear: hypll HLinear", 0.7),
+    ("linear: fedbolic Linear, hyperboloid", "linear: torch Linear", 1.35),
+    ("classifier: fedbolic MLR, hyperboloid", "classifier: torch Linear", 2.8),
+    ("classifier: fedbolic MLR, ball", "classifier: torch Linear", 2.8),
+    ("classifier: fedbolic MLR, hyperboloid", "classifier: hypll hyperplane_dists", 0.95),
+    ("classifier: fedbolic MLR, ball", "classifier: hypll hyperplane_dists", 0.95),
+    ("classifier: fedbolic MLR, ball", "classifier: geoopt dist2plane", 0.01),
     *(
         (f"{group}: fedbolic HGCN, {model}", FLOORS[group], 1.0)
         for group in FLOORS

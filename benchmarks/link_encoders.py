@@ -17,13 +17,13 @@ from typing_extensions import override
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import FermiDirac, SpaceActivation, TangentLinear
 from fedbolic.nn.functional.tangent import points_to_tangents, tangents_to_points
-from fedbolic.nn.graph.convolution import HGCNConv, LorentzConv
+from fedbolic.nn.graph.convolution import CentroidConv, HGCNConv
 
 DIM = 16
 """Width of both layers."""
 
 LORENTZ = Lorentz(1.0)
-"""Space of the hyperbolic decoders and of ``LorentzConv``."""
+"""Space of the hyperbolic decoders and of ``CentroidConv``."""
 
 
 class FlatConvolutions(nn.Module):
@@ -41,14 +41,12 @@ class FlatConvolutions(nn.Module):
 class TangentConvolutions(nn.Module):
     """Two ``HGCNConv`` that hand tangents on; at curvature 0 the same network in flat space.
 
-    With ``normalize`` the mean has the weights of ``LorentzConv``: those of a GCN.
+    With ``normalize`` the mean has the weights of ``CentroidConv``: those of a GCN.
     """
 
-    def __init__(self, width: int, curvature: float = 1.0, *, normalize: bool = False) -> None:
+    def __init__(self, width: int, c: float = 1.0, *, normalize: bool = False) -> None:
         super().__init__()
-        make = partial(
-            HGCNConv, kind=Poincare, local=False, curvature=curvature, normalize=normalize
-        )
+        make = partial(HGCNConv, Poincare(c), local=False, normalize=normalize)
         self.first = make(width, DIM, activation=torch.relu)
         self.second = make(DIM, DIM)
 
@@ -58,12 +56,13 @@ class TangentConvolutions(nn.Module):
 
 
 class LorentzConvolutions(nn.Module):
-    """Two ``LorentzConv`` with a ReLU of space coordinates between them."""
+    """Two ``CentroidConv`` with a ReLU of space coordinates between them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.second = LorentzConv(width, DIM), LorentzConv(DIM, DIM)
-        self.activation = SpaceActivation(Lorentz, torch.relu)
+        self.first = CentroidConv(LORENTZ, width, DIM)
+        self.second = CentroidConv(LORENTZ, DIM, DIM)
+        self.activation = SpaceActivation(LORENTZ, torch.relu)
 
     @override
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
@@ -86,9 +85,9 @@ class Perceptron(nn.Module):
 class TangentPerceptron(nn.Module):
     """Two ``TangentLinear`` on the features of each node alone; at curvature 0 in flat space."""
 
-    def __init__(self, width: int, curvature: float = 1.0) -> None:
+    def __init__(self, width: int, c: float = 1.0) -> None:
         super().__init__()
-        make = partial(TangentLinear, kind=Poincare, curvature=curvature)
+        make = partial(TangentLinear, Poincare(c))
         self.first, self.second = make(width, DIM), make(DIM, DIM)
 
     @override
@@ -197,7 +196,7 @@ ENCODERS: dict[str, tuple[str, Callable[[int], nn.Module], Sequence[str]]] = {
         DISTANCES,
     ),
     "HGCNConv": ("yes", TangentConvolutions, HYPERBOLOID),
-    "LorentzConv": ("yes", LorentzConvolutions, HYPERBOLOID),
+    "CentroidConv": ("yes", LorentzConvolutions, HYPERBOLOID),
     "MLP": ("no", Perceptron, (*FLAT, *HYPERBOLOID)),
     "TangentLinear at c = 0": ("no", lambda n: TangentPerceptron(n, 0.0), DISTANCES),
     "TangentLinear": ("no", TangentPerceptron, HYPERBOLOID),

@@ -87,8 +87,8 @@ def _hypll_layers() -> dict[str, Row]:
 
     return {
         "HyperbolicBatchNorm, ball": (batch_norm, (x, norm.weight, norm.bias)),
-        "PoincareLinear": (fully_connected, (x, linear.weight.mT, linear.bias)),
-        "PoincareMLR": (hyperplane_dists, (x, head.weight.mT, head.bias)),
+        "Linear, ball": (fully_connected, (x, linear.weight.mT, linear.bias)),
+        "MLR, ball": (hyperplane_dists, (x, head.weight.mT, head.bias)),
     }
 
 
@@ -138,10 +138,9 @@ def _learnt(kind: Any, name: str) -> dict[str, Row]:
 def _layers() -> dict[str, Row]:
     from fedbolic.manifolds import Lorentz, Poincare
     from fedbolic.nn import (
+        MLR,
         HyperbolicBatchNorm,
-        LorentzMLR,
-        PoincareLinear,
-        PoincareMLR,
+        Linear,
         PrototypeHead,
         TangentLinear,
     )
@@ -149,13 +148,13 @@ def _layers() -> dict[str, Row]:
 
     x, b = _points("hyperboloid", 0), _points("ball", 0)
     return {
-        "HyperbolicBatchNorm, hyperboloid": _layer(HyperbolicBatchNorm(Lorentz, DIM), x),
-        "HyperbolicBatchNorm, ball": _layer(HyperbolicBatchNorm(Poincare, DIM), b),
-        "LorentzMLR": _layer(LorentzMLR(DIM, CLASSES), x),
-        "PoincareMLR": _layer(PoincareMLR(DIM, CLASSES), b),
-        "PoincareLinear": _layer(PoincareLinear(DIM, DIM), b),
-        "TangentLinear": _layer(TangentLinear(DIM, DIM), x),
-        "PrototypeHead, hyperboloid": _layer(PrototypeHead(Lorentz, DIM, CLASSES), x),
+        "HyperbolicBatchNorm, hyperboloid": _layer(HyperbolicBatchNorm(Lorentz(), DIM), x),
+        "HyperbolicBatchNorm, ball": _layer(HyperbolicBatchNorm(Poincare(), DIM), b),
+        "MLR, hyperboloid": _layer(MLR(Lorentz(), DIM, CLASSES), x),
+        "MLR, ball": _layer(MLR(Poincare(), DIM, CLASSES), b),
+        "Linear, ball": _layer(Linear(Poincare(), DIM, DIM), b),
+        "TangentLinear": _layer(TangentLinear(Lorentz(), DIM, DIM), x),
+        "PrototypeHead, hyperboloid": _layer(PrototypeHead(Lorentz(), DIM, CLASSES), x),
         "Dropout": _layer(Dropout(0.5), x),
     }
 

@@ -89,7 +89,7 @@ def cases(num_rows: int, dim: int, shape: tuple[int, int]) -> dict[str, Case]:
     """All cases by name, each after a few steps."""
     made: dict[str, Case] = {}
     for name, (kind, sparse, make) in TANGENTS.items():
-        table = HyperbolicEmbedding(kind, num_rows, dim, sparse=sparse)
+        table = HyperbolicEmbedding(kind(), num_rows, dim, sparse=sparse)
         made[name] = Case(table, make, space=kind(1.0), shape=shape)
     for name, (sparse, make) in POINTS.items():
         points = nn.Embedding(num_rows, dim, sparse=sparse)

@@ -42,15 +42,14 @@ from fedbolic.core.types import Meta
 from fedbolic.data import MNIST, FashionMNIST
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import (
+    MLR,
     BusemannHead,
-    LorentzMLR,
-    PoincareMLR,
     PrototypeHead,
     SpaceActivation,
     ToManifold,
 )
 from fedbolic.nn.functional.coordinates import to_tangent
-from fedbolic.nn.graph.convolution import LorentzConv
+from fedbolic.nn.graph.convolution import CentroidConv
 from fedbolic.nn.network.backbone import ConvNet
 
 DIMS = (2, 4, 8, 16, 32)
@@ -62,7 +61,13 @@ CLASSES = 10
 """Number of classes of Fashion-MNIST."""
 
 SCORES = ("confidence", "length", "distance of the point")
-FOREIGN_ROWS = ("Linear", "LorentzMLR, not clipped", "LorentzMLR", "PoincareMLR", "PrototypeHead")
+FOREIGN_ROWS = (
+    "Linear",
+    "MLR, hyperboloid, not clipped",
+    "MLR, hyperboloid",
+    "MLR, ball",
+    "PrototypeHead",
+)
 """Scores of familiarity, and the networks that are asked."""
 
 
@@ -80,27 +85,27 @@ class Tangents(nn.Module):
 
 HEADS: dict[str, Callable[[int], Sequence[nn.Module]]] = {
     "Linear": lambda n: [nn.Linear(n, CLASSES)],
-    "Linear, clipped": lambda n: [Tangents(ToManifold(Lorentz)), nn.Linear(n, CLASSES)],
-    "LorentzMLR, not clipped": lambda n: [
-        ToManifold(Lorentz, radius=math.inf),
-        LorentzMLR(n, CLASSES),
+    "Linear, clipped": lambda n: [Tangents(ToManifold(Lorentz())), nn.Linear(n, CLASSES)],
+    "MLR, hyperboloid, not clipped": lambda n: [
+        ToManifold(Lorentz(), radius=math.inf),
+        MLR(Lorentz(), n, CLASSES),
     ],
-    "LorentzMLR": lambda n: [ToManifold(Lorentz), LorentzMLR(n, CLASSES)],
-    "PoincareMLR": lambda n: [ToManifold(Poincare), PoincareMLR(n, CLASSES)],
+    "MLR, hyperboloid": lambda n: [ToManifold(Lorentz()), MLR(Lorentz(), n, CLASSES)],
+    "MLR, ball": lambda n: [ToManifold(Poincare()), MLR(Poincare(), n, CLASSES)],
     "the MLRs' flat limit, clipped": lambda n: [
-        Tangents(ToManifold(Lorentz)),
-        ToManifold(Poincare, curvature=0.0),
-        PoincareMLR(n, CLASSES, curvature=0.0),
+        Tangents(ToManifold(Lorentz())),
+        ToManifold(Poincare(c=0.0)),
+        MLR(Poincare(c=0.0), n, CLASSES),
     ],
-    "BusemannHead": lambda n: [ToManifold(Lorentz), BusemannHead(Lorentz, n, CLASSES)],
+    "BusemannHead": lambda n: [ToManifold(Lorentz()), BusemannHead(Lorentz(), n, CLASSES)],
     "PrototypeHead": lambda n: [
-        ToManifold(Lorentz, mode="space"),
-        PrototypeHead(Lorentz, n, CLASSES),
+        ToManifold(Lorentz(), mode="space"),
+        PrototypeHead(Lorentz(), n, CLASSES),
     ],
     "PrototypeHead's flat limit": lambda n: [
-        Tangents(ToManifold(Lorentz, mode="space")),
-        ToManifold(Poincare, curvature=0.0),
-        PrototypeHead(Poincare, n, CLASSES, curvature=0.0),
+        Tangents(ToManifold(Lorentz(), mode="space")),
+        ToManifold(Poincare(c=0.0)),
+        PrototypeHead(Poincare(c=0.0), n, CLASSES),
     ],
 }
 """Entries and heads on the same backbone, by name of the row; the first is the reference."""
@@ -186,7 +191,7 @@ class Cora(Problem):
 
     Features are scaled to length 1; 200 steps on the public split of 140 training, 500 validation
     and 1,000 test nodes, without dropout. The flat mean has the weights of the centroid of
-    ``LorentzConv``: those of a GCN, divided by their sum at each node.
+    ``CentroidConv``: those of a GCN, divided by their sum at each node.
     """
 
     name = "cora"
@@ -203,7 +208,7 @@ class Cora(Problem):
                 shutil.copytree(raw, Path(folder) / "Cora" / "raw")
             data: Any = Planetoid(folder, "Cora")[0]
         self.x, self.edges, self.labels = normalize(data.x), data.edge_index, data.y
-        self.points = ToManifold(Lorentz)(self.x)
+        self.points = ToManifold(Lorentz())(self.x)
         self.masks = {"train": data.train_mask, "validation": data.val_mask, "test": data.test_mask}
         counts = data.y[data.test_mask].bincount()
         self.constant = 100 * counts.max().item() / int(counts.sum())
@@ -212,8 +217,12 @@ class Cora(Problem):
     def build(self, network: str, dim: int) -> nn.Module:
         inputs, classes = self.x.shape[1], int(self.labels.max()) + 1
         if network == "Lorentz GCN":
-            layers = LorentzConv(inputs, dim), LorentzConv(dim, dim), LorentzMLR(dim, classes)
-            return Convolutions(*layers, SpaceActivation(Lorentz, elu), self.points, self.edges)
+            layers = (
+                CentroidConv(Lorentz(), inputs, dim),
+                CentroidConv(Lorentz(), dim, dim),
+                MLR(Lorentz(), dim, classes),
+            )
+            return Convolutions(*layers, SpaceActivation(Lorentz(), elu), self.points, self.edges)
         flat = network == "GCN, flat mean"
         layers = (
             GCNConv(inputs, dim, normalize=not flat),

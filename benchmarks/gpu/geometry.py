@@ -15,7 +15,7 @@ from benchmarks.timing import median_seconds
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.manifold import Mode
-from fedbolic.nn import LorentzMLR
+from fedbolic.nn import MLR
 from fedbolic.nn.layers.dropout import Dropout
 from flynn.fly_hash import connections, fly_hash
 
@@ -71,7 +71,9 @@ def geometry(report: Report, device: torch.device, size: Size) -> None:
     head = min(n, most), dim, min(classes, most)
     rows = ROWS._replace(n=min(ROWS.n, most), m=min(ROWS.m, most))
     for by, runs in RUNNERS.items():
-        report.add(PART, f"LorentzMLR{by}", lambda r=runs: r(head_rate, *head, device, products))
+        report.add(
+            PART, f"MLR, hyperboloid{by}", lambda r=runs: r(head_rate, *head, device, products)
+        )
         for kind in (Lorentz, Poincare):
             name = f"{kind.__name__} dist {rows.n} x {rows.dim}{by}"
             report.add(PART, name, lambda k=kind, r=runs: r(row_rate, k, rows, device, copies))
@@ -141,7 +143,7 @@ def _rate(
 def head_rate(n: int, dim: int, classes: int, device: torch.device, products: float | None) -> Row:
     """Operations of the matrix product per second in the logits of hyperplanes."""
     (x,) = point_sets(Lorentz, Sets(n, 0, dim), device)[:1]
-    head = LorentzMLR(dim, classes, device=device)
+    head = MLR(Lorentz(), dim, classes, device=device)
     with torch.no_grad():
         seconds = median_seconds(lambda: head(x), device, REPEATS)
         got, head = head(x[:CHECKED]).double(), head.double()

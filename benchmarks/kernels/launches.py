@@ -34,7 +34,7 @@ OPERATIONS = (
     *(f"{model} {name}" for model in MODELS for name in ("dist", "expmap0")),
     *(f"{model} {name}" for model in MODELS for name in ("logmap0", "expmap", "logmap")),
     *(f"{model} centroid" for model in MODELS),
-    *("hyperboloid dist, learnt c", "LorentzMLR", "PoincareMLR", "Dropout"),
+    *("hyperboloid dist, learnt c", "MLR, hyperboloid", "MLR, ball", "Dropout"),
     *(f"HyperbolicBatchNorm, {model}" for model in MODELS),
 )
 

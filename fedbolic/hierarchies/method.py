@@ -69,7 +69,7 @@ class HierarchyEmbedding(GradientMethod):
 
     Args:
         dim: Dimensions of the space, at least 1.
-        curvature: Minus the sectional curvature, at least 0; 0 for flat space.
+        c: Minus the sectional curvature, at least 0; 0 for flat space.
         rounds: Communication rounds, at least 1.
         local: Local epochs and batch size.
         steps: Local steps per round, at least 1, instead of ``local.epochs``: the passes of a
@@ -107,7 +107,7 @@ class HierarchyEmbedding(GradientMethod):
     """
 
     dim: int = 5
-    curvature: float = 1.0
+    c: float = 1.0
     rounds: int = 25
     local: LocalTraining = LocalTraining(epochs=4, batch_size=64)
     steps: int | None = None
@@ -131,7 +131,7 @@ class HierarchyEmbedding(GradientMethod):
             raise ValueError(
                 "personal clients send nothing: set sends to rows, or personal to false"
             )
-        check.not_negative(curvature=self.curvature)
+        check.not_negative(c=self.c)
         if self.negatives.power:
             raise ValueError(
                 f"negatives have a power of {self.negatives.power}, which needs the counts of all "
@@ -141,7 +141,7 @@ class HierarchyEmbedding(GradientMethod):
     @property
     def space(self) -> Manifold:
         """The space of the embeddings."""
-        return _kind(self.curvature)(self.curvature)
+        return _space(self.c)
 
     @property
     @override
@@ -157,7 +157,7 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def model(self, meta: Meta) -> Model:
-        return _model(self.curvature, meta.num_classes, self.dim)
+        return _model(self.c, meta.num_classes, self.dim)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -275,7 +275,7 @@ class HierarchyEmbedding(GradientMethod):
             parameters: Table of tangents.
         """
         num_nodes = len(parameters[TABLE])
-        model = _model(self.curvature, num_nodes, self.dim)
+        model = _model(self.c, num_nodes, self.dim)
         nodes = torch.arange(num_nodes, device=parameters[TABLE].device)
         return model(parameters, {}, nodes)[0]
 
@@ -291,17 +291,17 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
-        if self.dim != 2 or self.personal or not self.curvature or data.holdout is None:
+        if self.dim != 2 or self.personal or not self.c or data.holdout is None:
             return {}
         points = self.points(server_state["parameters"])
-        return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.curvature)}
+        return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.c)}
 
 
-def _kind(curvature: float) -> type[Lorentz] | type[Poincare]:
-    """The model of the space; the ball is flat if the curvature is 0."""
-    return Lorentz if curvature else Poincare
+def _space(c: float) -> Lorentz | Poincare:
+    """The hyperboloid, or the ball without curvature, which is flat."""
+    return Lorentz(c) if c else Poincare(0.0)
 
 
 @functools.cache
-def _model(curvature: float, num_nodes: int, dim: int) -> Model:
-    return Model(lambda: HyperbolicEmbedding(_kind(curvature), num_nodes, dim, curvature=curvature))
+def _model(c: float, num_nodes: int, dim: int) -> Model:
+    return Model(lambda: HyperbolicEmbedding(_space(c), num_nodes, dim))

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from fedbolic.formulas.numerics import HALVES
+
 _NEAR = 1e-6
 """Relative tolerance of the comparison of recorded numbers, as means in float32 round them."""
 
@@ -194,3 +196,34 @@ class Curvature(Recorded):
     def extra_repr(self) -> str:
         """The bounds, for ``print``."""
         return f"bounds={self.bounds}"
+
+
+class CurvatureField:
+    """Field of a frozen dataclass that is set to a curvature and read as its value, anew each time.
+
+    Example:
+        >>> from fedbolic.manifolds import Lorentz
+        >>> space = Lorentz(c=Curvature(0.5))
+        >>> space.c, space.curvature
+        (tensor(0.5000, grad_fn=<AddBackward0>), Curvature(bounds=(0.0, inf)))
+    """
+
+    def __get__(self, space: object | None, owner: type | None = None) -> Tensor | float:
+        if space is None:
+            raise AttributeError("the class has no curvature")
+        return value_of(space.__dict__["c"])
+
+    def __set__(self, space: object, c: Curvature | Tensor | float) -> None:
+        space.__dict__["c"] = c
+
+
+LEARNABLE_C: Any = CurvatureField()
+"""The field ``c`` of every manifold that may be learnt."""
+
+
+def value_of(curvature: Curvature | Tensor | float) -> Tensor | float:
+    """Minus the current sectional curvature, in float32 if its module has a half type."""
+    if not isinstance(curvature, Curvature):
+        return curvature
+    c = curvature.c
+    return c.float() if c.dtype in HALVES else c

@@ -27,7 +27,8 @@ from fedbolic.formulas.numerics import (
 )
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
-from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
+from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, checked_curvature
 from fedbolic.operators.pairwise_kernel import kernel_distances
 from fedbolic.operators.row_kernel import has_row_kernel
 
@@ -54,7 +55,8 @@ class Lorentz(Manifold):
     coordinate of the farther point: below 2 percent to 6 radii in float32 and 16 in float64.
 
     Args:
-        c: Minus the sectional curvature, above 0; see ``Manifold`` for tensors.
+        c: Minus the sectional curvature, above 0: a number, a ``Curvature``, or a tensor (see
+            ``Manifold``).
 
     References:
         Nickel and Kiela (2018), Sec. 3, arXiv:1806.03417; the forms without cancellation are ours.
@@ -68,10 +70,11 @@ class Lorentz(Manifold):
         tensor(0.)
     """
 
-    c: Tensor | float = 1.0
+    c: Tensor | float = LEARNABLE_C
 
-    def __post_init__(self) -> None:
-        curvature(self.c, flat=False)
+    def __init__(self, c: Curvature | Tensor | float = 1.0) -> None:
+        object.__setattr__(self, "c", c)
+        checked_curvature(self.c, flat=False)
 
     def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """Clamped space coordinates of ``x``, and the time coordinate in radii."""

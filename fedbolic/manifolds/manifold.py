@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from fedbolic.manifolds.curvature import Curvature
+
 PointTensor: TypeAlias = Float[Tensor, "*#batch ambient"]
 """Points or ambient vectors along the last axis; the other axes broadcast."""
 
@@ -30,9 +32,17 @@ class Manifold(ABC):
     ``c`` is a number, or a tensor that broadcasts with the result of ``dist`` (or of ``cdist``), so
     a record is one space, or one space per client or per sample. Operations on float16 and bfloat16
     are computed in float32 and rounded once.
+
+    A learnt curvature is given as its module, ``Lorentz(c=Curvature(1.0))``: ``c`` is then its
+    value, read anew by every operation, and a layer that takes the space holds the module.
     """
 
     c: Tensor | float
+
+    @property
+    def curvature(self) -> Curvature | Tensor | float:
+        """``c`` as it was given: the module if it is learnt."""
+        return vars(self)["c"]
 
     @abstractmethod
     def origin(
@@ -184,7 +194,7 @@ class Manifold(ABC):
             )
 
 
-def curvature(c: Tensor | float, *, flat: bool) -> Tensor | float:
+def checked_curvature(c: Tensor | float, *, flat: bool) -> Tensor | float:
     """The curvature of a space after a check.
 
     Args:

@@ -25,7 +25,8 @@ from fedbolic.formulas.numerics import (
 )
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
-from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, curvature
+from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature
+from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, checked_curvature
 from fedbolic.operators.pairwise_kernel import kernel_distances
 from fedbolic.operators.row_kernel import has_row_kernel
 
@@ -42,7 +43,8 @@ class Poincare(Manifold):
     ``c |x|^2`` is below 1 by a few ``eps``.
 
     Args:
-        c: Minus the sectional curvature, 0 or more; see ``Manifold`` for tensors.
+        c: Minus the sectional curvature, 0 or more: a number, a ``Curvature``, or a tensor (see
+            ``Manifold``).
 
     References:
         Ganea et al. (2018), Sec. 2, arXiv:1805.09112; the forms without cancellation are ours.
@@ -54,10 +56,11 @@ class Poincare(Manifold):
         tensor(2.)
     """
 
-    c: Tensor | float = 1.0
+    c: Tensor | float = LEARNABLE_C
 
-    def __post_init__(self) -> None:
-        curvature(self.c, flat=True)
+    def __init__(self, c: Curvature | Tensor | float = 1.0) -> None:
+        object.__setattr__(self, "c", c)
+        checked_curvature(self.c, flat=True)
 
     def _read(self, x: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """``x`` clamped to the ball, and the gap ``1 - c |x|^2``."""

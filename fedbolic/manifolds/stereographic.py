@@ -21,6 +21,7 @@ from fedbolic.formulas.numerics import (
     unit,
 )
 from fedbolic.manifolds import pairwise
+from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
 
 
@@ -45,7 +46,8 @@ class Stereographic(Manifold):
     ``frechet_mean`` is unique for points within a quarter of a great circle of one point.
 
     Args:
-        c: Minus the sectional curvature, any finite number; see ``Manifold`` for tensors.
+        c: Minus the sectional curvature: any finite number, a ``Curvature``, or a tensor (see
+            ``Manifold``).
 
     Raises:
         ValueError: If ``c`` is a number that is not finite.
@@ -63,9 +65,10 @@ class Stereographic(Manifold):
         tensor(3.1416)
     """
 
-    c: Tensor | float = 0.0
+    c: Tensor | float = LEARNABLE_C
 
-    def __post_init__(self) -> None:
+    def __init__(self, c: Curvature | Tensor | float = 0.0) -> None:
+        object.__setattr__(self, "c", c)
         if not isinstance(self.c, Tensor) and not math.isfinite(self.c):
             raise ValueError(
                 f"c must be finite, got {self.c}: it is minus the sectional curvature, above 0 for "

@@ -10,11 +10,11 @@ from fedbolic.nn.layers.adapters import HypLoRALinear, LoRALinear, add_adapters
 from fedbolic.nn.layers.attention import LorentzAttention
 from fedbolic.nn.layers.busemann import BusemannLinear
 from fedbolic.nn.layers.change_curvature import ChangeCurvature
-from fedbolic.nn.layers.classify import LorentzMLR, PoincareMLR
+from fedbolic.nn.layers.classify import MLR
 from fedbolic.nn.layers.dropout import Dropout
 from fedbolic.nn.layers.embedding import HyperbolicEmbedding
-from fedbolic.nn.layers.image_convolution import LorentzConv2d, PoincareConv2d
-from fedbolic.nn.layers.linear import LorentzFC, LorentzLinear, PoincareLinear
+from fedbolic.nn.layers.image_convolution import Conv2d
+from fedbolic.nn.layers.linear import Linear, LorentzFC
 from fedbolic.nn.layers.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
 from fedbolic.nn.layers.parameter_groups import parameter_groups
 from fedbolic.nn.layers.pool import CentroidPool, CentroidPool2d
@@ -36,12 +36,14 @@ from fedbolic.nn.loss.pair_loss import MarginLoss, RankingLoss
 from fedbolic.nn.loss.ranking import RankingScores, rank_and_map
 
 __all__ = [
+    "MLR",
     "BurnInSchedule",
     "BusemannHead",
     "BusemannLinear",
     "CentroidPool",
     "CentroidPool2d",
     "ChangeCurvature",
+    "Conv2d",
     "CosineContrast",
     "DistanceContrast",
     "Dropout",
@@ -53,18 +55,13 @@ __all__ = [
     "HyperbolicEmbedding",
     "HyperbolicLayerNorm",
     "HyperbolicResidual",
+    "Linear",
     "LoRALinear",
     "LogitScale",
     "LorentzAttention",
-    "LorentzConv2d",
     "LorentzFC",
-    "LorentzLinear",
-    "LorentzMLR",
     "MarginLoss",
     "NegativeSampler",
-    "PoincareConv2d",
-    "PoincareLinear",
-    "PoincareMLR",
     "PrototypeHead",
     "RankingLoss",
     "RankingScores",

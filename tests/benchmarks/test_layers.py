@@ -62,6 +62,6 @@ def test_what_is_not_installed_is_said(monkeypatch, capsys):
     layers.report("cpu", ["linear"])
     printed = capsys.readouterr().out
     assert "| linear: hypll HLinear | hypll is not installed |  |  |  |  |  |" in printed
-    pair = "linear: fedbolic PoincareLinear / linear: hypll HLinear"
+    pair = "linear: fedbolic Linear, ball / linear: hypll HLinear"
     assert f"| G14 | {pair} | <= 0.85 |  | not measured |" in printed
     assert "| linear: torch Linear | 1.00 | 10 (1.0x) | 1.0x |" in printed

@@ -6,7 +6,7 @@ from torch import nn
 
 from benchmarks import twins
 from fedbolic.manifolds import Lorentz
-from fedbolic.nn import LorentzMLR, ToManifold
+from fedbolic.nn import MLR, ToManifold
 
 
 class Scale(twins.Problem):
@@ -75,7 +75,7 @@ def test_a_table_gives_means_spreads_and_paired_differences(capsys, monkeypatch,
 def test_a_flat_control_has_the_clip_and_no_geometry(name):
     """Beyond the clip the logits do not grow; within it they are those of a linear map."""
     head = nn.Sequential(*twins.HEADS[name](3))
-    if name == "LorentzMLR, not clipped":
+    if name == "MLR, hyperboloid, not clipped":
         assert not torch.allclose(head(torch.full((1, 3), 5.0)), head(torch.full((1, 3), 50.0)))
         return
     near, far = torch.full((1, 3), 0.5), torch.full((1, 3), 5.0)
@@ -113,7 +113,7 @@ def network(*head):
 
 def test_a_hard_clip_hides_how_long_features_were():
     """Lengths 30 and 40 against 5 and 10: all beyond the clip, hence at one distance."""
-    model = network(ToManifold(Lorentz), LorentzMLR(2, 3))
+    model = network(ToManifold(Lorentz(c=1.0)), MLR(Lorentz(c=1.0), 2, 3))
     assert twins.areas(model, FAMILIAR, FOREIGN)["length"] == 100
     distances = dict(twins.scores(model, torch.cat([FAMILIAR, FOREIGN])))
     torch.testing.assert_close(distances["distance of the point"], torch.full((4,), 2.3))

@@ -58,7 +58,7 @@ def planetoid(folder):
 def test_the_page_has_the_examples_that_are_tested_here():
     words = ["load_digits()\nx = torch.tensor(digits.images", "Planetoid(", "lightning.Trainer("]
     words += ["RiemannianAdam", "Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("]
-    words += ["EntailmentContrast(", "Adapted(", "LorentzConv2d("]
+    words += ["EntailmentContrast(", "Adapted(", "Conv2d(space"]
     assert {example(word) for word in words} == set(EXAMPLES)
 
 
@@ -95,7 +95,7 @@ def test_a_lightning_module_trains():
     "word",
     [
         *("RiemannianAdam", "Curvature(1.0, bounds", "torch.compile", "HGCN(HGCNConv("),
-        *("EntailmentContrast(", "Adapted(", "LorentzConv2d("),
+        *("EntailmentContrast(", "Adapted(", "Conv2d(space"),
     ],
 )
 def test_a_short_example_runs(word, tmp_path, monkeypatch):

@@ -6,9 +6,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.kernels.errors import RADII
-from benchmarks.kernels.layer_errors import HEADS, logit_errors
+from benchmarks.kernels.layer_errors import logit_errors
 from fedbolic import kernels
 from fedbolic.manifolds import Curvature, Poincare
+from fedbolic.nn import MLR
 from fedbolic.operators import logit_kernel
 from tests.manifolds.cases import CURVED, normal, points
 
@@ -33,7 +34,7 @@ def on(monkeypatch):
 
 def head_of(kind, dim, classes, *, c=1.0, dtype=torch.float64):
     """A head with random hyperplanes."""
-    head = HEADS[kind](dim, classes, curvature=c).to(dtype)
+    head = MLR(kind(c), dim, classes).to(dtype)
     with torch.no_grad():
         head.weight.copy_(normal(5, classes, dim))
         head.bias.copy_(normal(6, classes) / 2)

@@ -42,7 +42,7 @@ def test_distances_and_layers_do_not_import_triton():
     text = (
         "import sys, torch\n"
         "from fedbolic.manifolds import Lorentz\n"
-        "from fedbolic.nn import LorentzMLR\n"
+        "from fedbolic.nn import MLR\n"
         "from fedbolic.nn.functional.convolution import stacked_convolution\n"
         "from fedbolic.nn.layers.dropout import Dropout\n"
         "from fedbolic.optim import Adam\n"
@@ -50,7 +50,7 @@ def test_distances_and_layers_do_not_import_triton():
         "x = Lorentz().origin(2, 3).requires_grad_()\n"
         "found = Lorentz().cdist(x, x), Lorentz().dist(x, x), Lorentz().logmap0(x)\n"
         "found = *found, Lorentz().expmap(x, Lorentz().logmap(x, x))\n"
-        "found = *found, LorentzMLR(2, 3)(x), Dropout()(x)\n"
+        "found = *found, MLR(Lorentz(), 2, 3)(x), Dropout()(x)\n"
         "sum(t.sum() for t in found).backward()\n"
         "images, kernels = torch.zeros(2, 1, 1, 3, 3), torch.zeros(2, 4, 1, 3, 3)\n"
         "convolve = lambda x, w: stacked_convolution(x, w, None, stride=1, padding=0)\n"

@@ -197,7 +197,7 @@ def test_batch_norm_has_the_outputs_gradients_and_statistics_of_the_operators(
 
 def test_batch_norm_of_the_flat_ball_is_that_of_torch(moved):
     x = normal(0, 20, 3) + 1
-    layer = HyperbolicBatchNorm(Poincare, 3, curvature=0.0).double()
+    layer = HyperbolicBatchNorm(Poincare(c=0.0), 3).double()
     torch.testing.assert_close(layer(x), torch.nn.BatchNorm1d(3).double()(2 * x) / 2)
     assert moved
 
@@ -205,7 +205,7 @@ def test_batch_norm_of_the_flat_ball_is_that_of_torch(moved):
 @in_both_models
 def test_batch_norm_of_stacked_clients_is_a_loop(kind, moved):
     x = torch.stack([points(kind, 1.0, seed, 9, 3, radius=0.5) for seed in (0, 1)])
-    layer = HyperbolicBatchNorm(kind, 3).double()
+    layer = HyperbolicBatchNorm(kind(), 3).double()
     scales = torch.stack((torch.ones(3), torch.tensor([0.5, 1.0, 2.0]))).double()
     biases = normal(2, 2, 3)
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Curvature, Lorentz, Poincare, Stereographic
 
 decades = st.floats(-9, 3).map(lambda e: 10.0**e)
 
@@ -93,3 +94,19 @@ def test_a_curvature_travels_as_one_tensor():
     assert copy.deepcopy(curvature).c == curvature.c
     assert curvature.double().c.dtype == torch.float64
     assert not Curvature(1.0, learnable=False).raw.requires_grad
+
+
+@pytest.mark.parametrize("kind", [Lorentz, Poincare, Stereographic])
+def test_a_space_reads_a_learnt_curvature_anew_and_keeps_its_module(kind):
+    module = Curvature(0.5)
+    space = kind(c=module)
+    x = space.origin(3).detach()
+    space.dist(x, x + 0.1).backward()
+    first = module.raw.grad.clone()
+    space.dist(x, x + 0.1).backward()  # a value kept from the first call would have lost its graph
+    assert torch.equal(module.raw.grad, 2 * first)
+    module.raw.data.add_(1.0)
+    assert torch.equal(space.c, module.c)
+    assert space.curvature is module
+    assert copy.deepcopy(space).curvature is not module
+    assert replace(space, c=2.0).curvature == replace(space, c=2.0).c == 2.0

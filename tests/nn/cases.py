@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,24 +11,21 @@ from torch import nn
 
 from fedbolic.manifolds import Curvature, Euclidean, Lorentz, Poincare
 from fedbolic.nn import (
+    MLR,
     BusemannHead,
     BusemannLinear,
     CentroidPool,
     CentroidPool2d,
     ChangeCurvature,
+    Conv2d,
     GyroBatchNorm,
     HyperbolicBatchNorm,
     HyperbolicEmbedding,
     HyperbolicLayerNorm,
     HyperbolicResidual,
+    Linear,
     LorentzAttention,
-    LorentzConv2d,
     LorentzFC,
-    LorentzLinear,
-    LorentzMLR,
-    PoincareConv2d,
-    PoincareLinear,
-    PoincareMLR,
     PrototypeHead,
     SpaceActivation,
     TangentActivation,
@@ -36,19 +33,18 @@ from fedbolic.nn import (
     TangentLinear,
     ToManifold,
 )
-from fedbolic.nn.graph.convolution import HGCN, HGCNConv, LorentzConv, PoincareConv
+from fedbolic.nn.graph.convolution import HGCN, CentroidConv, HGCNConv
 
 DIM = 4
 KINDS = (Lorentz, Poincare)
-LINEAR = {Lorentz: LorentzLinear, Poincare: PoincareLinear}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A layer, given by a function that builds it from a curvature.
+    """A layer, given by a function that builds it from a manifold.
 
     Args:
-        build: Function that takes ``curvature`` and returns the layer.
+        build: Class of the layer, or a function from a manifold to the layer.
         kind: Manifold of the inputs, ``Euclidean`` for features; ``None`` for indices.
         gives: Manifold of the outputs; ``None`` for real numbers.
         num: Number of output features.
@@ -67,11 +63,16 @@ class Case:
     shape: tuple[int, ...] = (2, 5)
     raw: str = "curvature.raw"
 
-    def make(self, curvature: Curvature | float = 1.0, *, seed: int = 0) -> nn.Module:
+    @property
+    def model(self) -> type[Lorentz] | type[Poincare]:
+        """Model of the layer."""
+        return self.kind if self.kind in KINDS else self.gives
+
+    def make(self, c: Curvature | float = 1.0, *, seed: int = 0) -> nn.Module:
         """The layer in float64, with random noise so that no parameter has a special value."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            layer = self.build(curvature=curvature).double()
+            layer = self.build(self.model(c)).double()
             for name, value in [*layer.named_parameters(), *layer.named_buffers()]:
                 if value.is_floating_point() and not name.endswith("raw"):
                     with torch.no_grad():
@@ -95,141 +96,127 @@ def points(kind, c, v):
     return space.expmap0(space.lift(v) if kind is Lorentz else v / 2)
 
 
-def change_curvature(kind, curvature):
-    return ChangeCurvature(kind, old=1.0, new=curvature)
+def change_curvature(manifold):
+    return ChangeCurvature(type(manifold)(1.0), manifold)
 
 
-def residual(kind, curvature):
-    return HyperbolicResidual(
-        kind, LINEAR[kind](DIM, DIM, curvature=curvature), curvature=curvature
-    )
+def residual(manifold):
+    return HyperbolicResidual(manifold, Linear(manifold, DIM, DIM))
 
 
-def widened(kind, curvature):
+def widened(manifold):
     """A residual connection whose branch and shortcut change the width."""
-    branch, shortcut = (LINEAR[kind](DIM, 3, curvature=curvature) for _ in range(2))
-    return HyperbolicResidual(kind, branch, shortcut=shortcut, curvature=curvature)
+    branch, shortcut = (Linear(manifold, DIM, 3) for _ in range(2))
+    return HyperbolicResidual(manifold, branch, shortcut=shortcut)
 
 
 EDGES = torch.tensor([[0, 1, 2, 3, 3, 1], [1, 2, 0, 1, 3, 2]])
 """Edges of a graph of five nodes: one is doubled, one is a loop, and the last node has none."""
 
 
-def on_graph(convolution, *args, curvature, **settings):
+def build(layer, /, *args, **settings):
+    """A function from a manifold to the layer."""
+    return lambda manifold: layer(manifold, *args, **settings)
+
+
+def on_graph(make):
     """A graph convolution that is called with the points only; a hook adds the edges."""
-    layer = convolution(*args, curvature=curvature, **settings)
-    layer.register_forward_pre_hook(with_edges)
-    return layer
+
+    def made(manifold):
+        layer = make(manifold)
+        layer.register_forward_pre_hook(with_edges)
+        return layer
+
+    return made
 
 
-def hgcn_to(curvature):
+def hgcn_to(manifold):
     """An ``HGCNConv`` with an output curvature, here the same as that of its inputs."""
-    return on_graph(HGCNConv, DIM, 3, curvature=curvature, out_curvature=curvature)
+    return HGCNConv(manifold, DIM, 3, out_manifold=manifold)
 
 
-def hgcn(curvature, *, kind):
+def hgcn(manifold):
     """Two layers that hand tangents on."""
-    first = HGCNConv(DIM, 5, kind=kind, local=False, activation=torch.tanh, curvature=curvature)
-    network = HGCN(first, HGCNConv(5, 3, kind=kind, local=False, curvature=curvature))
-    network.register_forward_pre_hook(with_edges)
-    return network
+    first = HGCNConv(manifold, DIM, 5, local=False, activation=torch.tanh)
+    return HGCN(first, HGCNConv(manifold, 5, 3, local=False))
 
 
 def with_edges(layer, args):
     return *args, EDGES
 
 
-def convolution(layer, *, space=Lorentz, reach=1.0, **settings):
-    return Case(
-        partial(on_graph, layer, DIM, 3, **settings), space, space, 3,
-        reach=reach, shape=(5,), raw="linear.curvature.raw",
-    )  # fmt: skip
+def on_nodes(make, *, kind=Lorentz, raw="linear.curvature.raw"):
+    return Case(on_graph(make), kind, kind, 3, shape=(5,), raw=raw)
 
 
-def images(of, *, space, **settings):
+def images(*, kind, **settings):
     """A convolution of two images of 3 x 4 pixels."""
-    build = partial(of, DIM, 3, 2, padding=1, **settings)
-    return Case(build, space, space, 3, shape=(2, 3, 4))
+    return Case(build(Conv2d, DIM, 3, 2, padding=1, **settings), kind, kind, 3, shape=(2, 3, 4))
 
 
 CASES = {
-    "LorentzConv2d": images(LorentzConv2d, space=Lorentz, dilation=2),
+    "LorentzConv2d": images(kind=Lorentz, dilation=2),
     "LorentzConv2d of hyperplanes": images(
-        LorentzConv2d, space=Lorentz, stride=2, layer=LorentzFC, concatenation="log_radius"
+        kind=Lorentz, stride=2, layer=LorentzFC, concatenation="log_radius"
     ),
-    "PoincareConv2d": images(PoincareConv2d, space=Poincare, stride=2),
-    "PoincareConv2d without bias": images(PoincareConv2d, space=Poincare, bias=False),
+    "PoincareConv2d": images(kind=Poincare, stride=2),
+    "PoincareConv2d without bias": images(kind=Poincare, bias=False),
     "LorentzFC with an activation": Case(
-        partial(LorentzFC, DIM, 3, activation=torch.tanh), Lorentz, Lorentz, 3
+        build(LorentzFC, DIM, 3, activation=torch.tanh), Lorentz, Lorentz, 3
     ),
-    "LorentzLinear": Case(partial(LorentzLinear, DIM, 3), Lorentz, Lorentz, 3),
-    "LorentzLinear without bias": Case(
-        partial(LorentzLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
-    ),
-    "LorentzFC": Case(partial(LorentzFC, DIM, 3), Lorentz, Lorentz, 3),
-    "LorentzFC without bias": Case(partial(LorentzFC, DIM, 3, bias=False), Lorentz, Lorentz, 3),
-    "PoincareLinear": Case(partial(PoincareLinear, DIM, 3), Poincare, Poincare, 3),
-    "PoincareLinear without bias": Case(
-        partial(PoincareLinear, DIM, 3, bias=False), Poincare, Poincare, 3
-    ),
+    "LorentzFC": Case(build(LorentzFC, DIM, 3), Lorentz, Lorentz, 3),
+    "LorentzFC without bias": Case(build(LorentzFC, DIM, 3, bias=False), Lorentz, Lorentz, 3),
     "TangentLinear without bias": Case(
-        partial(TangentLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
+        build(TangentLinear, DIM, 3, bias=False), Lorentz, Lorentz, 3
     ),
-    "LorentzMLR": Case(partial(LorentzMLR, DIM, 6), Lorentz, None, 6),
-    "PoincareMLR": Case(partial(PoincareMLR, DIM, 6), Poincare, None, 6),
-    "LorentzAttention": Case(partial(LorentzAttention, DIM, 2), Lorentz, Lorentz, reach=0.25),
-    "LorentzConv": convolution(LorentzConv),
-    "LorentzConv without loops": convolution(LorentzConv, normalize=False, add_self_loops=False),
-    "HGCNConv": convolution(HGCNConv, activation=torch.tanh),
-    "HGCNConv at the origin": convolution(HGCNConv, local=False),
-    "HGCNConv with an output curvature": replace(convolution(HGCNConv), build=hgcn_to),
-    "PoincareConv": convolution(PoincareConv, space=Poincare),
+    "LorentzAttention": Case(build(LorentzAttention, DIM, 2), Lorentz, Lorentz, reach=0.25),
+    "LorentzConv without loops": on_nodes(
+        build(CentroidConv, DIM, 3, normalize=False, add_self_loops=False)
+    ),
+    "HGCNConv": on_nodes(build(HGCNConv, DIM, 3, activation=torch.tanh)),
+    "HGCNConv at the origin": on_nodes(build(HGCNConv, DIM, 3, local=False)),
+    "HGCNConv with an output curvature": on_nodes(hgcn_to),
 }
 for kind in KINDS:
-    at_origin = partial(convolution, HGCNConv, space=kind, kind=kind, local=False)
+    at_origin = partial(build, HGCNConv, DIM, 3, local=False)
     BOTH = {
-        "HGCN": replace(
-            convolution(HGCN, space=kind),
-            build=partial(hgcn, kind=kind),
-            raw="layers.0.linear.curvature.raw",
-        ),
-        "HGCNConv with softmax": at_origin(attention="softmax"),
-        "HGCNConv with sigmoid": at_origin(attention="sigmoid"),
-        "TangentLinear": Case(partial(TangentLinear, DIM, 3, kind=kind), kind, kind, 3),
-        "ToManifold": Case(partial(ToManifold, kind), Euclidean, kind),
-        "ToManifold, soft": Case(partial(ToManifold, kind, mode="soft"), Euclidean, kind),
-        "ToManifold, space": Case(partial(ToManifold, kind, mode="space"), Euclidean, kind),
-        "PrototypeHead": Case(partial(PrototypeHead, kind, DIM, 6), kind, None, 6),
-        "BusemannHead": Case(partial(BusemannHead, kind, DIM, 6), kind, None, 6),
-        "BusemannLinear": Case(partial(BusemannLinear, kind, DIM, 3), kind, kind, 3),
+        "Linear": Case(build(Linear, DIM, 3), kind, kind, 3),
+        "Linear without bias": Case(build(Linear, DIM, 3, bias=False), kind, kind, 3),
+        "MLR": Case(build(MLR, DIM, 6), kind, None, 6),
+        "CentroidConv": on_nodes(build(CentroidConv, DIM, 3), kind=kind),
+        "HGCN": on_nodes(hgcn, kind=kind, raw="layers.0.linear.curvature.raw"),
+        "HGCNConv with softmax": on_nodes(at_origin(attention="softmax"), kind=kind),
+        "HGCNConv with sigmoid": on_nodes(at_origin(attention="sigmoid"), kind=kind),
+        "TangentLinear": Case(build(TangentLinear, DIM, 3), kind, kind, 3),
+        "ToManifold": Case(ToManifold, Euclidean, kind),
+        "ToManifold, soft": Case(build(ToManifold, mode="soft"), Euclidean, kind),
+        "ToManifold, space": Case(build(ToManifold, mode="space"), Euclidean, kind),
+        "PrototypeHead": Case(build(PrototypeHead, DIM, 6), kind, None, 6),
+        "BusemannHead": Case(build(BusemannHead, DIM, 6), kind, None, 6),
+        "BusemannLinear": Case(build(BusemannLinear, DIM, 3), kind, kind, 3),
         "BusemannLinear with both biases": Case(
-            partial(BusemannLinear, kind, DIM, 3, activation=torch.tanh, gyro_bias=True),
-            kind,
-            kind,
-            3,
+            build(BusemannLinear, DIM, 3, activation=torch.tanh, gyro_bias=True), kind, kind, 3
         ),
-        "SpaceActivation": Case(partial(SpaceActivation, kind, torch.tanh), kind, kind),
-        "TangentActivation": Case(partial(TangentActivation, kind, nn.Softplus()), kind, kind),
-        "TangentDropout": Case(partial(TangentDropout, kind), kind, kind),
-        "HyperbolicBatchNorm": Case(partial(HyperbolicBatchNorm, kind, DIM), kind, kind),
+        "SpaceActivation": Case(build(SpaceActivation, torch.tanh), kind, kind),
+        "TangentActivation": Case(build(TangentActivation, nn.Softplus()), kind, kind),
+        "TangentDropout": Case(TangentDropout, kind, kind),
+        "HyperbolicBatchNorm": Case(build(HyperbolicBatchNorm, DIM), kind, kind),
         "HyperbolicBatchNorm in training": Case(
-            partial(HyperbolicBatchNorm, kind, DIM), kind, kind, training=True
+            build(HyperbolicBatchNorm, DIM), kind, kind, training=True
         ),
         "HyperbolicBatchNorm without affine": Case(
-            partial(HyperbolicBatchNorm, kind, DIM, affine=False), kind, kind
+            build(HyperbolicBatchNorm, DIM, affine=False), kind, kind
         ),
-        "GyroBatchNorm": Case(partial(GyroBatchNorm, kind, DIM), kind, kind),
-        "GyroBatchNorm in training": Case(
-            partial(GyroBatchNorm, kind, DIM), kind, kind, training=True
-        ),
-        "HyperbolicLayerNorm": Case(partial(HyperbolicLayerNorm, kind, DIM), kind, kind),
-        "HyperbolicEmbedding": Case(partial(HyperbolicEmbedding, kind, DIM, DIM), None, kind),
-        "CentroidPool": Case(partial(CentroidPool, kind), kind, kind),
+        "GyroBatchNorm": Case(build(GyroBatchNorm, DIM), kind, kind),
+        "GyroBatchNorm in training": Case(build(GyroBatchNorm, DIM), kind, kind, training=True),
+        "HyperbolicLayerNorm": Case(build(HyperbolicLayerNorm, DIM), kind, kind),
+        "HyperbolicEmbedding": Case(build(HyperbolicEmbedding, DIM, DIM), None, kind),
+        "CentroidPool": Case(CentroidPool, kind, kind),
         "CentroidPool2d": Case(
-            partial(CentroidPool2d, kind, 3, stride=1, padding=1), kind, kind, shape=(2, 3, 4)
+            build(CentroidPool2d, 3, stride=1, padding=1), kind, kind, shape=(2, 3, 4)
         ),
-        "HyperbolicResidual": Case(partial(residual, kind), kind, kind),
-        "HyperbolicResidual with a shortcut": Case(partial(widened, kind), kind, kind, 3),
-        "ChangeCurvature": Case(partial(change_curvature, kind), kind, kind),
+        "HyperbolicResidual": Case(residual, kind, kind),
+        "HyperbolicResidual with a shortcut": Case(widened, kind, kind, 3),
+        "ChangeCurvature": Case(change_curvature, kind, kind),
     }
     CASES |= {f"{kind.__name__} {name}": case for name, case in BOTH.items()}

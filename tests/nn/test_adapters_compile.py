@@ -18,7 +18,7 @@ def compiled(module):
 @pytest.mark.parametrize("wrapper", [LoRALinear, HypLoRALinear])
 def test_an_adapter_compiles_without_a_graph_break(wrapper):
     torch.manual_seed(0)
-    settings = {"curvature": Curvature(0.4)} if wrapper is HypLoRALinear else {}
+    settings = {"c": Curvature(0.4)} if wrapper is HypLoRALinear else {}
     layer, x = wrapper(nn.Linear(5, 4), rank=2, **settings).double(), torch.randn(3, 5).double()
     nn.init.normal_(layer.adapter.up)
     twin = copy.deepcopy(layer)

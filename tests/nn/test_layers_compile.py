@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn import GyroBatchNorm, PoincareLinear
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn import GyroBatchNorm, Linear
 from tests.nn.cases import CASES
 
 LONG = ("without", "in training", "Lorentz HyperbolicBatchNorm", "Poincare ", "HGCN", "Tangent")
@@ -61,7 +61,7 @@ def test_g13_autocast_does_not_break_the_graph(case):
 
 
 def test_a_compiled_layer_writes_to_a_buffer_without_axes():
-    layer = GyroBatchNorm(Lorentz, 2, dtype=torch.float64)
+    layer = GyroBatchNorm(Lorentz(), 2, dtype=torch.float64)
     twin, x = copy.deepcopy(layer), Lorentz().expmap0(torch.eye(3, dtype=torch.float64)[1:])
     layer(x), compiled(twin)(x)
     assert layer.running_var != 1
@@ -69,7 +69,7 @@ def test_a_compiled_layer_writes_to_a_buffer_without_axes():
 
 
 def test_a_compiler_does_not_look_for_points_outside_the_ball():
-    layer, x = PoincareLinear(2, 3), torch.full((4, 2), 3.0)
+    layer, x = Linear(Poincare(), 2, 3), torch.full((4, 2), 3.0)
     torch.compile(layer, backend="eager", fullgraph=True)(x)
     torch.export.export(layer, (x,))
     assert not layer._warned

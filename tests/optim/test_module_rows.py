@@ -139,7 +139,7 @@ def test_the_cost_of_a_sparse_step_does_not_depend_on_the_height(kind, options, 
 @every_method
 @pytest.mark.parametrize("kind_of_space", CURVED)
 def test_an_embedding_with_sparse_gradients_descends(kind, options, kind_of_space):
-    layer = HyperbolicEmbedding(kind_of_space, 100, 3, sparse=True)
+    layer = HyperbolicEmbedding(kind_of_space(), 100, 3, sparse=True)
     before = layer.weight.detach().clone()
     optimizer = kind(layer.parameters(), lr=0.1, **options)
     index = torch.tensor([[3, 7], [9, 3]])
@@ -155,7 +155,7 @@ def test_an_embedding_with_sparse_gradients_descends(kind, options, kind_of_spac
 
 @pytest.mark.parametrize("kind_of_space", CURVED)
 def test_a_sparse_embedding_has_the_gradient_of_a_dense_one(kind_of_space):
-    layers = [HyperbolicEmbedding(kind_of_space, 9, 3, sparse=s) for s in (False, True)]
+    layers = [HyperbolicEmbedding(kind_of_space(), 9, 3, sparse=s) for s in (False, True)]
     layers[1].load_state_dict(layers[0].state_dict())
     for layer in layers:
         layer.manifold.dist0(layer(torch.tensor([1, 4, 1]))).sum().backward()

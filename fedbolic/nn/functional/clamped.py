@@ -97,7 +97,7 @@ def look(
         warnings.warn(
             f"{type(layer).__name__}({layer.extra_repr()}) got {int(outside.sum())} of "
             f"{outside.numel()} points outside the ball (c |x|^2 above 1) and clamped them to its "
-            "boundary: features are not points, so map them with ToManifold(Poincare)",
+            "boundary: features are not points, so map them with ToManifold(Poincare())",
             stacklevel=4,
         )
     return True

@@ -1,7 +1,7 @@
 """Base of all hyperbolic layers, with input checks and rounding."""
 
 import functools
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from fedbolic.formulas.numerics import HALVES, narrow
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.manifolds.curvature import Recorded
+from fedbolic.manifolds.curvature import Recorded, value_of
 from fedbolic.nn.functional.clamped import look
 
 Space = TypeVar("Space", bound=Lorentz | Poincare)
@@ -18,25 +18,27 @@ Space = TypeVar("Space", bound=Lorentz | Poincare)
 class HyperbolicModule(Recorded, Generic[Space]):
     """Base of layers in a space whose curvature may be learnt and shared with other layers.
 
-    ``c`` is read at every call, so an optimiser step on a shared ``Curvature`` affects every layer
-    that holds it, and ``deepcopy`` of a network keeps the sharing. A number is a fixed curvature,
-    neither a parameter nor a buffer; a ``state_dict`` of another curvature is refused.
+    The layer takes the space apart: it keeps its curvature, a number or a ``Curvature``, and
+    ``manifold`` is a fresh record with the value of now. So an optimiser step on a shared
+    ``Curvature`` affects every layer that holds it, and ``deepcopy`` of a network keeps the
+    sharing. A number is a fixed curvature, neither a parameter nor a buffer; a ``state_dict`` of
+    another curvature is refused.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
-        curvature: Minus the sectional curvature, a number or a ``Curvature`` with one value.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``, where ``c`` is minus the sectional curvature, a
+            number or a ``Curvature`` with one value.
 
     Raises:
-        ValueError: If ``kind`` is another class, or the curvature is invalid for ``kind`` or has
-            more than one value.
+        ValueError: If ``manifold`` is another space, or its curvature has more than one value.
     """
 
-    def __init__(self, kind: type[Space], curvature: Curvature | float) -> None:
+    models: ClassVar[tuple[type[Lorentz] | type[Poincare], ...]] = (Lorentz, Poincare)
+    """Models for which the layer is defined."""
+
+    def __init__(self, manifold: Space) -> None:
         super().__init__()
-        if kind not in (Lorentz, Poincare):
-            raise ValueError(f"kind must be Lorentz or Poincare, got {kind!r}")
-        self.kind = kind
-        self.curvature = checked(kind, curvature)
+        self.model: type[Space] = type(manifold)
+        self.curvature = checked(manifold, self.models)
         self._warned = False
 
     @property
@@ -76,7 +78,7 @@ class HyperbolicModule(Recorded, Generic[Space]):
     @property
     def manifold(self) -> Space:
         """Space of the layer at its current curvature."""
-        return self.kind(self.c)
+        return self.model(self.c)
 
     def check(
         self,
@@ -97,7 +99,7 @@ class HyperbolicModule(Recorded, Generic[Space]):
         Raises:
             ValueError: If ``x`` has the wrong number of coordinates or the wrong dtype.
         """
-        timed = self.kind is Lorentz
+        timed = self.model is Lorentz
         least = 1 + timed if num_features is None else num_features + timed
         width = x.shape[-1] if x.ndim else 0
         if width != least and (num_features is not None or width < least):
@@ -124,36 +126,38 @@ class HyperbolicModule(Recorded, Generic[Space]):
         return x.to(dtype)
 
     def describe(self, **settings: object) -> str:
-        """Settings for ``print``, with the curvature if it is a number (a module prints itself)."""
-        if not isinstance(self.curvature, Curvature):
-            settings["curvature"] = self.curvature
-        return ", ".join(f"{name}={value}" for name, value in settings.items())
+        """Space and settings for ``print``; a learnt curvature, a module, prints itself."""
+        learnt = isinstance(self.curvature, Curvature)
+        space = self.model.__name__ if learnt else f"{self.model.__name__}(c={self.curvature})"
+        return ", ".join((space, *(f"{name}={value}" for name, value in settings.items())))
 
     @override
     def extra_repr(self) -> str:
         return self.describe()
 
 
-def checked(kind: type, curvature: Curvature | float) -> Curvature | float:
-    """The curvature of a layer after a check.
+def checked(
+    manifold: Lorentz | Poincare,
+    models: tuple[type[Lorentz] | type[Poincare], ...] = (Lorentz, Poincare),
+) -> Curvature | float:
+    """The curvature of a layer's space after a check.
 
     Raises:
-        ValueError: If the curvature is invalid for ``kind`` or has more than one value.
+        ValueError: If the space has another model, or its curvature has more than one value.
     """
-    if not isinstance(curvature, Curvature):
-        kind(curvature)
-        return float(curvature)
-    if curvature.shape:
+    if type(manifold) not in models:
+        names = [model.__name__ for model in models]
         raise ValueError(
-            f"curvature must have one value in a layer, got values of shape "
-            f"{tuple(curvature.shape)}: for one per sample or client use vmap"
+            f"manifold must be {' or '.join(names)}, such as {names[0]}(c=1.0), got {manifold!r}"
         )
-    return curvature
-
-
-def value_of(curvature: Curvature | float) -> Tensor | float:
-    """Minus the current sectional curvature, in float32 if its module has a half type."""
-    return wide(curvature.c) if isinstance(curvature, Curvature) else curvature
+    c = manifold.curvature
+    shape = tuple(getattr(c, "shape", ()))  # a number has none
+    if shape:
+        raise ValueError(
+            f"curvature must have one value in a layer, got values of shape {shape}: for one per "
+            "sample or client use vmap"
+        )
+    return c if isinstance(c, Curvature) else float(c)
 
 
 def wide(x: Tensor) -> Tensor:
@@ -169,7 +173,7 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 def remedy(x: Tensor, ambient: int, timed: bool) -> str:
     """Advice for the error about a last axis that is not ``ambient`` long."""
     if timed and x.ndim and x.shape[-1] == ambient - 1:
-        return "ToManifold(Lorentz) makes points of vectors"
+        return "ToManifold(Lorentz()) makes points of vectors"
     if ambient in x.shape:
         return f"movedim({x.shape.index(ambient)}, -1) puts the coordinates last"
     return "give the layer the number of dimensions without time, and inputs all coordinates"

@@ -8,18 +8,79 @@ from torch_geometric.utils import is_sparse, spmm
 from typing_extensions import override
 
 from fedbolic.formulas.numerics import square
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import hyperboloid_point, on_hyperboloid
 from fedbolic.nn.functional.tangent import points_at
 from fedbolic.nn.graph.edges import Adj, GraphConvolution, NodePoints, OptTensor, transposed
 from fedbolic.nn.graph.hgcn import HGCN, HGCNConv
-from fedbolic.nn.layers.linear import LorentzLinear, PoincareLinear
+from fedbolic.nn.layers.linear import Linear
 
-__all__ = ["HGCN", "HGCNConv", "LorentzConv", "PoincareConv"]
+__all__ = ["HGCN", "CentroidConv", "HGCNConv"]
 
 
-class CentroidConvolution(GraphConvolution[LorentzLinear | PoincareLinear]):
-    """Base of the convolutions that take the Lorentzian centroid of each node's neighbours."""
+class CentroidConv(GraphConvolution[Linear]):
+    r"""Graph convolution: a linear map, then the Lorentzian centroid of the neighbours.
+
+    .. math:: y_j = \mathrm{Linear}(x_j), \quad
+        z_i = \sum_{j \in N(i)} w_{ij} \, y_j, \quad
+        x'_i = \frac{z_i}{\sqrt{-c \langle z_i, z_i \rangle}}
+
+    on the hyperboloid. In the ball it is the corresponding point, the Einstein midpoint:
+
+    .. math:: z_i = \sum_{j \in N(i)} w_{ij} \, \lambda_j \, y_j, \quad
+        t_i = \sum_{j \in N(i)} w_{ij} \, (\lambda_j - 1), \quad
+        x'_i = \frac{z_i}{t_i + \sqrt{t_i^2 - c \, |z_i|^2}}
+
+    with :math:`\lambda_j = 2 / (1 - c \, |y_j|^2)`; in flat space (``c = 0``) the weighted mean.
+
+    A centroid does not depend on the scale of its weights, so unit weights are equivalent to a
+    row-normalised adjacency matrix. One ``propagate`` sums the points in float64, because the
+    Minkowski length of a sum suffers cancellation far from the origin: from 8 radii on in float32,
+    from 18 in float64. The result lies on the space in any case. A node without an incoming edge of
+    positive weight gets :math:`x'_i = y_i`.
+
+    Args:
+        manifold: ``Lorentz(c)`` or ``Poincare(c)`` of inputs and outputs; ``c`` may be a
+            ``Curvature``, which layers may share.
+        in_features: Dimensions of the input space, without time.
+        out_features: Dimensions of the output space, without time.
+        bias: Whether the linear map learns a bias.
+        normalize: Whether to multiply edge weights by :math:`1 / \sqrt{d_i d_j}` as in a GCN, with
+            :math:`d_i` the sum of the weights of the edges to :math:`i`.
+        add_self_loops: Whether to add a self loop of weight 1 to each node without one.
+
+    Shapes:
+        Points ``(nodes, in_features)``, edges ``(2, edges)`` and weights ``(edges)`` to points
+        ``(nodes, out_features)``; on the hyperboloid points have one more coordinate, time first.
+
+    Raises:
+        ValueError: If a number of features is below 1 or the space is refused.
+
+    References:
+        Chen et al. (2022), arXiv:2105.14686, for the centroid; Shimizu et al. (2021),
+        arXiv:2006.08210, for that of the ball; Kipf and Welling (2017), arXiv:1609.02907, for the
+        weights.
+
+    Example:
+        >>> layer, edges = CentroidConv(Lorentz(c=1.0), 3, 2), torch.tensor([[0, 1, 2], [1, 2, 3]])
+        >>> layer(layer.manifold.origin(4, 4), edges).shape
+        torch.Size([4, 3])
+        >>> CentroidConv(Poincare(c=1.0), 3, 2)(torch.zeros(4, 3), edges).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        manifold: Lorentz | Poincare,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        normalize: bool = True,
+        add_self_loops: bool = True,
+    ) -> None:
+        linear = Linear(manifold, in_features, out_features, bias=bias)
+        super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
 
     @override
     def forward(
@@ -59,103 +120,6 @@ class CentroidConvolution(GraphConvolution[LorentzLinear | PoincareLinear]):
         self, adj_t: Adj, x: Tensor
     ) -> Tensor:
         return spmm(adj_t, x, reduce="sum")
-
-
-class LorentzConv(CentroidConvolution):
-    r"""Graph convolution on the hyperboloid: a linear map, then the centroid of the neighbours.
-
-    .. math:: y_j = \mathrm{LorentzLinear}(x_j), \quad
-        z_i = \sum_{j \in N(i)} w_{ij} \, y_j, \quad
-        x'_i = \frac{z_i}{\sqrt{-c \langle z_i, z_i \rangle}}
-
-    A centroid does not depend on the scale of its weights, so unit weights are equivalent to a
-    row-normalised adjacency matrix. One ``propagate`` sums the points in float64, because the
-    Minkowski length of a sum suffers cancellation far from the origin: from 8 radii on in float32,
-    from 18 in float64. The result lies on the hyperboloid in any case. A node without an incoming
-    edge of positive weight gets :math:`x'_i = y_i`.
-
-    Args:
-        in_features: Dimensions of the input space; an input has one more coordinate, time.
-        out_features: Dimensions of the output space.
-        bias: Whether the linear map learns a bias.
-        normalize: Whether to multiply edge weights by :math:`1 / \sqrt{d_i d_j}` as in a GCN, with
-            :math:`d_i` the sum of the weights of the edges to :math:`i`.
-        add_self_loops: Whether to add a self loop of weight 1 to each node without one.
-        curvature: Minus the sectional curvature of inputs and outputs, a number or a ``Curvature``,
-            which layers may share.
-
-    Raises:
-        ValueError: If a number of features is below 1 or ``curvature`` is invalid.
-
-    References:
-        Chen et al. (2022), arXiv:2105.14686, for the centroid; Kipf and Welling (2017),
-        arXiv:1609.02907, for the weights.
-
-    Example:
-        >>> layer = LorentzConv(3, 2)
-        >>> x = layer.manifold.origin(4, 4)
-        >>> layer(x, torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
-        torch.Size([4, 3])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool = True,
-        normalize: bool = True,
-        add_self_loops: bool = True,
-        curvature: Curvature | float = 1.0,
-    ) -> None:
-        linear = LorentzLinear(in_features, out_features, bias=bias, curvature=curvature)
-        super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
-
-
-class PoincareConv(CentroidConvolution):
-    r"""Graph convolution in the ball: a linear map, then the centroid of the neighbours.
-
-    .. math:: y_j = \mathrm{PoincareLinear}(x_j), \quad
-        z_i = \sum_{j \in N(i)} w_{ij} \, \lambda_j \, y_j, \quad
-        t_i = \sum_{j \in N(i)} w_{ij} \, (\lambda_j - 1), \quad
-        x'_i = \frac{z_i}{t_i + \sqrt{t_i^2 - c \, |z_i|^2}}
-
-    with :math:`\lambda_j = 2 / (1 - c \, |y_j|^2)`: the Lorentzian centroid of ``LorentzConv`` for
-    the points of the ball, also known as the Einstein midpoint. In flat space (``c = 0``) it is the
-    weighted mean. Sums, scales of weights and nodes without edges are as in ``LorentzConv``.
-
-    Args:
-        in_features: Dimensions of the input space.
-        out_features: Dimensions of the output space.
-        bias: Whether the linear map learns the offsets of its hyperplanes.
-        normalize: As in ``LorentzConv``.
-        add_self_loops: As in ``LorentzConv``.
-        curvature: Minus the sectional curvature of inputs and outputs, a number (0 for flat space)
-            or a ``Curvature``, which layers may share.
-
-    Raises:
-        ValueError: If a number of features is below 1 or ``curvature`` is invalid.
-
-    References:
-        Shimizu et al. (2021), arXiv:2006.08210, for the linear map and the centroid.
-
-    Example:
-        >>> PoincareConv(3, 2)(torch.zeros(4, 3), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
-        torch.Size([4, 2])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool = True,
-        normalize: bool = True,
-        add_self_loops: bool = True,
-        curvature: Curvature | float = 1.0,
-    ) -> None:
-        linear = PoincareLinear(in_features, out_features, bias=bias, curvature=curvature)
-        super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
 
 
 def _timed(space: Lorentz | Poincare, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch_geometric.utils import add_remaining_self_loops, is_sparse, scatter, 
 from typing_extensions import override
 
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.nn.layers.linear import LorentzLinear, PoincareLinear
+from fedbolic.nn.layers.linear import Linear
 from fedbolic.nn.layers.tangent_linear import TangentLinear
 
 NodePoints: TypeAlias = (
@@ -51,8 +51,8 @@ def weighted(
         adj: Edges of shape (2, edges), or the transposed adjacency matrix as a sparse tensor.
         weight: One number per edge; ``None`` for a sparse matrix, which holds its own weights.
         num_nodes: Number of nodes; ``None`` for a bipartite graph.
-        normalize: See ``LorentzConv``.
-        add_self_loops: See ``LorentzConv``.
+        normalize: See ``CentroidConv``.
+        add_self_loops: See ``CentroidConv``.
 
     Raises:
         ValueError: If edges or weights have the wrong shape or dtype, a sparse matrix comes with
@@ -115,7 +115,7 @@ def edge_shares(target: Tensor, weight: OptTensor, x: Tensor) -> Tensor:
     return weight / torch.where(total > 0, total, 1.0)[target]
 
 
-LinearMap = TypeVar("LinearMap", bound=LorentzLinear | PoincareLinear | TangentLinear)
+LinearMap = TypeVar("LinearMap", bound=Linear | TangentLinear)
 
 
 class GraphConvolution(MessagePassing, Generic[LinearMap]):

@@ -55,12 +55,12 @@ class HGCNConv(GraphConvolution[TangentLinear]):
     code, so that the weights of a node sum to less than 1.
 
     Args:
-        in_features: Dimensions of the input space; a point of the hyperboloid has one more
-            coordinate, time.
-        out_features: Dimensions of the output space.
-        kind: ``Lorentz`` or ``Poincare``; both give the same network.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)`` of the inputs; ``c`` may be a ``Curvature``,
+            which layers may share. Both give the same network.
+        in_features: Dimensions of the input space, without time.
+        out_features: Dimensions of the output space, without time.
         bias: Whether to learn the bias :math:`b`.
-        normalize: As in ``LorentzConv``, before the weights are divided by their sum.
+        normalize: As in ``CentroidConv``, before the weights are divided by their sum.
         add_self_loops: Whether to add a self loop of weight 1 to each node without one.
         local: Whether to take the mean in the tangent space at the node itself, as in the paper, or
             at the origin, which costs less and is the default of the authors' code.
@@ -70,19 +70,21 @@ class HGCNConv(GraphConvolution[TangentLinear]):
         edge_dropout: Probability that a weight :math:`w_{ij}` is dropped in training, in [0, 1).
         activation: Function :math:`\sigma` of tangents at the origin, such as ``torch.relu``;
             ``None`` for the identity.
-        curvature: Minus the sectional curvature of the inputs, a number or a ``Curvature``, which
-            layers may share; 0 is flat space in the ball.
-        out_curvature: Minus the sectional curvature of the outputs, by default that of the inputs.
+        out_manifold: Space of the outputs, of the same model; by default that of the inputs.
+
+    Shapes:
+        Points ``(nodes, in_features)``, edges ``(2, edges)`` and weights ``(edges)`` to points
+        ``(nodes, out_features)``; on the hyperboloid points have one more coordinate, time first.
 
     Raises:
-        ValueError: If a number is out of range, ``attention`` is unknown or a curvature is invalid.
+        ValueError: If a number is out of range, ``attention`` is unknown or a space is refused.
 
     References:
         Chami et al. (2019), arXiv:1910.12933; Wan et al. (2013), PMLR 28, for DropConnect;
         Veličković et al. (2018), arXiv:1710.10903, for dropout of edge weights.
 
     Example:
-        >>> layer = HGCNConv(3, 2, activation=torch.relu, out_curvature=0.5)
+        >>> layer = HGCNConv(Lorentz(c=1.0), 3, 2, out_manifold=Lorentz(c=0.5))
         >>> x = layer.manifold.origin(4, 4)
         >>> layer.out_manifold.contains(layer(x, torch.tensor([[0, 1, 2], [1, 2, 3]])))
         tensor([True, True, True, True])
@@ -90,10 +92,10 @@ class HGCNConv(GraphConvolution[TangentLinear]):
 
     def __init__(
         self,
+        manifold: Lorentz | Poincare,
         in_features: int,
         out_features: int,
         *,
-        kind: type[Lorentz] | type[Poincare] = Lorentz,
         bias: bool = True,
         normalize: bool = False,
         add_self_loops: bool = True,
@@ -102,18 +104,20 @@ class HGCNConv(GraphConvolution[TangentLinear]):
         drop_connect: float = 0.0,
         edge_dropout: float = 0.0,
         activation: Callable[[Tensor], Tensor] | None = None,
-        curvature: Curvature | float = 1.0,
-        out_curvature: Curvature | float | None = None,
+        out_manifold: Lorentz | Poincare | None = None,
     ) -> None:
         linear = TangentLinear(
-            in_features, out_features,
-            kind=kind, bias=bias, drop_connect=drop_connect, curvature=curvature,
-        )  # fmt: skip
+            manifold, in_features, out_features, bias=bias, drop_connect=drop_connect
+        )
         super().__init__(linear, normalize=normalize, add_self_loops=add_self_loops)
         self.local, self.activation = local, activation
         self.attention = None if attention is None else EdgeAttention(out_features, attention)
         self.edge_dropout = Dropout(edge_dropout)
-        self.out = None if out_curvature is None else HyperbolicModule(kind, out_curvature)
+        self.out = None if out_manifold is None else HyperbolicModule(out_manifold)
+        if self.out is not None and self.out.model is not linear.model:
+            raise ValueError(
+                f"out_manifold must be {linear.model.__name__} as manifold is, got {out_manifold}"
+            )
 
     @property
     def out_manifold(self) -> Lorentz | Poincare:
@@ -126,7 +130,7 @@ class HGCNConv(GraphConvolution[TangentLinear]):
     ) -> Float[Tensor, "m ambient_out"]:
         """Map all points, then take the mean of each node's neighbours.
 
-        Arguments and errors are those of ``LorentzConv``. A sparse tensor is converted to edges.
+        Arguments and errors are those of ``CentroidConv``. A sparse tensor is converted to edges.
         """
         v = self.logarithm(x)
         return self.exponential(self.tangents(v, edge_index, edge_weight), x)
@@ -138,8 +142,8 @@ class HGCNConv(GraphConvolution[TangentLinear]):
 
         Args:
             v: One tangent per node, as long as the distance of its point from the origin.
-            edge_index: As in ``LorentzConv``.
-            edge_weight: As in ``LorentzConv``.
+            edge_index: As in ``CentroidConv``.
+            edge_weight: As in ``CentroidConv``.
         """
         sources, targets, edges, weight = self.read(v, edge_index, edge_weight)
         h = self.linear.tangents(sources)
@@ -266,8 +270,9 @@ class HGCN(nn.Module):
         Chami et al. (2019), arXiv:1910.12933.
 
     Example:
-        >>> first = HGCNConv(3, 4, local=False, activation=torch.relu)
-        >>> network = HGCN(first, HGCNConv(4, 2, local=False))
+        >>> space = Lorentz(c=1.0)
+        >>> first = HGCNConv(space, 3, 4, local=False, activation=torch.relu)
+        >>> network = HGCN(first, HGCNConv(space, 4, 2, local=False))
         >>> network(network.manifold.origin(4, 4), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
         torch.Size([4, 3])
     """
@@ -278,11 +283,11 @@ class HGCN(nn.Module):
             raise ValueError("HGCN needs a layer, got none")
         for number, (one, other) in enumerate(itertools.pairwise(layers), 2):
             given = _output(one)
-            taken = other.linear.kind, other.linear.in_features, other.linear.curvature
+            taken = other.linear.model, other.linear.in_features, other.linear.curvature
             if given != taken:
                 raise ValueError(
                     f"layer {number} must take what the layer before gives, {_shown(*given)}, got "
-                    f"{_shown(*taken)}: share one Curvature, or set out_curvature before it"
+                    f"{_shown(*taken)}: share one Curvature, or set out_manifold before it"
                 )
         self.layers = nn.ModuleList(layers)
 
@@ -315,9 +320,9 @@ class HGCN(nn.Module):
 def _output(layer: HGCNConv) -> tuple[type, int, Curvature | float]:
     """Model, dimensions and curvature of the outputs of a layer."""
     last = layer.linear if layer.out is None else layer.out
-    return last.kind, layer.linear.out_features, last.curvature
+    return last.model, layer.linear.out_features, last.curvature
 
 
-def _shown(kind: type, features: int, curvature: Curvature | float) -> str:
+def _shown(model: type, features: int, curvature: Curvature | float) -> str:
     value = "a learnt curvature" if isinstance(curvature, Curvature) else f"curvature {curvature}"
-    return f"{features} dimensions of {kind.__name__} with {value}"
+    return f"{features} dimensions of {model.__name__} with {value}"

@@ -68,8 +68,8 @@ class HyperbolicLowRankUpdate(HyperbolicModule[Lorentz]):
         base: Linear layer to adapt; its widths, device and dtype are those of the matrices.
         rank: Rank :math:`r`, at least 1.
         alpha: Factor :math:`\alpha`, above 0.
-        curvature: Minus the sectional curvature, a number above 0 or a ``Curvature``; ``None`` for
-            one over the number of input features. The paper's :math:`K` is :math:`1/c`.
+        c: Minus the sectional curvature, a number above 0 or a ``Curvature``; ``None`` for one over
+            the number of input features. The paper's :math:`K` is :math:`1/c`.
 
     References:
         Yang et al. (2025), Sec. 4, arXiv:2410.04010. Departs from the authors' code, which divides
@@ -88,9 +88,9 @@ class HyperbolicLowRankUpdate(HyperbolicModule[Lorentz]):
         *,
         rank: int,
         alpha: float,
-        curvature: Curvature | float | None = None,
+        c: Curvature | float | None = None,
     ) -> None:
-        super().__init__(Lorentz, 1 / base.in_features if curvature is None else curvature)
+        super().__init__(Lorentz(1 / base.in_features if c is None else c))
         self.down, self.up = _matrices(base, rank, alpha)
         self.factor = alpha / rank
 
@@ -161,8 +161,8 @@ class HypLoRALinear(nn.Module):
         base: Layer to adapt; its parameters no longer require gradients.
         rank: Rank of the update, at least 1.
         alpha: Factor of the update, above 0.
-        curvature: Minus the sectional curvature, a number above 0 or a ``Curvature``; ``None`` for
-            one over the number of input features.
+        c: Minus the sectional curvature, a number above 0 or a ``Curvature``; ``None`` for one over
+            the number of input features.
 
     Raises:
         ValueError: If a value is out of range.
@@ -182,11 +182,11 @@ class HypLoRALinear(nn.Module):
         *,
         rank: int = 4,
         alpha: float = 8.0,
-        curvature: Curvature | float | None = None,
+        c: Curvature | float | None = None,
     ) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.adapter = HyperbolicLowRankUpdate(base, rank=rank, alpha=alpha, curvature=curvature)
+        self.adapter = HyperbolicLowRankUpdate(base, rank=rank, alpha=alpha, c=c)
 
     @override
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:

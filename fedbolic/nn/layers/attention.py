@@ -6,11 +6,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.manifolds import Curvature, Lorentz
+from fedbolic.manifolds import Lorentz
 from fedbolic.nn.functional.coordinates import hyperboloid_point
 from fedbolic.nn.functional.space import HyperbolicModule, wide
 from fedbolic.nn.layers.dropout import Dropout
-from fedbolic.nn.layers.linear import LorentzLinear
+from fedbolic.nn.layers.linear import Linear
 
 
 class LorentzAttention(HyperbolicModule[Lorentz]):
@@ -20,9 +20,9 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         m_i = \sum_j w_{ij} v_j, \quad w_{ij} \propto \exp \Bigl( -\frac{c}{\sqrt d}
         \bigl( -\tfrac 2 c - 2 \langle q_i, k_j \rangle \bigr) \Bigr)
 
-    in every head of :math:`d` dimensions. A ``LorentzLinear`` each gives queries, keys and values,
+    in every head of :math:`d` dimensions. A ``Linear`` each gives queries, keys and values,
     whose space coordinates are split among the heads. The space coordinates of the centroids are
-    concatenated and mapped by a fourth ``LorentzLinear``. The bracket is the squared Lorentzian
+    concatenated and mapped by a fourth ``Linear``. The bracket is the squared Lorentzian
     distance. Products of points are computed in float32 even under autocast.
 
     The Minkowski length of :math:`m_i` is a difference of squares. For values beyond about 5 radii
@@ -30,39 +30,45 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
     origin has few correct digits; beyond 10 radii (80) derivatives may overflow.
 
     Args:
+        manifold: ``Lorentz(c)``; ``c`` may be a ``Curvature``.
         embed_dim: Dimensions of the input and output space, without time.
         num_heads: Number of heads, a divisor of ``embed_dim``.
-        curvature: Minus the sectional curvature, a number or a ``Curvature``.
         dropout: Probability that an attention weight is dropped in training, in [0, 1).
         bias: Whether the linear maps learn a bias.
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Sets of points ``(*, n, embed_dim + 1)``, the ``context`` ``(*, m, embed_dim + 1)`` and the
+        ``mask`` ``(*, n, m)``, to points of the shape of the first.
+
     Raises:
-        ValueError: If a number is out of range or ``curvature`` is invalid; when called, if the
-            inputs have the wrong width or dtype.
+        ValueError: If a number is out of range or the space is refused; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
         Chen et al. (2022), arXiv:2105.14686; Law et al. (2019), PMLR 97.
 
     Example:
-        >>> layer = LorentzAttention(4, num_heads=2)
+        >>> layer = LorentzAttention(Lorentz(c=1.0), 4, num_heads=2)
         >>> layer(Lorentz().origin(3, 7, 5)).shape
         torch.Size([3, 7, 5])
     """
 
+    models = (Lorentz,)
+
     def __init__(
         self,
+        manifold: Lorentz,
         embed_dim: int,
         num_heads: int,
         *,
-        curvature: Curvature | float = 1.0,
         dropout: float = 0.0,
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(Lorentz, curvature)
+        super().__init__(manifold)
         check.at_least(1, embed_dim=embed_dim, num_heads=num_heads)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads must divide embed_dim {embed_dim}, got {num_heads}")
@@ -70,13 +76,11 @@ class LorentzAttention(HyperbolicModule[Lorentz]):
         self.dropout = Dropout(dropout, device=device)
         self.head_dim = embed_dim // num_heads
         self.query, self.key, self.value, self.out = (
-            LorentzLinear(
-                embed_dim, embed_dim, curvature=curvature, bias=bias, device=device, dtype=dtype
-            )
+            Linear(manifold, embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
             for _ in range(4)
         )
 
-    def _heads(self, linear: LorentzLinear, x: Tensor) -> Float[Tensor, "*batch heads n ambient"]:
+    def _heads(self, linear: Linear, x: Tensor) -> Float[Tensor, "*batch heads n ambient"]:
         s = wide(linear(x)[..., 1:]).unflatten(-1, (self.num_heads, -1))
         return hyperboloid_point(self.manifold, s.transpose(-2, -3))
 

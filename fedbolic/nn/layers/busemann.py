@@ -6,19 +6,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.core import check
 from fedbolic.formulas.numerics import bounded, root, square
 from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.boost import from_origin, with_time
 from fedbolic.nn.functional.coordinates import on_hyperboloid, with_space_part
 from fedbolic.nn.functional.hyperplane import lengths
-from fedbolic.nn.functional.space import HyperbolicModule, rounded, wide
+from fedbolic.nn.functional.rows import OutputRows
+from fedbolic.nn.functional.space import rounded, wide
 from fedbolic.nn.functional.tangent import exp_factors, length_of
 from fedbolic.nn.layers.activation import Pointwise, named
 
 
-class BusemannLinear(HyperbolicModule[Lorentz | Poincare]):
+class BusemannLinear(OutputRows[Lorentz | Poincare]):
     r"""Fully connected layer whose outputs lie at given distances from hyperplanes.
 
     .. math:: y_{s, k} = \frac{1}{\sqrt c} \sinh(\sqrt c \, v_k), \quad
@@ -36,58 +36,60 @@ class BusemannLinear(HyperbolicModule[Lorentz | Poincare]):
     then mapped to the origin, and points near it keep their distance from it on average.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``; the same parameters give the same points.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``. Both take the
+            same parameters to the same points.
         in_features: Dimensions of the input space, without time.
         out_features: Dimensions of the output space, without time.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         activation: Pointwise function or module :math:`f` of the distances; ``None`` for none.
         bias: Whether to learn the bias ``b``, in units of length.
         gyro_bias: Whether to learn the tangent :math:`t` at the origin; it starts at 0.
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Points ``(*, in_features)`` to points ``(*, out_features)``; on the hyperboloid ``(*,
+        in_features + 1)`` to ``(*, out_features + 1)``.
+
     Raises:
-        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
-            the inputs have the wrong width or dtype.
+        ValueError: If a number is below 1 or the space is refused; when called, if the inputs have
+            the wrong width or dtype.
 
     References:
         Chen et al. (2026), arXiv:2602.18858; the norm of a row of ``weight`` is the scale here,
         which has a parameter of its own in the paper.
 
     Example:
-        >>> layer = BusemannLinear(Lorentz, 3, 2, activation=torch.relu)
+        >>> layer = BusemannLinear(Lorentz(c=1.0), 3, 2, activation=torch.relu)
         >>> layer(Lorentz().origin(4)).detach()
         tensor([1., 0., 0.])
     """
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         in_features: int,
         out_features: int,
         *,
-        curvature: Curvature | float = 1.0,
         activation: Pointwise | None = None,
         bias: bool = True,
         gyro_bias: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
-        check.at_least(1, in_features=in_features, out_features=out_features)
-        self.in_features, self.activation = in_features, activation
-        weight = torch.empty(out_features, in_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(weight.new_empty(out_features)) if bias else None
-        self.gyro_bias = nn.Parameter(weight.new_empty(out_features)) if gyro_bias else None
-        self.reset_parameters()
+        super().__init__(manifold, in_features, out_features, bias=bias, device=device, dtype=dtype)
+        self.activation = activation
+        self.gyro_bias = nn.Parameter(self.weight.new_zeros(out_features)) if gyro_bias else None
 
+    @override
     def reset_parameters(self) -> None:
-        """Re-initialise the parameters."""
-        nn.init.normal_(self.weight, std=self.weight.shape[0] ** -0.5)
-        for bias in (self.bias, self.gyro_bias):
-            if bias is not None:
-                nn.init.zeros_(bias)
+        super().reset_parameters()
+        gyro_bias = getattr(self, "gyro_bias", None)  # not there yet at the first call
+        if gyro_bias is not None:
+            nn.init.zeros_(gyro_bias)
+
+    @override
+    def begin(self) -> None:
+        nn.init.normal_(self.weight, std=self.out_features**-0.5)
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
@@ -104,14 +106,9 @@ class BusemannLinear(HyperbolicModule[Lorentz | Poincare]):
         return self.rounded(with_space_part(space, s), x, self.weight)
 
     @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            out_features=self.weight.shape[0],
-            bias=self.bias is not None,
-            gyro_bias=self.gyro_bias is not None,
-            **{} if self.activation is None else named(self.activation),
-        )
+    def describe(self, **settings: object) -> str:
+        settings["gyro_bias"] = self.gyro_bias is not None
+        return super().describe(**settings, **named(self.activation) if self.activation else {})
 
 
 def scaled_busemann(

@@ -5,7 +5,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, change_curvature
-from fedbolic.nn.functional.space import HyperbolicModule, checked, value_of
+from fedbolic.manifolds.curvature import value_of
+from fedbolic.nn.functional.space import HyperbolicModule, checked
 
 
 class ChangeCurvature(HyperbolicModule[Lorentz | Poincare]):
@@ -14,29 +15,26 @@ class ChangeCurvature(HyperbolicModule[Lorentz | Poincare]):
     .. math:: y = x \sqrt{c / c'}, \quad \sqrt{c'} \, d'(y_1, y_2) = \sqrt c \, d(x_1, x_2)
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
-        old: Minus the sectional curvature of the inputs, above 0: a number or a ``Curvature``.
-        new: Minus the sectional curvature of the outputs, likewise.
+        old: ``Lorentz(c)`` or ``Poincare(c)`` of the inputs, with ``c`` above 0, which may be a
+            ``Curvature``.
+        new: The same model with the curvature of the outputs, likewise.
+
+    Shapes:
+        Points ``(*, coordinates)`` to points of the same shape.
 
     Raises:
-        ValueError: If a curvature is 0 or invalid for ``kind``.
+        ValueError: If a space is refused or flat, or the models differ.
 
     Example:
         >>> import torch
-        >>> ChangeCurvature(Poincare, old=1.0, new=0.25)(torch.tensor([0.5]))
+        >>> ChangeCurvature(Poincare(c=1.0), Poincare(c=0.25))(torch.tensor([0.5]))
         tensor([1.])
     """
 
-    def __init__(
-        self,
-        kind: type[Lorentz] | type[Poincare],
-        *,
-        old: Curvature | float,
-        new: Curvature | float,
-    ) -> None:
-        super().__init__(kind, new)
-        self.old = checked(kind, old)
-        for name, c in (("old", old), ("new", new)):
+    def __init__(self, old: Lorentz | Poincare, new: Lorentz | Poincare) -> None:
+        super().__init__(new)
+        self.old = checked(old, (self.model,))
+        for name, c in (("old", self.old), ("new", self.curvature)):
             if c == 0:
                 raise ValueError(f"{name} must be above 0, got 0: flat space has no unit of length")
 
@@ -53,7 +51,7 @@ class ChangeCurvature(HyperbolicModule[Lorentz | Poincare]):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch ambient"]:
         self.check(x)
-        return change_curvature(x, self.kind(self.input_c), self.manifold)
+        return change_curvature(x, self.model(self.input_c), self.manifold)
 
     @override
     def extra_repr(self) -> str:

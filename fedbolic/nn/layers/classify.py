@@ -3,131 +3,83 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.core import check
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn.functional.hyperplane import Hyperplanes
+from fedbolic.formulas.sinh_ratio import asinh_ratio
+from fedbolic.manifolds import Lorentz
+from fedbolic.nn.functional.hyperplane import lengths, timed, unit_normals
+from fedbolic.nn.functional.rows import Head
+from fedbolic.nn.functional.space import rounded, wide
+from fedbolic.operators.logit_kernel import has_logit_kernel, kernel_logits
 
 
-class LorentzMLR(Hyperplanes[Lorentz]):
-    r"""Multinomial logistic regression on the hyperboloid: signed, scaled distances to hyperplanes.
+class MLR(Head):
+    r"""Multinomial logistic regression: signed, scaled distances to hyperplanes.
 
-    .. math:: l_k = |z_k| \, d_k(x) = \frac{|z_k|}{\sqrt c} \operatorname{asinh} \sqrt c \Bigl(
+    .. math:: l_k = f |z_k| \, d_k(x) = \frac{f |z_k|}{\sqrt c} \operatorname{asinh} \sqrt c \Bigl(
         \cosh(\sqrt c \, a_k) \, \hat z_k \cdot x_s - \sinh(\sqrt c \, a_k) \, x_0 \Bigr)
 
-    The hyperplane of class :math:`k` lies :math:`a_k` from the origin in the direction of
-    :math:`z_k`. Near the origin with :math:`a = 0` the head is a linear layer. ``weight`` starts as
-    in ``nn.Linear``, uniform within ``1 / sqrt(in_features)``, and ``bias`` (:math:`a`) as 0.
+    with :math:`f = 1` on the hyperboloid. The hyperplane of class :math:`k` lies :math:`a_k` from
+    the origin in the direction of :math:`z_k`. In the ball :math:`f = 2`, as lengths at the origin
+    are twice the Euclidean ones, :math:`x_s = \lambda x` and :math:`\sqrt c \, x_0 = \lambda - 1`
+    with :math:`\lambda = 2 / (1 - c |x|^2)`; :math:`a_k` is :math:`2 r_k` in the paper.
+
+    Near the origin with :math:`a = 0` the head is a linear layer, :math:`z_k \cdot x` on the
+    hyperboloid and :math:`4 \, z_k \cdot x` in the ball. ``weight`` starts as in ``nn.Linear``,
+    uniform within ``1 / sqrt(in_features)``, in the ball within half of it, so that both start like
+    ``nn.Linear`` on tangents; ``bias`` (:math:`a`) starts as 0.
 
     Args:
-        in_features: Dimensions of the input space; an input has one more coordinate, time.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
+        in_features: Dimensions of the input space, without time.
         num_classes: Number of logits, at least 1.
-        curvature: Minus the sectional curvature, a number or a learnable ``Curvature``.
         bias: Whether to learn the offsets :math:`a_k`, in units of length.
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Points ``(*, in_features)``, on the hyperboloid ``(*, in_features + 1)``, to logits
+        ``(*, num_classes)``.
+
     Raises:
-        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
-            have the wrong width or dtype.
+        ValueError: If a number is below 1 or the space is refused; when called, if the inputs have
+            the wrong width or dtype.
 
     References:
-        Bdeir et al. (2024), arXiv:2303.15919; their norm of the normal equals :math:`|z|` exactly.
+        Bdeir et al. (2024), arXiv:2303.15919, whose norm of the normal equals :math:`|z|` exactly;
+        Shimizu et al. (2021), arXiv:2006.08210, for the ball.
 
     Example:
         >>> from fedbolic.nn import ToManifold
-        >>> head = torch.nn.Sequential(ToManifold(Lorentz), LorentzMLR(3, num_classes=10))
+        >>> space = Lorentz(c=1.0)
+        >>> head = torch.nn.Sequential(ToManifold(space), MLR(space, 3, num_classes=10))
         >>> head(torch.randn(5, 3)).shape
         torch.Size([5, 10])
     """
 
-    planes = "num_classes"
-
-    def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        *,
-        curvature: Curvature | float = 1.0,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        check.at_least(1, in_features=in_features, num_classes=num_classes)
-        super().__init__(
-            Lorentz, in_features, num_classes,
-            curvature=curvature, bias=bias, device=device, dtype=dtype,
-        )  # fmt: skip
+    @property
+    def factor(self) -> float:
+        """The number :math:`f`."""
+        return 1.0 if self.model is Lorentz else 2.0
 
     @override
     def begin(self) -> None:
-        bound = self.in_features**-0.5
+        bound = self.in_features**-0.5 / self.factor
         nn.init.uniform_(self.weight, -bound, bound)
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        return self.logits(x, 1.0)
-
-
-class PoincareMLR(Hyperplanes[Poincare]):
-    r"""Multinomial logistic regression in the ball: signed, scaled distances to hyperplanes.
-
-    .. math:: l_k = 2 |z_k| \, d_k(x) = \frac{2 |z_k|}{\sqrt c} \operatorname{asinh} \Bigl(
-        \lambda_x \sqrt c \, \hat z_k \cdot x \cosh(\sqrt c \, a_k)
-        - (\lambda_x - 1) \sinh(\sqrt c \, a_k) \Bigr), \quad \lambda_x = \frac{2}{1 - c |x|^2}
-
-    The hyperplane of class :math:`k` lies :math:`a_k` from the origin in the direction of
-    :math:`z_k` (:math:`a_k = 2 r_k` in the paper). Near the origin with :math:`a = 0` the logit is
-    :math:`4 \, z_k \cdot x`. ``weight`` starts uniform within ``1 / (2 sqrt(in_features))``, so
-    that the head starts like ``nn.Linear`` on the tangent :math:`2 x`; ``bias`` (:math:`a`) starts
-    as 0.
-
-    Args:
-        in_features: Dimensions of the input space.
-        num_classes: Number of logits, at least 1.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
-        bias: Whether to learn the offsets :math:`a_k`, in units of length.
-        device: Device of the parameters.
-        dtype: Data type of the parameters.
-
-    Raises:
-        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
-            have the wrong width or dtype.
-
-    References:
-        Shimizu et al. (2021), arXiv:2006.08210.
-
-    Example:
-        >>> from fedbolic.nn import ToManifold
-        >>> head = torch.nn.Sequential(ToManifold(Poincare), PoincareMLR(3, num_classes=10))
-        >>> head(torch.randn(5, 3)).shape
-        torch.Size([5, 10])
-    """
-
-    planes = "num_classes"
-
-    def __init__(
-        self,
-        in_features: int,
-        num_classes: int,
-        *,
-        curvature: Curvature | float = 1.0,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        check.at_least(1, in_features=in_features, num_classes=num_classes)
-        super().__init__(
-            Poincare, in_features, num_classes,
-            curvature=curvature, bias=bias, device=device, dtype=dtype,
-        )  # fmt: skip
-
-    @override
-    def begin(self) -> None:
-        bound = 0.5 * self.in_features**-0.5
-        nn.init.uniform_(self.weight, -bound, bound)
-
-    @override
-    def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
-        return self.logits(x, 2.0)
+        self.check(x, self.in_features, self.weight)
+        space, factor = self.manifold, self.factor
+        x, hyperboloid = timed(space, x), isinstance(space, Lorentz)
+        if has_logit_kernel(x, self.weight):
+            return kernel_logits(
+                x, self.weight, self.bias, space.c, factor=factor, hyperboloid=hyperboloid
+            )
+        length = lengths(wide(self.weight))
+        scale = length if factor == 1.0 else factor * length
+        rows = unit_normals(space, self.weight, length, self.bias)
+        sinh = wide(functional.linear(x, rows))
+        logits = scale * asinh_ratio(sinh, space.c)
+        return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))

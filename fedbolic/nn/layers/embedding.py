@@ -7,7 +7,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import from_tangent
 from fedbolic.nn.functional.space import HyperbolicModule
 
@@ -28,38 +28,41 @@ class HyperbolicEmbedding(HyperbolicModule[Lorentz | Poincare]):
     depend on ``num_embeddings``.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``. Both take the
+            same tangents to the same points.
         num_embeddings: Number of points, at least 1.
         embedding_dim: Dimensions of the space, without time.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         sparse: Whether the gradient of the table is a sparse tensor.
         device: Device of the parameters.
         dtype: Data type of the parameters and the points.
 
+    Shapes:
+        Indices ``(*)`` to points ``(*, embedding_dim)``, on the hyperboloid ``(*, embedding_dim +
+        1)``.
+
     Raises:
-        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
-            the indices are not integers.
+        ValueError: If a number is below 1 or the space is refused; when called, if the indices are
+            not integers.
 
     References:
         Nickel and Kiela (2017), arXiv:1705.08039, for the initialisation.
 
     Example:
-        >>> HyperbolicEmbedding(Lorentz, 10, 3)(torch.tensor([[0, 9]])).shape
+        >>> HyperbolicEmbedding(Lorentz(c=1.0), 10, 3)(torch.tensor([[0, 9]])).shape
         torch.Size([1, 2, 4])
     """
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         num_embeddings: int,
         embedding_dim: int,
         *,
-        curvature: Curvature | float = 1.0,
         sparse: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         check.at_least(1, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         shape = num_embeddings, embedding_dim
         self.sparse = sparse

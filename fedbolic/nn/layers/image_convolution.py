@@ -9,8 +9,7 @@ built: torch's convolution computes the products.
 """
 
 import math
-from abc import ABC, abstractmethod
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -20,16 +19,14 @@ from typing_extensions import override
 
 from fedbolic.core import check
 from fedbolic.formulas.numerics import root, square
-from fedbolic.manifolds import Curvature
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.convolution import prefers_im2col, stacked_convolution, strided_pixels
 from fedbolic.nn.functional.space import HyperbolicModule, rounded, wide
 from fedbolic.nn.functional.tangent import exp_factors, points_to_tangents
-from fedbolic.nn.layers.linear import LorentzFC, LorentzLinear, PoincareLinear
+from fedbolic.nn.layers.linear import Linear, LorentzFC
 
-Concatenation: TypeAlias = Literal["direct", "log_radius"]
-"""Concatenation of points on the hyperboloid in ``LorentzConv2d``."""
-
-Linear = TypeVar("Linear", LorentzLinear | LorentzFC, PoincareLinear)
+Concatenation: TypeAlias = Literal["direct", "log_radius", "beta"]
+"""Concatenation of points in ``Conv2d``: the first two on the hyperboloid, the last in the ball."""
 
 
 class Window(NamedTuple):
@@ -110,34 +107,129 @@ class Window(NamedTuple):
         return y.permute(0, 2, 3, 1)
 
 
-class ImageConvolution(HyperbolicModule, ABC, Generic[Linear]):
-    """Base of the convolutions: a concatenation of windows, and a linear layer.
+class Conv2d(HyperbolicModule[Lorentz | Poincare]):
+    r"""Convolution of images whose pixels are points: a linear layer of concatenated windows.
+
+    On the hyperboloid, with the pixels :math:`x_1, \dots, x_K` of a window,
+
+    .. math:: y = f(z), \quad z_s = \lambda \, (x_{1, s}, \dots, x_{K, s}), \quad
+        z_0 = \sqrt{1 / c + |z_s|^2}
+
+    The direct concatenation has :math:`\lambda = 1`, so :math:`z_0^2 = \sum_i x_{i, 0}^2 - (K - 1)
+    / c`. Its space coordinates are :math:`\sqrt K` times as long as those of a pixel.
+    ``log_radius`` takes this out, :math:`\lambda = e^{(\psi(n / 2) - \psi(K n / 2)) / 2}` with the
+    digamma function :math:`\psi`: if space coordinates are normal with equal variances, the
+    expected logarithm of :math:`|z_s|` is then that of a pixel. In the ball,
+
+    .. math:: z = \exp_0 \Bigl( \frac{\beta_{K n}}{\beta_n} (\log_0 x_1, \dots, \log_0 x_K) \Bigr),
+        \quad \beta_m = B(m / 2, 1 / 2)
+
+    with the beta function :math:`B`. The factor keeps the expected length of a tangent that has a
+    uniform direction, for any number of dimensions.
+
+    Padding consists of origins, so that a window is a point wherever it lies.
+    ``images.movedim(-3, -1)`` converts torch's layout. On a GPU, torch's setting for TF32 applies
+    to the products as in ``nn.Conv2d``, not to time coordinates.
+
+    For the direct concatenation, ``weight`` starts ``1 / kernel_size`` times as large as in the
+    linear layer. With either, :math:`|y_s|^2` is on average about that of a pixel.
 
     Args:
-        linear: The layer that is applied to concatenated windows.
-        window: Geometry of the windows.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)`` of inputs and outputs; ``c`` may be a
+            ``Curvature``.
+        in_features: Dimensions of the input space, without time.
+        out_features: Dimensions of the output space, without time.
+        kernel_size: Height and width of a window, at least 1.
+        stride: Step between two windows, at least 1.
+        padding: Rows and columns of origins on each side, at least 0.
+        dilation: Step between two pixels of a window, at least 1.
+        layer: Class of the linear layer :math:`f`: ``Linear`` or ``LorentzFC``.
+        concatenation: ``direct`` or ``log_radius`` on the hyperboloid, ``beta`` in the ball;
+            ``None`` for the first of them.
+        bias: Whether the linear layer learns a bias.
+        device: Device of the parameters.
+        dtype: Data type of the parameters.
+
+    Shapes:
+        Images of points ``(*, height, width, in_features)`` to images
+        ``(*, new height, new width, out_features)``, sizes as in ``nn.Conv2d``; on the hyperboloid
+        with one more coordinate, time first.
+
+    Raises:
+        ValueError: If a number is out of range, ``concatenation`` is not one of the space, or the
+            space is refused; when called, if the inputs have the wrong width or dtype, or are no
+            images with room for a window.
+
+    References:
+        Bdeir et al. (2024), arXiv:2303.15919, for the direct concatenation; Shi et al. (2026),
+        arXiv:2602.23981, for the log-radius, whose factor is derived here from the condition above;
+        van Spengler et al. (2023), arXiv:2303.14027, and Shimizu et al. (2021), arXiv:2006.08210,
+        for the ball.
+
+    Example:
+        >>> layer = Conv2d(Lorentz(c=1.0), 3, 8, 3, padding=1)
+        >>> x = layer.manifold.expmap0(layer.manifold.lift(torch.randn(2, 6, 6, 3)))
+        >>> layer(x).shape
+        torch.Size([2, 6, 6, 9])
+        >>> Conv2d(Poincare(c=1.0), 3, 8, 3, stride=2)(torch.zeros(2, 7, 7, 3)).shape
+        torch.Size([2, 3, 3, 8])
     """
 
-    linear: Linear
+    def __init__(
+        self,
+        manifold: Lorentz | Poincare,
+        in_features: int,
+        out_features: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        dilation: int = 1,
+        layer: type[Linear] | type[LorentzFC] = Linear,
+        concatenation: Concatenation | None = None,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(manifold)
+        self.window = Window(kernel_size, stride, padding, dilation).checked()
+        check.at_least(1, in_features=in_features)
+        ways = ("direct", "log_radius") if self.model is Lorentz else ("beta",)
+        self.concatenation = ways[0] if concatenation is None else concatenation
+        check.one_of(ways, concatenation=self.concatenation)
+        self.in_features = in_features
+        make: Any = layer  # LorentzFC itself refuses the ball
+        self.linear: Linear | LorentzFC = make(
+            manifold, kernel_size**2 * in_features, out_features,
+            bias=bias, device=device, dtype=dtype,
+        )  # fmt: skip
+        self.scale = SCALES[self.concatenation](in_features, kernel_size**2)
+        self._shorten()
 
-    def __init__(self, linear: Linear, window: Window) -> None:
-        super().__init__(linear.kind, linear.curvature)
-        self.linear, self.window = linear, window
-        self.in_features = linear.in_features // window.size**2
+    def reset_parameters(self) -> None:
+        """Re-initialise the parameters."""
+        self.linear.reset_parameters()
+        self._shorten()
 
-    @abstractmethod
-    def concatenated(
+    def _shorten(self) -> None:
+        """Make up for the length of a direct concatenation."""
+        if self.concatenation == "direct":
+            with torch.no_grad():
+                self.linear.weight.div_(self.window.size)
+
+    def _concatenated(
         self, x: Float[Tensor, "n height width ambient"]
     ) -> tuple[Tensor, Tensor | float, Tensor]:
-        """Pixels of windows as space coordinates up to a factor, that factor, and the time.
-
-        Args:
-            x: Images of points.
-
-        Returns:
-            Vectors in the place of the pixels; the factor of each window; its time coordinate, in
-            the unit of ``linear.rows()``.
-        """
+        """Vectors of the pixels; the factor to the space coordinates of each window; its time."""
+        space = self.manifold
+        if isinstance(space, Lorentz):
+            s = x[..., 1:]
+            q = self.window.sums(square(self.scale * wide(s)).squeeze(-1))
+            return s, self.scale, (q + 1 / space.c).sqrt().unsqueeze(-1)
+        v = self.scale * points_to_tangents(space, x)
+        length = root(self.window.sums(square(v).squeeze(-1))).unsqueeze(-1)
+        info = torch.finfo(length.dtype)
+        return v, *exp_factors(self.c, length.clamp(info.tiny**0.5, info.max**0.5))
 
     @override
     def forward(
@@ -152,210 +244,32 @@ class ImageConvolution(HyperbolicModule, ABC, Generic[Linear]):
             ValueError: If ``x`` has the wrong number of coordinates or dtype, or is no image with
                 room for a window.
         """
-        linear = self.linear
-        self.check(x, self.in_features, linear.weight)
+        weight = self.linear.weight
+        self.check(x, self.in_features, weight)
         self.window.check_image(x)
         lead = x.shape[:-3]
-        vectors, factor, time = self.concatenated(x.reshape(math.prod(lead), *x.shape[-3:]))
-        rows = linear.rows()
-        products = factor * wide(self.window.convolve(rounded(vectors, x.dtype), rows[:, 1:]))
-        products = torch.addcmul(products, time, wide(rows[:, 0]))
-        if isinstance(linear, LorentzLinear) and linear.bias is not None:
-            products = products + wide(linear.bias)
-        y = self.rounded(linear.points(products), x, linear.weight)
+        vectors, factor, time = self._concatenated(x.reshape(math.prod(lead), *x.shape[-3:]))
+
+        def products(rows: Tensor, bias: Tensor | None) -> Tensor:
+            inner = factor * wide(self.window.convolve(rounded(vectors, x.dtype), rows[:, 1:]))
+            inner = torch.addcmul(inner, time, wide(rows[:, 0]))
+            return inner if bias is None else inner + wide(bias)
+
+        y = self.rounded(self.linear.mapped(products), x, weight)
         return y.reshape(*lead, *y.shape[1:])
 
     @override
     def extra_repr(self) -> str:
-        window = self.window._asdict()
+        size, stride, padding, dilation = self.window
         return self.describe(
             in_features=self.in_features,
-            out_features=self.linear.weight.shape[0],
-            kernel_size=window.pop("size"),
-            **window,
+            out_features=self.linear.out_features,
+            kernel_size=size,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            concatenation=self.concatenation,
         )
-
-
-class LorentzConv2d(ImageConvolution[LorentzLinear | LorentzFC]):
-    r"""Convolution on the hyperboloid: a linear layer of concatenated windows.
-
-    .. math:: y = f(z), \quad z_s = \lambda \, (x_{1, s}, \dots, x_{K, s}), \quad
-        z_0 = \sqrt{1 / c + |z_s|^2}
-
-    with the pixels :math:`x_1, \dots, x_K` of a window. The direct concatenation has
-    :math:`\lambda = 1`, so :math:`z_0^2 = \sum_i x_{i, 0}^2 - (K - 1) / c`. Its space coordinates
-    are :math:`\sqrt K` times as long as those of a pixel. ``log_radius`` takes this out:
-
-    .. math:: \lambda = e^{(\psi(n / 2) - \psi(K n / 2)) / 2}
-
-    with the digamma function :math:`\psi`. If space coordinates are normal with equal variances,
-    the expected logarithm of :math:`|z_s|` is then that of a pixel.
-
-    Padding consists of origins, so that a window is a point wherever it lies. An image is (height,
-    width, coordinates), time first; ``images.movedim(-3, -1)`` converts torch's layout. On a GPU,
-    torch's setting for TF32 applies to the products as in ``nn.Conv2d``, not to time coordinates.
-
-    For the direct concatenation, ``weight`` starts ``1 / kernel_size`` times as large as in the
-    linear layer. With either, :math:`|y_s|^2` is on average about that of a pixel.
-
-    Args:
-        in_features: Dimensions of the input space; an input has one more coordinate, time.
-        out_features: Dimensions of the output space.
-        kernel_size: Height and width of a window, at least 1.
-        stride: Step between two windows, at least 1.
-        padding: Rows and columns of origins on each side, at least 0.
-        dilation: Step between two pixels of a window, at least 1.
-        layer: Class of the linear layer :math:`f`: ``LorentzLinear`` or ``LorentzFC``.
-        concatenation: ``direct`` or ``log_radius``.
-        curvature: Minus the sectional curvature of both spaces: a number or a ``Curvature``.
-        bias: Whether the linear layer learns a bias.
-        device: Device of the parameters.
-        dtype: Data type of the parameters.
-
-    Raises:
-        ValueError: If a number is out of range, ``concatenation`` is unknown or ``curvature`` is
-            invalid; when called, if the inputs have the wrong width or dtype, or are no images with
-            room for a window.
-
-    References:
-        Bdeir et al. (2024), arXiv:2303.15919, for the direct concatenation; Shi et al. (2026),
-        arXiv:2602.23981, for the log-radius, whose factor is derived here from the condition above.
-
-    Example:
-        >>> layer = LorentzConv2d(3, 8, 3, padding=1)
-        >>> x = layer.manifold.expmap0(layer.manifold.lift(torch.randn(2, 6, 6, 3)))
-        >>> layer(x).shape
-        torch.Size([2, 6, 6, 9])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        dilation: int = 1,
-        layer: type[LorentzLinear] | type[LorentzFC] = LorentzLinear,
-        concatenation: Concatenation = "direct",
-        curvature: Curvature | float = 1.0,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        window = Window(kernel_size, stride, padding, dilation).checked()
-        check.at_least(1, in_features=in_features)
-        check.one_of(("direct", "log_radius"), concatenation=concatenation)
-        linear = layer(
-            kernel_size**2 * in_features, out_features,
-            curvature=curvature, bias=bias, device=device, dtype=dtype,
-        )  # fmt: skip
-        super().__init__(linear, window)
-        self.concatenation = concatenation
-        direct = concatenation == "direct"
-        self.scale = 1.0 if direct else log_radius_scale(in_features, kernel_size**2)
-        self._shorten()
-
-    def reset_parameters(self) -> None:
-        """Re-initialise the parameters."""
-        self.linear.reset_parameters()
-        self._shorten()
-
-    def _shorten(self) -> None:
-        """Make up for the length of a direct concatenation."""
-        if self.concatenation == "direct":
-            with torch.no_grad():
-                self.linear.weight.div_(self.window.size)
-
-    @override
-    def concatenated(
-        self, x: Float[Tensor, "n height width ambient"]
-    ) -> tuple[Tensor, Tensor | float, Tensor]:
-        s = x[..., 1:]
-        q = self.window.sums(square(self.scale * wide(s)).squeeze(-1))
-        return s, self.scale, (q + 1 / self.c).sqrt().unsqueeze(-1)
-
-    @override
-    def describe(self, **settings: object) -> str:
-        return super().describe(concatenation=self.concatenation, **settings)
-
-
-class PoincareConv2d(ImageConvolution[PoincareLinear]):
-    r"""Convolution in the ball: ``PoincareLinear`` of the beta-concatenations of windows.
-
-    .. math:: z = \exp_0 \Bigl( \frac{\beta_{K n}}{\beta_n} (\log_0 x_1, \dots, \log_0 x_K) \Bigr),
-        \quad \beta_m = B(m / 2, 1 / 2)
-
-    with the pixels :math:`x_1, \dots, x_K` of a window and the beta function :math:`B`. The factor
-    keeps the expected length of a tangent that has a uniform direction, for any number of
-    dimensions.
-
-    Padding consists of origins. An image is (height, width, coordinates);
-    ``images.movedim(-3, -1)`` converts torch's layout.
-
-    Args:
-        in_features: Dimensions of the input space.
-        out_features: Dimensions of the output space.
-        kernel_size: Height and width of a window, at least 1.
-        stride: Step between two windows, at least 1.
-        padding: Rows and columns of origins on each side, at least 0.
-        dilation: Step between two pixels of a window, at least 1.
-        curvature: Minus the sectional curvature of both spaces, a number (0 for flat space) or a
-            ``Curvature``.
-        bias: Whether to learn the offsets of the hyperplanes.
-        device: Device of the parameters.
-        dtype: Data type of the parameters.
-
-    Raises:
-        ValueError: If a number is out of range or ``curvature`` is invalid; when called, if the
-            inputs have the wrong width or dtype, or are no images with room for a window.
-
-    References:
-        van Spengler et al. (2023), arXiv:2303.14027; Shimizu et al. (2021), arXiv:2006.08210.
-
-    Example:
-        >>> layer = PoincareConv2d(3, 8, 3, stride=2)
-        >>> layer(torch.zeros(2, 7, 7, 3)).shape
-        torch.Size([2, 3, 3, 8])
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        dilation: int = 1,
-        curvature: Curvature | float = 1.0,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        window = Window(kernel_size, stride, padding, dilation).checked()
-        check.at_least(1, in_features=in_features)
-        linear = PoincareLinear(
-            kernel_size**2 * in_features, out_features,
-            curvature=curvature, bias=bias, device=device, dtype=dtype,
-        )  # fmt: skip
-        super().__init__(linear, window)
-        self.scale = beta_scale(in_features, kernel_size**2)
-
-    def reset_parameters(self) -> None:
-        """Re-initialise the parameters."""
-        self.linear.reset_parameters()
-
-    @override
-    def concatenated(
-        self, x: Float[Tensor, "n height width ambient"]
-    ) -> tuple[Tensor, Tensor | float, Tensor]:
-        v = self.scale * points_to_tangents(self.manifold, x)
-        length = root(self.window.sums(square(v).squeeze(-1))).unsqueeze(-1)
-        info = torch.finfo(length.dtype)
-        factor, time = exp_factors(self.c, length.clamp(info.tiny**0.5, info.max**0.5))
-        return v, factor, time
 
 
 def log_radius_scale(num_features: int, num_points: int) -> float:
@@ -388,3 +302,7 @@ def beta_scale(num_features: int, num_points: int) -> float:
     sizes = num_features, num_points * num_features
     one, all_of_them = (math.lgamma(n / 2) - math.lgamma((n + 1) / 2) for n in sizes)
     return math.exp(all_of_them - one)
+
+
+SCALES = {"direct": lambda *_: 1.0, "log_radius": log_radius_scale, "beta": beta_scale}
+"""Factor of each concatenation, from the dimensions of a pixel and the pixels of a window."""

@@ -10,7 +10,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.curvature import add_axis
 from fedbolic.nn.functional.coordinates import space_part, with_space_part
 from fedbolic.nn.functional.recentred import centred, recentred, weighted_centroid
@@ -22,10 +22,8 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
     """Base of batch norms: points are moved from their centroid to the origin and scaled there.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         num_features: Dimensions of the space, without time.
-        scales: Shape of the variance and of the learnt scale.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         eps: Number added to the variance, above 0.
         momentum: Weight of a new batch in the running statistics, in [0, 1].
         affine: Whether to learn the scale and the tangent of the new centroid.
@@ -33,34 +31,36 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         dtype: Data type of the parameters and buffers.
 
     Raises:
-        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``.
+        ValueError: If a number is out of range or the space is refused.
     """
 
     mixes_examples: ClassVar[bool] = True
     """Declaration read by ``Model.mixes_examples``."""
+
+    per_coordinate: ClassVar[bool] = True
+    """Whether the variance and the learnt scale are one number per coordinate, or one in all."""
 
     running_mean: Tensor
     running_var: Tensor
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         num_features: int,
-        scales: tuple[int, ...],
         *,
-        curvature: Curvature | float,
-        eps: float,
-        momentum: float,
-        affine: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         check.at_least(1, num_features=num_features)
         check.positive(eps=eps)
         check.rate(momentum=momentum)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         zeros = torch.zeros(num_features, device=device, dtype=dtype)
+        scales = (num_features,) if self.per_coordinate else ()
         self.weight = nn.Parameter(zeros.new_ones(scales or 1)) if affine else None
         self.register_load_state_dict_pre_hook(add_axis)
         self.bias = nn.Parameter(zeros.clone()) if affine else None
@@ -161,9 +161,8 @@ class HyperbolicBatchNorm(PointBatchNorm):
     that moves along geodesics; ``running_var`` is unbiased (``N / (N - 1)``) as in torch.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         num_features: Dimensions of the space, without time.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         eps: Number added to the variance, above 0.
         momentum: Weight of a new batch in the running statistics, in [0, 1].
         affine: Whether to learn the scale :math:`\gamma` (``weight``, initially 1) and the tangent
@@ -171,37 +170,23 @@ class HyperbolicBatchNorm(PointBatchNorm):
         device: Device of the parameters and buffers.
         dtype: Data type of the parameters and buffers.
 
+    Shapes:
+        Points ``(*, num_features)``, on the hyperboloid ``(*, num_features + 1)``, to points of the
+        same shape.
+
     Raises:
-        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
-            called, if the inputs have the wrong width or dtype, or are a single point in training.
+        ValueError: If a number is out of range or the space is refused; when called, if the inputs
+            have the wrong width or dtype, or are a single point in training.
 
     References:
         Bdeir et al. (2024), arXiv:2303.15919; Ioffe and Szegedy (2015), arXiv:1502.03167.
 
     Example:
-        >>> layer = HyperbolicBatchNorm(Poincare, 2)
+        >>> layer = HyperbolicBatchNorm(Poincare(c=1.0), 2)
         >>> x = Poincare().expmap0(0.3 * torch.randn(64, 2) + 0.5)
         >>> Poincare().centroid(layer(x)).norm() < 1e-5
         tensor(True)
     """
-
-    def __init__(
-        self,
-        kind: type[Lorentz] | type[Poincare],
-        num_features: int,
-        *,
-        curvature: Curvature | float = 1.0,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            kind, num_features, (num_features,),
-            curvature=curvature, eps=eps, momentum=momentum, affine=affine,
-            device=device, dtype=dtype,
-        )  # fmt: skip
 
     @override
     def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
@@ -235,9 +220,9 @@ class GyroBatchNorm(PointBatchNorm):
     ``weight`` are single numbers.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``; the same parameters give the same points.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``. Both take the
+            same parameters to the same points.
         num_features: Dimensions of the space, without time.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         eps: Number added to the variance, above 0.
         momentum: Weight of a new batch in the running statistics, in [0, 1].
         affine: Whether to learn the scale :math:`\gamma` (``weight``, initially 1) and the tangent
@@ -245,9 +230,13 @@ class GyroBatchNorm(PointBatchNorm):
         device: Device of the parameters and buffers.
         dtype: Data type of the parameters and buffers.
 
+    Shapes:
+        Points ``(*, num_features)``, on the hyperboloid ``(*, num_features + 1)``, to points of the
+        same shape.
+
     Raises:
-        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
-            called, if the inputs have the wrong width or dtype, or are a single point in training.
+        ValueError: If a number is out of range or the space is refused; when called, if the inputs
+            have the wrong width or dtype, or are a single point in training.
 
     References:
         Shi et al. (2026), arXiv:2602.23981, where it is GyroLBN; Chen et al. (2024), GyroBN, ICLR.
@@ -255,29 +244,13 @@ class GyroBatchNorm(PointBatchNorm):
         one, the variance is taken about it.
 
     Example:
-        >>> layer = GyroBatchNorm(Lorentz, 2)
+        >>> layer = GyroBatchNorm(Lorentz(c=1.0), 2)
         >>> x = Lorentz().expmap0(Lorentz().lift(3 * torch.randn(64, 2)))
         >>> Lorentz().dist0(layer(x)).square().mean() < 1.2
         tensor(True)
     """
 
-    def __init__(
-        self,
-        kind: type[Lorentz] | type[Poincare],
-        num_features: int,
-        *,
-        curvature: Curvature | float = 1.0,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            kind, num_features, (),
-            curvature=curvature, eps=eps, momentum=momentum, affine=affine,
-            device=device, dtype=dtype,
-        )  # fmt: skip
+    per_coordinate = False
 
     @override
     def coordinates(self, c: Tensor | float, s: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
@@ -304,39 +277,41 @@ class HyperbolicLayerNorm(HyperbolicModule[Lorentz | Poincare]):
     Points of the ball are normalised through their images on the hyperboloid.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         num_features: Dimensions of the space, without time.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         eps: Number added to the variance, above 0.
         affine: Whether to learn :math:`\gamma` (``weight``, initially 1) and :math:`\beta`
             (``bias``, initially 0).
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Points ``(*, num_features)``, on the hyperboloid ``(*, num_features + 1)``, to points of the
+        same shape.
+
     Raises:
-        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
-            called, if the inputs have the wrong width or dtype.
+        ValueError: If a number is out of range or the space is refused; when called, if the inputs
+            have the wrong width or dtype.
 
     References:
         Ba et al. (2016), arXiv:1607.06450; Yang et al. (2024), arXiv:2407.01290.
 
     Example:
-        >>> HyperbolicLayerNorm(Lorentz, 2)(torch.tensor([[3.0, 2.0, -2.0]])).shape
+        >>> HyperbolicLayerNorm(Lorentz(c=1.0), 2)(torch.tensor([[3.0, 2.0, -2.0]])).shape
         torch.Size([1, 3])
     """
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         num_features: int,
         *,
-        curvature: Curvature | float = 1.0,
         eps: float = 1e-5,
         affine: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         check.at_least(1, num_features=num_features)
         check.positive(eps=eps)
         self.num_features, self.eps = num_features, eps

@@ -22,8 +22,9 @@ def parameter_groups(network: nn.Module, *, weight_decay: float) -> list[dict[st
 
     Example:
         >>> import torch
-        >>> from fedbolic.nn import LorentzLinear
-        >>> layer = LorentzLinear(3, 2, curvature=Curvature(5.0))
+        >>> from fedbolic.manifolds import Lorentz
+        >>> from fedbolic.nn import Linear
+        >>> layer = Linear(Lorentz(c=Curvature(5.0)), 3, 2)
         >>> decayed, kept = parameter_groups(layer, weight_decay=0.01)
         >>> len(decayed["params"]), len(kept["params"])
         (2, 1)

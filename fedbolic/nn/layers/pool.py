@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.space import HyperbolicModule, wide
 from fedbolic.nn.layers.image_convolution import Window
 
@@ -21,12 +21,15 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
     has one centroid per graph, like the means of ``global_mean_pool``.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         dim: Axis of the points; not the last, which holds the coordinates.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+
+    Shapes:
+        Points ``(*, n, coordinates)`` with weights ``(*, n)`` to points ``(*, coordinates)``, for
+        ``dim=-2``; with ``batch``, points ``(n, coordinates)`` to ``(graphs, coordinates)``.
 
     Raises:
-        ValueError: If ``dim`` is -1 or ``curvature`` is invalid for ``kind``.
+        ValueError: If ``dim`` is -1 or the space is refused.
 
     References:
         Law et al. (2019), PMLR 97.
@@ -34,21 +37,19 @@ class CentroidPool(HyperbolicModule[Lorentz | Poincare]):
     Example:
         >>> import torch
         >>> x = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5]])
-        >>> CentroidPool(Poincare)(x[:2])
+        >>> CentroidPool(Poincare(c=1.0))(x[:2])
         tensor([0., 0.])
-        >>> CentroidPool(Poincare)(x, batch=torch.tensor([0, 0, 1]))
+        >>> CentroidPool(Poincare(c=1.0))(x, batch=torch.tensor([0, 0, 1]))
         tensor([[0.0000, 0.0000],
                 [0.0000, 0.5000]])
     """
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         dim: int = -2,
-        *,
-        curvature: Curvature | float = 1.0,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         if dim == -1:
             raise ValueError("dim must be an axis of points, got -1: the last axis has coordinates")
         self.dim = dim
@@ -142,15 +143,18 @@ class CentroidPool2d(HyperbolicModule[Lorentz | Poincare]):
     ``nn.Flatten(-3, -2)`` and ``CentroidPool``.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         kernel_size: Height and width of a window, at least 1.
         stride: Step between two windows, at least 1; by default ``kernel_size``.
         padding: Rows and columns on each side that do not count, at most half of ``kernel_size``.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+
+    Shapes:
+        Images of points ``(*, height, width, coordinates)`` to images ``(*, new height, new width,
+        coordinates)``, sizes as in ``nn.AvgPool2d``.
 
     Raises:
-        ValueError: If a number is out of range or ``curvature`` is invalid for ``kind``; when
-            called, if the inputs are no images with room for a window.
+        ValueError: If a number is out of range or the space is refused; when called, if the inputs
+            are no images with room for a window.
 
     References:
         Law et al. (2019), PMLR 97; Bdeir et al. (2024), arXiv:2303.15919; van Spengler et al.
@@ -158,20 +162,19 @@ class CentroidPool2d(HyperbolicModule[Lorentz | Poincare]):
 
     Example:
         >>> x = torch.tensor([[0.5], [-0.5], [0.2], [0.2]]).reshape(1, 4, 1).expand(2, 4, 1)
-        >>> CentroidPool2d(Poincare, 2)(x).flatten()
+        >>> CentroidPool2d(Poincare(c=1.0), 2)(x).flatten()
         tensor([0.0000, 0.2000])
     """
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         kernel_size: int,
         *,
         stride: int | None = None,
         padding: int = 0,
-        curvature: Curvature | float = 1.0,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         self.window = Window(
             kernel_size, kernel_size if stride is None else stride, padding
         ).checked()

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import from_tangent
+from fedbolic.nn.functional.rows import Head
 from fedbolic.nn.functional.space import HyperbolicModule, rounded, wide
 from fedbolic.nn.layers.busemann import scaled_busemann
 
@@ -21,38 +22,42 @@ class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
     ``1 / in_features``, which puts the prototypes about one unit of length from the origin.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``; the same tangents give the same points.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``. Both take the
+            same tangents to the same points.
         in_features: Dimensions of the input space, without time.
         num_classes: Number of logits, at least 1.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Points ``(*, in_features)``, on the hyperboloid ``(*, in_features + 1)``, to logits ``(*,
+        num_classes)``.
+
     Raises:
-        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
-            the inputs have the wrong width or dtype.
+        ValueError: If a number is below 1 or the space is refused; when called, if the inputs have
+            the wrong width or dtype.
 
     References:
         Snell et al. (2017), arXiv:1703.05175; Khrulkov et al. (2020), arXiv:1904.02239.
 
     Example:
         >>> from fedbolic.nn import ToManifold
-        >>> entry = ToManifold(Lorentz, mode="space")
-        >>> PrototypeHead(Lorentz, 3, num_classes=10)(entry(torch.randn(5, 3))).shape
+        >>> space = Lorentz(c=1.0)
+        >>> entry, head = ToManifold(space, mode="space"), PrototypeHead(space, 3, num_classes=10)
+        >>> head(entry(torch.randn(5, 3))).shape
         torch.Size([5, 10])
     """
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         in_features: int,
         num_classes: int,
         *,
-        curvature: Curvature | float = 1.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         check.at_least(1, in_features=in_features, num_classes=num_classes)
         self.in_features = in_features
         shape = num_classes, in_features
@@ -81,7 +86,7 @@ class PrototypeHead(HyperbolicModule[Lorentz | Poincare]):
         return self.describe(in_features=self.in_features, num_classes=self.weight.shape[0])
 
 
-class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
+class BusemannHead(Head):
     r"""Busemann function of one ideal point per class, scaled and shifted.
 
     .. math:: l_k = b_k - |z_k| \, B_k(x), \quad B_k(x) = \frac{1}{\sqrt c}
@@ -96,53 +101,46 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
     the distance from the origin.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         in_features: Dimensions of the input space, without time.
         num_classes: Number of logits, at least 1.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         bias: Whether to learn the bias ``b``.
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Points ``(*, in_features)``, on the hyperboloid ``(*, in_features + 1)``, to logits ``(*,
+        num_classes)``.
+
     Raises:
-        ValueError: If a number is below 1 or ``curvature`` is invalid for ``kind``; when called, if
-            the inputs have the wrong width or dtype.
+        ValueError: If a number is below 1 or the space is refused; when called, if the inputs have
+            the wrong width or dtype.
 
     References:
         Ghadimi Atigh et al. (2021), arXiv:2106.14472; Chen et al. (2026), arXiv:2602.18858.
 
     Example:
         >>> from fedbolic.nn import ToManifold
-        >>> head = BusemannHead(Poincare, 3, num_classes=10)
-        >>> head(ToManifold(Poincare)(torch.randn(5, 3))).shape
+        >>> space = Poincare(c=1.0)
+        >>> head = BusemannHead(space, 3, num_classes=10)
+        >>> head(ToManifold(space)(torch.randn(5, 3))).shape
         torch.Size([5, 10])
     """
 
-    def __init__(
-        self,
-        kind: type[Lorentz] | type[Poincare],
-        in_features: int,
-        num_classes: int,
-        *,
-        curvature: Curvature | float = 1.0,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(kind, curvature)
-        check.at_least(1, in_features=in_features, num_classes=num_classes)
-        self.in_features = in_features
-        weight = torch.empty(num_classes, in_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(weight.new_empty(num_classes)) if bias else None
-        self.reset_parameters()
-
+    @override
     def reset_parameters(self) -> None:
-        """Re-initialise the parameters."""
-        bound = self.in_features**-0.5
-        nn.init.uniform_(self.weight, -bound, bound)
+        self.begin()
         if self.bias is not None:
-            nn.init.uniform_(self.bias, -bound, bound)
+            nn.init.uniform_(self.bias, -self.bound, self.bound)
+
+    @override
+    def begin(self) -> None:
+        nn.init.uniform_(self.weight, -self.bound, self.bound)
+
+    @property
+    def bound(self) -> float:
+        """Bound of initial values."""
+        return self.in_features**-0.5
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
@@ -150,11 +148,3 @@ class BusemannHead(HyperbolicModule[Lorentz | Poincare]):
         logits = scaled_busemann(self.manifold, x, self.weight)
         logits = logits if self.bias is None else logits + wide(self.bias)
         return rounded(logits, torch.promote_types(x.dtype, self.weight.dtype))
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            num_classes=self.weight.shape[0],
-            bias=self.bias is not None,
-        )

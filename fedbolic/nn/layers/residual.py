@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedbolic.formulas.lorentz_formulas import hyperboloid_gap
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.manifolds.curvature import add_axis
 from fedbolic.nn.functional.boost import timed_points
 from fedbolic.nn.functional.coordinates import with_space_part
@@ -23,38 +23,39 @@ class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
     sum :math:`x + f(x)` of flat space, which would not be a point.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         branch: Module from points to points of the same space.
         shortcut: Module that takes the place of :math:`x` in the centroid, for a branch that
             changes the shape; ``None`` for :math:`x` itself.
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
         device: Device of the parameter.
         dtype: Data type of the parameter.
 
+    Shapes:
+        Points ``(*, coordinates)`` to points of the shape that ``branch`` and ``shortcut`` give.
+
     Raises:
-        ValueError: If ``curvature`` is invalid for ``kind``; when called, if the inputs have the
-            wrong width or dtype, or ``branch`` gives another shape than the shortcut.
+        ValueError: If the space is refused; when called, if the inputs have the wrong width or
+            dtype, or ``branch`` gives another shape than the shortcut.
 
     References:
         He et al. (2025), arXiv:2412.14695.
 
     Example:
-        >>> layer = HyperbolicResidual(Poincare, nn.Identity())
+        >>> layer = HyperbolicResidual(Poincare(c=1.0), nn.Identity())
         >>> layer(torch.tensor([0.5, 0.0])).detach()
         tensor([0.5000, 0.0000])
     """
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         branch: nn.Module,
         *,
         shortcut: nn.Module | None = None,
-        curvature: Curvature | float = 1.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         self.branch, self.shortcut = branch, shortcut
         self.log_weight = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
         self.register_load_state_dict_pre_hook(add_axis)

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import from_tangent, to_tangent
 from fedbolic.nn.functional.space import HyperbolicModule
 from fedbolic.nn.layers.dropout import Dropout
@@ -20,20 +20,22 @@ class TangentDropout(HyperbolicModule[Lorentz | Poincare]):
     as in :class:`~fedbolic.nn.layers.dropout.Dropout`.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         p: Probability that a coordinate is dropped, in [0, 1).
-        curvature: Minus the sectional curvature, a number (0 for flat space) or a ``Curvature``.
+
+    Shapes:
+        Points ``(*, coordinates)`` to points of the same shape.
 
     Raises:
-        ValueError: If ``p`` is out of range or ``curvature`` is invalid for ``kind``.
+        ValueError: If ``p`` is out of range or the space is refused.
 
     References:
         Srivastava et al. (2014), JMLR 15.
 
     Example:
         >>> import torch
-        >>> layer = TangentDropout(Poincare, p=0.5)
-        >>> (layer(torch.full((9, 50), 0.1)) == 0).float().mean().round(decimals=1)
+        >>> layer = TangentDropout(Poincare(c=1.0), p=0.5)
+        >>> (layer(torch.full((99, 50), 0.1)) == 0).float().mean().round(decimals=1)
         tensor(0.5000)
         >>> layer.eval()(torch.tensor([0.5, 0.5]))
         tensor([0.5000, 0.5000])
@@ -41,12 +43,10 @@ class TangentDropout(HyperbolicModule[Lorentz | Poincare]):
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         p: float = 0.5,
-        *,
-        curvature: Curvature | float = 1.0,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         self.dropout = Dropout(p)
 
     @override

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.core import check
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import with_space_part
-from fedbolic.nn.functional.space import HyperbolicModule, wide
+from fedbolic.nn.functional.rows import OutputRows
+from fedbolic.nn.functional.space import wide
 from fedbolic.nn.functional.tangent import (
     log_factor,
     points_to_tangents,
@@ -19,66 +19,58 @@ from fedbolic.nn.functional.tangent import (
 from fedbolic.nn.layers.dropout import Dropout
 
 
-class TangentLinear(HyperbolicModule[Lorentz | Poincare]):
+class TangentLinear(OutputRows[Lorentz | Poincare]):
     r"""Linear map of tangents at the origin, followed by a translation.
 
     .. math:: h = \exp_{\hat x}(P_{o \to \hat x}(b)), \quad \hat x = \exp_o(W \log_o(x))
 
     The lengths of tangents, the bias included, are distances in both models, so these give the same
-    map.
+    map. Weights start as the authors', by Xavier's rule with the gain of ReLU, and the bias as 0.
 
     Args:
-        in_features: Dimensions of the input space; a point of the hyperboloid has one more
-            coordinate, time.
-        out_features: Dimensions of the output space.
-        kind: ``Lorentz`` or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
+        in_features: Dimensions of the input space, without time.
+        out_features: Dimensions of the output space, without time.
         bias: Whether to learn the bias :math:`b`, a tangent at the origin.
         drop_connect: Probability that a weight is dropped in training, in [0, 1).
-        curvature: Minus the sectional curvature of both spaces: a number or a ``Curvature``; 0 is
-            flat space in the ball.
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Points ``(*, in_features)`` to points ``(*, out_features)``; on the hyperboloid ``(*,
+        in_features + 1)`` to ``(*, out_features + 1)``.
+
     Raises:
-        ValueError: If a number is below 1 or ``curvature`` is invalid; when called, if the inputs
-            have the wrong width or dtype.
+        ValueError: If a number is below 1 or the space is refused; when called, if the inputs have
+            the wrong width or dtype.
 
     References:
         Chami et al. (2019), arXiv:1910.12933; Wan et al. (2013), PMLR 28, for DropConnect, which
         the authors' code applies to the weights.
 
     Example:
-        >>> layer = TangentLinear(3, 2)
+        >>> layer = TangentLinear(Lorentz(c=1.0), 3, 2)
         >>> layer(layer.manifold.origin(5, 4)).shape
         torch.Size([5, 3])
     """
 
     def __init__(
         self,
+        manifold: Lorentz | Poincare,
         in_features: int,
         out_features: int,
         *,
-        kind: type[Lorentz] | type[Poincare] = Lorentz,
-        curvature: Curvature | float = 1.0,
         bias: bool = True,
         drop_connect: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(kind, curvature)
-        check.at_least(1, in_features=in_features, out_features=out_features)
-        self.in_features, self.out_features = in_features, out_features
-        weight = torch.empty(out_features, in_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(weight)
-        self.bias = nn.Parameter(weight.new_empty(out_features)) if bias else None
+        super().__init__(manifold, in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.drop_connect = Dropout(drop_connect, device=device)
-        self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Re-initialise as the authors do: Xavier's rule with the gain of ReLU, no translation."""
+    @override
+    def begin(self) -> None:
         nn.init.xavier_uniform_(self.weight, gain=2**0.5)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
@@ -108,11 +100,3 @@ class TangentLinear(HyperbolicModule[Lorentz | Poincare]):
     def _mapped(self, v: Tensor) -> Tensor:
         weight = self.drop_connect(self.weight)
         return wide(functional.linear(v.to(weight.dtype), weight))
-
-    @override
-    def extra_repr(self) -> str:
-        return self.describe(
-            in_features=self.in_features,
-            out_features=self.out_features,
-            bias=self.bias is not None,
-        )

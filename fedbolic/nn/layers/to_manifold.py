@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedbolic.formulas.numerics import bounded, scale_down
 from fedbolic.formulas.sinh_ratio import sinh_ratio
-from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import from_tangent, with_space_part
 from fedbolic.nn.functional.space import HyperbolicModule, wide
 from fedbolic.nn.functional.tangent import length_of, points_at
@@ -46,24 +46,25 @@ class ToManifold(HyperbolicModule[Lorentz | Poincare]):
     exponentials; otherwise they have the dtype of the features.
 
     Args:
-        kind: ``Lorentz``, whose points have one more coordinate, or ``Poincare``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``. In flat space,
+            ``Poincare(0)``, nothing is clipped.
         mode: ``hard`` clips the length, ``soft`` saturates it, ``space`` takes the features as
             space coordinates.
         radius: Bound :math:`r` of the distance from the origin in curvature radii, above 0; by
             default 2.3. ``math.inf`` gives the unbounded exponential map. ``None`` for ``space``.
-        curvature: Minus the sectional curvature, a number (0 for flat space, where nothing is
-            clipped) or a ``Curvature``.
+
+    Shapes:
+        Features ``(*, n)`` to points ``(*, n)``, on the hyperboloid ``(*, n + 1)``.
 
     Raises:
         ValueError: If ``mode`` is unknown, ``radius`` is out of range or given for ``space``, or
-            ``curvature`` is invalid for ``kind``; when called, if the features are not floating or
-            have no axis.
+            the space is refused; when called, if the features are not floating or have no axis.
 
     References:
         Guo et al. (2022), arXiv:2107.11472, for the hard clip.
 
     Example:
-        >>> entry = ToManifold(Lorentz)
+        >>> entry = ToManifold(Lorentz(c=1.0))
         >>> features = torch.tensor([[0.3, 0.4], [30.0, 40.0]])
         >>> entry.manifold.dist0(entry(features))
         tensor([0.5000, 2.3000])
@@ -73,13 +74,12 @@ class ToManifold(HyperbolicModule[Lorentz | Poincare]):
 
     def __init__(
         self,
-        kind: type[Lorentz] | type[Poincare],
+        manifold: Lorentz | Poincare,
         *,
         mode: EntryMode = "hard",
         radius: float | None = None,
-        curvature: Curvature | float = 1.0,
     ) -> None:
-        super().__init__(kind, curvature)
+        super().__init__(manifold)
         check.one_of(("hard", "soft", "space"), mode=mode)
         if mode == "space" and radius is not None:
             raise ValueError(

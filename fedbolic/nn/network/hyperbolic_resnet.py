@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -15,8 +15,8 @@ from fedbolic.manifolds import Curvature, Lorentz, Poincare
 from fedbolic.nn.functional.space import HyperbolicModule
 from fedbolic.nn.functional.tangent import points_to_tangents
 from fedbolic.nn.layers.activation import SpaceActivation
-from fedbolic.nn.layers.image_convolution import LorentzConv2d, PoincareConv2d
-from fedbolic.nn.layers.linear import LorentzLinear, PoincareLinear
+from fedbolic.nn.layers.image_convolution import Conv2d
+from fedbolic.nn.layers.linear import Linear
 from fedbolic.nn.layers.normalize import GyroBatchNorm, HyperbolicBatchNorm, HyperbolicLayerNorm
 from fedbolic.nn.layers.pool import CentroidPool
 from fedbolic.nn.layers.residual import HyperbolicResidual
@@ -42,9 +42,8 @@ class HyperbolicResNet(Backbone):
             (2, 2, 2, 2) with ``width=64`` ResNet-18.
         width: Dimensions of the points of the first stage, at least 1; doubled in each later stage.
         model: ``lorentz`` or ``poincare``.
-        curvature: Minus the sectional curvature, above 0.
-        learnable_curvature: Whether to learn one curvature for the whole network, from
-            ``curvature`` on.
+        c: Minus the sectional curvature, above 0.
+        learnable: Whether to learn one curvature for the whole network, from ``c`` on.
         norm: ``batch``: batch norm of all pixels, with running statistics. ``gyro``: the same with
             one scale for all coordinates, ``GyroBatchNorm``. ``layer``: layer norm of the
             coordinates of each pixel; an output depends on its own input only.
@@ -68,15 +67,15 @@ class HyperbolicResNet(Backbone):
     blocks: tuple[int, ...] = (3, 3, 3)
     width: int = 16
     model: Literal["lorentz", "poincare"] = "lorentz"
-    curvature: float = 1.0
-    learnable_curvature: bool = False
+    c: float = 1.0
+    learnable: bool = False
     norm: Literal["batch", "gyro", "layer"] = "batch"
 
     def __post_init__(self) -> None:
         check.at_least(1, dim=self.dim, num_stages=len(self.blocks), width=self.width)
         check.at_least(1, fewest_blocks=min(self.blocks))
-        check.positive(curvature=self.curvature)
-        check.one_of(_KINDS, model=self.model)
+        check.positive(c=self.c)
+        check.one_of(_MODELS, model=self.model)
         check.one_of(_NORMS, norm=self.norm)
 
     @property
@@ -87,10 +86,10 @@ class HyperbolicResNet(Backbone):
     @override
     def build(self, meta: Meta) -> nn.Module:
         channels, _, _ = image_shape(meta, "HyperbolicResNet")
-        c = Curvature(self.curvature) if self.learnable_curvature else self.curvature
-        parts = _Parts(_KINDS[self.model], c, self.norm)
+        space = _MODELS[self.model](Curvature(self.c) if self.learnable else self.c)
+        parts = _Parts(space, self.norm)
         layers: OrderedDict[str, nn.Module] = OrderedDict(
-            entry=PixelsToPoints(parts.kind, curvature=c),
+            entry=PixelsToPoints(space),
             stem=nn.Sequential(*parts.convolution(channels, self.width, 3), parts.relu()),
         )
         inputs = self.width
@@ -100,9 +99,9 @@ class HyperbolicResNet(Backbone):
             stage += [parts.block(outputs, outputs) for _ in range(num_blocks - 1)]
             layers[f"stage{i + 1}"] = nn.Sequential(*stage)
             inputs = outputs
-        layers["pool"] = nn.Sequential(nn.Flatten(1, 2), CentroidPool(parts.kind, curvature=c))
-        layers["linear"] = _LINEAR[parts.kind](inputs, self.dim, curvature=c)
-        layers["exit"] = ToTangents(parts.kind, curvature=c)
+        layers["pool"] = nn.Sequential(nn.Flatten(1, 2), CentroidPool(space))
+        layers["linear"] = Linear(space, inputs, self.dim)
+        layers["exit"] = ToTangents(space)
         return nn.Sequential(layers)
 
 
@@ -110,19 +109,16 @@ class PixelsToPoints(nn.Module):
     """Images of points from torch's images, whose channels become space coordinates, now last.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
-        curvature: Minus the sectional curvature, a number or a ``Curvature``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
 
     Example:
-        >>> PixelsToPoints(Lorentz)(torch.zeros(2, 3, 8, 8)).shape
+        >>> PixelsToPoints(Lorentz(c=1.0))(torch.zeros(2, 3, 8, 8)).shape
         torch.Size([2, 8, 8, 4])
     """
 
-    def __init__(
-        self, kind: type[Lorentz] | type[Poincare], *, curvature: Curvature | float = 1.0
-    ) -> None:
+    def __init__(self, manifold: Lorentz | Poincare) -> None:
         super().__init__()
-        self.entry = ToManifold(kind, mode="space", curvature=curvature)
+        self.entry = ToManifold(manifold, mode="space")
 
     @override
     def forward(
@@ -135,19 +131,13 @@ class ToTangents(HyperbolicModule[Lorentz | Poincare]):
     """Tangents at the origin of points, whose lengths are the distances: a logarithm.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``; the length of a tangent is a distance in both models.
-        curvature: Minus the sectional curvature, a number or a ``Curvature``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
 
     Example:
-        >>> x = Lorentz().expmap0(torch.tensor([0.0, 0.3, 0.4]))
-        >>> ToTangents(Lorentz)(x)
+        >>> x = Lorentz(c=1.0).expmap0(torch.tensor([0.0, 0.3, 0.4]))
+        >>> ToTangents(Lorentz(c=1.0))(x)
         tensor([0.3000, 0.4000])
     """
-
-    def __init__(
-        self, kind: type[Lorentz] | type[Poincare], *, curvature: Curvature | float = 1.0
-    ) -> None:
-        super().__init__(kind, curvature)
 
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch n"]:
@@ -160,32 +150,26 @@ class _Parts:
     """Layers of one network, which share a space.
 
     Args:
-        kind: ``Lorentz`` or ``Poincare``.
-        curvature: Minus the sectional curvature, a number or a ``Curvature``.
+        manifold: ``Lorentz(c)`` or ``Poincare(c)``; ``c`` may be a ``Curvature``.
         norm: Key of the norm.
     """
 
-    kind: type[Lorentz] | type[Poincare]
-    curvature: Curvature | float
+    manifold: Lorentz | Poincare
     norm: str
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"curvature": self.curvature}
 
     def convolution(
         self, inputs: int, outputs: int, size: int, stride: int = 1
     ) -> tuple[nn.Module, nn.Module]:
         """A convolution without bias, because the norm that follows has one."""
-        kind = LorentzConv2d if self.kind is Lorentz else PoincareConv2d
-        convolution = kind(
-            inputs, outputs, size, stride=stride, padding=size // 2, bias=False, **self._options
+        space, padding = self.manifold, size // 2
+        return (
+            Conv2d(space, inputs, outputs, size, stride=stride, padding=padding, bias=False),
+            _NORMS[self.norm](space, outputs),
         )
-        return convolution, _NORMS[self.norm](self.kind, outputs, **self._options)
 
     def relu(self) -> nn.Module:
         """ReLU of space coordinates."""
-        return SpaceActivation(self.kind, torch.relu, **self._options)
+        return SpaceActivation(self.manifold, torch.relu)
 
     def block(self, inputs: int, outputs: int, *, stride: int = 1) -> nn.Module:
         """Residual block with a branch of two 3x3 convolutions, and a ReLU after the centroid."""
@@ -196,10 +180,9 @@ class _Parts:
         )
         same = (inputs, stride) == (outputs, 1)
         shortcut = None if same else nn.Sequential(*self.convolution(inputs, outputs, 1, stride))
-        residual = HyperbolicResidual(self.kind, branch, shortcut=shortcut, **self._options)
+        residual = HyperbolicResidual(self.manifold, branch, shortcut=shortcut)
         return nn.Sequential(OrderedDict(residual=residual, relu=self.relu()))
 
 
-_KINDS: dict[str, type[Lorentz] | type[Poincare]] = {"lorentz": Lorentz, "poincare": Poincare}
+_MODELS: dict[str, type[Lorentz] | type[Poincare]] = {"lorentz": Lorentz, "poincare": Poincare}
 _NORMS = {"batch": HyperbolicBatchNorm, "gyro": GyroBatchNorm, "layer": HyperbolicLayerNorm}
-_LINEAR = {Lorentz: LorentzLinear, Poincare: PoincareLinear}

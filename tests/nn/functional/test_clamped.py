@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fedbolic.federated import Batched, Sequential
 from fedbolic.manifolds import Curvature, Lorentz, Poincare
-from fedbolic.nn import ChangeCurvature, PoincareLinear, PoincareMLR
+from fedbolic.nn import MLR, ChangeCurvature, Linear
 from fedbolic.nn.functional.clamped import COUNTS, Counter
 from fedbolic.nn.functional.space import HyperbolicModule
 from fedbolic.nn.network.backbone import Backbone
@@ -49,7 +49,7 @@ def test_a_layer_of_the_ball_warns_once(case):
         assert layer(x).equal(layer(x)) or layer.training  # two calls
     name = type(reader(layer)).__name__
     (told,) = [w for w in caught if str(w.message).startswith(f"{name}(")]
-    assert "ToManifold(Poincare)" in str(told.message)
+    assert "ToManifold(Poincare())" in str(told.message)
 
 
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.kind is Lorentz])
@@ -69,16 +69,16 @@ def test_points_of_the_boundary_are_points(case):
 
 def test_the_curvature_of_the_inputs_counts():
     x = torch.tensor([[1.5, 0.0]])
-    ChangeCurvature(Poincare, old=0.25, new=4.0)(x)
+    ChangeCurvature(Poincare(0.25), Poincare(4.0))(x)
     with pytest.warns(UserWarning, match="1 of 1 points"):
-        ChangeCurvature(Poincare, old=4.0, new=0.25)(x)
+        ChangeCurvature(Poincare(4.0), Poincare(0.25))(x)
     with pytest.warns(UserWarning, match="1 of 1 points"):
-        PoincareLinear(2, 2, curvature=Curvature(1.0))(x)
-    PoincareLinear(2, 2, curvature=0.0)(x)  # in flat space every point is inside
+        Linear(Poincare(c=Curvature(1.0)), 2, 2)(x)
+    Linear(Poincare(c=0.0), 2, 2)(x)  # in flat space every point is inside
 
 
 def test_neither_vmap_nor_another_device_is_looked_at():
-    layer, x = PoincareLinear(2, 3), torch.full((4, 2), 3.0)
+    layer, x = Linear(Poincare(), 2, 3), torch.full((4, 2), 3.0)
     parameters = dict(layer.named_parameters())
     vmap(lambda row: functional_call(layer, parameters, (row,)))(x)
     layer.to("meta")(x.to("meta"))
@@ -87,7 +87,7 @@ def test_neither_vmap_nor_another_device_is_looked_at():
 
 def test_the_count_of_a_batch_leaves_out_what_is_masked():
     x = torch.tensor([[[0.1, 0.0], [3.0, 0.0]], [[3.0, 0.0], [3.0, 0.0]], [[0.1, 0.0], [0.1, 0.0]]])
-    layer = PoincareLinear(2, 2)
+    layer = Linear(Poincare(), 2, 2)
     layer._warned = True
     for mask, expected in (([1, 1, 1], (3, 6)), ([1, 0, 1], (1, 4)), ([0, 1, 0], (2, 2))):
         with Counter(torch.tensor(mask).bool()) as counter:
@@ -115,7 +115,7 @@ class Raw(Backbone):
 
     @override
     def build(self, meta):
-        return nn.Sequential(nn.Flatten(), PoincareMLR(5, 4, curvature=self.curvature))
+        return nn.Sequential(nn.Flatten(), MLR(Poincare(c=self.curvature), 5, 4))
 
 
 LR = 1e-30

@@ -23,7 +23,7 @@ def layers():
     parts: list[nn.Module] = []
     twice = Dropout(0.4)
     channels = ChannelDropout(0.4, num_axes=1)
-    points = nn.Sequential(ToManifold(Poincare), TangentDropout(Poincare, 0.4))
+    points = nn.Sequential(ToManifold(Poincare()), TangentDropout(Poincare(), 0.4))
     for drop in (twice, AlphaDropout(0.4), channels, points, twice):
         parts += [nn.Linear(DIM, DIM), nn.Tanh(), drop]
     return nn.Sequential(*parts, nn.Linear(DIM, DIM)).double()

@@ -1,6 +1,7 @@
 """Graph convolutions compared with means computed node by node."""
 
 import copy
+from functools import partial
 
 import geoopt
 import pytest
@@ -10,7 +11,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import to_dense_adj
 
 from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn.graph.convolution import HGCNConv, LorentzConv
+from fedbolic.nn.graph.convolution import CentroidConv, HGCNConv
 from fedbolic.nn.layers.tangent_linear import TangentLinear
 
 # 0 -> 1 -> 2 -> 0, 3 -> 1, a loop at 3, no edges at 4
@@ -20,19 +21,17 @@ NUM_NODES = 5
 DTYPE = torch.float64
 
 LAYERS = {
-    "LorentzConv": LorentzConv,
-    "LorentzConv of plain edges": lambda i, o, **k: LorentzConv(
-        i, o, normalize=False, add_self_loops=False, **k
-    ),
-    "HGCNConv": lambda i, o, **k: HGCNConv(i, o, activation=torch.relu, out_curvature=0.4, **k),
-    "HGCNConv at the origin": lambda i, o, **k: HGCNConv(i, o, local=False, **k),
+    "CentroidConv": CentroidConv,
+    "CentroidConv of plain edges": partial(CentroidConv, normalize=False, add_self_loops=False),
+    "HGCNConv": partial(HGCNConv, activation=torch.relu, out_manifold=Lorentz(0.4)),
+    "HGCNConv at the origin": partial(HGCNConv, local=False),
 }
 
 
 def make(name, c=0.7, seed=0, dtype=DTYPE):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        layer = LAYERS[name](3, 2, curvature=c).to(dtype)
+        layer = LAYERS[name](Lorentz(c), 3, 2).to(dtype)
         with torch.no_grad():
             layer.linear.weight.normal_(std=0.5)
             layer.linear.bias.normal_(std=0.5)
@@ -86,8 +85,8 @@ def mean(space, points, weights, own, how):
 @pytest.mark.parametrize("add_self_loops", [True, False])
 @pytest.mark.parametrize("c", [0.3, 1.0, 2.5])
 def test_a_node_gets_the_centroid_of_its_mapped_neighbours(normalize, add_self_loops, c):
-    layer = LorentzConv(
-        3, 2, normalize=normalize, add_self_loops=add_self_loops, curvature=c
+    layer = CentroidConv(
+        Lorentz(c=c), 3, 2, normalize=normalize, add_self_loops=add_self_loops
     ).double()
     x = nodes(layer)
     y, matrix = layer.linear(x), incoming(layer)
@@ -103,8 +102,8 @@ def test_hgcn_takes_the_mean_in_a_tangent_space(how, add_self_loops):
     """The oracle is geoopt, whose hyperboloid takes the squared radius 1 / c."""
     c, later = 0.7, 0.4
     layer = HGCNConv(
-        3, 2, add_self_loops=add_self_loops, local=how == "local", activation=torch.tanh,
-        curvature=c, out_curvature=later,
+        Lorentz(c), 3, 2, add_self_loops=add_self_loops, local=how == "local",
+        activation=torch.tanh, out_manifold=Lorentz(later),
     ).double()  # fmt: skip
     torch.nn.init.normal_(layer.linear.bias)
     lorentz, x = geoopt.Lorentz(torch.tensor(1 / c, dtype=DTYPE)), nodes(layer)
@@ -124,7 +123,7 @@ def test_hgcn_takes_the_mean_in_a_tangent_space(how, add_self_loops):
 
 def test_a_flat_sheet_is_a_gcn_with_row_normalised_weights():
     """As c tends to 0, the centroid tends to the weighted mean of ordinary vectors."""
-    layer = LorentzConv(3, 2, normalize=False, curvature=1e-10).double()
+    layer = CentroidConv(Lorentz(c=1e-10), 3, 2, normalize=False).double()
     v = torch.randn(NUM_NODES, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(3))
     y = layer(layer.manifold.expmap0(layer.manifold.lift(v)), EDGES, WEIGHTS)
     matrix = incoming(layer)
@@ -167,15 +166,15 @@ def test_a_sparse_matrix_is_the_same_graph(name, layout):
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", [LorentzConv, HGCNConv])
+@pytest.mark.parametrize("kind", [CentroidConv, HGCNConv])
 def test_a_bipartite_graph_has_sources_and_targets(kind):
-    layer = kind(3, 2, normalize=False, add_self_loops=False).double()
+    layer = kind(Lorentz(), 3, 2, normalize=False, add_self_loops=False).double()
     left, right = nodes(layer, 4), nodes(layer, 3, seed=9)
     edges = torch.tensor([[0, 1, 3], [0, 0, 2]])  # no edge ends at target 1
     y = layer((left, right), edges)
     assert y.shape == (3, 3)
     torch.testing.assert_close(y[1], layer.linear(right)[1])
-    if kind is LorentzConv:
+    if kind is CentroidConv:
         torch.testing.assert_close(y[0], layer.manifold.centroid(layer.linear(left)[:2]))
         adj_t = sparse(edges, torch.ones(3), 3, 4)
         torch.testing.assert_close(layer((left, right), adj_t), y)
@@ -185,7 +184,7 @@ def test_a_bipartite_graph_has_sources_and_targets(kind):
 @pytest.mark.parametrize("radius", [1.0, 6.0, 10.0])
 def test_float32_keeps_centroids_far_out(radius):
     """A sum in float32 would be wrong by 4 at radius 10: its Lorentz norm is pure rounding."""
-    layer = LorentzConv(3, 3, normalize=False, bias=False)
+    layer = CentroidConv(Lorentz(), 3, 3, normalize=False, bias=False)
     with torch.no_grad():
         layer.linear.weight.copy_(torch.eye(4)[1:])
     x = nodes(layer, dtype=torch.float32)
@@ -225,7 +224,7 @@ def test_gradients_are_those_of_differences(name):
 
 def test_learning_the_curvature_moves_the_sheet_of_all_that_share_it():
     shared = Curvature(1.0)
-    layers = LorentzConv(3, 3, curvature=shared), HGCNConv(3, 3, curvature=shared)
+    layers = CentroidConv(Lorentz(c=shared), 3, 3), HGCNConv(Lorentz(c=shared), 3, 3)
     with torch.no_grad():
         shared.raw.add_(1.0)
     for layer in layers:
@@ -234,14 +233,14 @@ def test_learning_the_curvature_moves_the_sheet_of_all_that_share_it():
 
 
 def test_self_loops_and_normalisation_are_those_of_pyg():
-    layer = LorentzConv(3, 2)
+    layer = CentroidConv(Lorentz(), 3, 2)
     edges, weight = gcn_norm(EDGES, WEIGHTS, NUM_NODES)
     dense = to_dense_adj(edges, edge_attr=weight, max_num_nodes=NUM_NODES)[0].T
     torch.testing.assert_close(incoming(layer), dense.to(DTYPE))
 
 
 def test_the_tangent_map_starts_as_a_linear_map_of_tangents():
-    layer = TangentLinear(3, 2, curvature=0.5).double()
+    layer = TangentLinear(Lorentz(c=0.5), 3, 2).double()
     v = torch.randn(4, 3, dtype=DTYPE, generator=torch.Generator().manual_seed(0))
     space = layer.manifold
     y = space.logmap0(layer(space.expmap0(space.lift(v))))[:, 1:]

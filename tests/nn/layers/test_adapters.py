@@ -46,7 +46,7 @@ def length(x):
 @pytest.mark.parametrize("c", [1e-6, 0.2, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_hyperbolic_update_is_that_of_the_formula_in_60_digits(c, dtype):
-    layer, x = trained(HypLoRALinear, dtype=dtype, curvature=c), normal(0, 3, 5, dtype=dtype)
+    layer, x = trained(HypLoRALinear, dtype=dtype, c=c), normal(0, 3, 5, dtype=dtype)
     expected = []
     with workdps(60):
         r = sqrt(mpf(c))
@@ -64,7 +64,7 @@ def test_the_hyperbolic_update_is_that_of_the_formula_in_60_digits(c, dtype):
 
 
 def test_it_is_the_logarithm_of_a_point_whose_space_coordinates_are_mapped():
-    layer, x = trained(HypLoRALinear, curvature=0.3), normal(0, 3, 5)
+    layer, x = trained(HypLoRALinear, c=0.3), normal(0, 3, 5)
     space = Lorentz(0.3)
     point = space.expmap0(space.lift(x))[:, 1:]
     y = point @ layer.adapter.down.T @ layer.adapter.up.T
@@ -74,7 +74,7 @@ def test_it_is_the_logarithm_of_a_point_whose_space_coordinates_are_mapped():
 
 def test_the_flat_limit_is_lora():
     flat, x = trained(LoRALinear), normal(0, 3, 5)
-    curved = HypLoRALinear(copy.deepcopy(flat.base), rank=2, alpha=3.0, curvature=1e-12)
+    curved = HypLoRALinear(copy.deepcopy(flat.base), rank=2, alpha=3.0, c=1e-12)
     curved.adapter.load_state_dict(flat.adapter.state_dict(), strict=False)
     torch.testing.assert_close(curved(x), flat(x), rtol=1e-9, atol=1e-9)
     update = 1.5 * x @ (flat.adapter.up @ flat.adapter.down).T
@@ -122,7 +122,7 @@ def test_derivatives_vmap_and_long_features(wrapper):
 
 
 def test_a_learnt_curvature_belongs_to_the_adapter():
-    layer = HypLoRALinear(nn.Linear(5, 4), curvature=Curvature(0.5))
+    layer = HypLoRALinear(nn.Linear(5, 4), c=Curvature(0.5))
     names = [name for name, p in layer.named_parameters() if p.requires_grad]
     assert sorted(names) == ["adapter.curvature.raw", "adapter.down", "adapter.up"]
 

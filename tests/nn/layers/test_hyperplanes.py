@@ -9,7 +9,7 @@ import torch
 
 from fedbolic.formulas.sinh_ratio import asinh_ratio, sinh_ratio
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz, to_poincare
-from fedbolic.nn import LorentzFC, LorentzLinear, LorentzMLR, PoincareLinear, PoincareMLR
+from fedbolic.nn import MLR, Linear, LorentzFC
 from tests.nn.cases import points
 
 mpmath.mp.dps = 60
@@ -49,7 +49,7 @@ def exact_logit(x, z, a, c):
 @pytest.mark.parametrize("learnable", [True, False])
 def test_g9_logits_are_right_to_1e_5_for_hyperplanes_up_to_20_radii_away(c, learnable):
     curvature = Curvature(c) if learnable else c
-    head = LorentzMLR(5, 21, curvature=curvature)
+    head = MLR(Lorentz(c=curvature), 5, 21)
     with torch.no_grad():
         head.weight.copy_(normal(21, 5, seed=1))
         head.bias.copy_(torch.linspace(-20, 20, 21) / c**0.5)
@@ -66,7 +66,7 @@ def test_g9_logits_are_right_to_1e_5_for_hyperplanes_up_to_20_radii_away(c, lear
 
 
 def test_logits_of_hyperplanes_beyond_any_float_are_finite_with_finite_gradients():
-    head = filled(LorentzMLR(5, 6), spread=1e4)
+    head = filled(MLR(Lorentz(), 5, 6), spread=1e4)
     x = points(Lorentz, 1.0, 40 * normal(8, 5, dtype=torch.float32)).requires_grad_()
     logits = head(x)
     assert logits.isfinite().all()
@@ -76,7 +76,7 @@ def test_logits_of_hyperplanes_beyond_any_float_are_finite_with_finite_gradients
 
 @pytest.mark.parametrize("c", CS)
 def test_ball_logits_are_twice_the_scaled_distances_of_geoopt(c):
-    head = filled(PoincareMLR(4, 6, curvature=c).double(), spread=0.5 / c**0.5)
+    head = filled(MLR(Poincare(c=c), 4, 6).double(), spread=0.5 / c**0.5)
     x = points(Poincare, c, normal(10, 4) / c**0.5)
     ball = geoopt.PoincareBall(c=torch.tensor(c, dtype=torch.float64))
     size = head.weight.norm(dim=-1)
@@ -87,8 +87,8 @@ def test_ball_logits_are_twice_the_scaled_distances_of_geoopt(c):
 
 @pytest.mark.parametrize("c", CS)
 def test_both_models_have_the_same_head(c):
-    lorentz = filled(LorentzMLR(4, 6, curvature=c).double())
-    ball = PoincareMLR(4, 6, curvature=c).double()
+    lorentz = filled(MLR(Lorentz(c=c), 4, 6).double())
+    ball = MLR(Poincare(c=c), 4, 6).double()
     ball.load_state_dict({"weight": lorentz.weight / 2, "bias": lorentz.bias})
     x = points(Lorentz, c, normal(10, 4) / c**0.5)
     torch.testing.assert_close(ball(to_poincare(Lorentz(c), x)), lorentz(x))
@@ -96,7 +96,7 @@ def test_both_models_have_the_same_head(c):
 
 @pytest.mark.parametrize("c", CS)
 def test_a_ball_layer_gives_the_point_at_the_distances_of_its_definition(c):
-    layer = filled(PoincareLinear(4, 3, curvature=c).double(), spread=0.5 / c**0.5)
+    layer = filled(Linear(Poincare(c=c), 4, 3).double(), spread=0.5 / c**0.5)
     x = points(Poincare, c, 0.5 * normal(10, 4) / c**0.5)
     y = layer(x)
     ball = geoopt.PoincareBall(c=torch.tensor(c, dtype=torch.float64))
@@ -129,7 +129,7 @@ def exact_ball_layer(x, weight, bias, c):
 
 @pytest.mark.parametrize("c", CS)
 def test_a_ball_layer_is_the_formula_of_the_paper(c):
-    layer = filled(PoincareLinear(4, 3, curvature=c), spread=0.5 / c**0.5)
+    layer = filled(Linear(Poincare(c=c), 4, 3), spread=0.5 / c**0.5)
     x = points(Poincare, c, 0.5 * normal(6, 4) / c**0.5).float()
     expected = [
         exact_ball_layer(row.tolist(), layer.weight.tolist(), layer.bias.tolist(), c) for row in x
@@ -138,18 +138,18 @@ def test_a_ball_layer_is_the_formula_of_the_paper(c):
 
 
 def test_a_ball_layer_of_flat_space_is_affine_and_the_limit_of_curved_ones():
-    layer = filled(PoincareLinear(4, 3, curvature=0.0).double())
+    layer = filled(Linear(Poincare(c=0.0), 4, 3).double())
     x = normal(6, 4)
     expected = 2 * x @ layer.weight.mT - layer.weight.norm(dim=-1) * layer.bias
     torch.testing.assert_close(layer(x), expected)
-    near = PoincareLinear(4, 3, curvature=1e-9).double()
+    near = Linear(Poincare(c=1e-9), 4, 3).double()
     near.load_state_dict(dict(layer.named_parameters()))  # of another curvature
     torch.testing.assert_close(near(x), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("c", CS)
 def test_space_coordinates_of_a_sheet_layer_are_scaled_sinhs_of_distances(c):
-    layer = filled(LorentzFC(4, 3, curvature=c).double(), spread=0.5 / c**0.5)
+    layer = filled(LorentzFC(Lorentz(c=c), 4, 3).double(), spread=0.5 / c**0.5)
     x = points(Lorentz, c, normal(10, 4) / c**0.5)
     ball = geoopt.PoincareBall(c=torch.tensor(c, dtype=torch.float64))
     there = to_poincare(Lorentz(c), x)
@@ -162,7 +162,7 @@ def test_space_coordinates_of_a_sheet_layer_are_scaled_sinhs_of_distances(c):
 
 
 def test_the_radius_grows_with_offsets_where_a_linear_layer_takes_logarithms():
-    layer, linear = LorentzFC(4, 3).double(), LorentzLinear(4, 3).double()
+    layer, linear = LorentzFC(Lorentz(), 4, 3).double(), Linear(Lorentz(), 4, 3).double()
     radii = []
     for a in (5.0, 10.0, 20.0):
         with torch.no_grad():
@@ -183,7 +183,7 @@ def test_a_boost_is_a_sheet_layer_and_keeps_distances(c):
     boost[:2, :2] = torch.stack(
         (torch.stack((v.cosh(), v.sinh())), torch.stack((v.sinh(), v.cosh())))
     )
-    layer = LorentzLinear(3, 3, curvature=c, bias=False).double()
+    layer = Linear(Lorentz(c=c), 3, 3, bias=False).double()
     layer.load_state_dict({"weight": boost[1:]})
     x, y = (points(Lorentz, c, normal(10, 3, seed=s) / c**0.5) for s in (0, 1))
     torch.testing.assert_close(layer(x), x @ boost.mT)
@@ -194,13 +194,13 @@ def test_a_boost_is_a_sheet_layer_and_keeps_distances(c):
 @pytest.mark.parametrize("kind", [Lorentz, Poincare])
 def test_the_start_takes_the_origin_to_itself_and_keeps_radii_in_the_mean(kind):
     torch.manual_seed(0)
-    layers = (LorentzLinear, LorentzFC) if kind is Lorentz else (PoincareLinear,)
+    layers = (Linear, LorentzFC) if kind is Lorentz else (Linear,)
     for layer, (n, m) in itertools.product(layers, ((64, 64), (200, 50), (50, 200))):
         x = points(kind, 1.0, 0.1 * torch.nn.functional.normalize(normal(400, n))).float()
-        y = layer(n, m)(x)
+        y = layer(kind(), n, m)(x)
         assert kind().dist0(y).square().mean().sqrt().item() == pytest.approx(0.1, rel=0.15)
         origin = kind().origin(n + (kind is Lorentz))
-        assert kind().dist0(layer(n, m)(origin)) == 0
+        assert kind().dist0(layer(kind(), n, m)(origin)) == 0
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -226,7 +226,7 @@ def test_arcs_and_chords_and_their_derivatives_are_right_to_rounding(t, c, sign)
 
 
 def test_a_point_on_a_hyperplane_has_a_slope():
-    head = LorentzMLR(3, 2, curvature=1.0)
+    head = MLR(Lorentz(), 3, 2)
     x = Lorentz().origin(1, 4).requires_grad_()
     (gradient,) = torch.autograd.grad(head(x)[0, 0], x)
     torch.testing.assert_close(gradient[0, 1:], head.weight[0])
@@ -234,8 +234,8 @@ def test_a_point_on_a_hyperplane_has_a_slope():
 
 def test_heads_of_sheet_points_are_those_of_ball_points_of_any_rank():
     x = points(Poincare, 1.0, normal(2, 3, 5, 4))
-    head = filled(PoincareMLR(4, 6).double())
+    head = filled(MLR(Poincare(), 4, 6).double())
     torch.testing.assert_close(head(x)[1, 2, 4], head(x[1, 2, 4]))
-    lorentz = filled(LorentzMLR(4, 6).double())
+    lorentz = filled(MLR(Lorentz(), 4, 6).double())
     there = to_lorentz(Poincare(), x)
     torch.testing.assert_close(lorentz(there)[1, 2, 4], lorentz(there[1, 2, 4]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_lorentz
-from fedbolic.nn import CentroidPool2d, LorentzConv2d, LorentzFC, PoincareConv2d
+from fedbolic.nn import CentroidPool2d, Conv2d, LorentzFC
 from fedbolic.nn.layers.image_convolution import Window, beta_scale, log_radius_scale
 from tests.nn.cases import points
 
@@ -53,7 +53,7 @@ def windows(image, window):
 
 
 def exact_lorentz(pixels, weight, bias, c, *, scale=1):
-    """``LorentzLinear`` of the direct concatenation, with its time from those of all pixels."""
+    """``Linear`` of the direct concatenation, with its time from those of all pixels."""
     c, scale, one = mpmath.mpf(c), mpmath.mpf(scale), mpmath.mpf(1)
     n = (len(weight[0]) - 1) // len(pixels)
     origin = [1 / mpmath.sqrt(c)] + [0] * n
@@ -114,7 +114,7 @@ def of_windows(exact, layer, image, c, **options):
 @every_curvature
 @every_window
 def test_a_convolution_on_the_hyperboloid_is_its_definition_in_60_digits(window, c):
-    layer = filled(LorentzConv2d(2, 3, **settings(window), curvature=c))
+    layer = filled(Conv2d(Lorentz(c=c), 2, 3, **settings(window)))
     x = points(Lorentz, c, normal(*SHAPE, 2) / c**0.5)
     expected = of_windows(exact_lorentz, layer, x, c)
     torch.testing.assert_close(layer(x).flatten(0, 1), expected, rtol=1e-12, atol=1e-12)
@@ -123,7 +123,7 @@ def test_a_convolution_on_the_hyperboloid_is_its_definition_in_60_digits(window,
 @every_curvature
 @every_window
 def test_a_convolution_in_the_ball_is_its_definition_in_60_digits(window, c):
-    layer = filled(PoincareConv2d(2, 3, **settings(window), curvature=c))
+    layer = filled(Conv2d(Poincare(c=c), 2, 3, **settings(window)))
     x = points(Poincare, c, normal(*SHAPE, 2) / c**0.5)
     expected = of_windows(exact_ball, layer, x, c)
     torch.testing.assert_close(layer(x).flatten(0, 1), expected, rtol=1e-10, atol=1e-12)
@@ -132,7 +132,7 @@ def test_a_convolution_in_the_ball_is_its_definition_in_60_digits(window, c):
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 5.0, 12.0])
 def test_float32_is_right_to_a_few_roundings_wherever_pixels_are(radius):
     x = torch.nn.functional.normalize(normal(*SHAPE, 2), dim=-1) * radius
-    layer = LorentzConv2d(2, 3, 3, padding=1)
+    layer = Conv2d(Lorentz(), 2, 3, 3, padding=1)
     got = layer(points(Lorentz, 1.0, x).float())
     stored = points(Lorentz, 1.0, x).float().double()
     expected = of_windows(exact_lorentz, layer, stored, 1.0)
@@ -143,9 +143,7 @@ def test_float32_is_right_to_a_few_roundings_wherever_pixels_are(radius):
 
 @every_curvature
 def test_a_layer_of_hyperplanes_takes_the_concatenation_scaled_to_the_radius_of_a_pixel(c):
-    layer = LorentzConv2d(
-        2, 3, 2, layer=LorentzFC, concatenation="log_radius", curvature=c
-    )  # fmt: skip
+    layer = Conv2d(Lorentz(c=c), 2, 3, 2, layer=LorentzFC, concatenation="log_radius")  # fmt: skip
     layer = filled(layer)
     x = points(Lorentz, c, normal(*SHAPE, 2) / c**0.5)
     with mpmath.workdps(60):
@@ -187,21 +185,19 @@ def test_a_log_radius_concatenation_keeps_the_mean_logarithm_of_normal_vectors()
 def test_the_start_keeps_the_length_of_pixels_in_the_mean(concatenation):
     torch.manual_seed(0)
     x = points(Lorentz, 1.0, 0.1 * torch.nn.functional.normalize(normal(8, 8, 32), dim=-1)).float()
-    y = LorentzConv2d(32, 64, 3, concatenation=concatenation)(x)
+    y = Conv2d(Lorentz(), 32, 64, 3, concatenation=concatenation)(x)
     assert Lorentz().dist0(y).square().mean().sqrt().item() == pytest.approx(0.1, rel=0.1)
     ball = points(Poincare, 1.0, 0.1 * torch.nn.functional.normalize(normal(8, 8, 32), dim=-1))
-    z = PoincareConv2d(32, 64, 3)(ball.float())
+    z = Conv2d(Poincare(), 32, 64, 3)(ball.float())
     assert Poincare().dist0(z).square().mean().sqrt().item() == pytest.approx(0.1, rel=0.1)
 
 
-@pytest.mark.parametrize("kind", [LorentzConv2d, PoincareConv2d])
-def test_origins_around_an_image_are_its_padding_and_axes_in_front_are_free(kind):
-    layer = filled(kind(2, 3, 3, padding=1))
-    bare = kind(2, 3, 3)
-    bare = bare.double()
+@pytest.mark.parametrize("space", [Lorentz(), Poincare()], ids=str)
+def test_origins_around_an_image_are_its_padding_and_axes_in_front_are_free(space):
+    layer = filled(Conv2d(space, 2, 3, 3, padding=1))
+    bare = Conv2d(space, 2, 3, 3).double()
     bare.load_state_dict(layer.state_dict())
-    space = layer.manifold
-    x = points(layer.kind, 1.0, normal(2, 3, *SHAPE, 2))
+    x = points(type(space), 1.0, normal(2, 3, *SHAPE, 2))
     framed = space.origin(2, 3, 6, 7, x.shape[-1], dtype=x.dtype)
     framed[..., 1:-1, 1:-1, :] = x
     torch.testing.assert_close(layer(x), bare(framed))
@@ -210,7 +206,7 @@ def test_origins_around_an_image_are_its_padding_and_axes_in_front_are_free(kind
 
 
 def test_the_ball_without_curvature_is_a_convolution_of_torch():
-    layer = filled(PoincareConv2d(2, 3, 3, padding=1, curvature=0.0))
+    layer = filled(Conv2d(Poincare(c=0.0), 2, 3, 3, padding=1))
     x, linear = normal(4, *SHAPE, 2), layer.linear
     kernels = 2 * layer.scale * linear.weight.unflatten(1, (3, 3, 2)).permute(0, 3, 1, 2)
     offset = -linear.weight.norm(dim=-1) * linear.bias
@@ -225,7 +221,7 @@ def test_a_pool_has_the_centroids_of_its_windows_without_padding(kind, c, window
     x = points(kind, c, normal(*SHAPE, 2))
     options = settings(window)
     assert options.pop("dilation") == 1
-    y = CentroidPool2d(kind, **options, curvature=c)(x).flatten(0, 1)
+    y = CentroidPool2d(kind(c=c), **options)(x).flatten(0, 1)
     lorentz = x if kind is Lorentz else to_lorentz(Poincare(c), x)
     for got, pixels in zip(y, windows(lorentz, window), strict=True):
         total = torch.tensor([p for p in pixels if p is not None], dtype=torch.float64).sum(0)
@@ -234,10 +230,10 @@ def test_a_pool_has_the_centroids_of_its_windows_without_padding(kind, c, window
         torch.testing.assert_close(there, total / (c * size).sqrt())
 
 
-@pytest.mark.parametrize("kind", [LorentzConv2d, PoincareConv2d])
-def test_kernels_of_many_clients_give_the_images_of_each(kind):
-    layers = [filled(kind(2, 3, 2, stride=2), seed=s) for s in (1, 5)]
-    x = points(layers[0].kind, 1.0, normal(2, 3, *SHAPE, 2))
+@pytest.mark.parametrize("space", [Lorentz(), Poincare()], ids=str)
+def test_kernels_of_many_clients_give_the_images_of_each(space):
+    layers = [filled(Conv2d(space, 2, 3, 2, stride=2), seed=s) for s in (1, 5)]
+    x = points(type(space), 1.0, normal(2, 3, *SHAPE, 2))
     stacked, _ = torch.func.stack_module_state(layers)
 
     def forward(values, images):
@@ -250,7 +246,7 @@ def test_kernels_of_many_clients_give_the_images_of_each(kind):
 
 def test_a_folded_layer_of_hyperplanes_has_the_outputs_of_the_layer():
     curvature = Curvature(0.7)
-    layer = LorentzFC(4, 3, curvature=curvature, activation=torch.relu).double()
+    layer = LorentzFC(Lorentz(c=curvature), 4, 3, activation=torch.relu).double()
     with torch.no_grad():
         layer.bias.copy_(normal(3))
     folded = layer.folded()

@@ -291,7 +291,7 @@ def test_no_nan_in_values_and_gradients_wherever_points_are(case, dtype, place):
     x = points(case.kind, 1.0, v).requires_grad_()
     y = layer(x)
     assert y.isfinite().all()
-    if case.gives is not None:  # LorentzLinear has no bound; the operations clamp it
+    if case.gives is not None:  # Linear has no bound; the operations clamp it
         held = (y[..., 1:] ** 2).sum(-1) < HYPERBOLOID_RADIUS[dtype]
         assert case.gives(layer.manifold.c).contains(y)[held].all()
     (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
@@ -303,5 +303,5 @@ def test_no_nan_in_values_and_gradients_wherever_points_are(case, dtype, place):
 def test_a_layer_says_what_it_is(case):
     text = repr(case.make(0.5))
     assert text.startswith(type(case.make()).__name__)
-    assert "curvature=0.5" in text
+    assert f"{case.model.__name__}(c=0.5)" in text
     assert "Curvature(bounds=" in repr(learnt(case))

@@ -57,7 +57,7 @@ def test_fsdp_shards_the_layer_and_changes_nothing(case, mesh):
 @pytest.mark.filterwarnings("ignore:DTensor random operators")  # on the CPU
 def test_a_layer_is_built_on_the_meta_device_and_filled_later(case, mesh):
     with torch.device("meta"):
-        layer = case.build(curvature=Curvature(C))
+        layer = case.build(case.model(Curvature(C)))
     fully_shard(layer, mesh=mesh)
     layer.to_empty(device="cpu")
     for module in layer.modules():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedbolic.manifolds import Curvature, Lorentz, Poincare, to_poincare
-from fedbolic.nn import HyperbolicBatchNorm, HyperbolicLayerNorm, LorentzLinear
+from fedbolic.nn import HyperbolicBatchNorm, HyperbolicLayerNorm, Linear
 from fedbolic.nn.functional.coordinates import from_tangent, space_part
 from fedbolic.nn.network.model import Model
 from tests.federated.simple_method import assert_near
@@ -27,8 +27,8 @@ def batch(kind, c=1.0, *, seed=0, n=40):
     return points(kind, c, 0.6 * normal(n, 3, seed=seed) + torch.tensor([1.0, -0.5, 0.3]).double())
 
 
-def shaken(kind, **settings):
-    layer = HyperbolicBatchNorm(kind, 3, **settings).double()
+def shaken(kind, c=1.0, **settings):
+    layer = HyperbolicBatchNorm(kind(c), 3, **settings).double()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([0.5, 1.0, 2.0]))
         layer.bias.copy_(torch.tensor([0.3, -0.2, 0.9]))
@@ -38,11 +38,11 @@ def shaken(kind, **settings):
 @every_kind
 @pytest.mark.parametrize("c", [0.1, 1.0, 4.0])
 def test_g19_a_batch_is_centred_on_the_learnt_point_and_scaled(kind, c):
-    layer = shaken(kind, curvature=c)
+    layer = shaken(kind, c)
     y = layer(batch(kind, c))
     center = from_tangent(kind(c), layer.bias)
     torch.testing.assert_close(kind(c).centroid(y), center, rtol=1e-8, atol=1e-8)
-    plain = HyperbolicBatchNorm(kind, 3, curvature=c, affine=False).double()
+    plain = HyperbolicBatchNorm(kind(c=c), 3, affine=False).double()
     s = space_part(kind(c), plain(batch(kind, c)))
     torch.testing.assert_close(s.mean(0), torch.zeros(3, dtype=torch.float64), atol=1e-9, rtol=0)
     torch.testing.assert_close(s.var(0, correction=0), torch.ones(3).double(), rtol=1e-3, atol=0)
@@ -98,7 +98,7 @@ def test_g19_a_running_mean_moves_along_the_geodesic(kind):
 
 
 def test_batch_norm_of_flat_space_is_torchs():
-    layer = shaken(Poincare, curvature=0.0)
+    layer = shaken(Poincare, 0.0)
     plain = nn.BatchNorm1d(3).double()
     state = {name: value for name, value in layer.state_dict().items() if "extra" not in name}
     plain.load_state_dict({**state, "num_batches_tracked": torch.tensor(0)})  # it has no curvature
@@ -112,7 +112,7 @@ def test_batch_norm_of_flat_space_is_torchs():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_of_both_models_is_the_same(training):
-    lorentz, ball = (shaken(kind, curvature=0.7).train(training) for kind in KINDS)
+    lorentz, ball = (shaken(kind, 0.7).train(training) for kind in KINDS)
     x = batch(Lorentz, 0.7)
     torch.testing.assert_close(
         ball(to_poincare(Lorentz(0.7), x)), to_poincare(Lorentz(0.7), lorentz(x))
@@ -123,16 +123,16 @@ def test_batch_norm_of_both_models_is_the_same(training):
 
 def network(kind=Lorentz):
     curvature = Curvature(0.7)
-    layers = [HyperbolicBatchNorm(kind, 3, curvature=curvature)]
+    layers = [HyperbolicBatchNorm(kind(c=curvature), 3)]
     if kind is Lorentz:
-        layers.insert(0, LorentzLinear(3, 3, curvature=curvature))
+        layers.insert(0, Linear(Lorentz(c=curvature), 3, 3))
     return nn.Sequential(*layers).double()
 
 
 @every_kind
 def test_a_model_knows_that_hyperbolic_batch_norm_mixes_examples(kind):
     assert Model(lambda: network(kind)).mixes_examples
-    assert not Model(lambda: nn.Sequential(HyperbolicLayerNorm(kind, 3))).mixes_examples
+    assert not Model(lambda: nn.Sequential(HyperbolicLayerNorm(kind(), 3))).mixes_examples
 
 
 @every_kind
@@ -162,7 +162,7 @@ def test_many_networks_with_batch_norm_at_once_are_each_of_them(kind):
 
 @every_kind
 def test_layer_norm_is_that_of_the_space_coordinates(kind):
-    layer = HyperbolicLayerNorm(kind, 3, curvature=0.7).double()
+    layer = HyperbolicLayerNorm(kind(c=0.7), 3).double()
     plain = nn.LayerNorm(3).double()
     state = {"weight": normal(3), "bias": normal(3, seed=1)}
     layer.load_state_dict(state)
@@ -175,7 +175,7 @@ def test_layer_norm_is_that_of_the_space_coordinates(kind):
 def test_norms_stay_on_the_space_at_any_curvature():
     for kind, c in itertools.product(KINDS, (0.01, 1.0, 100.0)):
         for layer in (
-            HyperbolicBatchNorm(kind, 3, curvature=c),
-            HyperbolicLayerNorm(kind, 3, curvature=c),
+            HyperbolicBatchNorm(kind(c=c), 3),
+            HyperbolicLayerNorm(kind(c=c), 3),
         ):
             assert kind(c).contains(layer(batch(kind, c).float())).all()

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from fedbolic.manifolds import Curvature, Lorentz
-from fedbolic.nn import ChangeCurvature, LorentzLinear, LorentzMLR, PoincareLinear, PoincareMLR
+from fedbolic.manifolds import Curvature, Lorentz, Poincare
+from fedbolic.nn import MLR, ChangeCurvature, Linear
 from fedbolic.nn.network.model import Model
 from tests.nn.cases import CASES
 
@@ -19,8 +19,8 @@ every_layer = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def network(first=1.0, second=None):
     """A network of two layers whose curvatures may be numbers or modules."""
     return nn.Sequential(
-        PoincareLinear(3, 4, curvature=first),
-        PoincareMLR(4, 2, curvature=first if second is None else second),
+        Linear(Poincare(c=first), 3, 4),
+        MLR(Poincare(c=first if second is None else second), 4, 2),
     )
 
 
@@ -60,18 +60,18 @@ def test_bounds_of_a_learnt_curvature_are_part_of_it():
 
 
 def test_both_curvatures_of_a_change_count():
-    layer = ChangeCurvature(Lorentz, old=1.0, new=0.25)
-    ChangeCurvature(Lorentz, old=1.0, new=0.25).load_state_dict(layer.state_dict())
+    layer = ChangeCurvature(Lorentz(1.0), Lorentz(0.25))
+    ChangeCurvature(Lorentz(1.0), Lorentz(0.25)).load_state_dict(layer.state_dict())
     for old, new in ((2.0, 0.25), (1.0, 0.5), (Curvature(1.0), 0.25)):
         with pytest.raises(ValueError, match="curvature"):
-            ChangeCurvature(Lorentz, old=old, new=new).load_state_dict(
+            ChangeCurvature(Lorentz(old), Lorentz(new)).load_state_dict(
                 layer.state_dict(), strict=False
             )
 
 
 def test_a_dict_that_says_nothing_is_taken_at_its_word():
     """Such dicts are made by hand or by tools that know parameters only; other keys stay strict."""
-    layer = LorentzMLR(3, 2, curvature=2.0)
+    layer = MLR(Lorentz(c=2.0), 3, 2)
     named = {name: value.detach() for name, value in layer.named_parameters()}
     assert not any(layer.load_state_dict(named))
     with pytest.raises(RuntimeError, match="Missing key"):
@@ -156,16 +156,18 @@ def test_a_checkpoint_of_lightning_is_loaded_strictly_and_refused_elsewhere(tmp_
 
 def test_a_graph_network_of_pyg_refuses_another_curvature():
     conv = pytest.importorskip("fedbolic.nn.graph.convolution")
-    layer = conv.HGCNConv(3, 2, curvature=1.0, out_curvature=0.5)
-    conv.HGCNConv(3, 2, curvature=1.0, out_curvature=0.5).load_state_dict(layer.state_dict())
+    layer = conv.HGCNConv(Lorentz(), 3, 2, out_manifold=Lorentz(c=0.5))
+    conv.HGCNConv(Lorentz(), 3, 2, out_manifold=Lorentz(c=0.5)).load_state_dict(layer.state_dict())
     for c, out in ((2.0, 0.5), (1.0, 2.0)):
         with pytest.raises(ValueError, match="curvature"):
-            conv.HGCNConv(3, 2, curvature=c, out_curvature=out).load_state_dict(layer.state_dict())
+            conv.HGCNConv(Lorentz(c=c), 3, 2, out_manifold=Lorentz(c=out)).load_state_dict(
+                layer.state_dict()
+            )
 
 
 def test_flat_space_is_a_curvature_like_others():
-    flat = PoincareLinear(3, 2, curvature=0.0)
-    PoincareLinear(3, 2, curvature=0.0).load_state_dict(flat.state_dict())
+    flat = Linear(Poincare(c=0.0), 3, 2)
+    Linear(Poincare(c=0.0), 3, 2).load_state_dict(flat.state_dict())
     with pytest.raises(ValueError, match=r"0\.0.*1e-05"):
-        PoincareLinear(3, 2, curvature=1e-5).load_state_dict(flat.state_dict())
-    assert math.isfinite(LorentzLinear(2, 2).state_dict()["_extra_state"].item())
+        Linear(Poincare(c=1e-5), 3, 2).load_state_dict(flat.state_dict())
+    assert math.isfinite(Linear(Lorentz(), 2, 2).state_dict()["_extra_state"].item())

@@ -30,7 +30,7 @@ def count(module):
 
 def small(model, norm="batch", *, c=1.0, shape=(2, 6, 8)):
     torch.manual_seed(0)
-    backbone = HyperbolicResNet(5, blocks=(1, 1), width=4, model=model, norm=norm, curvature=c)
+    backbone = HyperbolicResNet(5, blocks=(1, 1), width=4, model=model, norm=norm, c=c)
     network = backbone.build(Meta(10, shape, 1)).double()
     with torch.no_grad():
         for i, value in enumerate(network.parameters()):
@@ -46,7 +46,7 @@ def test_the_lorentz_network_is_the_flat_one_with_time_columns(blocks, width, la
     with torch.device("meta"):
         network = HyperbolicResNet(10, blocks, width).build(CIFAR)
         flat = ResNet(10, blocks, width, stem="cifar").build(CIFAR)
-    convolutions = [m for m in network.modules() if type(m).__name__ == "LorentzConv2d"]
+    convolutions = [m for m in network.modules() if type(m).__name__ == "Conv2d"]
     branches = [m for m in convolutions if m.window.size == 3]
     assert len(branches) + 1 == layers  # and the linear layer
     columns = sum(m.linear.weight.shape[0] for m in convolutions) + 10
@@ -121,7 +121,7 @@ def test_images_of_any_size_give_finite_features_and_gradients(model, norm, shap
 
 @every_model
 def test_one_curvature_is_learnt_for_the_whole_network(model):
-    backbone = HyperbolicResNet(3, blocks=(1,), width=2, model=model, learnable_curvature=True)
+    backbone = HyperbolicResNet(3, blocks=(1,), width=2, model=model, learnable=True)
     network = backbone.build(Meta(10, (1, 4, 4), 1))
     assert sum(isinstance(m, Curvature) for m in network.modules()) == 1
     assert sum(name.endswith("raw") for name, _ in network.named_parameters()) == 1
@@ -159,7 +159,7 @@ def test_fedavg_trains_one_for_a_round(model):
         ({"dim": 0}, "dim must be at least 1, got 0"),
         ({"blocks": ()}, "num_stages must be at least 1, got 0"),
         ({"blocks": (1, 0)}, "fewest_blocks must be at least 1, got 0"),
-        ({"curvature": 0.0}, "curvature must be a positive number"),
+        ({"c": 0.0}, "c must be a positive number"),
     ],
 )
 def test_impossible_numbers_are_refused(changes, message):
