@@ -39,7 +39,7 @@ class FullyConnected(OutputRows[Space], ABC):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch out"]:
         self.check(x, self.in_features, self.weight)
-        inputs = timed(self.manifold, x)
+        inputs = x if self.model is Lorentz else timed(self.manifold, x)
         y = self.mapped(lambda rows, bias: wide(functional.linear(inputs, rows, bias)))
         return self.rounded(y, x, self.weight)
 
