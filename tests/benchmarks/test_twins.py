@@ -113,7 +113,7 @@ def network(*head):
 
 def test_a_hard_clip_hides_how_long_features_were():
     """Lengths 30 and 40 against 5 and 10: all beyond the clip, hence at one distance."""
-    model = network(ToManifold(Lorentz(c=1.0)), MLR(Lorentz(c=1.0), 2, 3))
+    model = network(ToManifold(Lorentz()), MLR(Lorentz(), 2, 3))
     assert twins.areas(model, FAMILIAR, FOREIGN)["length"] == 100
     distances = dict(twins.scores(model, torch.cat([FAMILIAR, FOREIGN])))
     torch.testing.assert_close(distances["distance of the point"], torch.full((4,), 2.3))

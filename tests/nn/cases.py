@@ -145,7 +145,7 @@ def with_edges(layer, args):
     return *args, EDGES
 
 
-def on_nodes(make, *, kind=Lorentz, raw="linear.curvature.raw"):
+def on_nodes(make, *, kind: Any = Lorentz, raw="linear.curvature.raw"):
     return Case(on_graph(make), kind, kind, 3, shape=(5,), raw=raw)
 
 
