@@ -60,9 +60,9 @@ def joint_form(method: GradientMethod, name: str) -> Form | None:
     return form and partial(form, function.__self__)
 
 
-def overrides(method: GradientMethod, *names: str) -> bool:
-    """True if a method has its own version of one of these functions of ``GradientMethod``."""
-    return any(getattr(type(method), name) is not getattr(GradientMethod, name) for name in names)
+def overrides(method: GradientMethod, name: str) -> bool:
+    """True if a method has its own version of this function of ``GradientMethod``."""
+    return getattr(type(method), name) is not getattr(GradientMethod, name)
 
 
 def joint_losses(

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedbolic.core import tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.batched.client_task import ClientTask
-from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.gradient_method import GradientMethod, batches
 
 _VALUES = 5.0
 """Copies of ``local``: initial, final, stacked, its gradients, and the next step's result."""
@@ -59,7 +59,7 @@ class MemoryEstimate:
 
     def _per_example(self, task: ClientTask) -> float:
         """Bytes per example that the first batch's forward pass keeps for the backward pass."""
-        batch = next(self.method.batches(task.client, task.plan))
+        batch = next(batches(self.method, task.client, task.plan))
         parameters = {n: x.detach().requires_grad_() for n, x in task.local["parameters"].items()}
         kept: dict[int, int] = {}
 

@@ -148,7 +148,7 @@ class GradientMethod(Method):
         model, local, context, plan = self.begin(message, client, client_state, rng)
         local = tree.clone(local)
         losses, counts = [], []
-        for batch in self.batches(client, plan):
+        for batch in batches(self, client, plan):
             of_batch, gradients, buffers = _differentiate(self, model, local, batch, context)
             counts += [buffers.pop(COUNTS)] if COUNTS in buffers else []
             with torch.no_grad():
@@ -158,7 +158,8 @@ class GradientMethod(Method):
         local = tree.map_tensors(torch.Tensor.detach, local)
         loss = torch.cat(losses).sum() if losses else 0.0
         clamped = torch.stack(counts).sum(0).tolist() if counts else ()
-        return self.conclude(local, client, context, plan, loss, clamped=clamped)
+        update, client_state = self.finish(without_seeds(local), client, context)
+        return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
 
     def begin(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
@@ -186,52 +187,32 @@ class GradientMethod(Method):
         draws = self.draw(len(lengths), batch_size, rng.at("draw").generator())
         return BatchPlan(positions, lengths, draws)
 
-    def batches(self, client: Client, plan: BatchPlan) -> Iterator[Params]:
-        """Batches of one client's round, in order, with every entry that ``loss`` may read."""
-        device = client.no_inputs.device
-        positions = plan.positions.to(device).unbind()  # rows cost less together than one by one
-        draws = {name: draw.to(device).unbind() for name, draw in plan.draws.items()}
-        width = plan.positions.shape[1]
-        present = torch.ones(width, dtype=torch.bool, device=device)
-        visits = torch.arange(self.local.repeats, device=device).unbind()
-        examples = self.examples(client)
-        for i, length in enumerate(plan.lengths.tolist()):
-            index, mask = positions[i], present
-            if length < width:
-                index, mask = index[:length], mask[:length]
-            yield {
-                **examples.at(index),
-                "mask": mask,
-                "visit": visits[i % self.local.repeats],
-                **{name: rows[i] for name, rows in draws.items()},
-            }
 
-    def conclude(
-        self,
-        local: Tree,
-        client: Client,
-        context: Tree,
-        plan: BatchPlan,
-        loss: Tensor | float,
-        *,
-        clamped: Sequence[int | float] = (),
-    ) -> tuple[Update, Tree]:
-        """Result of ``finish``, with training metrics added if there was a step.
+def batches(method: GradientMethod, client: Client, plan: BatchPlan) -> Iterator[Params]:
+    """Batches of one client's round, in order, with every entry that ``loss`` may read.
 
-        The metrics are the mean training loss, the number of examples and, for a model with ball
-        layers, the fraction of points that these layers clamped.
-
-        Args:
-            local: ``local`` after the last step.
-            client: The client that took the steps.
-            context: Context of :meth:`start`.
-            plan: Batch plan of the round.
-            loss: Sum of all losses, each example counted once per visit.
-            clamped: Number of clamped points, and number of all points that ball layers received;
-                empty if there is no such layer.
-        """
-        update, client_state = self.finish(without_seeds(local), client, context)
-        return with_training_metrics(update, client, plan, loss, clamped=clamped), client_state
+    Args:
+        method: Method whose steps are taken.
+        client: The client that takes them.
+        plan: Batch plan of the round.
+    """
+    device = client.no_inputs.device
+    positions = plan.positions.to(device).unbind()  # rows cost less together than one by one
+    draws = {name: draw.to(device).unbind() for name, draw in plan.draws.items()}
+    width = plan.positions.shape[1]
+    present = torch.ones(width, dtype=torch.bool, device=device)
+    visits = torch.arange(method.local.repeats, device=device).unbind()
+    examples = method.examples(client)
+    for i, length in enumerate(plan.lengths.tolist()):
+        index, mask = positions[i], present
+        if length < width:
+            index, mask = index[:length], mask[:length]
+        yield {
+            **examples.at(index),
+            "mask": mask,
+            "visit": visits[i % method.local.repeats],
+            **{name: rows[i] for name, rows in draws.items()},
+        }
 
 
 def with_training_metrics(
@@ -242,7 +223,19 @@ def with_training_metrics(
     *,
     clamped: Sequence[int | float] = (),
 ) -> Update:
-    """An update with the metrics of :meth:`GradientMethod.conclude`, if there was a step."""
+    """An update with the metrics of its training, if there was a step.
+
+    The metrics are the mean training loss, the number of examples and, for a model with ball
+    layers, the fraction of points that these layers clamped.
+
+    Args:
+        update: Result of ``finish``.
+        client: The client that took the steps.
+        plan: Batch plan of the round.
+        loss: Sum of all losses, each example counted once per visit.
+        clamped: Number of clamped points, and number of all points that ball layers received;
+            empty if there is no such layer.
+    """
     if not len(plan.lengths):
         return update
     metrics: dict[str, float | Tensor] = {

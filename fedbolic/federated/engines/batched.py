@@ -41,10 +41,6 @@ OneByOne = Callable[[Sequence[Client]], list[Result]]
 """Runs some clients with the reference engine, :class:`Sequential`."""
 
 
-DEFINITION = ("local_update", "batches")
-"""Functions of a method that are not called here; a method that overrides one is run one by one."""
-
-
 @dataclass(frozen=True)
 class Batched(Engine):
     """Trains the clients of an exchange together, each step for all of them at once.
@@ -59,13 +55,13 @@ class Batched(Engine):
     are run again one by one. Clients are scored together, too, unless the method overrides
     ``evaluate`` without a joint form.
 
-    A round ends on the stacked tensors, too, unless the method overrides ``finish`` of
-    :class:`~fedbolic.federated.contract.classifier_method.ClassifierMethod`: the host waits once
-    for all losses and checks, and :class:`~fedbolic.federated.Mean` sums all payloads at once.
+    A round ends on the stacked tensors, too, unless the method has a ``finish`` without a joint
+    form (:func:`~fedbolic.federated.batched.joint.joint`): the host waits once for all losses and
+    checks, and :class:`~fedbolic.federated.Mean` sums all payloads at once.
 
     Clients are run one by one, with one log message, if the method is not a
-    :class:`~fedbolic.federated.contract.gradient_method.GradientMethod`, overrides ``local_update``
-    or ``batches``, cannot be vectorised, or draws from torch's global random stream, which only
+    :class:`~fedbolic.federated.contract.gradient_method.GradientMethod`, overrides
+    ``local_update``, cannot be vectorised, or draws from torch's global random stream, which only
     ``Sequential`` seeds for each client.
 
     Args:
@@ -106,8 +102,8 @@ class Batched(Engine):
 
         if not isinstance(method, GradientMethod):
             self._refuse(method, "it takes no gradient steps")
-        elif overrides(method, *DEFINITION):
-            self._refuse(method, "it overrides local_update or batches")
+        elif overrides(method, "local_update"):
+            self._refuse(method, "it overrides local_update")
         else:
             for tasks in self._together(method, messages, clients, client_states, rng):
                 yield from self._results(method, tasks, one_by_one)

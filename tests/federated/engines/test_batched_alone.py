@@ -192,7 +192,7 @@ class Constant(FedAvg):
     ("method", "reason"),
     [
         (Majority(), "it takes no gradient steps"),
-        (Constant(MLP((4,)), rounds=2), "it overrides local_update or batches"),
+        (Constant(MLP((4,)), rounds=2), "it overrides local_update"),
     ],
 )
 def test_what_is_not_given_in_steps_is_run_one_by_one_and_said_once(
