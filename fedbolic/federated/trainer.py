@@ -259,14 +259,10 @@ class Trainer:
         results = self.engine.run(phase, messages, cohort, own, stream) if cohort else iter(())
         channels = () if isinstance(self.engine, Remote) else self.channels
         update_filter = UpdateFilter(phase, messages, channels, stream)
+        given = phase, update_filter.usable(results), state.server_state
         try:
             total, privacy = aggregation.aggregate(
-                phase,
-                update_filter.usable(results),
-                state.server_state,
-                members=messages,
-                state=state.privacy,
-                round=current,
+                *given, members=messages, state=state.privacy, round=current
             )
         except ValueError as error:  # no update is usable, or a channel does not fit the payload
             raise RunStoppedError(f"round {current}: {error}") from error

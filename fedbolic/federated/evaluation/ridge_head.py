@@ -185,11 +185,8 @@ class HeadExchange(WrappingMethod):
     @override
     def broadcast(self, server_state: Tree, client_id: int) -> Tree:
         message = self.method.broadcast(server_state, client_id)
-        return (
-            {**message, RIDGE_HEAD: server_state[RIDGE_HEAD]}
-            if RIDGE_HEAD in server_state
-            else message
-        )
+        solved = {RIDGE_HEAD} & server_state.keys()
+        return {**message, **{name: server_state[name] for name in solved}}
 
     @override
     def local_update(
@@ -236,11 +233,9 @@ class HeadExchange(WrappingMethod):
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:
         head = solve_ridge(total.payload, self.ridge)
-        return (
-            {**server_state, RIDGE_HEAD: head}
-            if self.place is None
-            else self.place(server_state, head)
-        )
+        if self.place is not None:
+            return self.place(server_state, head)
+        return {**server_state, RIDGE_HEAD: head}
 
     @override
     def evaluate(
