@@ -1,5 +1,6 @@
 """One torch thread, reproducible property tests, and markers that are skipped by default."""
 
+import gc
 import itertools
 import os
 import subprocess
@@ -83,6 +84,11 @@ def pytest_collection_modifyitems(config, items):
             item.user_properties.append(REAL)
         if item.get_closest_marker("data") and not root:
             item.add_marker(pytest.mark.skip(reason="needs --data-root or FEDBOLIC_DATA"))
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # modules and tests stay: to go through them takes half a second each time
 
 
 @pytest.fixture

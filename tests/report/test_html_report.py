@@ -197,9 +197,9 @@ def test_runs_whose_scores_are_not_finite_are_shown_by_report_and_page(write):
     assert "nan" in report(runs / "nan")
     assert {"nan", "mixed"} <= set(Page(page([runs / "nan", runs / "mixed"])).cells)
     write("good/seed0")
-    for text in (report(runs, reference="good"), page([runs], reference="good")):
+    for text in (report(runs, reference="good"), written := page([runs], reference="good")):
         assert {"nan ± nan", "50"} <= set(re.split(r" *[|<>] *", text))
-    assert list(decoded(Page(page([runs])).images))
+    assert list(decoded(Page(written).images))
 
 
 def test_without_matplotlib_the_tables_are_there_and_the_extra_is_named(write, monkeypatch):
