@@ -7,8 +7,6 @@ on a machine that is busy with something else.
 import contextlib
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +19,6 @@ from benchmarks.engine_candidates import (
     ENGINES,
     PLAIN,
     RNG,
-    ROOT,
     Candidate,
     Peer,
     PlainLoop,
@@ -30,6 +27,7 @@ from benchmarks.engine_candidates import (
     seeds,
 )
 from benchmarks.plain_loop import Workload
+from benchmarks.script import alone
 from fedbolic.core.types import Meta, Params
 from fedbolic.federated import Batched
 
@@ -188,14 +186,5 @@ def _candidate(
 
 def ask_peak(name: str, work_name: str, memory: float | None = None) -> float:
     """Result of :func:`peak` in a separate process."""
-    words = ["--peak", name, "--workloads", work_name]
-    words += [] if memory is None else ["--memory", str(memory)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.engines", *words],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout)
+    budget = () if memory is None else ("--memory", memory)
+    return float(alone("engines", "--peak", name, "--workloads", work_name, *budget))

@@ -7,45 +7,35 @@ Takes 5 minutes, 15 with peers.
 
 import argparse
 
-import torch
-
 from benchmarks.engine_candidates import ENGINES, PEERED, PLAIN, WORKLOADS
 from benchmarks.engine_goals import CROWD, goals
 from benchmarks.engine_peers import PEERS
 from benchmarks.engine_rounds import Found, measure, peak
 from benchmarks.plain_loop import Workload
 from benchmarks.script import parser
-from benchmarks.table import goal_table
+from benchmarks.table import goal_table, head, line, middle
 
-HEAD = """
-| | CPU ms | wall ms | CPU, times the plain loop | wall, times the plain loop | peak MiB | \
-float32, 1 round | float64, 3 rounds |
-|---|---|---|---|---|---|---|---|"""
-
-
-def _spread(values: list[float], digits: int) -> str:
-    if not values:
-        return ""
-    low, middle, high = torch.tensor(values).quantile(torch.tensor([0.0, 0.5, 1.0])).tolist()
-    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+COLUMNS = (
+    *("CPU ms", "wall ms", "CPU, times the plain loop", "wall, times the plain loop", "peak MiB"),
+    *("float32, 1 round", "float64, 3 rounds"),
+)
 
 
 def row(name: str, found: Found) -> str:
     """One line of a workload's table."""
-    costs = found.costs.get(name)
+    costs, own = found.costs.get(name), found.exact.get(name)
     if not costs:
-        return f"| {name} | {found.failed.get(name, 'not installed')} |" + " |" * 6
-    own = found.exact.get(name)
-    cells = [
-        _spread([1000 * cost.cpu for cost in costs], 0),
-        _spread([1000 * cost.wall for cost in costs], 0),
-        _spread(found.speeds(name), 2),
-        _spread(found.speeds(name, kind="wall"), 2),
+        return line(name, found.failed.get(name, "not installed"), *[""] * (len(COLUMNS) - 1))
+    return line(
+        name,
+        middle([1000 * cost.cpu for cost in costs], 0),
+        middle([1000 * cost.wall for cost in costs], 0),
+        middle(found.speeds(name)),
+        middle(found.speeds(name, kind="wall")),
         f"{found.peaks[name]:.0f}" if name in found.peaks else "",
         "" if name == PLAIN else f"{found.differences[name][0]:.0e}",
         "" if own is None else f"{own:.0e}",
-    ]
-    return f"| {name} | {' | '.join(cells)} |"
+    )
 
 
 def title(work: Workload) -> str:
@@ -65,7 +55,7 @@ def report(names: list[str], rounds: int, interpreters: dict[str, str]) -> None:
     for name in names:
         peers = interpreters if name in PEERED else {}
         found[name] = measure(WORKLOADS[name], rounds, peers)
-        print(f"\n{title(WORKLOADS[name])}\n{HEAD}")
+        print(f"\n{title(WORKLOADS[name])}\n\n{head('', *COLUMNS)}")
         for candidate in (PLAIN, *ENGINES, *(PEERS if name in PEERED else ())):
             print(row(candidate, found[name]), flush=True)
     print(f"\n{goal_table(goals(found))}")

@@ -26,115 +26,94 @@ LORENTZ = Lorentz(1.0)
 """Space of the hyperbolic decoders and of ``CentroidConv``."""
 
 
-class FlatConvolutions(nn.Module):
-    """Two layers of PyG."""
+class TwoLayers(nn.Module):
+    """Two layers and the way from features and edges through them."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, first: nn.Module, second: nn.Module, way: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.first, self.second = GCNConv(width, DIM), GCNConv(DIM, DIM)
+        self.first, self.second, self.way = first, second, way
 
     @override
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        return self.second(self.first(x, edges).relu(), edges)
+        return self.way(self.first, self.second, x, edges)
 
 
-class TangentConvolutions(nn.Module):
+def flat_convolutions(width: int) -> TwoLayers:
+    """Two layers of PyG."""
+    layers = GCNConv(width, DIM), GCNConv(DIM, DIM)
+    return TwoLayers(*layers, lambda first, second, x, edges: second(first(x, edges).relu(), edges))
+
+
+def tangent_convolutions(width: int, c: float = 1.0, *, normalize: bool = False) -> TwoLayers:
     """Two ``HGCNConv`` that hand tangents on; at curvature 0 the same network in flat space.
 
     With ``normalize`` the mean has the weights of ``CentroidConv``: those of a GCN.
     """
+    make = partial(HGCNConv, Poincare(c), local=False, normalize=normalize)
+    layers = make(width, DIM, activation=torch.relu), make(DIM, DIM)
 
-    def __init__(self, width: int, c: float = 1.0, *, normalize: bool = False) -> None:
-        super().__init__()
-        make = partial(HGCNConv, Poincare(c), local=False, normalize=normalize)
-        self.first = make(width, DIM, activation=torch.relu)
-        self.second = make(DIM, DIM)
+    def way(first: HGCNConv, second: HGCNConv, x: Tensor, edges: Tensor) -> Tensor:
+        return second.tangents(first.tangents(x, edges), edges)
 
-    @override
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        return self.second.tangents(self.first.tangents(x, edges), edges)
+    return TwoLayers(*layers, way)
 
 
-class LorentzConvolutions(nn.Module):
+def lorentz_convolutions(width: int) -> TwoLayers:
     """Two ``CentroidConv`` with a ReLU of space coordinates between them."""
+    relu = SpaceActivation(LORENTZ, torch.relu)
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first = CentroidConv(LORENTZ, width, DIM)
-        self.second = CentroidConv(LORENTZ, DIM, DIM)
-        self.activation = SpaceActivation(LORENTZ, torch.relu)
+    def way(first: nn.Module, second: nn.Module, x: Tensor, edges: Tensor) -> Tensor:
+        points = relu(first(tangents_to_points(LORENTZ, x), edges))
+        return points_to_tangents(LORENTZ, second(points, edges))
 
-    @override
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        points = self.first(tangents_to_points(LORENTZ, x), edges)
-        return points_to_tangents(LORENTZ, self.second(self.activation(points), edges))
+    layers = CentroidConv(LORENTZ, width, DIM), CentroidConv(LORENTZ, DIM, DIM)
+    return TwoLayers(*layers, way)
 
 
-class Perceptron(nn.Module):
+def perceptron(width: int) -> TwoLayers:
     """Two layers of torch on the features of each node alone."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(width, DIM), nn.Linear(DIM, DIM)
-
-    @override
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        return self.second(self.first(x).relu())
+    layers = nn.Linear(width, DIM), nn.Linear(DIM, DIM)
+    return TwoLayers(*layers, lambda first, second, x, edges: second(first(x).relu()))
 
 
-class TangentPerceptron(nn.Module):
+def tangent_perceptron(width: int, c: float = 1.0) -> TwoLayers:
     """Two ``TangentLinear`` on the features of each node alone; at curvature 0 in flat space."""
+    make = partial(TangentLinear, Poincare(c))
 
-    def __init__(self, width: int, c: float = 1.0) -> None:
+    def way(first: TangentLinear, second: TangentLinear, x: Tensor, edges: Tensor) -> Tensor:
+        return second.tangents(first.tangents(x).relu())
+
+    return TwoLayers(make(width, DIM), make(DIM, DIM), way)
+
+
+class Decoder(nn.Module):
+    """Logits of the distances, or of another function, of the points of two nodes."""
+
+    def __init__(
+        self,
+        distance: Callable[[Tensor, Tensor], Tensor],
+        points: Callable[[Tensor], Tensor] = lambda v: v,
+        *,
+        fermi_dirac: bool = True,
+    ) -> None:
         super().__init__()
-        make = partial(TangentLinear, Poincare(c))
-        self.first, self.second = make(width, DIM), make(DIM, DIM)
-
-    @override
-    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        return self.second.tangents(self.first.tangents(x).relu())
-
-
-class InnerProduct(nn.Module):
-    """Logits that are inner products."""
+        self.distance, self.points = distance, points
+        self.logits = FermiDirac(2.0, 1.0, squared=True) if fermi_dirac else nn.Identity()
 
     @override
     def forward(self, v: Tensor, pairs: Tensor) -> Tensor:
-        return (v[pairs[0]] * v[pairs[1]]).sum(-1)
+        points = self.points(v)
+        return self.logits(self.distance(points[pairs[0]], points[pairs[1]]))
 
 
-class FlatDistance(nn.Module):
-    """Fermi-Dirac logits of squared Euclidean distances."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logits = FermiDirac(2.0, 1.0, squared=True)
-
-    @override
-    def forward(self, v: Tensor, pairs: Tensor) -> Tensor:
-        return self.logits(torch.linalg.vector_norm(v[pairs[0]] - v[pairs[1]], dim=-1))
+def flat_distance(x: Tensor, y: Tensor) -> Tensor:
+    """The Euclidean distance."""
+    return torch.linalg.vector_norm(x - y, dim=-1)
 
 
-class UnitBallDistance(FlatDistance):
-    """The same after longer vectors are scaled to length 1, as the authors' code does."""
-
-    @override
-    def forward(self, v: Tensor, pairs: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
-        return super().forward(v / length.clamp(min=1), pairs)
-
-
-class HyperboloidDistance(nn.Module):
-    """Fermi-Dirac logits of squared distances on the hyperboloid."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logits = FermiDirac(2.0, 1.0, squared=True)
-
-    @override
-    def forward(self, v: Tensor, pairs: Tensor) -> Tensor:
-        points = tangents_to_points(LORENTZ, v)
-        return self.logits(LORENTZ.dist(points[pairs[0]], points[pairs[1]]))
+def in_unit_ball(v: Tensor) -> Tensor:
+    """Vectors of which longer ones are scaled to length 1, as the authors' code does."""
+    return v / torch.linalg.vector_norm(v, dim=-1, keepdim=True).clamp(min=1)
 
 
 class LinkModel(nn.Module):
@@ -178,28 +157,28 @@ class Row:
 
 
 DECODERS: dict[str, Callable[[], nn.Module]] = {
-    "inner product": InnerProduct,
-    "flat distance": FlatDistance,
-    "flat distance, unit ball": UnitBallDistance,
-    "hyperboloid distance": HyperboloidDistance,
+    "inner product": lambda: Decoder(lambda x, y: (x * y).sum(-1), fermi_dirac=False),
+    "flat distance": lambda: Decoder(flat_distance),
+    "flat distance, unit ball": lambda: Decoder(flat_distance, in_unit_ball),
+    "hyperboloid distance": lambda: Decoder(LORENTZ.dist, partial(tangents_to_points, LORENTZ)),
 }
 FLAT = ("inner product", "flat distance", "flat distance, unit ball")
 DISTANCES = ("flat distance", "hyperboloid distance")
 HYPERBOLOID = DISTANCES[1:]
 
 ENCODERS: dict[str, tuple[str, Callable[[int], nn.Module], Sequence[str]]] = {
-    "GCNConv": ("yes", FlatConvolutions, FLAT),
-    "HGCNConv at c = 0": ("yes", lambda n: TangentConvolutions(n, 0.0), DISTANCES),
+    "GCNConv": ("yes", flat_convolutions, FLAT),
+    "HGCNConv at c = 0": ("yes", lambda n: tangent_convolutions(n, 0.0), DISTANCES),
     "HGCNConv at c = 0, weights of a GCN": (
         "yes",
-        lambda n: TangentConvolutions(n, 0.0, normalize=True),
+        lambda n: tangent_convolutions(n, 0.0, normalize=True),
         DISTANCES,
     ),
-    "HGCNConv": ("yes", TangentConvolutions, HYPERBOLOID),
-    "CentroidConv": ("yes", LorentzConvolutions, HYPERBOLOID),
-    "MLP": ("no", Perceptron, (*FLAT, *HYPERBOLOID)),
-    "TangentLinear at c = 0": ("no", lambda n: TangentPerceptron(n, 0.0), DISTANCES),
-    "TangentLinear": ("no", TangentPerceptron, HYPERBOLOID),
+    "HGCNConv": ("yes", tangent_convolutions, HYPERBOLOID),
+    "CentroidConv": ("yes", lorentz_convolutions, HYPERBOLOID),
+    "MLP": ("no", perceptron, (*FLAT, *HYPERBOLOID)),
+    "TangentLinear at c = 0": ("no", lambda n: tangent_perceptron(n, 0.0), DISTANCES),
+    "TangentLinear": ("no", tangent_perceptron, HYPERBOLOID),
 }
 """Use of the graph, constructor and decoders of every encoder."""
 

@@ -24,6 +24,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from benchmarks.link_encoders import ROWS, Row
 from benchmarks.results import Figures, Results
 from benchmarks.script import parser
+from benchmarks.table import Goal, goal_table, head, line, spread
 from fedbolic.core.rng import Rng
 from fedbolic.data import Disease, Graph, LabelledPairs, LinkSplit, Planetoid, split_links
 from fedbolic.data.graphs.link_split import assemble_links
@@ -146,10 +147,8 @@ class Problem:
     def figures(self, row: Row, scale: str, seed: int) -> Figures:
         """Figures of a model, which is trained if the file of results lacks it."""
         key = *self.name, str(self.training.patience), row.name, scale, str(seed)
-        self.results.add(
-            key, train, row, self.split, self.features[scale], seed=seed, training=self.training
-        )
-        return self.results.known[key]
+        x = self.features[scale]
+        return self.results.add(key, train, row, self.split, x, seed=seed, training=self.training)
 
     def chosen(self, row: Row) -> str:
         """The scale of features with the best validation AUC of the seed ``CHOOSING``."""
@@ -172,43 +171,32 @@ class Problem:
         return {name: scores(of, self.split.test) for name, of in found.items()}
 
 
-def spread(values: list[float]) -> str:
-    """Mean and, for several values, standard deviation."""
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation}"
-
-
 def report(problem: Problem, rows: list[Row], seeds: int) -> dict[str, float]:
     """Train all rows and print the table; return the mean AUC of every row."""
     lines, means = [], {}
     for name, (auc, precision) in problem.baselines().items():
-        lines.append(f"| | {name} | | | {auc:.1f} | {precision:.1f} | | |")
+        lines.append(line("", name, "", "", f"{auc:.1f}", f"{precision:.1f}", "", ""))
     for row in rows:
         scale = problem.chosen(row)
         found = [problem.figures(row, scale, seed) for seed in range(seeds)]
-        names = ("AUC", "AP", "epoch", "seconds")
-        values = {name: [figures[name] for figures in found] for name in names}
-        auc, precision = (spread(values[name]) for name in names[:2])
-        times = " | ".join(f"{statistics.mean(values[name]):.0f}" for name in names[2:])
-        cells = row.graph, row.encoder, row.decoder, scale, auc, precision, times
-        lines.append(f"| {' | '.join(cells)} |")
-        means[row.name] = statistics.mean(values["AUC"])
-    graph, split = problem.name
-    patience = problem.training.patience
+        of = {name: [figures[name] for figures in found] for name in found[0]}
+        scored = [spread(of[name], 1) for name in ("AUC", "AP")]
+        times = [f"{statistics.mean(of[name]):.0f}" for name in ("epoch", "seconds")]
+        lines.append(line(row.graph, row.encoder, row.decoder, scale, *scored, *times))
+        means[row.name] = statistics.mean(of["AUC"])
+    (graph, split), patience = problem.name, problem.training.patience
     print(f"\n{graph}, split {split}, {seeds} seeds, patience {patience}\n")
-    print("| graph | encoder | decoder | features | AUC % | AP % | epoch | CPU s |")
-    print("|---|---|---|---|---|---|---|---|", *lines, sep="\n", flush=True)
+    columns = "graph", "encoder", "decoder", "features", "AUC %", "AP %", "epoch", "CPU s"
+    print(head(*columns), *lines, sep="\n", flush=True)
     return means
 
 
 def conclude(means: dict[str, float]) -> None:
     """Print the published numbers and the goals of the rows that were trained."""
     for graph, model, auc, source in PUBLISHED:
-        print(f"| {graph} | {model}, {source} | | | {auc} | | | |")
-    for name, goal in GOALS.items():
-        if name in means:
-            met = "met" if means[name] >= goal else "MISSED"
-            print(f"E4 AUC of {name}: {means[name]:.1f}, goal {goal}: {met}", flush=True)
+        print(line(graph, f"{model}, published: {source}", "", "", auc, "", "", ""))
+    rows = [Goal("E4", f"AUC of {n}", ">=", goal, means.get(n)) for n, goal in GOALS.items()]
+    print(f"\n{goal_table(rows)}")
 
 
 def main() -> None:
