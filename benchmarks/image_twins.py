@@ -131,10 +131,7 @@ def accuracy(network: nn.Module, part: Part) -> float:
 def figures(name: str, data: Data, *, lr: float, seed: int, epochs: int) -> Figures:
     """Accuracies of one trained network."""
     network = train(NETWORKS[name], data, lr=lr, seed=seed, epochs=epochs)
-    return {
-        "validation": accuracy(network, data.validation),
-        "test": accuracy(network, data.test),
-    }
+    return {"validation": accuracy(network, data.validation), "test": accuracy(network, data.test)}
 
 
 def compare(data: Data, results: Results, *, epochs: int) -> None:

@@ -15,15 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.layer_candidates import (
-    BATCH,
-    CANDIDATES,
-    CLASSES,
-    DIM,
-    FLOORS,
-    Built,
-    Candidate,
-)
+from benchmarks.layer_candidates import BATCH, CANDIDATES, CLASSES, DIM, FLOORS, Built, Candidate
 from benchmarks.peers import installed
 from benchmarks.script import parser
 from benchmarks.table import Goal, goal_table, head, line

@@ -177,10 +177,7 @@ def _losses() -> dict[str, Row]:
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(BATCH, DIM, generator=generator)
     w = torch.nn.functional.normalize(torch.randn(CLASSES, DIM, generator=generator)) * 0.9
-    batch = {
-        "y": torch.arange(BATCH) % CLASSES,
-        "negative": torch.rand(BATCH, generator=generator),
-    }
+    batch = {"y": torch.arange(BATCH) % CLASSES, "negative": torch.rand(BATCH, generator=generator)}
     return {
         "hyperfed excess": (lambda z: excess(z, w), (z,)),
         "hyperfed prototype_distance": (lambda z: prototype_distance(z, w), (z,)),

@@ -11,15 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.report import Report, Row
-from benchmarks.gpu.workloads import (
-    RNG,
-    GpuPlainLoop,
-    GpuWorkload,
-    Size,
-    engines,
-    tasks,
-    workloads,
-)
+from benchmarks.gpu.workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, tasks, workloads
 from benchmarks.timing import kernels, peak_mebibytes, waits, wall_seconds
 from fedbolic.data import FederatedData
 from fedbolic.federated import Engine
