@@ -80,12 +80,7 @@ class Size:
 
 @dataclass(frozen=True)
 class TextRow:
-    """One row of the table.
-
-    Args:
-        kind: Adapters of the network; those of a row that does not share them change nothing.
-        sharing: Parameters that are trained and sent.
-    """
+    """One row of the table."""
 
     kind: AdapterKind
     sharing: Sharing
@@ -102,11 +97,7 @@ ROWS = {
 
 
 class CausalBlock(nn.Module):
-    """Transformer block with layer norm first, whose projections are separate linear layers.
-
-    Args:
-        size: Sizes of the network.
-    """
+    """Transformer block with layer norm first, whose projections are separate linear layers."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -131,11 +122,7 @@ class CausalBlock(nn.Module):
 
 
 class CharacterTransformer(nn.Module):
-    """Features of the last character of a window.
-
-    Args:
-        size: Sizes of the network.
-    """
+    """Features of the last character of a window."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -151,11 +138,7 @@ class CharacterTransformer(nn.Module):
 
 @dataclass(frozen=True)
 class Characters(Backbone):
-    """Configuration of the transformer.
-
-    Args:
-        size: Sizes of the network.
-    """
+    """Configuration of the transformer."""
 
     size: Size
 

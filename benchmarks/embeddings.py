@@ -31,14 +31,7 @@ DIMS = (2, 3, 5)
 
 
 class Parts(NamedTuple):
-    """Embedded images that have not trained the network, and the test images.
-
-    Args:
-        x_train: Points of the images of the training part.
-        y_train: Their labels.
-        x_test: Points of the test images.
-        y_test: Their labels.
-    """
+    """Embedded images that have not trained the network, and the test images."""
 
     x_train: Float[np.ndarray, "n dim"]
     y_train: Int[np.ndarray, " n"]

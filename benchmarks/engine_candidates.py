@@ -177,15 +177,7 @@ class Trained(Candidate):
 
 
 class Peer(Candidate):
-    """Another framework in a separate process and environment.
-
-    Args:
-        name: One of ``PEERS``.
-        python: Interpreter of that environment.
-        work: Work of every client.
-        data: Inputs and labels of the clients.
-        values: Initial global parameters.
-    """
+    """Another framework in a separate process and environment."""
 
     def __init__(
         self,

@@ -1,33 +1,20 @@
 """Goals of the engines, and the comparison of a run of ``benchmarks.engines`` with them."""
 
-import io
-import itertools
 from collections.abc import Mapping
 
-import torch
-
-from benchmarks import plain_loop
-from benchmarks.engine_candidates import ENGINES, PLAIN, RNG, WORKLOADS, Body, federation, method
-from benchmarks.engine_rounds import Found, ask_peak, difference
+from benchmarks.engine_candidates import ENGINES, PLAIN
+from benchmarks.engine_rounds import Found, ask_peak
 from benchmarks.plain_loop import Workload
 from benchmarks.table import Goal
-from fedbolic.core.rng import Rng
-from fedbolic.data import Dirichlet
-from fedbolic.federated import Auto, Engine, Evaluation, Trainer, TrainerState
-from fedbolic.federated.batched.batch_loader import BatchLoader
-from fedbolic.federated.batched.client_task import ClientTask
-from fedbolic.methods import FedAvg
 
 CROWD = Workload("1000 x CNN-S", 1000, 32, channels=(6, 16), widths=(64,))
 BUDGETS = (512.0, 950.0)
 """Memory budgets in MiB: the default of Batched, and just below a gigabyte."""
-DRAWS = 20
-EXAMPLES = 6000
 
 
 def goals(found: Mapping[str, Found]) -> list[Goal]:
     """All goals."""
-    return [*speed_goals(found), *equality_goals(found), *own_goals()]
+    return [*speed_goals(found), *equality_goals(found), *memory_goals()]
 
 
 def speed_goals(found: Mapping[str, Found]) -> list[Goal]:
@@ -82,52 +69,10 @@ def equality_goals(found: Mapping[str, Found]) -> list[Goal]:
     ]
 
 
-def own_goals() -> list[Goal]:
-    """G7, G8 and G11, which need no other candidate."""
-    rows = [
-        Goal("G7", f"padded work, Dirichlet {alpha}, most of {DRAWS} draws", "<=", 1.25, work)
-        for alpha in (0.1, 0.5, 5.0)
-        for work in [max(padded_work(alpha, Rng(seed)) for seed in range(DRAWS))]
-    ]
+def memory_goals() -> list[Goal]:
+    """G8, which needs no other candidate; tests hold padding (G7) and resumed runs (G11)."""
+    made = []
     for budget in BUDGETS:
         what = f"MiB of Batched(memory={budget:g}), {CROWD.name}"
-        rows.append(Goal("G8", what, "<=", budget, ask_peak("Batched", CROWD.name, budget)))
-    named = [engine for engine in ENGINES.values() if not isinstance(engine, Auto)]
-    gap = max(resume_difference(engine) for engine in named)  # a run's folder keeps Auto's choice
-    return [*rows, Goal("G11", "difference of a resumed run, named engines", "<=", 0.0, gap)]
-
-
-def padded_work(alpha: float, rng: Rng) -> float:
-    """Examples that Batched computes in a round, padding included, over those that count."""
-    labels = torch.randint(10, (EXAMPLES,), generator=rng.at("labels").generator())
-    split = Dirichlet(20, alpha=alpha, cap=False, min_size=1).split(labels, rng)
-    work = Workload("", len(split), 0, input_shape=(1,))
-    data = federation(work, [(torch.zeros(len(part), 1), labels[part]) for part in split])
-    trained = FedAvg(Body(work))  # local training by default: 5 epochs in batches of 128
-    message = trained.broadcast(trained.init(data.meta, rng), 0)
-    tasks = [
-        ClientTask.begin(trained, message, c, {}, rng.at("client", c.id)) for c in data.clients
-    ]
-    loader = BatchLoader(
-        sorted(tasks, key=lambda task: -len(task.plan.lengths)), trained.local.repeats
-    )
-    masks = [
-        batch["mask"]
-        for step in range(len(loader.num_active))
-        for _, batch, _ in loader.batches(step)
-    ]
-    return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
-
-
-def resume_difference(engine: Engine) -> float:
-    """Difference at round 3 between a run resumed from a checkpoint of round 2 and one without."""
-    work = WORKLOADS["tiny"]
-    trainer = Trainer(engine, evaluation=Evaluation(every=10))
-    data = federation(work, plain_loop.examples(work))
-    trained, file = method(work), io.BytesIO()
-    _, (second, _), (third, _) = itertools.islice(trainer.run(trained, data, RNG), 3)
-    torch.save(second.checkpoint(), file)
-    file.seek(0)
-    state = TrainerState.restore(torch.load(file, weights_only=True))
-    again, _ = next(trainer.run(trained, data, RNG, state))
-    return difference(third.server_state["parameters"], again.server_state["parameters"])
+        made.append(Goal("G8", what, "<=", budget, ask_peak("Batched", CROWD.name, budget)))
+    return made

@@ -34,11 +34,7 @@ def given() -> tuple[Workload, list[tuple[Tensor, Tensor]], dict[str, Tensor]]:
 
 
 class Line:
-    """The peer's end of the connection to the benchmark.
-
-    Args:
-        descriptor: File descriptor of the open connection.
-    """
+    """The peer's end of the connection to the benchmark."""
 
     def __init__(self, descriptor: int) -> None:
         self.connection = Connection(descriptor)

@@ -25,14 +25,7 @@ Layer: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Size:
-    """A random graph.
-
-    Args:
-        nodes: Number of nodes.
-        dim: Dimensions of inputs and outputs.
-        degree: Edges to a node, on average.
-        layers: Number of layers.
-    """
+    """A random graph."""
 
     nodes: int
     dim: int

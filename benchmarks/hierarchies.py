@@ -78,13 +78,7 @@ PROBLEMS = (
 
 @dataclass(frozen=True)
 class Trials:
-    """Training runs, whose figures are kept in a file.
-
-    Args:
-        results: Figures of runs so far.
-        hierarchies: Hierarchies by the name of their problem.
-        training: Settings of the training.
-    """
+    """Training runs, whose figures are kept in a file."""
 
     results: Results
     hierarchies: Mapping[str, Hierarchy]

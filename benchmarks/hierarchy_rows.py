@@ -29,13 +29,7 @@ START = 1e-3
 
 @dataclass(frozen=True)
 class NodeTable:
-    """Points of all nodes, their distance and the optimiser that moves them.
-
-    Args:
-        points: Function that returns the points, one row per node.
-        dist: Distance of two points.
-        optimizer: Optimiser of the parameter behind the points.
-    """
+    """Points of all nodes, their distance and the optimiser that moves them."""
 
     points: Callable[[], Tensor]
     dist: Callable[[Tensor, Tensor], Tensor]
@@ -117,12 +111,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Course of the step size, and the settings to choose from.
-
-    Args:
-        schedule: Multiplier of the step size.
-        tries: Settings to choose from.
-    """
+    """Course of the step size, and the settings to choose from."""
 
     schedule: BurnInSchedule
     tries: tuple[Setting, ...]
@@ -157,13 +146,7 @@ ROWS: dict[str, tuple[Callable[[Tensor], NodeTable], Recipe]] = {
 
 @dataclass(frozen=True)
 class Training:
-    """Settings that all rows share.
-
-    Args:
-        epochs: Passes over the pairs.
-        batch_size: Pairs of a step.
-        num_negatives: Uniform negatives of a pair.
-    """
+    """Settings that all rows share."""
 
     epochs: int = 100
     batch_size: int = 512
@@ -182,13 +165,7 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainedTable:
-    """Points after training.
-
-    Args:
-        table: The points and their distance.
-        loss: Loss of the last batch; NaN if training diverged and was stopped.
-        seconds: CPU seconds of the training.
-    """
+    """Points after training."""
 
     table: NodeTable
     loss: float

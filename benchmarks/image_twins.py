@@ -57,13 +57,7 @@ Part: TypeAlias = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Data:
-    """Standardised images and labels.
-
-    Args:
-        train: Examples to learn.
-        validation: Examples that choose the step size.
-        test: Examples of the reported accuracy.
-    """
+    """Standardised images and labels."""
 
     train: Part
     validation: Part

@@ -38,15 +38,7 @@ Built: TypeAlias = tuple[Function, list[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer of a library.
-
-    Args:
-        group: ``linear``, 128 to 128 dimensions and the sum of squares; ``classifier``, to 100
-            classes and the cross entropy; ``graph`` and ``hgcn``, as ``linear`` along edges.
-        name: Name of the layer.
-        library: Package of the layer.
-        build: Builds the layer on a device.
-    """
+    """A layer of a library."""
 
     group: str
     name: str

@@ -130,15 +130,7 @@ class LinkModel(nn.Module):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
-
-    Args:
-        graph: ``yes`` if the encoder passes messages along edges, else ``no``.
-        encoder: Name of the encoder.
-        decoder: Name of the decoder.
-        build: Makes the encoder for a number of features.
-        decode: Makes the decoder.
-    """
+    """A row of the table."""
 
     graph: str
     encoder: str

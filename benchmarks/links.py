@@ -52,13 +52,7 @@ GOALS = {"CentroidConv / hyperboloid distance": 92.5, "TangentLinear / hyperbolo
 
 @dataclass(frozen=True)
 class LinkTraining:
-    """Settings of the training.
-
-    Args:
-        lr: Step size of Adam.
-        patience: Epochs without a better AUC on validation, after which training stops.
-        epochs: Largest number of epochs.
-    """
+    """Settings of the training."""
 
     lr: float = 0.01
     patience: int = 100
@@ -127,14 +121,7 @@ def train(
 
 
 class Problem:
-    """A graph with one split, and the models trained on it.
-
-    Args:
-        name: Name of the graph and of the split, the start of each line of results.
-        split: The split.
-        results: Figures of models that are trained already.
-        training: Settings of the training.
-    """
+    """A graph with one split, and the models trained on it."""
 
     def __init__(
         self, name: tuple[str, str], split: LinkSplit, results: Results, training: LinkTraining

@@ -30,16 +30,7 @@ NUM_CLIENTS = 4
 
 @dataclass(frozen=True)
 class MethodRow:
-    """Measured traffic, state and size of one configuration.
-
-    Args:
-        name: Folder of the configuration.
-        method: The method.
-        sent: Payloads of a client, one per kind of exchange, in order.
-        kept: Client state after the last round.
-        exchanges: Exchanges of every round.
-        additive: Whether every exchange has an aggregator that sums.
-    """
+    """Measured traffic, state and size of one configuration."""
 
     name: str
     method: Method

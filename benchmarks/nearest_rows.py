@@ -28,12 +28,7 @@ ROW_OF: dict[Channels, str] = {"plain": "FlyNN", "signed": "signed", "on-off": "
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A data set with its folds.
-
-    Args:
-        x: Examples, float64.
-        y: Labels from 0.
-    """
+    """A data set with its folds."""
 
     x: np.ndarray
     y: np.ndarray

@@ -8,7 +8,6 @@ not count. geoopt and hypll are measured where they are installed.
 Takes 1 minute.
 """
 
-import importlib
 import statistics
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from benchmarks.peers import LIBRARIES, hypll_ball, installed, space_of
+from benchmarks.peers import LIBRARIES, installed, space_of
 from benchmarks.script import parser
 from benchmarks.table import head, line
 from benchmarks.timing import Case, Operators, interleaved, peak_mebibytes, ratio
@@ -63,33 +62,7 @@ def peer_rows(library: str) -> dict[str, Row]:
     for name in ("dist", "expmap0", "logmap0"):
         function, given = made[f"ball {name}"]
         made[f"ball {name}, learnt c"] = function.func, (*given, c)
-    return made | _hypll_layers()
-
-
-def _hypll_layers() -> dict[str, Row]:
-    """Layers of hypll; batch norm has the mean in closed form, as ours."""
-    hyperbolic = importlib.import_module("hypll.nn")
-    tensors = importlib.import_module("hypll.tensors")
-    math = importlib.import_module("hypll.manifolds.poincare_ball.math")
-    space, x, c = hypll_ball(), _points("ball", 0), torch.tensor(1.0)
-    norm = hyperbolic.HBatchNorm(DIM, space, use_midpoint=True)
-    head, linear = nn.Linear(DIM, CLASSES), nn.Linear(DIM, DIM)
-
-    def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        given = tensors.ManifoldTensor(x, manifold=space, man_dim=-1)
-        return functional_call(norm, {"weight": weight, "bias": bias}, (given,)).tensor
-
-    def fully_connected(x: Tensor, z: Tensor, r: Tensor) -> Tensor:
-        return math.diffgeom.project(math.linalg.poincare_fully_connected(x, z, r, c), c)
-
-    def hyperplane_dists(x: Tensor, z: Tensor, r: Tensor) -> Tensor:
-        return math.linalg.poincare_hyperplane_dists(x, z, r, c)
-
-    return {
-        "HyperbolicBatchNorm, ball": (batch_norm, (x, norm.weight, norm.bias)),
-        "Linear, ball": (fully_connected, (x, linear.weight.mT, linear.bias)),
-        "MLR, ball": (hyperplane_dists, (x, head.weight.mT, head.bias)),
-    }
+    return made
 
 
 def _tangents(name: str, seed: int, num: int = NUM_POINTS) -> Tensor:

@@ -38,13 +38,7 @@ DECAY = 0.9
 
 @dataclass(frozen=True, eq=False)
 class Parties:
-    """Two parties' counts for one draw of data and lift, and their test examples.
-
-    Args:
-        counts: Counts of each party, int64.
-        winners: Hashes of the test examples.
-        labels: Labels of the test examples.
-    """
+    """Two parties' counts for one draw of data and lift, and their test examples."""
 
     counts: list[np.ndarray]
     winners: torch.Tensor
@@ -85,13 +79,7 @@ def _halves(data: OfficialParts, rows: torch.Tensor, active: int) -> Parties:
 
 
 class Tried(NamedTuple):
-    """Balanced accuracy with one number of selected counts.
-
-    Args:
-        mean: Mean over draws.
-        spread: Standard deviation over draws.
-        selected: T; ``None`` for a mechanism without selection.
-    """
+    """Balanced accuracy with one number of selected counts."""
 
     mean: float
     spread: float
@@ -100,12 +88,7 @@ class Tried(NamedTuple):
 
 @dataclass
 class Curve:
-    """Accuracy curve of one mechanism.
-
-    Args:
-        name: Name of the mechanism.
-        tried: Results of all T, for every epsilon.
-    """
+    """Accuracy curve of one mechanism."""
 
     name: str
     tried: list[list[Tried]] = field(default_factory=list)

@@ -58,11 +58,7 @@ BLOCK = 10_000
 
 @dataclass(frozen=True)
 class Plenty(Dataset):
-    """A data set of any number of examples with eight features.
-
-    Args:
-        num_train: Number of training examples.
-    """
+    """A data set of any number of examples with eight features."""
 
     num_train: int
 

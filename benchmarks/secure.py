@@ -34,12 +34,7 @@ RNG = Rng(0)
 
 @dataclass(frozen=True)
 class Row(Method):
-    """Every client sends a vector of numbers and does nothing else.
-
-    Args:
-        length: Number of values in the vector.
-        modulus: Modulus of the sum.
-    """
+    """Every client sends a vector of numbers and does nothing else."""
 
     length: int
     modulus: int
@@ -77,13 +72,7 @@ class Row(Method):
 
 @dataclass(frozen=True)
 class Step:
-    """Cost of one exchange at one client.
-
-    Args:
-        seconds: CPU seconds.
-        up: Bytes sent by the client.
-        down: Bytes sent to the client.
-    """
+    """Cost of one exchange at one client."""
 
     seconds: float
     up: int
@@ -98,12 +87,7 @@ def federation(num_clients: int) -> list[Client]:
 
 
 class Party:
-    """One client whose work is measured, exchange by exchange.
-
-    Args:
-        secure: The secure sum.
-        client: The client.
-    """
+    """One client whose work is measured, exchange by exchange."""
 
     def __init__(self, secure: SecureSum, client: Client) -> None:
         self.secure, self.client = secure, client

@@ -49,14 +49,7 @@ def on_ball(
 
 
 class Case:
-    """A table, its optimiser and the batches of a step.
-
-    Args:
-        table: Module from indices to points.
-        make: Constructor of the optimiser.
-        space: Space of the points.
-        shape: Pairs of a batch, and points looked up for each.
-    """
+    """A table, its optimiser and the batches of a step."""
 
     def __init__(
         self, table: nn.Module, make: Make, *, space: Lorentz | Poincare, shape: tuple[int, int]

@@ -22,12 +22,7 @@ NUM_CLIENTS, NUM_EXAMPLES, BATCH = 3, 20, 8
 
 @dataclass(frozen=True, eq=False)
 class ShortRun:
-    """A short federated run.
-
-    Args:
-        method: Method, for two rounds of a few steps.
-        data: A few clients with a few examples, which do not fill their last batch.
-    """
+    """A short federated run."""
 
     method: Method
     data: FederatedData

@@ -15,12 +15,7 @@ Row = dict[str, Any]
 
 @dataclass(eq=False)
 class Report:
-    """Rows of a benchmark that must end in time and must lose no row to another row's failure.
-
-    Args:
-        minutes: Minutes after which no further row is begun, above 0.
-        rows: Rows so far.
-    """
+    """Rows of a benchmark that must end in time and must lose no row to another row's failure."""
 
     minutes: float
     rows: list[Row] = field(default_factory=list)

@@ -28,12 +28,7 @@ EPOCHS, WARM = 5, 2
 
 @dataclass(frozen=True, eq=False)
 class TimedEngine(Engine):
-    """An engine that adds up the seconds of its local work and of its scores.
-
-    Args:
-        inner: The engine that does the work.
-        seconds: Receives the seconds of ``run`` and of ``scores`` in the latest round.
-    """
+    """An engine that adds up the seconds of its local work and of its scores."""
 
     inner: Engine
     seconds: dict[str, float] = field(default_factory=dict)

@@ -33,13 +33,7 @@ LocalRounds = Callable[[int], object]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A candidate on a workload.
-
-    Args:
-        exchange: Runs an exchange with some number of steps on each batch.
-        batches: Batches of a client.
-        device: Device that it runs on.
-    """
+    """A candidate on a workload."""
 
     exchange: LocalRounds
     batches: int

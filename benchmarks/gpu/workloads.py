@@ -102,16 +102,7 @@ def one_by_one() -> dict[str, Engine]:
 
 @dataclass(frozen=True)
 class GpuWorkload:
-    """A federation, a method and the parts of the plain loop that does the same.
-
-    Args:
-        name: Name in the tables.
-        method: Method that the engines run.
-        data: Builds the federation from its number of clients.
-        network: Builds the network, whose parameters have the method's names.
-        loss: Mean loss of a batch, from the network, the batch and the method's context.
-        optimizer: Builds the optimiser of the network's parameters.
-    """
+    """A federation, a method and the parts of the plain loop that does the same."""
 
     name: str
     method: GradientMethod
@@ -141,13 +132,7 @@ def tasks(
 
 
 class GpuPlainLoop:
-    """A plain PyTorch loop over the clients of a workload.
-
-    Args:
-        work: The workload.
-        data: Its federation, on the device and in the dtype to work in.
-        compiled: Whether the loss, with the network, is compiled with CUDA graphs.
-    """
+    """A plain PyTorch loop over the clients of a workload."""
 
     def __init__(self, work: GpuWorkload, data: FederatedData, *, compiled: bool = False) -> None:
         inputs = data.clients[0].no_inputs

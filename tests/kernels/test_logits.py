@@ -5,12 +5,12 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 
-from benchmarks.kernels.errors import RADII
-from benchmarks.kernels.layer_errors import logit_errors
 from fedbolic import kernels
 from fedbolic.manifolds import Curvature, Poincare
 from fedbolic.nn import MLR
 from fedbolic.operators import logit_kernel
+from tests.kernels.errors import RADII
+from tests.kernels.layer_errors import logit_errors
 from tests.manifolds.cases import CURVED, normal, points
 
 pytestmark = pytest.mark.kernels

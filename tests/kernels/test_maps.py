@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from benchmarks.kernels.errors import POINTS, errors_of
 from fedbolic.manifolds import Poincare
+from tests.kernels.errors import POINTS, errors_of
 from tests.kernels.switch import by_operators, check_derivatives, count_calls
 from tests.manifolds.cases import CURVED, normal, points, tangents
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from benchmarks.kernels.errors import RADII
-from benchmarks.kernels.pair_errors import pair_errors
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
+from tests.kernels.errors import RADII
+from tests.kernels.pair_errors import pair_errors
 from tests.kernels.switch import by_operators
 from tests.manifolds.cases import CURVED, normal, points
 

@@ -5,8 +5,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 
-from benchmarks.kernels.errors import ORIGIN, RADII, errors_of
 from fedbolic.manifolds import Lorentz, Poincare
+from tests.kernels.errors import ORIGIN, RADII, errors_of
 from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal
 

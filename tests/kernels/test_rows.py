@@ -5,9 +5,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, vmap
 
-from benchmarks.kernels.errors import RADII
-from benchmarks.kernels.pair_errors import pair_errors
 from fedbolic.manifolds import Lorentz, Poincare
+from tests.kernels.errors import RADII
+from tests.kernels.pair_errors import pair_errors
 from tests.kernels.switch import by_operators, count_calls
 from tests.manifolds.cases import CURVED, normal, points
 

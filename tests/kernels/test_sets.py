@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.func import functional_call, grad, vmap
 
-from benchmarks.kernels.errors import SETS, errors_of
 from fedbolic.manifolds import Lorentz, Poincare, centroid_kernel
 from fedbolic.nn import GyroBatchNorm, HyperbolicBatchNorm
 from fedbolic.nn.functional import boost_kernel
 from fedbolic.nn.functional.recentred import centred, recentred
+from tests.kernels.errors import SETS, errors_of
 from tests.kernels.switch import by_operators, check_derivatives, count_calls
 from tests.manifolds.cases import CURVED, normal, points
 

@@ -13,9 +13,9 @@ from mpmath import mpf, workdps
 from torch import Tensor
 
 from benchmarks import truth
-from benchmarks.kernels.errors import Kind, derivatives, of_model, table
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
+from tests.kernels.errors import Kind, derivatives, of_model, table
 
 NUM_POINTS, DIM = 6, 5
 
