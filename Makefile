@@ -94,7 +94,7 @@ gpu:
 kernels: install
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest --kernels -m kernels tests/kernels
 	$(BIN)/python -m benchmarks.kernels
-	TRITON_INTERPRET=1 $(BIN)/python -m tests.kernels.errors
+	TRITON_INTERPRET=1 $(BIN)/python -m tests.kernels.error_tables
 
 install: .venv/installed
 

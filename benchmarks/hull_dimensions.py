@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.embeddings import DIMS, TASKS, Parts, saved
 from benchmarks.hull_rivals import gaussians
-from benchmarks.hulls import Labelled, joined, majority, parts, run, unless_stopped
+from benchmarks.hull_tables import Labelled, joined, majority, parts, run, unless_stopped
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, FederatedData, HalfPlanes, Points

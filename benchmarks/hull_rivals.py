@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 
-from benchmarks.hulls import CORES, Case, Labelled, cases, joined, parts
+from benchmarks.hull_tables import CORES, Case, Labelled, cases, joined, parts
 from benchmarks.results import Figures, Results
 from fedbolic.core.rng import Rng
 from fedbolic.data import FederatedData

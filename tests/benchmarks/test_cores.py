@@ -6,7 +6,8 @@ from scipy.stats import multivariate_normal
 
 pytest.importorskip("flint")
 
-from benchmarks import hull_rivals, hulls
+from benchmarks import hull_rivals
+from benchmarks import hull_tables as tables
 from benchmarks.results import Results
 from fedbolic.data import HalfPlanes
 from fedbolic.manifolds import Poincare
@@ -16,7 +17,7 @@ from fedhull.exchanges import arrays
 
 @pytest.fixture(scope="module")
 def data():
-    return HalfPlanes(num_points=600, least=50, overlap=0.3).load(hulls.Rng(0))
+    return HalfPlanes(num_points=600, least=50, overlap=0.3).load(tables.Rng(0))
 
 
 def test_figures_in_the_file_are_not_measured_again(tmp_path, capsys):
@@ -43,7 +44,7 @@ def test_gaussians_are_those_of_scipy(data):
     test, labels = arrays(data.holdout.test)
 
     def logs(points):
-        return Poincare().logmap0(hulls.torch.from_numpy(points)).numpy()
+        return Poincare().logmap0(tables.torch.from_numpy(points)).numpy()
 
     odds = []
     for k in range(2):
@@ -55,27 +56,27 @@ def test_gaussians_are_those_of_scipy(data):
 
 
 def test_rivals_fill_no_more_bins_than_hulls(data):
-    case = hulls.Case(lambda _: data, 1.0, PolarGrid(0.1, 0.95))
+    case = tables.Case(lambda _: data, 1.0, PolarGrid(0.1, 0.95))
     most = sum(len(y) for _, y in hull_rivals.hulls(case, data, None))
     for summary in (hull_rivals.drawn, hull_rivals.centres):
         sent = hull_rivals.summarised(case, data, lambda x, k, of=summary: of(x, k, seed=0))
         assert 0.8 * most < sum(len(y) for _, y in sent) <= most
     found = hull_rivals.trained(
-        hulls.HyperbolicBoundary(1.0), case, data, lambda: hull_rivals.hulls(case, data, None)
+        tables.HyperbolicBoundary(1.0), case, data, lambda: hull_rivals.hulls(case, data, None)
     )
-    run = hulls.measured(FedHull(case.grid, boundary=hulls.HyperbolicBoundary(1.0)), data, 0)
+    run = tables.measured(FedHull(case.grid, boundary=tables.HyperbolicBoundary(1.0)), data, 0)
     assert found["accuracy"] == pytest.approx(run["accuracy"])
     assert run["misplaced"] == 0
 
 
 def test_misplaced_hulls_are_counted(data):
     method = FedHull(core=HullPeeling(0.1))
-    _, server_state = hulls.run(method, data, 0)
+    _, server_state = tables.run(method, data, 0)
 
     class Wrong(Assignment):
         def groups(self, distances, clients, *, num_groups, seed=0):
             groups = super().groups(distances, clients, num_groups=num_groups, seed=seed)
             return np.where(np.arange(len(groups)) < 2, 1 - groups, groups)
 
-    assert hulls.misplaced(method, server_state, Assignment()) == 0
-    assert hulls.misplaced(method, server_state, Wrong()) == pytest.approx(10)  # 2 of 20 hulls
+    assert tables.misplaced(method, server_state, Assignment()) == 0
+    assert tables.misplaced(method, server_state, Wrong()) == pytest.approx(10)  # 2 of 20 hulls

@@ -1,8 +1,5 @@
 """Errors of maps, centroids and translations of sets, of kernels and operators, against 60 digits.
 
-TRITON_INTERPRET=1 python -m tests.kernels.errors
-
-The command prints them and those of distances, logits and convolutions, at more radii than tests.
 Arguments are rounded once to the type; true values are the textbook formulas in 60 digits, true
 derivatives their differences.
 """
@@ -262,17 +259,3 @@ def tables() -> Iterator[Iterator[str]]:
         cells = itertools.product((Lorentz, Poincare), names)
         rows = [(f"{kind.__name__} {name}", (name, kind)) for kind, name in cells]
         yield table(what, columns, "operators, kernel", rows, errors_of)
-
-
-def main() -> None:
-    """Print the errors of every kernel, in triton's interpreter."""
-    from tests.kernels import layer_errors, pair_errors
-
-    of_layers = layer_errors.logits(), layer_errors.convolutions()
-    for made in (pair_errors.lines(), *tables(), *of_layers):
-        for text in (*made, ""):
-            print(text, flush=True)
-
-
-if __name__ == "__main__":
-    main()
