@@ -1,6 +1,7 @@
 """Pairwise distances, heads of hyperplanes and the hash on a device, as shares of its rates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -32,6 +33,11 @@ class Sets(NamedTuple):
     m: int
     dim: int
     modes: tuple[Mode, ...] = ("auto", "mm", "mm64")
+
+    @property
+    def moved(self) -> int:
+        """Numbers of the points and of all distances."""
+        return (self.n + self.m) * self.dim + self.n * self.m
 
 
 SETS = (
@@ -93,6 +99,43 @@ def point_sets(kind: type[Lorentz | Poincare], sets: Sets, device: torch.device)
     return made
 
 
+def measured(
+    function: Callable[..., Tensor],
+    given: Sequence[Tensor],
+    numbers: int,
+    copies: float | None,
+    *,
+    true: Callable[..., Tensor] | None = None,
+) -> Row:
+    """Bytes that must move per second in a function of points and, with one in float64, its error.
+
+    Args:
+        function: Function of the given tensors.
+        given: Its arguments.
+        numbers: Numbers of float32 that must move.
+        copies: Terabytes per second of a copy; ``None`` if not measured.
+        true: The function that gives the true values; the gradient is timed, too.
+    """
+    device = given[0].device
+    with torch.no_grad():
+        seconds = median_seconds(lambda: function(*given), device, REPEATS)
+        rate = 4 * numbers / seconds / 1e12
+        found: Row = {"ms": 1e3 * seconds, "GB_per_s": 1e3 * rate}
+        found |= {} if copies is None else {"share_of_copy": rate / copies}
+        if true is None:
+            return found
+        some = [x[:CHECKED] for x in given]
+        got, wanted = function(*some).double(), true(*(x.double() for x in some))
+        error = ((got - wanted).abs() / wanted).nan_to_num(nan=0.0).max().item()
+    first = given[0].requires_grad_()
+
+    def both() -> Tensor:
+        return torch.autograd.grad(function(first, *given[1:]).sum(), first)[0]
+
+    seconds = median_seconds(both, device, REPEATS)
+    return {**found, "with_gradient_ms": 1e3 * seconds, "relative_error": error}
+
+
 def distances(
     kind: type[Lorentz | Poincare],
     sets: Sets,
@@ -100,44 +143,48 @@ def distances(
     device: torch.device,
     copies: float | None,
 ) -> Row:
-    """Bytes that must move per second in one matrix of distances, and their error."""
-    x, y = point_sets(kind, sets, device)
+    """Figures of one matrix of distances."""
     space = kind(1.0)
-    with torch.no_grad():
-        found = _bandwidth(lambda: space.cdist(x, y, mode=mode), sets, device, copies)
-        some, others = x[:CHECKED], y[:CHECKED]
-        got = space.cdist(some, others, mode=mode).double()
-        true = space.cdist(some.double(), others.double(), mode="broadcast")
-        error = ((got - true).abs() / true).nan_to_num(nan=0.0).max().item()
-    x.requires_grad_()
 
-    def both() -> Tensor:
-        return torch.autograd.grad(space.cdist(x, y, mode=mode).sum(), x)[0]
+    def matrix(x: Tensor, y: Tensor, mode: Mode = mode) -> Tensor:
+        return space.cdist(x, y, mode=mode)
 
-    seconds = median_seconds(both, device, REPEATS)
-    return {**found, "with_gradient_ms": 1e3 * seconds, "relative_error": error}
+    exact, points = partial(matrix, mode="broadcast"), point_sets(kind, sets, device)
+    return measured(matrix, points, sets.moved, copies, true=exact)
 
 
 def peer_distances(sets: Sets, device: torch.device, copies: float | None) -> Row:
     """The distances of geoopt's hyperboloid, which has no pairwise form: by broadcasting."""
-    x, y = point_sets(Lorentz, sets, device)
     dist = peers.space_of("geoopt", "hyperboloid", device=str(device)).dist
-    return _bandwidth(lambda: dist(x.unsqueeze(-2), y.unsqueeze(-3)), sets, device, copies)
+    points = point_sets(Lorentz, sets, device)
+    return measured(lambda x, y: dist(x.unsqueeze(-2), y.unsqueeze(-3)), points, sets.moved, copies)
 
 
-def _bandwidth(
-    case: Callable[[], Tensor], sets: Sets, device: torch.device, copies: float | None
+def row_rate(
+    kind: type[Lorentz | Poincare], sets: Sets, device: torch.device, copies: float | None
 ) -> Row:
-    return _rate(case, (sets.n + sets.m) * sets.dim + sets.n * sets.m, device, copies)
+    """Figures of the distances of rows, of two sets of the same size."""
+    dist, (x, y) = kind(1.0).dist, point_sets(kind, sets, device)
+    return measured(dist, (x, y), x.numel() + y.numel() + len(x), copies, true=dist)
 
 
-def _rate(
-    case: Callable[[], Tensor], numbers: int, device: torch.device, copies: float | None
-) -> Row:
-    seconds = median_seconds(case, device, REPEATS)
-    rate = 4 * numbers / seconds / 1e12
-    share = {} if copies is None else {"share_of_copy": rate / copies}
-    return {"ms": 1e3 * seconds, "GB_per_s": 1e3 * rate, **share}
+def dropout_rate(most: int, device: torch.device, copies: float | None) -> Row:
+    """Bytes that must move per second when elements are dropped."""
+    layer, x = Dropout(0.5, device=device), torch.ones(min(65_536, most), 1024, device=device)
+    return measured(layer, (x,), 2 * x.numel(), copies)
+
+
+def by_operators(measure: Callable[..., Row], *given: Any) -> Row:
+    """Figures without kernels."""
+    with mock.patch.object(kernels, "run_on", return_value=False):
+        return measure(*given)
+
+
+RUNNERS: dict[str, Callable[..., Row]] = {
+    "": lambda measure, *given: measure(*given),
+    ", operators": by_operators,
+}
+"""Ways to measure, by a suffix of the row's name: with kernels where there are any, and without."""
 
 
 def head_rate(n: int, dim: int, classes: int, device: torch.device, products: float | None) -> Row:
@@ -152,43 +199,6 @@ def head_rate(n: int, dim: int, classes: int, device: torch.device, products: fl
     share = {} if products is None else {"share_of_product": rate / products}
     error = ((got - true).abs().max() / true.abs().max()).item()
     return {"ms": 1e3 * seconds, "TFLOP_per_s": rate, **share, "relative_error": error}
-
-
-def row_rate(
-    kind: type[Lorentz | Poincare], sets: Sets, device: torch.device, copies: float | None
-) -> Row:
-    """Bytes that must move per second in the distances of rows, and their error."""
-    x, y = point_sets(kind, sets, device)
-    space = kind(1.0)
-    with torch.no_grad():
-        found = _rate(lambda: space.dist(x, y), x.numel() + y.numel() + len(x), device, copies)
-        true = space.dist(x[:CHECKED].double(), y[:CHECKED].double())
-        error = ((space.dist(x[:CHECKED], y[:CHECKED]) - true).abs() / true).max().item()
-    x.requires_grad_()
-    seconds = median_seconds(
-        lambda: torch.autograd.grad(space.dist(x, y).sum(), x)[0], device, REPEATS
-    )
-    return {**found, "with_gradient_ms": 1e3 * seconds, "relative_error": error}
-
-
-def dropout_rate(most: int, device: torch.device, copies: float | None) -> Row:
-    """Bytes that must move per second when elements are dropped."""
-    layer, x = Dropout(0.5, device=device), torch.ones(min(65_536, most), 1024, device=device)
-    with torch.no_grad():
-        return _rate(lambda: layer(x), 2 * x.numel(), device, copies)
-
-
-def _with_kernels(measure: Callable[..., Row], *given: Any) -> Row:
-    return measure(*given)
-
-
-def _by_operators(measure: Callable[..., Row], *given: Any) -> Row:
-    with mock.patch.object(kernels, "run_on", return_value=False):
-        return measure(*given)
-
-
-RUNNERS = {"": _with_kernels, ", operators": _by_operators}
-"""Ways to measure, by a suffix of the row's name: with kernels where there are any, and without."""
 
 
 def hash_seconds(
