@@ -70,7 +70,7 @@ def _has_adam_kernel(given: AdamLists, gradients: list[Tensor], lr: float | Tens
     return same_dtype and not derived and all(map(kernels.run_on, (*given[0], *gradients)))
 
 
-def _updated(*row: Any, donate: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def _updated(*row: Any, donate: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Our kernel on a parameter, its gradient, moments and steps, and the numbers."""
     from fedbolic.kernels.adam import adam_update
 
@@ -84,7 +84,7 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return _updated(*inputs)
+        return _updated(*inputs, donate=False)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
