@@ -103,7 +103,7 @@ install: .venv/installed
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[plots,graphs,hull,secure,fly,dp,accounting,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[run,plots,graphs,hull,secure,fly,dp,accounting,dev]'
 	touch $@
 
 .venv/docs: .venv/installed

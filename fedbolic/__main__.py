@@ -7,8 +7,8 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-INTERRUPTED = 130
-"""Conventional exit code after Ctrl-C."""
+INTERRUPTED, REFUSED = 130, 2
+"""Exit codes: the conventional one after Ctrl-C; refused before the start."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         not start, 130 if it was interrupted.
     """
     with _leaving_on_interrupt():
-        from fedbolic.cli.commands import execute
+        from fedbolic.core.imports import MissingExtraError
+
+        try:
+            from fedbolic.cli.commands import execute
+        except MissingExtraError as error:
+            sys.stderr.write(f"fedbolic: {error}\n")
+            return REFUSED
     return execute(sys.argv[1:] if arguments is None else arguments)
 
 

@@ -1,9 +1,12 @@
 """FlyNN: one-round federated nearest neighbours with Fly Bloom filters (Ram and Sinha, 2022)."""
 
-from flynn.estimators import FlyHash, FlyNNClassifier
-from flynn.method import FlyNN
-from flynn.private import Histogram, Paper, Parallel, Peel
-from flynn.scaling import PublicBounds, ZScores
+from fedbolic.core.imports import extra
+
+with extra("fly", "flynn"):
+    from flynn.estimators import FlyHash, FlyNNClassifier
+    from flynn.method import FlyNN
+    from flynn.private import Histogram, Paper, Parallel, Peel
+    from flynn.scaling import PublicBounds, ZScores
 
 __all__ = [
     "FlyHash",

@@ -7,6 +7,7 @@ from jaxtyping import Int64
 from numpy import ndarray
 
 from fedbolic.core import check
+from fedbolic.core.imports import extra
 from fedbolic.federated.noise.draws import SecretStream
 from fedbolic.federated.noise.integers import IntegerDraws
 
@@ -47,10 +48,11 @@ class Noise:
 
 
 def _by_opendp(scale: float, size: int) -> ndarray:
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_laplace
-    from opendp.metrics import l1_distance
-    from opendp.mod import enable_features
+    with extra("dp", "noise by OpenDP"):
+        from opendp.domains import atom_domain, vector_domain
+        from opendp.measurements import make_laplace
+        from opendp.metrics import l1_distance
+        from opendp.mod import enable_features
 
     enable_features("contrib")
     measure = make_laplace(vector_domain(atom_domain(T=int)), l1_distance(T=int), scale=scale)

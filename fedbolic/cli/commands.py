@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser
-from rich.logging import RichHandler
-
 from fedbolic import __version__
 from fedbolic.cli.help import options_in_full
+from fedbolic.core.imports import extra
 from fedbolic.federated import RunStoppedError
 from fedbolic.remote import loopback
 from fedbolic.remote.accounts import UNITS, PrivacyAccounts
@@ -34,6 +32,10 @@ from fedbolic.run.exports import export
 from fedbolic.run.packaged_configs import config_names, description
 from fedbolic.run.progress import ProgressBar, terminal
 from fedbolic.run.sweeps import sweep
+
+with extra("run", "the command line"):
+    from jsonargparse import ArgumentParser
+    from rich.logging import RichHandler
 
 INTERRUPTED, STOPPED, REFUSED = 130, 1, 2
 """Exit codes: ended by Ctrl-C, failed after the start, refused before the start."""

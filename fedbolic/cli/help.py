@@ -8,8 +8,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jsonargparse import ArgumentParser
-
+from fedbolic.core.imports import extra
 from fedbolic.run.configuration import (
     import_class,
     is_record,
@@ -18,6 +17,9 @@ from fedbolic.run.configuration import (
     plain,
     read_words,
 )
+
+with extra("run", "the command line"):
+    from jsonargparse import ArgumentParser
 
 
 def options_in_full(parser: ArgumentParser, function: Callable, words: Sequence[str]) -> str:

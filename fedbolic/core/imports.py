@@ -1,9 +1,11 @@
-"""Safe import of classes named in configurations, which may be untrusted."""
+"""Import of packages that an extra installs, and of classes named in untrusted configurations."""
 
+import contextlib
 import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 STANDARD = sorted(sys.stdlib_module_names)
@@ -11,6 +13,45 @@ STANDARD = sorted(sys.stdlib_module_names)
 
 SYSTEMS = ("flatland", "hyperfed", "fedhull", "flynn")
 """Top-level packages of this project; other projects use some of these names, too."""
+
+DISTRIBUTIONS = {
+    **{"PIL": "Pillow", "flint": "python-flint", "sklearn": "scikit-learn", "umap": "umap-learn"},
+    **{"dp_accounting": "dp-accounting", "yaml": "PyYAML"},
+}
+"""Names of packages for pip, where they are imported by another name."""
+
+
+class MissingExtraError(ImportError):
+    """Import of a package that is installed by an extra of this project, and is not there."""
+
+
+@contextlib.contextmanager
+def extra(name: str, user: str, instead: str = "") -> Iterator[None]:
+    """Name the extra to install when a package is not found by an import in the block.
+
+    Args:
+        name: Extra of this project that installs the packages.
+        user: What needs them, to begin the message with.
+        instead: What can be done without them, to end the message with.
+
+    Raises:
+        MissingExtraError: If a package of another project is not found.
+
+    Example:
+        >>> with extra("graphs", "Metis", "use another partition"):
+        ...     import absent
+        Traceback (most recent call last):
+        fedbolic.core.imports.MissingExtraError: Metis needs absent: pip install 'fedbolic[graphs]', or use another partition
+    """  # noqa: E501
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("fedbolic", *SYSTEMS):
+            raise
+        needed = f"{DISTRIBUTIONS.get(package, package)}: pip install 'fedbolic[{name}]'"
+        message = f"{user} needs {needed}{instead and f', or {instead}'}"
+        raise MissingExtraError(message, name=package) from error
 
 
 def load_class(path: str, kind: type) -> type:

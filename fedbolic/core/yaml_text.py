@@ -4,9 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from fedbolic.core.imports import extra
 from fedbolic.core.reading import read_text
+
+with extra("run", "YAML"):
+    import yaml
 
 DEPTH = 100
 """Maximum nesting depth, far above any real configuration; recursive parsers fail on more."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import check
+from fedbolic.core.imports import extra
 from fedbolic.core.reading import read_arrays
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
@@ -322,7 +323,8 @@ class _Split(NamedTuple):
 def _drawn(x: Tensor, y: Tensor, test_rate: float, seed: int) -> _Split:
     """Hold out a random share of the points."""
     # imported here because it takes a second and other data do not need it
-    from sklearn.model_selection import train_test_split
+    with extra("data", "Points"):
+        from sklearn.model_selection import train_test_split
 
     train, held = train_test_split(np.arange(len(y)), test_size=test_rate, random_state=seed)
     return _Split(x, y, torch.from_numpy(train), torch.from_numpy(held))

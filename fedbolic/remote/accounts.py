@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from fedbolic.core import check
+from fedbolic.core.imports import extra
 from fedbolic.federated.accounting.gaussian import check_delta
 from fedbolic.federated.accounting.ledger import Neighbours, PrivacyLedger, Unit
+
+with extra("run", "fedbolic.remote"):
+    from filelock import FileLock
 
 DATA_NAME = re.compile(r"\w[\w-]{0,63}", re.ASCII)
 """Name that an owner gives to data."""

@@ -14,10 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-
+from fedbolic.core.imports import extra
 from fedbolic.data import Client
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.remote.client_state_store import ClientStateStore
@@ -30,6 +27,11 @@ from fedbolic.run.configuration import SetupError, build, one_line, setting_up
 from fedbolic.run.experiment import load_data, resume, run
 from fedbolic.run.progress import ProgressBar
 from fedbolic.run.reproducible import reproducible
+
+with extra("flower", "fedbolic.remote"):
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
 
 server = ServerApp()
 client = ClientApp()

@@ -7,13 +7,16 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 from typing_extensions import override
 
+from fedbolic.core.imports import extra
 from fedbolic.core.tree_bytes import WireMessage, decode_message, encode_message
 from fedbolic.core.types import Tree
 from fedbolic.remote.nodes import POLL_SECONDS, Transport
+
+with extra("flower", "fedbolic.remote"):
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+    from flwr.serverapp import Grid
 
 
 def to_records(content: Tree) -> RecordDict:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedbolic import __version__
 from fedbolic.core.checksums import DamagedError, refuse_edited
+from fedbolic.core.imports import extra
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.reading import read_text
 from fedbolic.core.rows import Row
@@ -35,6 +34,9 @@ from fedbolic.report.run_scores import (
 from fedbolic.report.table_rows import TableRow
 from fedbolic.report.text_report import compose, legend_of, table_cells
 from fedbolic.run.record import ExchangeTime, Folders, RunFolder, listed
+
+with extra("run", "fedbolic.report"):
+    import yaml
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 70rem; margin: 2rem auto;

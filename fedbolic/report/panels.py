@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedbolic.core.imports import extra
 from fedbolic.core.rows import Row
 from fedbolic.report.plots import new_canvas
 from fedbolic.report.run_scores import (
@@ -228,7 +229,8 @@ def _label(name: str) -> str:
 
 def _svg(canvas: "Figure") -> bytes:
     """An image with its text as text, and equal for equal numbers."""
-    import matplotlib
+    with extra("plots", "a plot"):
+        import matplotlib
 
     text_as_text = matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedbolic"})
     with text_as_text, io.BytesIO() as file:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedbolic.core import figure
 from fedbolic.core.figure import DiscFigure
+from fedbolic.core.imports import extra
 from fedbolic.core.log import logger
 from fedbolic.core.rows import Row
 from fedbolic.report.comparison import indistinct_groups
@@ -159,12 +160,13 @@ def umap(points: Tensor) -> Tensor:
     """Project points to the plane; neighbourhoods are kept, but not lengths and angles.
 
     Raises:
-        ModuleNotFoundError: If umap-learn, the extra ``umap``, is not installed.
+        MissingExtraError: If the extra ``umap`` is not installed.
 
     References:
         McInnes, Healy and Melville (2018), arXiv:1802.03426.
     """
-    projection = importlib.import_module("umap").UMAP(random_state=0, n_jobs=1)
+    with extra("umap", "a projection by UMAP"):
+        projection = importlib.import_module("umap").UMAP(random_state=0, n_jobs=1)
     return torch.from_numpy(projection.fit_transform(points.numpy()))
 
 
@@ -265,8 +267,9 @@ def new_canvas(width: float, height: float) -> "Figure":
         width: Inches.
         height: Inches.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with extra("plots", "a plot"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     canvas = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(canvas)

@@ -13,21 +13,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import yaml
-from jsonargparse import (
-    ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
-    ArgumentError,
-    ArgumentParser,
-    Namespace,
-    get_loader,
-    set_loader,
-    set_parsing_settings,
-)
-
-from fedbolic.core.imports import STANDARD, namesake
+from fedbolic.core.imports import STANDARD, MissingExtraError, extra, namesake
 from fedbolic.core.reading import read_text
 from fedbolic.core.yaml_text import SETTINGS_SIZE, null_for_none, refuse_unclear
 from fedbolic.run.packaged_configs import find_config
+
+with extra("run", "fedbolic.run"):
+    import yaml
+    from jsonargparse import (
+        ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
+        ArgumentError,
+        ArgumentParser,
+        Namespace,
+        get_loader,
+        set_loader,
+        set_parsing_settings,
+    )
 
 INVISIBLE = ("overwrite", "callbacks", "nodes")
 """Parameters of the call that do not describe the run and are left out of configurations."""
@@ -42,14 +43,14 @@ class SetupError(ValueError):
 
 @contextlib.contextmanager
 def setting_up() -> Iterator[None]:
-    """Convert errors about values, files and arguments to one-line set-up errors.
+    """Convert errors about values, files, arguments and extras to one-line set-up errors.
 
     Raises:
-        SetupError: If the block raises an error about values, files or arguments.
+        SetupError: If the block raises an error about values, files, arguments or a missing extra.
     """
     try:
         yield
-    except (ArgumentError, ValueError, TypeError, OSError) as error:
+    except (ArgumentError, ValueError, TypeError, OSError, MissingExtraError) as error:
         hint = namesake(text := one_line(error))
         raise SetupError(f"{text} ({hint})" if hint else text) from error
 

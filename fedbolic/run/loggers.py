@@ -8,11 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fedbolic.core.imports import load_class
+from fedbolic.core.imports import extra, load_class
 from fedbolic.federated import RunStoppedError
 from fedbolic.run.configuration import SetupError, one_line
+
+with extra("run", "fedbolic.run"):
+    import yaml
 
 PYTORCH = "lightning.pytorch.loggers"
 

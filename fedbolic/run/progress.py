@@ -8,22 +8,25 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, ConsoleOptions
-from rich.measure import Measurement
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Column
-from rich.text import Text
 from typing_extensions import override
 
+from fedbolic.core.imports import extra
 from fedbolic.core.rows import Row
+
+with extra("run", "fedbolic.run"):
+    from rich.console import Console, ConsoleOptions
+    from rich.measure import Measurement
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TaskID,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.table import Column
+    from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 10.0
 """Minimum interval of the lines that replace the bar if the output is not a terminal."""

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
-from filelock import FileLock, Timeout
-
 from fedbolic.core import figure, reading
 from fedbolic.core.checksums import DamagedError, Grown, load_sealed, read_table, save_sealed
 from fedbolic.core.client_states import ClientStateLog, ClientStates, open_as_folder
 from fedbolic.core.figure import Figure
+from fedbolic.core.imports import extra
 from fedbolic.core.rows import Row
+
+with extra("run", "fedbolic.run"):
+    from filelock import FileLock, Timeout
 
 HEADERS = {"metrics.csv": "round,client,name,value\n", "times.csv": "round,exchange,seconds\n"}
 """Header lines of the append-only files, by name."""

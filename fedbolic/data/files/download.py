@@ -4,7 +4,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pooch
+from fedbolic.core.imports import extra
+
+with extra("data", "a download"):
+    import pooch
 
 
 def cache() -> Path:

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core.check import at_least, positive
+from fedbolic.core.imports import extra
 from fedbolic.core.rng import Rng
 from fedbolic.data.graphs.graph import Graph
 from fedbolic.data.graphs.metis import GraphPartition
@@ -60,7 +61,8 @@ class Louvain(GraphPartition):
 
     @override
     def parts(self, graph: Graph, rng: Rng) -> list[Tensor]:
-        import networkx  # imported here because networkx is slow to import
+        with extra("graphs", "Louvain"):
+            import networkx  # imported here because networkx is slow to import
 
         if self.num_clients > len(graph):
             raise ValueError(

@@ -8,6 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core.check import at_least
+from fedbolic.core.imports import extra
 from fedbolic.core.rng import Rng
 from fedbolic.data.graphs.graph import Graph
 
@@ -58,12 +59,8 @@ class Metis(GraphPartition):
 
     @override
     def parts(self, graph: Graph, rng: Rng) -> list[Tensor]:
-        try:
+        with extra("graphs", "Metis", "use another partition"):
             import pymetis
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                "Metis needs pymetis: pip install 'fedbolic[graphs]', or use another partition"
-            ) from error
 
         if self.num_clients > len(graph):
             raise ValueError(

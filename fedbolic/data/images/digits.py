@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from fedbolic.core.imports import extra
 from fedbolic.data.contract.dataset import Dataset, OfficialParts
 
 
@@ -23,7 +24,8 @@ class Digits(Dataset):
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         # imported here because it takes a second and other data sets do not need it
-        from sklearn.datasets import load_digits
+        with extra("data", "Digits"):
+            from sklearn.datasets import load_digits
 
         pixels, labels = load_digits(return_X_y=True)
         x = torch.tensor(pixels / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)

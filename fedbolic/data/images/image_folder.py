@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import check
+from fedbolic.core.imports import extra
 from fedbolic.core.reading import open_file, refuse_larger
 from fedbolic.data.contract.dataset import Dataset, OfficialParts
 from fedbolic.data.contract.labelled import parts_from_whole
@@ -92,10 +93,8 @@ class ImageFolder(Dataset):
             first: Shape of the first image; ``None`` if this is it.
             num_files: Number of all images.
         """
-        try:
-            from PIL import Image  # in the extra `images`
-        except ImportError as error:
-            raise ValueError("ImageFolder needs Pillow: pip install 'fedbolic[images]'") from error
+        with extra("images", "ImageFolder"):
+            from PIL import Image
         with open_file(file) as opened, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow about sizes, which are checked here
             try:

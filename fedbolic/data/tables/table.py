@@ -15,6 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core import check
+from fedbolic.core.imports import extra
 from fedbolic.core.reading import lines, open_file, table_rows
 from fedbolic.data.contract.dataset import Dataset, OfficialParts
 from fedbolic.data.contract.labelled import check_classes, every_fourth
@@ -257,7 +258,8 @@ class Synthetic(Dataset):
     @override
     def read(self, root: Path | None, *, download: bool) -> OfficialParts:
         # imported here because it takes a second and other data sets do not need it
-        from sklearn.datasets import make_classification
+        with extra("data", "Synthetic"):
+            from sklearn.datasets import make_classification
 
         x, y = make_classification(
             self.num_train + self.num_test,

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from typing_extensions import override
 
+from fedbolic.core.imports import extra
 from fedbolic.core.reading import lines, open_file, refuse_larger, table_rows
 from fedbolic.data.contract.dataset import Dataset, OfficialParts
 from fedbolic.data.contract.labelled import parts_from_whole
@@ -88,13 +89,9 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
 
 
 def _parquet(path: Path, stack: contextlib.ExitStack) -> tuple[list[str], Iterator[list[str]]]:
-    try:
-        parquet = import_module("pyarrow.parquet")  # in the extra `parquet`
+    with extra("parquet", str(path), "save it as .csv"):
+        parquet = import_module("pyarrow.parquet")
         damaged = import_module("pyarrow").ArrowException
-    except ImportError as error:
-        raise ValueError(
-            f"{path} needs pyarrow: pip install 'fedbolic[parquet]', or save it as .csv"
-        ) from error
 
     def rows() -> Iterator[list[str]]:
         try:

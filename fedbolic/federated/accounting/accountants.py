@@ -4,6 +4,8 @@ import functools
 from types import ModuleType
 from typing import Literal, TypeAlias
 
+from fedbolic.core.imports import extra
+
 Participation: TypeAlias = Literal["everyone", "poisson", "fixed", "once"]
 
 ORDERS = (*range(2, 17), *range(20, 65, 4), 96, 128, 512)
@@ -145,11 +147,6 @@ def renyi_divergences(
 
 
 def _library() -> ModuleType:
-    try:
+    with extra("accounting", "the cost of samples and of discrete noise"):
         import dp_accounting
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            "the cost of samples and of discrete noise needs dp-accounting: pip install "
-            "'fedbolic[accounting]'"
-        ) from error
     return dp_accounting

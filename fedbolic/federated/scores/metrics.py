@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Literal, get_args
 
 import torch
@@ -17,6 +18,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fedbolic.core import check
+from fedbolic.core.imports import extra
 from fedbolic.federated.scores.score_histograms import (
     MetricSums,
     histogram_auroc,
@@ -117,10 +119,7 @@ def label_scores(
         >>> round(scores["macro_f1"], 6)
         0.666667
     """
-    # imported where it is needed, because it takes two seconds
-    from torchmetrics.functional.classification import multiclass_stat_scores
-
-    counts = multiclass_stat_scores(
+    counts = _torchmetrics().multiclass_stat_scores(
         predicted, labels, max(num_classes, 2), average="none", validate_args=False
     )
     kinds = zip(("tp", "fp", "fn"), counts[:, [0, 1, 3]].T.double().tolist(), strict=True)
@@ -147,10 +146,8 @@ def _calibration(
     References:
         Guo et al. (2017), Eq. 3, arXiv:1706.04599.
     """
-    from torchmetrics.functional.classification import multiclass_calibration_error
-
     shares = logits.double().softmax(dim=-1)
-    error = multiclass_calibration_error(
+    error = _torchmetrics().multiclass_calibration_error(
         shares, labels, logits.shape[-1], NUM_BINS, validate_args=False
     )
     confidence, predicted = shares.max(dim=-1)
@@ -177,12 +174,10 @@ def _calibration_error(sums: MetricSums) -> float:
 
 def _top(k: int, logits: Float[Tensor, "n classes"], labels: Int64[Tensor, " n"]) -> float:
     """Fraction of examples whose label is among the ``k`` largest logits."""
-    from torchmetrics.functional.classification import multiclass_accuracy
-
     num_classes = logits.shape[-1]
     if k >= num_classes:
         return 1.0
-    return float(multiclass_accuracy(logits, labels, num_classes, "micro", top_k=k))
+    return float(_torchmetrics().multiclass_accuracy(logits, labels, num_classes, "micro", top_k=k))
 
 
 def one_versus_rest(
@@ -213,12 +208,17 @@ def one_versus_rest(
 
 
 def _ranked(name: str, scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> float:
-    from torchmetrics.functional.classification import binary_auroc, binary_average_precision
-
     # torchmetrics applies a sigmoid to scores outside [0, 1], which would round some to ties
     ranks = scores.unique(return_inverse=True)[1].double() / len(scores)
-    score = binary_auroc if name == "auroc" else binary_average_precision
+    score = getattr(_torchmetrics(), f"binary_{name}")
     return float(score(ranks, positive.long()))
+
+
+def _torchmetrics() -> ModuleType:
+    with extra("scores", "this metric"):
+        # imported where it is needed, because it takes two seconds
+        from torchmetrics.functional import classification
+    return classification
 
 
 def _named(metric: str, sums: MetricSums) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic.core.imports import load_class
+from fedbolic.core.imports import extra, load_class
 from fedbolic.core.types import Meta
 from fedbolic.nn.network.backbone import Backbone, image_shape
 
@@ -144,7 +144,8 @@ class Timm(MeasuredBackbone):
 
     Raises:
         ValueError: If the name is an address, or an argument is one of this class's; when built, if
-            timm is missing, the inputs are no images, or there is no such network.
+            the inputs are no images, or there is no such network.
+        MissingExtraError: When built, if timm is not installed.
     """
 
     name: str
@@ -162,10 +163,8 @@ class Timm(MeasuredBackbone):
     @override
     def build(self, meta: Meta) -> nn.Module:
         channels, _, _ = image_shape(meta, "Timm")
-        try:
+        with extra("timm", "Timm"):
             timm = importlib.import_module("timm")
-        except ImportError as error:
-            raise ValueError("Timm needs timm: pip install 'fedbolic[timm]'") from error
         return timm.create_model(
             self.name, pretrained=False, num_classes=0, in_chans=channels, **self.arguments
         )

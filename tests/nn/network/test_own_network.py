@@ -182,7 +182,7 @@ def test_a_network_of_timm_has_no_head_and_the_channels_of_the_data(monkeypatch)
 
 def test_timm_is_named_where_it_is_missing_and_addresses_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ValueError, match=r"fedbolic\[timm\]"):
+    with pytest.raises(ImportError, match=r"fedbolic\[timm\]"):
         Timm("resnet34").width_for(IMAGES)
     with pytest.raises(ValueError, match="hf-hub"):
         Timm("hf-hub:somebody/network")
