@@ -7,7 +7,7 @@ from typing import Any
 from fedbolic.core.imports import extra
 from fedbolic.core.reading import read_text
 
-with extra("run", "YAML"):
+with extra("run", "a configuration"):
     import yaml
 
 DEPTH = 100

@@ -71,6 +71,12 @@ def add_axis(module: nn.Module, state_dict: dict[str, Any], prefix: str, *others
             state_dict[prefix + name] = given.unsqueeze(0)
 
 
+def load_numbers(module: nn.Module) -> None:
+    """Let a module load its parameters of one element from numbers without an axis."""
+    # torch 2.4 has this hook under its name with an underscore alone, as all later versions do, too
+    module._register_load_state_dict_pre_hook(add_axis, with_module=True)
+
+
 def without_axis(x: Tensor) -> Tensor:
     """The number of a parameter of one element, which may have axes of clients before it.
 
@@ -134,7 +140,7 @@ class Curvature(Recorded):
         raw = self.raw_of(first)
         self._first = (raw if raw.ndim else raw.unsqueeze(0)).cpu()
         self.raw = nn.Parameter(self._first.to(place, copy=True), learnable)
-        self.register_load_state_dict_pre_hook(add_axis)
+        load_numbers(self)
 
     def reset_parameters(self) -> None:
         """Set the initial value again, as after ``to_empty`` of a module on the meta device."""

@@ -46,20 +46,21 @@ def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tup
     model = load(run, client=client)
     with setting_up():
         to.parent.mkdir(parents=True, exist_ok=True)
-        with extra("export", f"a {to.suffix} file"):
-            WRITERS[to.suffix](model, to)
+        WRITERS[to.suffix](model, to)
         card.write_text(json.dumps(model.card, indent=2) + "\n")
     return to, card
 
 
 def _safetensors(model: TrainedModel, file: Path) -> None:
-    save_file = import_module("safetensors.torch").save_file
+    with extra("export", "a .safetensors file"):
+        save_file = import_module("safetensors.torch").save_file
     values = {name: value.contiguous() for name, value in values_of(model).items()}
     save_file(values, file, metadata={"fedbolic": json.dumps(model.card)})
 
 
 def _onnx(model: TrainedModel, file: Path) -> None:
-    import_module("onnxscript")  # torch's own error is a long one
+    with extra("export", "a .onnx file"):
+        import_module("onnxscript")  # torch's own error is a long one
     names = {"output_names": ["logits"], "dynamic_shapes": ({0: BATCH},)}
     with _only_errors("torch.onnx"):  # a warning for every operator of packages that are missing
         torch.onnx.export(_graph(model), (), str(file), external_data=False, verbose=False, **names)

@@ -1,7 +1,9 @@
 """Metadata of the release: one version, extras, package data, and the files around it."""
 
+import ast
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from shutil import which
@@ -10,11 +12,13 @@ import pytest
 import yaml
 
 from fedbolic import __version__
+from fedbolic.core.imports import DISTRIBUTIONS, SYSTEMS
 from fedbolic.run.packaged_configs import FOLDERS
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, HATCH = PYPROJECT["project"], PYPROJECT["tool"]["hatch"]
+EXTRAS = PROJECT["optional-dependencies"]
 WHEEL = HATCH["build"]["targets"]["wheel"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 WORKFLOWS = {
@@ -36,16 +40,81 @@ def test_the_version_is_written_once_and_cited():
 
 
 def test_all_is_every_extra_but_the_tools_of_development_and_of_the_site():
-    extras = PROJECT["optional-dependencies"]
-    (all_extras,) = extras["all"]
+    (all_extras,) = EXTRAS["all"]
     named = re.fullmatch(r"fedbolic\[([\w,]+)\]", all_extras)[1].split(",")
-    assert sorted(named) == sorted(set(extras) - {"all", "dev", "docs"})
+    assert sorted(named) == sorted(set(EXTRAS) - {"all", "dev", "docs"})
 
 
 def test_no_tool_of_development_is_a_dependency():
-    needed = {re.match(r"[\w-]+", text)[0] for text in PROJECT["dependencies"]}
-    tools = {re.match(r"[\w-]+", text)[0] for text in PROJECT["optional-dependencies"]["dev"]}
-    assert needed & tools == set()
+    assert names_in(PROJECT["dependencies"]) & names_in(EXTRAS["dev"]) == set()
+
+
+def names_in(requirements):
+    """Packages by their names for pip, without extras, versions and the project itself."""
+    return {re.match(r"[\w.-]+", text)[0] for text in requirements} - {"fedbolic"}
+
+
+def imported(tree):
+    """Packages of other projects that code imports, by their names for pip."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+    tops = {name.partition(".")[0] for name in found}
+    tops -= {"fedbolic", *SYSTEMS, *sys.stdlib_module_names}
+    return {DISTRIBUTIONS.get(top, top.replace("_", "-")) for top in tops}
+
+
+def guarded(tree):
+    """The extra of every block ``with extra(NAME, ...)`` of code, and what it imports."""
+    return [
+        (node.items[0].context_expr.args[0].value, imported(node))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With) and ast.unparse(node.items[0]).startswith("extra(")
+    ]
+
+
+def unnamed(file):
+    """Packages that a file imports, which neither every installation nor a named extra has."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    left = imported(tree) - names_in(PROJECT["dependencies"])
+    for name, packages in guarded(tree):
+        assert packages <= names_in(EXTRAS[name]), (file, name)
+        left -= packages
+    for folder in file.relative_to(ROOT).parents[:-1]:  # a package may guard all of its modules
+        for name, _ in guarded(ast.parse((ROOT / folder / "__init__.py").read_text())):
+            left -= names_in(EXTRAS[name])
+    return left
+
+
+@pytest.mark.parametrize("top", ["fedbolic", *SYSTEMS])
+def test_a_package_that_is_no_dependency_is_imported_under_the_name_of_its_extra(top):
+    found = {file: unnamed(file) - {"triton"} for file in (ROOT / top).rglob("*.py")}
+    # torch for CUDA brings triton
+    assert {file: packages for file, packages in found.items() if packages} == {}
+
+
+def test_an_import_without_the_name_of_its_extra_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/__init__.py").touch()
+    for code, expected in {
+        "import torch, sklearn.svm": {"scikit-learn"},
+        "with extra('data', 'x'):\n    from sklearn import svm\nimport sklearn": set(),
+        "with extra('data', 'x'):\n    import sklearn\nimport networkx": {"networkx"},
+    }.items():
+        (tmp_path / "a/b.py").write_text(code)
+        assert unnamed(tmp_path / "a/b.py") == expected
+    (tmp_path / "a/b.py").write_text("with extra('graphs', 'x'):\n    import sklearn")
+    with pytest.raises(AssertionError):
+        unnamed(tmp_path / "a/b.py")
 
 
 def test_configurations_are_package_data_where_they_are_looked_for():

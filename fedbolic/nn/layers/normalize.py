@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from fedbolic.core import check
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.manifolds.curvature import add_axis
+from fedbolic.manifolds.curvature import load_numbers
 from fedbolic.nn.functional.coordinates import space_part, with_space_part
 from fedbolic.nn.functional.recentred import centred, recentred, weighted_centroid
 from fedbolic.nn.functional.space import HyperbolicModule, wide
@@ -62,7 +62,7 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
         zeros = torch.zeros(num_features, device=device, dtype=dtype)
         scales = (num_features,) if self.per_coordinate else ()
         self.weight = nn.Parameter(zeros.new_ones(scales or 1)) if affine else None
-        self.register_load_state_dict_pre_hook(add_axis)
+        load_numbers(self)
         self.bias = nn.Parameter(zeros.clone()) if affine else None
         self.register_buffer("running_mean", zeros)
         self.register_buffer("running_var", zeros.new_ones(scales))

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from fedbolic.formulas.lorentz_formulas import hyperboloid_gap
 from fedbolic.manifolds import Lorentz, Poincare
-from fedbolic.manifolds.curvature import add_axis
+from fedbolic.manifolds.curvature import load_numbers
 from fedbolic.nn.functional.boost import timed_points
 from fedbolic.nn.functional.coordinates import with_space_part
 from fedbolic.nn.functional.space import HyperbolicModule, wide
@@ -58,7 +58,7 @@ class HyperbolicResidual(HyperbolicModule[Lorentz | Poincare]):
         super().__init__(manifold)
         self.branch, self.shortcut = branch, shortcut
         self.log_weight = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
-        self.register_load_state_dict_pre_hook(add_axis)
+        load_numbers(self)
 
     def reset_parameters(self) -> None:
         """Weight both branches alike again."""

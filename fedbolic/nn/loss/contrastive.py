@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from fedbolic.core import check
 from fedbolic.manifolds import Lorentz, Poincare, entailment_loss
-from fedbolic.manifolds.curvature import add_axis, without_axis
+from fedbolic.manifolds.curvature import load_numbers, without_axis
 from fedbolic.manifolds.manifold import Manifold
 
 
@@ -41,7 +41,7 @@ class LogitScale(nn.Module):
         if temperature < lowest:
             raise ValueError(f"temperature must be at least {lowest}, got {temperature}")
         self.log_scale = nn.Parameter(torch.tensor([-math.log(temperature)]))
-        self.register_load_state_dict_pre_hook(add_axis)
+        load_numbers(self)
         self.lowest = lowest
 
     @override

@@ -9,7 +9,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.manifolds.curvature import add_axis, without_axis
+from fedbolic.manifolds.curvature import load_numbers, without_axis
 
 
 class FermiDirac(nn.Module):
@@ -64,7 +64,7 @@ class FermiDirac(nn.Module):
         raw = t + math.log(-math.expm1(-t))
         self.raw_t = nn.Parameter(torch.tensor([raw], **make)) if learnable else None
         self._t = t
-        self.register_load_state_dict_pre_hook(add_axis)
+        load_numbers(self)
 
     @property
     def t(self) -> Tensor | float:
