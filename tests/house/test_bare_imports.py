@@ -61,7 +61,8 @@ print("trained")
 USES = {
     "run": (
         "import fedbolic; fedbolic.load",
-        "import fedbolic.run.progress",
+        "import fedbolic.run",
+        "import fedbolic.report",
         "import fedbolic.cli.commands",
     ),
     "data": (
@@ -88,8 +89,8 @@ USES = {
     "umap": ("from fedbolic.report.plots import umap; umap(None)",),
     "flower": ("import fedbolic.remote.app", "import fedbolic.remote.flower"),
     "export": (
-        "from fedbolic.run.export import _onnx; _onnx(None, None)",
-        "from fedbolic.run.export import _safetensors; _safetensors(None, None)",
+        "from fedbolic.run.exports import _onnx; _onnx(None, None)",
+        "from fedbolic.run.exports import _safetensors; _safetensors(None, None)",
     ),
     "timm": (
         "from fedbolic.data import Meta; from fedbolic.nn.network.own_network import Timm\n"
