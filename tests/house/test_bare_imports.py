@@ -61,7 +61,9 @@ print("trained")
 USES = {
     "run": (
         "import fedbolic; fedbolic.load",
-        "import fedbolic.run",
+        "import fedbolic.run; fedbolic.run.sweep",
+        "import fedbolic.run.progress",
+        "import fedbolic.run.record",
         "import fedbolic.report",
         "import fedbolic.cli.commands",
     ),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedbolic.core.imports import extra, load_class
+from fedbolic.core.imports import MissingExtraError, extra, load_class
 from fedbolic.core.types import Meta
 from fedbolic.nn.network.backbone import Backbone, image_shape
 
@@ -39,6 +39,8 @@ def _measured_width(backbone: Backbone, meta: Meta) -> int:
     """
     try:
         features = _features(backbone, meta, "meta")
+    except MissingExtraError:
+        raise
     except Exception:  # whatever the network raises without numbers
         try:
             features = _features(backbone, meta, "cpu")
