@@ -5,16 +5,19 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 from fedbolic import __version__
 from tests.command_line import ROOT
+from tests.house.test_bare_imports import LAYERS, needed_by
 
 pytestmark = pytest.mark.wheel
 
 SYSTEMS = ("fedbolic", "flatland", "hyperfed", "fedhull", "flynn")
+LISTED = "from importlib.metadata import distributions\nfor d in distributions(): print(d.name)"
 IMAGES = (".png", ".jpg", ".jpeg", ".svg", ".gif", ".pdf")
 
 
@@ -26,14 +29,20 @@ def built(request):
     return wheel, sdist
 
 
+def environment(folder, wheel):
+    """An environment with nothing but the wheel, and its folder of packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    install = ["--python", folder / "bin" / "python", "install", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", *install, wheel], check=True)
+    return packages
+
+
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
     """An environment with nothing but the wheel; dependencies are those of this process."""
     folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (packages,) = folder.glob("lib/python3*/site-packages")
-    install = ["--python", folder / "bin" / "python", "install", "--no-deps", "--no-index"]
-    subprocess.run([sys.executable, "-m", "pip", "--quiet", *install, built[0]], check=True)
+    packages = environment(folder, built[0])
     dependencies = [path for path in sys.path if path.endswith("site-packages")]
     # a nested .pth, such as that of an editable installation, is not read
     (packages / "dependencies.pth").write_text("\n".join(dependencies))
@@ -42,19 +51,19 @@ def installed(built, tmp_path_factory):
 
 @pytest.fixture
 def call(installed, tmp_path):
-    """Run a program of the environment in an empty folder, without the variables of this one."""
+    """Run a program of the environment in an empty folder."""
+    return lambda program, *words: output(installed / "bin" / program, *words, folder=tmp_path)
 
-    def call(program, *words):
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-        done = subprocess.run(
-            [installed / "bin" / program, *words],
-            cwd=tmp_path, env={**kept, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-            timeout=600, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
-    return call
+def output(*words, folder):
+    """What a program prints that succeeds in a folder, without the variables of this process."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    done = subprocess.run(
+        words, cwd=folder, env={**kept, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def names(wheel):
@@ -96,6 +105,18 @@ def test_the_code_is_that_of_the_wheel(call, installed):
     out = call("python", "-c", f"import {', '.join(SYSTEMS)}; print(fedbolic.__file__)")
     assert Path(out.strip()).is_relative_to(installed)
     assert call("fedbolic", "--version").strip() == f"fedbolic {__version__}"
+
+
+def test_layers_train_where_torch_numpy_and_jaxtyping_are_alone(built, tmp_path):
+    packages = environment(tmp_path / "bare", built[0])
+    for name in needed_by(["torch", "numpy", "jaxtyping"]):
+        files = distribution(name).files or ()
+        for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+            (packages / top).symlink_to(distribution(name).locate_file(top))
+    python = tmp_path / "bare/bin/python"
+    present = {name.lower() for name in output(python, "-c", LISTED, folder=tmp_path).split()}
+    assert present & {"torch", "fedbolic", "lightning", "scipy"} == {"torch", "fedbolic"}
+    assert output(python, "-c", LAYERS, folder=tmp_path) == "trained\n"
 
 
 def test_a_run_by_name_and_its_report(call, tmp_path):

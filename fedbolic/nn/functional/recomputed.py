@@ -71,11 +71,15 @@ NO_BACKWARD = -1
 """Torch's number of a backward pass where there is none."""
 
 
+# torch 2.4 does not tell: then the stack is always walked
+_top_hooks = getattr(_autograd, "_top_saved_tensors_default_hooks", lambda _: True)
+
+
 def _may_be_in_segment() -> bool:
     """False if no checkpoint is active; the test is fast, and the walk on the stack is not."""
     return (
         not torch.is_grad_enabled()  # as in the first pass of a reentrant segment
-        or _autograd._top_saved_tensors_default_hooks(False) is not None
+        or _top_hooks(False) is not None
         or torch._C._current_graph_task_id() != NO_BACKWARD
     )
 
