@@ -230,7 +230,7 @@ def test_a_parquet_file_is_the_same_table(tmp_path):
         from pyarrow import parquet
     except ImportError:
         path.write_bytes(b"")
-        with pytest.raises(ValueError, match=r"fedbolic\[parquet\].*\.csv"):
+        with pytest.raises(ImportError, match=r"fedbolic\[parquet\].*\.csv"):
             read(TableFile(path, target="kind"))
         return
     columns = dict(zip("abc", X.T, strict=True)) | {"kind": [("cat", "dog")[y] for y in Y]}

@@ -106,7 +106,7 @@ USES = {
 """Code that needs a package of an extra."""
 
 FOUND = packages_distributions()
-"""Installed packages for pip, by what they are called when they are imported."""
+"""Installed packages by their names in import statements."""
 
 FORKS = """
 import json, os
@@ -143,7 +143,7 @@ def run_without(absent, code):
 
 
 def modules_of(extra):
-    """What the packages of an extra are called when they are imported."""
+    """Names of an extra's packages in import statements."""
     by_pip = {pip: module for module, pip in DISTRIBUTIONS.items()}
     return [by_pip.get(pip, pip.replace("-", "_")) for pip in names_in(EXTRAS[extra])]
 
@@ -184,7 +184,7 @@ def test_layers_train_with_torch_numpy_and_jaxtyping_alone():
 
 @pytest.fixture(scope="module")
 def refusals():
-    """What is said by code where the packages of its extra are missing."""
+    """Errors of code where the packages of its extra are missing, by extra and code."""
     cases = [(name, modules_of(name), code) for name, codes in USES.items() for code in codes]
     done = run_without((), FORKS.format(cases=cases))
     assert done.stderr == ""

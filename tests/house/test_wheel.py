@@ -56,7 +56,7 @@ def call(installed, tmp_path):
 
 
 def output(*words, folder):
-    """What a program prints that succeeds in a folder, without the variables of this process."""
+    """Output of a program that succeeds in a folder, without the variables of this process."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     done = subprocess.run(
         words, cwd=folder, env={**kept, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
