@@ -42,9 +42,8 @@ import torch
 
 torch.manual_seed(0)
 x, y = torch.randn(32, 4), torch.randint(3, (32,))
-for manifold, head in (("Lorentz", "LorentzMLR"), ("Poincare", "PoincareMLR")):
-    entry = fb.nn.ToManifold(getattr(fb.manifolds, manifold))
-    network = torch.nn.Sequential(entry, getattr(fb.nn, head)(4, num_classes=3))
+for space in (fb.manifolds.Lorentz(c=1.0), fb.manifolds.Poincare(c=1.0)):
+    network = torch.nn.Sequential(fb.nn.ToManifold(space), fb.nn.MLR(space, 4, 3))
     optimiser = fb.optim.RiemannianAdam(network.parameters(), lr=0.1)
     losses = []
     for _ in range(5):
