@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from benchmarks.results import Figures, Results
 from benchmarks.script import parser
-from benchmarks.table import interval
+from benchmarks.table import difference, head, interval, line
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params
@@ -266,12 +266,14 @@ def main() -> None:
         trained = pretrain(size, data.meta, rng.at("pretraining"))
         untrained = ("before", "", str(seed))
         still = replace(size, rounds=0)
-        results.add(untrained, adapt, ROWS["FedAvg, head alone"], trained, data, still, 1.0)
-        chosen.setdefault("before", []).append({**results.known[untrained], "numbers sent": 0})
+        row = ROWS["FedAvg, head alone"]
+        found = results.add(untrained, adapt, row, trained, data, still, 1.0)
+        chosen.setdefault("before", []).append({**found, "numbers sent": 0})
         for name, row in rows.items():
-            for lr in STEP_SIZES:
+            tries = [
                 results.add((name, str(lr), str(seed)), adapt, row, trained, data, size, lr)
-            tries = [results.known[name, str(lr), str(seed)] for lr in STEP_SIZES]
+                for lr in STEP_SIZES
+            ]
             best = min(tries, key=lambda figures: figures["validation loss"])
             chosen.setdefault(name, []).append(best)
     print_table(chosen)
@@ -280,18 +282,15 @@ def main() -> None:
 def print_table(chosen: dict[str, list[Figures]]) -> None:
     """Print one line for each row, and its paired differences from LoRA."""
     columns = ("test loss", "less LoRA (standard error)", "kB up", "numbers sent", "CPU s")
-    print(f"\n| | {' | '.join(columns)} |\n{'|-' * (1 + len(columns))}|")
-    flat = chosen.get(FLAT, [])
+    print(f"\n{head('', *columns)}")
+    flat = [figures["test loss"] for figures in chosen.get(FLAT, [])]
     for name, found in chosen.items():
-        loss = interval([figures["test loss"] for figures in found])
-        gaps = [a["test loss"] - b["test loss"] for a, b in zip(found, flat, strict=False)]
-        paired = ""
-        if len(gaps) > 1 and name != FLAT:
-            error = statistics.stdev(gaps) / len(gaps) ** 0.5
-            paired = f"{statistics.fmean(gaps):+.3f} ({error:.3f})"
+        losses = [figures["test loss"] for figures in found]
+        compared = name != FLAT and len(losses) == len(flat) > 1
+        paired = difference(losses, flat, 3) if compared else ""
         cpu = statistics.fmean(figures["seconds"] for figures in found)
-        kilobytes, numbers = found[0]["kB up"], found[0]["numbers sent"]
-        print(f"| {name} | {loss} | {paired} | {kilobytes:,.0f} | {numbers:,.0f} | {cpu:.0f} |")
+        sent = (f"{found[0][of]:,.0f}" for of in ("kB up", "numbers sent"))
+        print(line(name, interval(losses), paired, *sent, f"{cpu:.0f}"))
 
 
 if __name__ == "__main__":

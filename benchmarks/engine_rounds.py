@@ -28,6 +28,7 @@ from benchmarks.engine_candidates import (
 )
 from benchmarks.plain_loop import Workload
 from benchmarks.script import alone
+from benchmarks.timing import Clock
 from fedbolic.core.types import Meta, Params
 from fedbolic.federated import Batched
 
@@ -55,9 +56,9 @@ class Cost:
 def timed(candidate: Candidate, orders: list[int]) -> Cost:
     """Cost of one more round."""
     before = processes.cpu_seconds(candidate.processes())
-    begin = time.perf_counter()
+    clock = Clock(time.perf_counter)
     candidate.round(orders)
-    wall = time.perf_counter() - begin
+    wall = clock.lap()
     after = processes.cpu_seconds(candidate.processes())
     leading, *others = (seconds - before.get(pid, 0.0) for pid, seconds in after.items())
     return Cost(wall, leading + sum(others), leading + max(others, default=0.0))

@@ -14,6 +14,7 @@ import yaml
 
 from benchmarks.protocol import LOCAL, Chosen, choose, tuned
 from benchmarks.script import parser
+from benchmarks.table import head, line, spread
 from fedbolic.core.published import PUBLISHED, read_published
 from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
@@ -133,20 +134,20 @@ def table(path: Path, references: Sequence[str], score: str = "accuracy") -> Non
         "rising",
         "seeds",
     ]
-    print("| | " + " | ".join(heads) + " |\n|" + " --- |" * (1 + len(heads)))
+    print(head("", *heads))
     for row in rows:
         own = local[row.name]
         sent = [c for of in runs[row.name].values() if (c := choose(of, of="", score=score))]
         cells = [
-            *(_spread([getattr(c, name) for c in own.values()])
+            *(spread(100 * getattr(c, name) for c in own.values())
               for name in ("mean", "weighted", "worst")),
-            _spread([c.mean for c in sent]),
+            spread(100 * c.mean for c in sent),
             *(of_reference.get(row.name, "") for of_reference in gaps),
             known.get(row.name, ""),
             f"{sum(c.rising for c in own.values())} of {len(own)}",
             str(len(own)),
         ]  # fmt: skip
-        print("| " + " | ".join([row.name, *cells]) + " |")
+        print(line(row.name, *cells))
     if any(value.endswith(COPIED) for value in known.values()):
         print("\n†: copied from elsewhere, not run by the authors.")
     unfinished = sum(len(row.folders) - len(runs[row.name]) for row in rows)
@@ -182,20 +183,13 @@ def choose_tries(path: Path) -> None:
         if local:
             mean = statistics.fmean(local)
             tries.setdefault(method, []).append((mean, statistics.fmean(sent), " ".join(settings)))
-    print("| row | try | local validation % | server's validation % | chosen |")
-    print("|" + " --- |" * 5)
+    print(head("row", "try", "local validation %", "server's validation %", "chosen"))
     for method, found in tries.items():
         for scored in found:
             mean, sent, settings = scored
             mark = "chosen" if scored == max(found) else ""
-            print(f"| {method} | {settings} | {100 * mean:.2f} | {100 * sent:.2f} | {mark} |")
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    mean = f"{100 * statistics.fmean(values):.2f}"
-    return f"{mean} ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else mean
+            cells = f"{100 * mean:.2f}", f"{100 * sent:.2f}"
+            print(line(method, settings, *cells, mark))
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ Takes 2 minutes.
 import copy
 import json
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
@@ -25,6 +24,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from benchmarks.made_arxiv import METHODS, MadeCitations, cost
 from benchmarks.script import alone, parser
 from benchmarks.table import head, line, middle
+from benchmarks.timing import Clock
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
@@ -142,10 +142,10 @@ def measure(num_features: int, epochs: int, rate: float, rounds: int) -> dict[st
     found: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(rounds + 1):
         for name, run in candidates.items():
-            began = time.process_time()
+            clock = Clock()
             run()
             if turn:
-                found[name].append(time.process_time() - began)
+                found[name].append(clock.lap())
     return found
 
 

@@ -180,11 +180,12 @@ def whole_mnist(root: Path) -> None:
     """Hash and count all training images; print CPU seconds and peak memory of this process."""
     x = MNIST().read(root / "torchvision", download=False)
     pixels, labels, made = x.x_train.flatten(1), x.y_train, {}
-    sizes = {"dim": 170_128, "num_classes": 10}
     drawn = seconds(lambda: made.update(rows=connections(170_128, 784, 19, seed=0)), "cpu")
     fly_hash(pixels[:64], made["rows"], 17)  # loads the compiled code
     hashed = seconds(lambda: made.update(winners=fly_hash(pixels, made["rows"], 17)), "cpu")
-    counted = seconds(lambda: bloom.count(made["winners"], labels, **sizes), "cpu")
+    counted = seconds(
+        lambda: bloom.count(made["winners"], labels, dim=170_128, num_classes=10), "cpu"
+    )
     print(
         f"MNIST, 60,000 x 170,128: hash {hashed:.2f}, with counts {hashed + counted:.2f} CPU s, "
         f"goal {GOAL_SECONDS:.0f}; lift drawn in {drawn:.2f}; peak "

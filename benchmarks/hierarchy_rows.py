@@ -1,7 +1,6 @@
 """Embeddings of a hierarchy by this library, geoopt and torch, trained on the same batches."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.timing import Clock
 from fedbolic.core.rng import Rng
 from fedbolic.data import Hierarchy
 from fedbolic.manifolds import Euclidean, Lorentz, Poincare
@@ -205,7 +205,7 @@ def train(
     table = make(initial(len(hierarchy), dim, seed=seed, dtype=dtype))
     loss, num_steps = math.nan, training.num_steps(hierarchy)
     order, draws = (Rng(seed).at(name).generator() for name in ("order", "negatives"))
-    sampler, begin = NegativeSampler(training.num_negatives), time.process_time()
+    sampler, clock = NegativeSampler(training.num_negatives), Clock()
     for step, pairs in enumerate(training.batches(hierarchy, order)):
         if setting.restart and step % setting.restart == 0:
             table.optimizer.state.clear()
@@ -220,7 +220,7 @@ def train(
         loss = objective.item()
         if not math.isfinite(loss):
             break
-    return TrainedTable(table, loss, time.process_time() - begin)
+    return TrainedTable(table, loss, clock.lap())
 
 
 def batch_loss(table: NodeTable, first: Tensor, second: Tensor, mask: Tensor) -> Tensor:

@@ -7,14 +7,13 @@ all clients at once. The first round is not timed. The graph is made, so scores 
 import dataclasses
 import itertools
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from typing_extensions import override
 
-from benchmarks.timing import held_mebibytes
+from benchmarks.timing import Clock, held_mebibytes
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
 from fedbolic.data import Graph, Graphs, GraphSet
@@ -93,17 +92,14 @@ def cost(name: str, graph: GraphSet, *, rounds: int) -> dict[str, float]:
     source, method, engine = (settings[part] for part in ("data", "method", "engine"))
     assert isinstance(source, Graphs)
     assert isinstance(method, FlatLand)
-    began = time.process_time()
+    clock = Clock()
     data = dataclasses.replace(source, graph=graph).load(Rng(0)).to("cpu", torch.float32)
-    found = {"load": time.process_time() - began, "megabytes loaded": held_mebibytes()}
+    found = {"load": clock.lap(), "megabytes loaded": held_mebibytes()}
     found["edges kept"] = sum(graph_of(client).num_edges for client in data.clients)
-    seconds = []
     trainer = Trainer(engine, evaluation=Evaluation(every=10**9))
-    before = time.process_time()
-    for _ in itertools.islice(trainer.run(named(name, method), data, Rng(0)), rounds + 1):
-        after = time.process_time()
-        seconds.append(after - before)
-        before = after
+    run = trainer.run(named(name, method), data, Rng(0))
+    clock.lap()
+    seconds = [clock.lap() for _ in itertools.islice(run, rounds + 1)]
     found |= {"first round": seconds[0], "round": statistics.median(seconds[1:])}
     return {**found, "megabytes at most": held_mebibytes()}
 

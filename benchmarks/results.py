@@ -1,13 +1,13 @@
 """Figures of a long table, kept in a CSV so that an interrupted run goes on where it stopped."""
 
 import csv
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec
 
 from benchmarks.table import head, interval, line
+from benchmarks.timing import Clock
 
 Key = tuple[str, ...]
 Figures = dict[str, float]
@@ -49,9 +49,9 @@ class Results:
             keywords: Its named arguments.
         """
         if key not in self.known:
-            start = time.process_time()
+            clock = Clock()
             found = measure(*args, **keywords)
-            self.known[key] = {**found, "seconds": time.process_time() - start}
+            self.known[key] = {**found, "seconds": clock.lap()}
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", newline="") as lines:
                 rows = [[*key, name, value] for name, value in self.known[key].items()]

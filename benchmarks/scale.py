@@ -9,7 +9,6 @@ Takes 3 minutes.
 import itertools
 import json
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing_extensions import override
 
 from benchmarks.script import alone, parser
 from benchmarks.table import head, line
-from benchmarks.timing import held_mebibytes
+from benchmarks.timing import Clock, held_mebibytes
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, FederatedData, Partitioned
 from fedbolic.data.contract.dataset import Dataset, OfficialParts
@@ -69,18 +68,6 @@ class Plenty(Dataset):
         y = torch.randint(10, (len(x),), generator=generator)
         parts = x[:-SAMPLE], y[:-SAMPLE], x[-SAMPLE:], y[-SAMPLE:]
         return OfficialParts("plenty", *parts, num_classes=10)
-
-
-class Clock:
-    """CPU seconds of this process between calls."""
-
-    def __init__(self) -> None:
-        self.last = time.process_time()
-
-    def lap(self) -> float:
-        """Seconds since the last call."""
-        before, self.last = self.last, time.process_time()
-        return self.last - before
 
 
 def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, float]:

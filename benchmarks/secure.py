@@ -6,7 +6,6 @@ Takes 1 minute.
 import argparse
 import math
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,8 @@ import torch
 from typing_extensions import override
 
 from benchmarks.script import parser
+from benchmarks.table import head, line
+from benchmarks.timing import Clock
 from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
@@ -96,11 +97,11 @@ class Party:
 
     def reply(self, message: Tree) -> Update:
         """The client's measured reply."""
-        start = time.process_time()
+        clock = Clock()
         update, self.client_state = self.secure.local_update(
             message, self.client, self.client_state, RNG
         )
-        spent = time.process_time() - start
+        spent = clock.lap()
         sizes = tree.num_bytes(update.payload), tree.num_bytes(message)
         self.steps[message["stage"]] = Step(spent, *sizes)
         return update
@@ -153,9 +154,9 @@ def whole(num_clients: int, method: Row, lost: int) -> float:
             (party.client.id, party.reply(phase.broadcast(server_state, party.client.id)))
             for party in parties
         ]
-        start = time.process_time()
+        clock = Clock()
         server_state = phase.server_update(server_state, phase.aggregator.aggregate(updates))
-        spent += time.process_time() - start
+        spent += clock.lap()
     columns = zip(*(method.values(party.client.id) for party in parties), strict=True)
     if from_limbs(server_state["inner"]["values"]) != [sum(c) % method.modulus for c in columns]:
         raise AssertionError("the secure sum is not the sum")
@@ -169,11 +170,9 @@ def report(num_clients: int, found: list[dict[str, Step]]) -> None:
         steps = [steps[stage] for steps in found]
         row = (1000 * statistics.median(s.seconds for s in steps), steps[0].up, steps[0].down)
         totals = [a + b for a, b in zip(totals, row, strict=True)]
-        print(f"| {num_clients} | {stage} | {row[0]:.1f} | {row[1]:,} | {row[2]:,} |")
-    print(
-        f"| {num_clients} | together | {totals[0]:.1f} | {totals[1]:,} | {totals[2]:,} |",
-        flush=True,
-    )
+        print(line(num_clients, stage, f"{row[0]:.1f}", f"{row[1]:,}", f"{row[2]:,}"))
+    last = f"{totals[0]:.1f}", f"{totals[1]:,}", f"{totals[2]:,}"
+    print(line(num_clients, "together", *last), flush=True)
 
 
 def compare(name: str, method: Method, secure: SecureSum, source: Source) -> None:
@@ -181,15 +180,16 @@ def compare(name: str, method: Method, secure: SecureSum, source: Source) -> Non
     data = source.load(RNG).to("cpu", torch.float64)
     costs, states = [], []
     for run in (method, secure):
-        start = time.process_time()
+        clock = Clock()
         *_, (state, rows) = Trainer().run(run, data, RNG.at("run"))
-        spent = time.process_time() - start
+        spent = clock.lap()
         found = {row.name: row.value for row in rows if row.client is None}
         up, down = found["bytes/up"], found["bytes/down"]
-        costs.append(f"{spent:.2f} | {up:,.0f} | {down:,.0f} | {found['holdout/accuracy']:.4f}")
+        accuracy = f"{found['holdout/accuracy']:.4f}"
+        costs.append((f"{spent:.2f}", f"{up:,.0f}", f"{down:,.0f}", accuracy))
         states.append(state.server_state if run is method else state.server_state["inner"])
     for kind, cost in zip(("in the clear", "in secret"), costs, strict=True):
-        print(f"| {name} {kind} | {cost} |", flush=True)
+        print(line(f"{name} {kind}", *cost), flush=True)
     if not isinstance(method, Ordered):  # orders differ between runs, and labels with them
         flat = [dict(tree.leaves(server_state)) for server_state in states]
         largest = max(_difference(leaf, flat[1][path]) for path, leaf in flat[0].items())
@@ -204,8 +204,7 @@ def _difference(x: object, y: object) -> float:
 
 def methods(root: Path | None) -> None:
     """Print the costs of the methods; FedHull only if its data are there."""
-    print("| method | CPU s of all | bytes up | bytes down | holdout accuracy |")
-    print("|---|---|---|---|---|")
+    print(f"\n{head('method', 'CPU s of all', 'bytes up', 'bytes down', 'holdout accuracy')}")
     digits = Partitioned(Digits(), Dirichlet(10, alpha=0.5, min_size=10))
     compare("FlyNN on digits", FlyNN(), SecureSum(FlyNN(), modulus=2**32), digits)
     average = FedAvg(rounds=3, lr=0.3)
@@ -226,8 +225,7 @@ def cohorts(options: argparse.Namespace) -> None:
     method = Row(options.length, 2**options.bits - 1)
     print(f"{options.length} numbers modulo 2^{options.bits} - 1, {options.lost:.0%} lost, median "
           f"of {options.measured} clients")  # fmt: skip
-    print("| clients | exchange | CPU ms at a client | bytes up | bytes down |")
-    print("|---|---|---|---|---|")
+    print(head("clients", "exchange", "CPU ms at a client", "bytes up", "bytes down"))
     for num_clients in options.clients:
         lost = int(options.lost * num_clients)
         ids = range(options.measured)

@@ -21,14 +21,25 @@ WARM_UPS = 3
 """Calls before a capture: libraries choose their algorithms and allocate their workspaces."""
 
 
+class Clock:
+    """Seconds between calls of :meth:`lap`: CPU time of this process unless told otherwise."""
+
+    def __init__(self, read: Callable[[], float] = time.process_time) -> None:
+        self.read, self.last = read, read()
+
+    def lap(self) -> float:
+        """Seconds since the last call, or since the clock was made."""
+        before, self.last = self.last, self.read()
+        return self.last - before
+
+
 def seconds(case: Case, device: str) -> float:
     """Time of one call: CPU time, or wall-clock time on a GPU."""
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    begin = clock()
+    clock = Clock(time.perf_counter if device == "cuda" else time.process_time)
     case()
     if device == "cuda":
         torch.cuda.synchronize()
-    return clock() - begin
+    return clock.lap()
 
 
 def interleaved(
@@ -109,10 +120,10 @@ def synchronize(device: torch.device) -> None:
 def wall_seconds(case: Case, device: torch.device) -> float:
     """Wall-clock time of one call, until the device has done the work."""
     synchronize(device)
-    began = time.perf_counter()
+    clock = Clock(time.perf_counter)
     case()
     synchronize(device)
-    return time.perf_counter() - began
+    return clock.lap()
 
 
 def median_seconds(case: Case, device: torch.device, repeats: int) -> float:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, workloads
-from benchmarks.timing import synchronize, wall_seconds
+from benchmarks.timing import Clock, synchronize, wall_seconds
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Params, Tree
 from fedbolic.data import Client, FederatedData
@@ -42,9 +42,9 @@ class TimedEngine(Engine):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> Iterator[Result]:
-        began = time.perf_counter()
+        clock = Clock(time.perf_counter)
         results = list(self.inner.run(method, messages, clients, client_states, rng))
-        self._add("run", began, clients)
+        self._add("run", clock, clients)
         return iter(results)
 
     @override
@@ -56,14 +56,14 @@ class TimedEngine(Engine):
         client_states: Mapping[int, Tree],
         rng: Rng,
     ) -> dict[int, dict[str, float]]:
-        began = time.perf_counter()
+        clock = Clock(time.perf_counter)
         found = self.inner.scores(method, messages, clients, client_states, rng)
-        self._add("scores", began, clients)
+        self._add("scores", clock, clients)
         return found
 
-    def _add(self, name: str, began: float, clients: Sequence[Client]) -> None:
+    def _add(self, name: str, clock: Clock, clients: Sequence[Client]) -> None:
         synchronize(clients[0].no_inputs.device)
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+        self.seconds[name] = self.seconds.get(name, 0.0) + clock.lap()
 
 
 def rounds(report: Report, device: torch.device, size: Size) -> None:

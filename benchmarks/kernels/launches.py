@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from benchmarks.gpu.convolution import LAYERS, layer_row
 from benchmarks.operators import Row, rows
+from benchmarks.table import head, line
 from benchmarks.timing import Operators, seconds
 from fedbolic import kernels
 from fedbolic.core.types import Meta
@@ -125,12 +126,11 @@ def convolution_row() -> Row:
 
 def table() -> Iterator[str]:
     """The table, a line at a time."""
-    yield "| launches, forward + backward | operators | kernels |"
-    yield "|---|---|---|"
+    yield head("launches, forward + backward", "operators", "kernels")
     every = rows() | {CONVOLUTION: convolution_row()}
     for name in (*OPERATIONS, CONVOLUTION):
         cells = [launches(every[name], kernel=kernel) for kernel in (False, True)]
-        yield f"| {name} | {' | '.join(f'{first} + {second}' for first, second in cells)} |"
+        yield line(name, *(f"{first} + {second}" for first, second in cells))
 
 
 def adam_launches() -> Iterator[str]:
@@ -141,8 +141,7 @@ def adam_launches() -> Iterator[str]:
     """
     from fedbolic.kernels import adam
 
-    yield "| Adam: launches, ms of the host | operators, vmap | torch's fused | kernel |"
-    yield "|---|---|---|---|"
+    yield head("Adam: launches, ms of the host", "operators, vmap", "torch's fused", "kernel")
     networks = {"MLP": MLP(), "ConvNet": ConvNet(), "ResNet-18": ResNet()}
     for name, num_clients in ADAM:
         parameters, _ = classifier(networks[name], Meta(10, (3, 32, 32), 1)).init(0)
@@ -157,15 +156,14 @@ def adam_launches() -> Iterator[str]:
                 with mock.patch.object(adam, "adam_kernel", Launches()):
                     taken = statistics.median(seconds(case, "cpu") for _ in range(REPEATS))
             cells.append(f"{counter.count}, {1e3 * taken:.2f}")
-        yield f"| {name}, {len(values)} parameters x {num_clients} | {' | '.join(cells)} |"
+        yield line(f"{name}, {len(values)} parameters x {num_clients}", *cells)
 
 
 def convolution_memory() -> Iterator[str]:
     """The table of peak memory of both passes of a layer, a line at a time."""
     from fedbolic.kernels import convolution
 
-    yield "| peak MiB of both passes, 4 clients | groups | im2col | kernel |"
-    yield "|---|---|---|---|"
+    yield head("peak MiB of both passes, 4 clients", *ALGORITHMS)
     for name in MEASURED_LAYERS:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.object(kernels, "run_on", return_value=True))
@@ -173,4 +171,4 @@ def convolution_memory() -> Iterator[str]:
                 stack.enter_context(mock.patch.object(convolution, kernel, Launches()))
             row = layer_row(torch.device("cpu"), 4, 32, LAYERS[name])
         cells = [f"{row[f'{of}_mib']:.1f}" for of in ALGORITHMS]
-        yield f"| {name} | {' | '.join(cells)} |"
+        yield line(name, *cells)
