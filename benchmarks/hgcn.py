@@ -18,7 +18,13 @@ from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.tangent import tangents_to_points
 from fedbolic.nn.graph.convolution import HGCN, HGCNConv
 
-PUBLISHED = "published, ball"
+PUBLISHED = "torch published, ball"
+ROWS = (
+    *(PUBLISHED, "torch published, hyperboloid", "geoopt point by point, ball"),
+    *("fedbolic HGCN, ball", "fedbolic HGCN, hyperboloid"),
+)
+"""Library and name of every row."""
+
 Layer: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Points of all nodes, weight and bias to points."""
 
@@ -152,31 +158,6 @@ class GeooptBall:
         return space.expmap0(torch.relu(space.logmap0(y)))
 
 
-class ByPoints:
-    """The layer in this library's operations, with a point after every step."""
-
-    def __init__(self, adjacency: Tensor, space: Lorentz | Poincare) -> None:
-        self.adjacency, self.space = adjacency, space
-
-    def exp(self, v: Tensor) -> Tensor:
-        """Points at the distances ``|v|`` from the origin."""
-        space = self.space
-        return space.expmap0(space.lift(v) if isinstance(space, Lorentz) else v / 2)
-
-    def log(self, x: Tensor) -> Tensor:
-        """The inverse of ``exp``."""
-        v = self.space.logmap0(x)
-        return v[..., 1:] if isinstance(self.space, Lorentz) else 2 * v
-
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """One layer."""
-        space, h = self.space, self.exp(self.log(x) @ weight.T)
-        b = space.lift(bias) if isinstance(space, Lorentz) else bias / 2
-        h = space.expmap(h, space.transp0(h, b))
-        y = self.exp(torch.spmm(self.adjacency, self.log(h)))
-        return self.exp(torch.relu(self.log(y)))
-
-
 def graph(size: Size, device: str) -> tuple[Tensor, Tensor]:
     """Random edges, and the row-normalised adjacency matrix with self loops."""
     generator = torch.Generator().manual_seed(1)
@@ -247,12 +228,10 @@ def candidates(size: Size, device: str) -> dict[str, Row]:
     edges, matrix = graph(size, device)
     written = {
         PUBLISHED: Row(PublishedBall(matrix), Poincare, bias=0.5),
-        "published, hyperboloid": Row(PublishedHyperboloid(matrix), Lorentz),
-        "fedbolic point by point, ball": Row(ByPoints(matrix, Poincare()), Poincare),
-        "fedbolic point by point, hyperboloid": Row(ByPoints(matrix, Lorentz()), Lorentz),
+        ROWS[1]: Row(PublishedHyperboloid(matrix), Lorentz),
     }
     if installed("geoopt"):
-        written["geoopt, ball"] = Row(GeooptBall(matrix), Poincare, bias=0.5)
+        written[ROWS[2]] = Row(GeooptBall(matrix), Poincare, bias=0.5)
     rows = {
         name: replace(row, layer=repeated(row.layer, size.layers)) for name, row in written.items()
     }

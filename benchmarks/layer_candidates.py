@@ -1,7 +1,6 @@
 """Layers of this library and others, as ``benchmarks.layers`` times them."""
 
 import importlib
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -91,16 +90,28 @@ def in_space(layer: Callable[..., nn.Module], points: Callable[[str], Tensor]) -
     return layer
 
 
-def of_images(
-    kind: Callable[..., nn.Module], points: Callable[[str], Tensor]
+def of(
+    layer: Callable[..., nn.Module],
+    points: Callable[[str], Tensor],
+    *sizes: int,
+    edges: bool = False,
 ) -> Callable[[str], Built]:
-    """Builder of a candidate for images."""
+    """Builder of a candidate that is a module of some sizes, in the space of its points.
+
+    With ``edges``, it is a graph convolution on a random graph with 8 edges per node.
+    """
 
     def build(device: str) -> Built:
-        layer = in_space(kind, points)().to(device)
-        return layer, list(layer.parameters()), points(device)
+        made = in_space(layer, points)(*sizes).to(device)
+        ends = torch.randint(BATCH, (2, 8 * BATCH), generator=torch.Generator().manual_seed(1))
+        call = partial(_with_edges, made, ends.to(device)) if edges else made
+        return call, list(made.parameters()), points(device)
 
     return build
+
+
+def _with_edges(layer: nn.Module, edges: Tensor, x: Tensor) -> Tensor:
+    return layer(x, edges)
 
 
 def geoopt_convolution(device: str) -> Built:
@@ -138,18 +149,6 @@ def hypll_convolution(device: str) -> Built:
 def folded(manifold: Lorentz, in_features: int, out_features: int) -> nn.Module:
     """A layer of hyperplanes for inference; its weights train here, to be timed like the others."""
     return LorentzFC(manifold, in_features, out_features).folded().requires_grad_()
-
-
-def module(
-    kind: Callable[..., nn.Module], outputs: int, points: Callable[[str], Tensor]
-) -> Callable[[str], Built]:
-    """Builder of a candidate that is an ordinary module."""
-
-    def build(device: str) -> Built:
-        layer = in_space(kind, points)(DIM, outputs).to(device)
-        return layer, list(layer.parameters()), points(device)
-
-    return build
 
 
 def behind_column(device: str) -> Built:
@@ -212,120 +211,83 @@ def hypll_classifier(device: str) -> Built:
     return function, [z, r], ball(device)
 
 
-def graph(
-    kind: Callable[..., nn.Module], points: Callable[[str], Tensor]
-) -> Callable[[str], Built]:
-    """Builder of a graph convolution on a random graph with 8 edges per node."""
-
-    def build(device: str) -> Built:
-        layer = in_space(kind, points)(DIM, DIM).to(device)
-        ends = torch.randint(BATCH, (2, 8 * BATCH), generator=torch.Generator().manual_seed(1))
-        edges = ends.to(device)
-        return (lambda x: layer(x, edges)), list(layer.parameters()), points(device)
-
-    return build
-
-
 conv = partial(Conv2d, in_features=CHANNELS, out_features=CHANNELS, kernel_size=3, padding=1)
-HNN2, HCNN, FGG = "2006.08210", "2303.15919", "2601.21529"
-RESNET, BUSEMANN, ILNN = "2303.14027", "2602.18858", "2602.23981"
+HNN2, HCNN, FGG, HGCN = "2006.08210", "2303.15919", "2601.21529", "1910.12933"
+RESNET, BUSEMANN, ILNN, CENTROID = "2303.14027", "2602.18858", "2602.23981", "2105.14686"
 
-CANDIDATES = (
-    Candidate("linear", "Linear", "torch", module(nn.Linear, DIM, vectors)),
-    Candidate("linear", "Linear behind a column", "torch", behind_column),
-    Candidate(
-        "linear", "Linear, hyperboloid", "fedbolic", module(Linear, DIM, lorentz), "2105.14686"
+OURS, GEOOPT, ONES = "fedbolic", "1805.09112", (DIM, CLASSES)
+
+ROWS: dict[str, tuple[tuple[str, str, Callable[[str], Built], str], ...]] = {
+    "linear": (
+        ("Linear", "torch", of(nn.Linear, vectors, DIM, DIM), ""),
+        ("Linear behind a column", "torch", behind_column, ""),
+        ("Linear, hyperboloid", OURS, of(Linear, lorentz, DIM, DIM), CENTROID),
+        ("LorentzFC", OURS, of(LorentzFC, lorentz, DIM, DIM), FGG),
+        ("LorentzFC, folded", OURS, of(folded, lorentz, DIM, DIM), FGG),
+        ("Linear, ball", OURS, of(Linear, ball, DIM, DIM), HNN2),
+        ("BusemannLinear, Lorentz", OURS, of(BusemannLinear, lorentz, DIM, DIM), BUSEMANN),
+        ("BusemannLinear, ball", OURS, of(BusemannLinear, ball, DIM, DIM), BUSEMANN),
+        ("Mobius linear", "geoopt", geoopt_linear, GEOOPT),
+        ("HLinear", "hypll", hypll_linear, HNN2),
     ),
-    Candidate("linear", "LorentzFC", "fedbolic", module(LorentzFC, DIM, lorentz), FGG),
-    Candidate("linear", "LorentzFC, folded", "fedbolic", module(folded, DIM, lorentz), FGG),
-    Candidate("linear", "Linear, ball", "fedbolic", module(Linear, DIM, ball), HNN2),
-    Candidate(
-        "linear", "BusemannLinear, Lorentz", "fedbolic",
-        module(BusemannLinear, DIM, lorentz), BUSEMANN,
+    "classifier": (
+        ("Linear", "torch", of(nn.Linear, vectors, *ONES), ""),
+        ("MLR, hyperboloid", OURS, of(MLR, lorentz, *ONES), HCNN),
+        ("MLR, ball", OURS, of(MLR, ball, *ONES), HNN2),
+        ("BusemannHead, Lorentz", OURS, of(BusemannHead, lorentz, *ONES), BUSEMANN),
+        ("dist2plane", "geoopt", geoopt_classifier, GEOOPT),
+        ("hyperplane_dists", "hypll", hypll_classifier, HNN2),
     ),
-    Candidate(
-        "linear", "BusemannLinear, ball", "fedbolic",
-        module(BusemannLinear, DIM, ball), BUSEMANN,
-    ),
-    Candidate("linear", "Mobius linear", "geoopt", geoopt_linear, "1805.09112"),
-    Candidate("linear", "HLinear", "hypll", hypll_linear, HNN2),
-    Candidate("classifier", "Linear", "torch", module(nn.Linear, CLASSES, vectors)),
-    Candidate("classifier", "MLR, hyperboloid", "fedbolic", module(MLR, CLASSES, lorentz), HCNN),
-    Candidate("classifier", "MLR, ball", "fedbolic", module(MLR, CLASSES, ball), HNN2),
-    Candidate(
-        "classifier", "BusemannHead, Lorentz", "fedbolic",
-        module(BusemannHead, CLASSES, lorentz), BUSEMANN,
-    ),
-    Candidate("classifier", "dist2plane", "geoopt", geoopt_classifier, "1805.09112"),
-    Candidate("classifier", "hyperplane_dists", "hypll", hypll_classifier, HNN2),
-    Candidate("graph", "GCNConv", "torch_geometric", graph(GCNConv, vectors)),
-    Candidate("graph", "CentroidConv", "fedbolic", graph(CentroidConv, lorentz), "2105.14686"),
-    Candidate("graph", "HGCNConv", "fedbolic", graph(HGCNConv, lorentz), "1910.12933"),
-    Candidate(
-        "graph", "HGCNConv at the origin", "fedbolic",
-        graph(partial(HGCNConv, local=False), lorentz), "1910.12933",
-    ),
-    Candidate(
-        "convolution", "Conv2d", "torch",
-        of_images(lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), images),
-    ),
-    Candidate(
-        "convolution", "Conv2d, hyperboloid", "fedbolic",
-        of_images(conv, lorentz_images), HCNN,
-    ),
-    Candidate(
-        "convolution", "Conv2d of LorentzFC, log-radius", "fedbolic",
-        of_images(
-            partial(conv, layer=LorentzFC, concatenation="log_radius"),
-            lorentz_images,
+    "graph": (
+        ("GCNConv", "torch_geometric", of(GCNConv, vectors, DIM, DIM, edges=True), ""),
+        ("CentroidConv", OURS, of(CentroidConv, lorentz, DIM, DIM, edges=True), CENTROID),
+        ("HGCNConv", OURS, of(HGCNConv, lorentz, DIM, DIM, edges=True), HGCN),
+        (
+            "HGCNConv at the origin",
+            OURS,
+            of(partial(HGCNConv, local=False), lorentz, DIM, DIM, edges=True),
+            HGCN,
         ),
-        ILNN,
     ),
-    Candidate(
-        "convolution", "Conv2d, ball", "fedbolic",
-        of_images(conv, ball_images), RESNET,
+    "convolution": (
+        ("Conv2d", "torch", of(partial(nn.Conv2d, padding=1), images, CHANNELS, CHANNELS, 3), ""),
+        ("Conv2d, hyperboloid", OURS, of(conv, lorentz_images), HCNN),
+        (
+            "Conv2d of LorentzFC, log-radius",
+            OURS,
+            of(partial(conv, layer=LorentzFC, concatenation="log_radius"), lorentz_images),
+            ILNN,
+        ),
+        ("Conv2d, ball", OURS, of(conv, ball_images), RESNET),
+        ("windows, Mobius linear", "geoopt", geoopt_convolution, GEOOPT),
+        ("HConvolution2d", "hypll", hypll_convolution, RESNET),
     ),
-    Candidate("convolution", "windows, Mobius linear", "geoopt", geoopt_convolution, "1805.09112"),
-    Candidate("convolution", "HConvolution2d", "hypll", hypll_convolution, RESNET),
-    Candidate("norm", "BatchNorm2d", "torch", of_images(lambda: nn.BatchNorm2d(CHANNELS), images)),
-    Candidate(
-        "norm", "HyperbolicBatchNorm, Lorentz", "fedbolic",
-        of_images(partial(HyperbolicBatchNorm, num_features=CHANNELS), lorentz_images), HCNN,
+    "norm": (
+        ("BatchNorm2d", "torch", of(nn.BatchNorm2d, images, CHANNELS), ""),
+        (
+            "HyperbolicBatchNorm, Lorentz",
+            OURS,
+            of(HyperbolicBatchNorm, lorentz_images, CHANNELS),
+            HCNN,
+        ),
+        ("GyroBatchNorm, Lorentz", OURS, of(GyroBatchNorm, lorentz_images, CHANNELS), ILNN),
+        ("GyroBatchNorm, ball", OURS, of(GyroBatchNorm, ball_images, CHANNELS), ILNN),
     ),
-    Candidate(
-        "norm", "GyroBatchNorm, Lorentz", "fedbolic",
-        of_images(partial(GyroBatchNorm, num_features=CHANNELS), lorentz_images), ILNN,
+    "pool": (
+        ("AvgPool2d", "torch", of(nn.AvgPool2d, images, 2), ""),
+        ("CentroidPool2d, Lorentz", OURS, of(CentroidPool2d, lorentz_images, 2), HCNN),
+        ("CentroidPool2d, ball", OURS, of(CentroidPool2d, ball_images, 2), RESNET),
     ),
-    Candidate(
-        "norm", "GyroBatchNorm, ball", "fedbolic",
-        of_images(partial(GyroBatchNorm, num_features=CHANNELS), ball_images), ILNN,
-    ),
-    Candidate("pool", "AvgPool2d", "torch", of_images(lambda: nn.AvgPool2d(2), images)),
-    Candidate(
-        "pool", "CentroidPool2d, Lorentz", "fedbolic",
-        of_images(partial(CentroidPool2d, kernel_size=2), lorentz_images), HCNN,
-    ),
-    Candidate(
-        "pool", "CentroidPool2d, ball", "fedbolic",
-        of_images(partial(CentroidPool2d, kernel_size=2), ball_images), RESNET,
-    ),
-)  # fmt: skip
-HGCN_ROWS = {
-    hgcn.PUBLISHED: ("torch", hgcn.PUBLISHED),
-    "published, hyperboloid": ("torch", "published, hyperboloid"),
-    "geoopt, ball": ("geoopt", "point by point, ball"),
-    "fedbolic point by point, ball": ("fedbolic", "point by point, ball"),
-    "fedbolic point by point, hyperboloid": ("fedbolic", "point by point, hyperboloid"),
-    "fedbolic HGCN, ball": ("fedbolic", "HGCN, ball"),
-    "fedbolic HGCN, hyperboloid": ("fedbolic", "HGCN, hyperboloid"),
+    **{
+        group: tuple(
+            (title, library, partial(hgcn.built, f"{library} {title}", size), HGCN)
+            for library, title in (name.split(" ", 1) for name in hgcn.ROWS)
+        )
+        for group, size in hgcn.SIZES.items()
+    },
 }
-"""Library and name of every row of an HGCN layer."""
+"""Names, libraries, builders and papers of the layers of every group, the reference first."""
 
-CANDIDATES += tuple(
-    Candidate(group, title, library, partial(hgcn.built, name, size), "1910.12933")
-    for (group, size), (name, (library, title)) in itertools.product(
-        hgcn.SIZES.items(), HGCN_ROWS.items()
-    )
-)
+CANDIDATES = tuple(Candidate(group, *row) for group, rows in ROWS.items() for row in rows)
 FLOORS = {c.group: c.key for c in reversed(CANDIDATES) if c.library.startswith("torch")}
 """Key of the reference of each group, by whose time the others are divided."""
