@@ -10,8 +10,11 @@ from torch.nn.functional import conv2d
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.workloads import Size
 from benchmarks.timing import median_seconds, peak_mebibytes
-from fedbolic.nn.functional.convolution import im2col_convolution
-from fedbolic.operators.convolution_kernel import has_convolution_kernel, kernel_convolution
+from fedbolic.nn.functional.convolution import (
+    im2col_convolution,
+    kernel_convolution,
+    takes_images,
+)
 
 PART = "convolution"
 REPEATS = 5
@@ -63,7 +66,7 @@ def layer_row(device: torch.device, num_clients: int, batch: int, layer: Layer) 
         return median_seconds(step, device, REPEATS), peak_mebibytes(step, device.type)
 
     algorithms = {"groups": conv2d, "im2col": im2col_convolution}
-    if has_convolution_kernel(x, weight):
+    if takes_images(x, weight):
         algorithms["kernel"] = kernel_convolution
     found = {key: figures(alone) for key, alone in algorithms.items()}
     row: Row = {f"{key}_ms": 1e3 * seconds for key, (seconds, _) in found.items()}

@@ -105,13 +105,13 @@ def ball_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
     return ball_sum(x, gap, step, gap_step, c)
 
 
-@with_kernel("radial.radial_map", hyperboloid=False, outward=True)
+@with_kernel("radial.radial_map", takes=points(), hyperboloid=False, outward=True)
 def ball_expmap0(u: Tensor, c: Tensor | float) -> Tensor:
     """The exponential of tangents at the origin."""
     return ball_read(radial_tanh(u, c), c, u.dtype)[0]
 
 
-@with_kernel("radial.radial_map", hyperboloid=False, outward=False)
+@with_kernel("radial.radial_map", takes=points(), hyperboloid=False, outward=False)
 def ball_logmap0(y: Tensor, c: Tensor | float) -> Tensor:
     """The tangents at the origin towards points."""
     return radial_atanh(ball_read(y, c, y.dtype)[0], c)

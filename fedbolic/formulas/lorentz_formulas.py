@@ -309,13 +309,13 @@ def hyperboloid_expmap(x: Tensor, u: Tensor, c: Tensor | float) -> Tensor:
     return hyperboloid_point_of(end, c, end.dtype)
 
 
-@with_kernel("radial.radial_map", hyperboloid=True, outward=True)
+@with_kernel("radial.radial_map", takes=points(), hyperboloid=True, outward=True)
 def hyperboloid_expmap0(u: Tensor, c: Tensor | float) -> Tensor:
     """The exponential of tangents at the origin."""
     return hyperboloid_point_of(radial_sinh(u[..., 1:], c), c, u.dtype)
 
 
-@with_kernel("radial.radial_map", hyperboloid=True, outward=False)
+@with_kernel("radial.radial_map", takes=points(), hyperboloid=True, outward=False)
 def hyperboloid_logmap0(y: Tensor, c: Tensor | float) -> Tensor:
     """The tangents at the origin towards points."""
     return functional.pad(radial_asinh(hyperboloid_read(y[..., 1:], c, y.dtype)[0], c), (1, 0))

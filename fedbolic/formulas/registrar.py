@@ -62,7 +62,7 @@ def replaced_by(other: Callable, takes: Callable[..., bool]) -> Callable[[Callab
 def with_kernel(
     kernel: str,
     *,
-    takes: Callable[..., bool] | None = None,
+    takes: Callable[..., bool] = lambda *_, **__: True,
     axes: int = 1,
     keeps: bool = False,
     implied: Collection[int] = (),
@@ -76,11 +76,11 @@ def with_kernel(
     Args:
         kernel: ``module.name`` of a function in :mod:`fedbolic.kernels` that gives the value or,
             with ``keeps``, the value and what its gradients read, in the broadcast shape. Next to
-            it, ``name_gradients`` gives one gradient for each tensor in the broadcast shape. It
-            takes the gradient of the value, the tensors, what was kept, and by name which gradients
-            are ``needed``; the others may be ``None``.
-        takes: Whether the kernels take the arguments; by default if the first is points.
-        axes: Axes of a tensor that is given for a number, such as a fixed curvature.
+            it, ``name_gradients`` gives one gradient for each tensor in the broadcast shape, or in
+            parts to sum. It takes the gradient of the value, the tensors, what was kept, and by
+            name the settings and which gradients are ``needed``; the others may be ``None``.
+        takes: Whether the kernels take the arguments; by default all, which a caller has chosen.
+        axes: Fewest axes of a tensor; numbers and scalars, such as a curvature, are given them.
         keeps: True if the value takes ``kept``, which is true if gradients may follow.
         implied: Positions of tensors that are functions of others, whose gradients include theirs.
         **constants: Settings of the kernels alone.
@@ -89,14 +89,18 @@ def with_kernel(
     def decorated(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
         apply = _differentiable(formula, kernel, keeps, implied, constants)
 
-        def by_kernel(*tensors: Any, **settings: Any) -> Tensor:
-            new = tensors[0].new_full
-            given = (x if isinstance(x, Tensor) else new((1,) * axes, x) for x in tensors)
-            return apply(settings, *given)
+        def launched(*tensors: Any, **settings: Any) -> Tensor:
+            return apply(settings, *(_alike(x, tensors[0], axes) for x in tensors))
 
-        return replaced_by(by_kernel, takes or points())(formula)
+        return replaced_by(launched, takes)(formula)
 
     return decorated
+
+
+def _alike(x: Tensor | float, first: Tensor, axes: int) -> Tensor:
+    """A tensor in the dtype of the first one, with at least a number of axes."""
+    x = x.to(first.dtype) if isinstance(x, Tensor) else first.new_full((), x)
+    return x if x.ndim >= axes else x.reshape(*[1] * (axes - x.ndim), *x.shape)
 
 
 def _launcher(name: str) -> Callable:

@@ -17,7 +17,7 @@ before any rounding, also those of the derivatives
     \frac{c}{1 + b} \Bigl(e + \frac{1 - c \alpha}{b} m\Bigr)
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -145,22 +145,7 @@ def boost_gradient_kernel(
         tl.store(by_c + batch * blocks + block + tl.arange(0, 1), total)
 
 
-class BoostGradients(NamedTuple):
-    """Gradients of translations.
-
-    Args:
-        x: With respect to the points, of shape ``(..., n, width)``.
-        mean: With respect to the mean, as numbers to sum, of shape ``(..., parts, d)``.
-        curvature: With respect to the curvature, of shape ``(..., parts, 1)``; ``None`` if it is
-            not asked for.
-    """
-
-    x: Tensor
-    mean: Tensor
-    curvature: Tensor | None
-
-
-def boosted_sets(x: Tensor, mean: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Tensor:
+def boost(x: Tensor, mean: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Tensor:
     """Points moved as the origin is moved to a mean, or their images as a mean to the origin.
 
     Args:
@@ -193,18 +178,11 @@ def boost_gradients(
     *,
     hyperboloid: bool,
     outward: bool,
-    curved: bool,
-) -> BoostGradients:
-    """Gradients of :func:`boosted_sets`.
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`boost`, as the registrar asks for them.
 
-    Args:
-        grad: Gradient with respect to the result, of its shape.
-        x: As in :func:`boosted_sets`.
-        mean: As in :func:`boosted_sets`.
-        c: As in :func:`boosted_sets`.
-        hyperboloid: As in :func:`boosted_sets`.
-        outward: As in :func:`boosted_sets`.
-        curved: True for the gradient with respect to the curvature.
+    Those by the mean and the curvature are numbers to sum, of shape ``(..., parts, width)``.
     """
     lead, ((x,), (mean,), (c,)) = batches_of((x,), (mean,), (c,), lead=grad.shape[:-2])
     n, d = x.shape[-2], mean.shape[-1]
@@ -212,6 +190,7 @@ def boost_gradients(
     blocks = triton.cdiv(n, sizes["ROWS"])
     by_x = x.new_empty(*lead, n, x.shape[-1])
     by_mean = x.new_empty(*lead, blocks, d)
+    curved = needed[-1]
     by_c = x.new_empty(*lead, blocks, 1) if curved else grad
     if grad.numel():
         with torch.cuda.device_of(grad):  # triton launches on the current device
@@ -220,4 +199,4 @@ def boost_gradients(
                 *batch_strides((x,), (mean,), (c,)), HYPERBOLOID=hyperboloid, OUTWARD=outward,
                 CURVED=curved, num_warps=ROW_WARPS, **sizes,
             )  # fmt: skip
-    return BoostGradients(by_x, by_mean, by_c if curved else None)
+    return by_x, by_mean, by_c if curved else None

@@ -8,7 +8,7 @@ the mean, :math:`\delta = \sum_i w_i (s_i - m)`. The third divides by the Minkow
 .. math:: \mu = \frac{m + \delta} L, \quad L^2 = 1 + 2 Q + h^2, \quad
     Q = 2 c \sum_i w_i q_i, \quad h = \frac{Q + c \, m \cdot \delta} C
 
-as ``pairwise.centroid`` does but for the remainder. Then :math:`C + h` is the time of the mean of
+as ``formulas.centroids`` does but for the remainder. Then :math:`C + h` is the time of the mean of
 points. With a gradient :math:`g` by the centroid and :math:`\kappa = g \cdot (m + \delta) / L^2`,
 those by an image and by its weight are
 
@@ -22,7 +22,7 @@ so that one kernel has all gradients. Far from the origin, the remainder is not 
 components of :math:`e_i` across the direction of the points.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -197,23 +197,7 @@ def centroid_gradient_kernel(
         tl.store(by_c + batch * blocks + block + tl.arange(0, 1), total)
 
 
-class CentroidGradients(NamedTuple):
-    """Gradients of centroids.
-
-    Args:
-        x: With respect to the points, of shape ``(..., n, width)``.
-        weights: With respect to the weights, of shape ``(..., n, 1)``; ``None`` if it is not asked
-            for.
-        curvature: With respect to the curvature, as numbers to sum, of shape ``(..., parts, 1)``;
-            ``None`` if it is not asked for.
-    """
-
-    x: Tensor
-    weights: Tensor | None
-    curvature: Tensor | None
-
-
-def set_centroids(
+def set_centroid(
     x: Tensor, w: Tensor, c: Tensor, *, hyperboloid: bool, timed: bool, images: bool
 ) -> tuple[Tensor, Tensor]:
     """Centroids, of shape ``(..., 1, width)``, and the numbers that gradients read.
@@ -251,37 +235,27 @@ def set_centroids(
     return out, known
 
 
-def centroid_gradients(
+def set_centroid_gradients(
     grad: Tensor,
-    known: Tensor,
     x: Tensor,
     w: Tensor,
     c: Tensor,
+    known: Tensor,
     *,
     hyperboloid: bool,
     timed: bool,
     images: bool,
-    weighted: bool,
-    curved: bool,
-) -> CentroidGradients:
-    """Gradients of :func:`set_centroids`, for weights that are scaled to sum to 1.
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`set_centroid`, as the registrar asks for them.
 
-    Args:
-        grad: Gradient with respect to the centroids, of shape ``(..., 1, d)``.
-        known: Second result of :func:`set_centroids`.
-        x: As in :func:`set_centroids`.
-        w: As in :func:`set_centroids`.
-        c: As in :func:`set_centroids`.
-        hyperboloid: As in :func:`set_centroids`.
-        timed: As in :func:`set_centroids`.
-        images: As in :func:`set_centroids`.
-        weighted: True for the gradient with respect to the weights.
-        curved: True for the gradient with respect to the curvature.
+    Weights are scaled to sum to 1. Those by the curvature are numbers to sum, one for a part.
     """
     lead, ((x,), (w,), (c,)) = batches_of((x,), (w,), (c,), lead=grad.shape[:-2])
     n, d = x.shape[-2], x.shape[-1] - timed
     sizes = row_sizes(d, CENTROID_GRADIENT_NUMBERS[x.dtype])
     blocks = triton.cdiv(n, sizes["ROWS"])
+    _, weighted, curved = needed
     by_x = x.new_empty(*lead, n, x.shape[-1])
     by_w = x.new_empty(*lead, n, 1) if weighted else grad
     by_c = x.new_empty(*lead, blocks, 1) if curved else grad
@@ -292,7 +266,7 @@ def centroid_gradients(
                 *_weight_strides(x, w, c), HYPERBOLOID=hyperboloid, FIRST=int(timed),
                 POINTS=not images, WEIGHTED=weighted, CURVED=curved, num_warps=ROW_WARPS, **sizes,
             )  # fmt: skip
-    return CentroidGradients(by_x, by_w if weighted else None, by_c if curved else None)
+    return by_x, by_w if weighted else None, by_c if curved else None
 
 
 def _weight_strides(x: Tensor, w: Tensor, c: Tensor) -> tuple[int, int, int, int]:

@@ -193,33 +193,48 @@ class Windows(NamedTuple):
         return (length + 2 * self.padding - size) // self.stride + 1
 
 
-def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows) -> Tensor:
+def client_convolution(x: Tensor, weight: Tensor, *bias: Tensor, **window: Any) -> Tensor:
     """Convolutions of the images of every client, in channels-last layout.
 
     Args:
-        x: Images, of shape ``(clients, n, inputs, height, width)`` and any strides.
-        weight: Kernels, of shape ``(clients, outputs, inputs, size, size)``, of the same dtype.
-        bias: Numbers of output channels, of shape ``(clients, outputs)``; ``None`` for zeros.
-        windows: Windows.
+        x: Images, of shape ``(..., n, inputs, height, width)`` and any strides. Leading axes
+            broadcast, as they do for the other arguments.
+        weight: Kernels, of shape ``(..., outputs, inputs, size, size)``, of the same dtype.
+        *bias: Numbers of output channels, of shape ``(..., 1, 1, 1, outputs)``, or nothing for 0.
+        **window: Arguments of :class:`Windows`.
     """
+    windows, (lead, (x, weight, *biases)) = Windows(**window), _one_axis(x, weight, *bias)
     clients, n, _, *sides = x.shape
     outputs, size = weight.shape[1], weight.shape[-1]
     down, along = (windows.along(side, size) for side in sides)
     out = x.new_empty(clients, n, down, along, outputs).permute(0, 1, 4, 2, 3)
-    bias = None if bias is None else bias.contiguous()
-    _gather(x, weight, bias, out, (down, along), windows, turned=False)
-    return out
+    of_channels = biases[0].flatten(1).contiguous() if biases else None
+    _gather(x, weight, of_channels, out, (down, along), windows, turned=False)
+    return out.reshape(*lead, *out.shape[1:])
 
 
-def image_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
-    """Gradients of convolutions with respect to the images, in their layout.
+def client_convolution_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, *bias: Tensor, needed: Sequence[bool], **window: Any
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`client_convolution`, as the registrar asks for them."""
+    windows, (lead, (x, weight, *biases)) = Windows(**window), _one_axis(x, weight, *bias)
+    flat = grad.reshape(lead.numel(), *grad.shape[-4:])
+    by_x = _image_gradients(flat, x, weight, windows) if needed[0] else None
+    by_weight = _weight_gradients(flat, x, weight, windows) if needed[1] else None
+    by_bias = flat.sum((1, 3, 4))[:, None, None, None] if any(needed[2:]) else None
+    made = by_x, by_weight, *[by_bias] * len(biases)
+    return tuple(None if g is None else g.reshape(*lead, *g.shape[1:]) for g in made)
 
-    Args:
-        grad: Gradients with respect to the convolutions, of their shape and any strides.
-        x: As in :func:`client_convolution`; only its shape and layout are read.
-        weight: As in :func:`client_convolution`.
-        windows: As in :func:`client_convolution`.
-    """
+
+def _one_axis(*tensors: Tensor) -> tuple[torch.Size, list[Tensor]]:
+    """The broadcast shape of the leading axes, and tensors with one axis in place of these."""
+    lead = torch.broadcast_shapes(*(t.shape[:-4] for t in tensors))
+    full = [t.expand(*lead, *t.shape[-4:]) for t in tensors]
+    return lead, [t.reshape(lead.numel(), *t.shape[-4:]) for t in full]
+
+
+def _image_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
+    """Gradients of convolutions with respect to the images, in their layout."""
     out = torch.empty_like(x)
     positions = [(side - 1 + windows.padding) // windows.stride + 1 for side in x.shape[-2:]]
     _gather(grad, weight.transpose(1, 2), None, out, positions, windows, turned=True)
@@ -255,15 +270,8 @@ def _gather(
         )  # fmt: skip
 
 
-def weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
-    """Gradients of convolutions with respect to the kernels.
-
-    Args:
-        grad: As in :func:`image_gradients`.
-        x: As in :func:`client_convolution`.
-        weight: As in :func:`client_convolution`; only its shape is read.
-        windows: As in :func:`client_convolution`.
-    """
+def _weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
+    """Gradients of convolutions with respect to the kernels."""
     clients, outputs, channels, size, _ = weight.shape
     n, (down, along) = grad.shape[1], grad.shape[-2:]
     most, depth, warps = tile_of(x.dtype)

@@ -8,6 +8,7 @@ kernel reads it once for the gradient with respect to the products and for the s
 gradients with respect to points and normals are torch's matrix products.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from fedbolic.kernels.functions import (
     tiny,
 )
 from fedbolic.kernels.launch import Tile, batch_strides, batches_of, splits_of
+from fedbolic.kernels.normals import normal_gradients, plane_normals
 
 MOST_COLUMNS = {torch.float32: 64, torch.float64: 32}
 """Hyperplanes of one tile; 16, the least of a matrix product, if there are fewer."""
@@ -119,19 +121,66 @@ class LogitGradients(NamedTuple):
 
 
 def plane_logits(
-    points: Tensor, normals: Tensor, lengths: Tensor, c: Tensor, *, factor: float, kept: bool
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    c: Tensor,
+    *,
+    factor: float,
+    hyperboloid: bool,
+    kept: bool,
 ) -> tuple[Tensor, ...]:
-    """Logits of points for hyperplanes and, if ``kept`` is true, the clamped products.
+    """Logits of points for hyperplanes and, if ``kept`` is true, what gradients read.
 
     Args:
-        points: Time and space coordinates, of shape ``(..., n, d)``. The axes before these
-            broadcast, as they do for the other arguments.
-        normals: Normals of the hyperplanes, of shape ``(..., m, d)``.
-        lengths: Norms of the directions of the hyperplanes, of shape ``(..., 1, m)``.
+        x: Time and space coordinates, of shape ``(..., n, d)``. The axes before these broadcast, as
+            they do for the other arguments.
+        weight: Directions of the hyperplanes at the origin, of shape ``(..., m, d - 1)``.
+        offset: Signed distances from the origin, of shape ``(..., 1, m)``.
         c: Minus the sectional curvature, of shape ``(..., 1, 1)``.
-        factor: Factor of the distances times the norms.
-        kept: True to write the products, which a gradient reads.
+        factor: Factor of the distances times the norms of the directions.
+        hyperboloid: True for time coordinates in units of length, False for those in radii.
+        kept: True to return clamped products, normals and norms, too.
     """
+    normals, lengths = plane_normals(weight, offset, c, hyperboloid=hyperboloid)
+    made = _logits(x, normals, lengths, c, factor=factor, kept=kept)
+    if not kept:
+        return made
+    lead = made[0].shape[:-2]
+    return (*made, *(t.expand(*lead, *t.shape[-2:]) for t in (normals, lengths)))
+
+
+def plane_logits_gradients(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    c: Tensor,
+    *kept: Tensor,
+    factor: float,
+    hyperboloid: bool,
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`plane_logits`, as the registrar asks for them.
+
+    Clamped products, normals and norms are ``kept``.
+    """
+    products, normals, lengths = kept
+    by = _gradients(grad, products, lengths, c, factor=factor, curved=needed[-1])
+    by_x = by.products @ normals if needed[0] else None
+    if not any(needed[1:]):
+        return by_x, None, None, None
+    by_planes = normal_gradients(
+        by.products.mT @ x, by.lengths, weight, offset, c, lengths, hyperboloid=hyperboloid
+    )
+    by_c = None if by.curvature is None else by.curvature + by_planes.curvature
+    return by_x, by_planes.weight, by_planes.offset, by_c
+
+
+def _logits(
+    points: Tensor, normals: Tensor, lengths: Tensor, c: Tensor, *, factor: float, kept: bool
+) -> tuple[Tensor, ...]:
+    """Logits of points for normals and, if ``kept`` is true, the clamped products."""
     (n, d), m, dtype = points.shape[-2:], normals.shape[-2], points.dtype
     lead, (x, planes, (c,)) = batches_of((points,), (normals, lengths), (c,))
     tile, most = LOGIT_TILES[dtype], MOST_COLUMNS[dtype]
@@ -149,7 +198,7 @@ def plane_logits(
     return (out, products) if kept else (out,)
 
 
-def plane_gradients(
+def _gradients(
     grad: Tensor, products: Tensor, lengths: Tensor, c: Tensor, *, factor: float, curved: bool
 ) -> LogitGradients:
     """Gradients of logits with respect to all but points and normals.
@@ -157,7 +206,7 @@ def plane_gradients(
     Args:
         grad: Gradient with respect to the logits, of shape ``(..., n, m)``, with all axes.
         products: Clamped products, of the same shape.
-        lengths: As in :func:`plane_logits`.
+        lengths: Norms of the directions, of shape ``(..., 1, m)``.
         c: As in :func:`plane_logits`.
         factor: As in :func:`plane_logits`.
         curved: True for the gradient with respect to the curvature.

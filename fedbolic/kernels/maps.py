@@ -17,7 +17,6 @@ from fedbolic.kernels.logarithm import logarithm, logarithm_gradient
 from fedbolic.kernels.rows import (
     ROW_WARPS,
     RowCall,
-    RowGradients,
     clamp_gradient,
     clamped,
     load_gradient,
@@ -110,18 +109,8 @@ def row_map_gradients(
     hyperboloid: bool,
     outward: bool,
     needed: Sequence[bool],
-) -> RowGradients:
-    """Gradients of the exponential or the logarithm at points.
-
-    Args:
-        grad: Gradient with respect to the result, of its shape.
-        x: As in :func:`row_map`.
-        y: As in :func:`row_map`.
-        c: As in :func:`row_map`.
-        hyperboloid: As in :func:`row_map`.
-        outward: As in :func:`row_map`.
-        needed: Gradients that are read, by position; without the last, it is ``None``.
-    """
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`row_map`, in the broadcast shape, as the registrar asks for them."""
     call = RowCall((x, y, c), MAP_GRADIENT_NUMBERS[x.dtype], hyperboloid)
     by_x, by_y = (x.new_empty(*call.lead, x.shape[-1]) for _ in range(2))
     curved = needed[-1]
@@ -132,4 +121,4 @@ def row_map_gradients(
                 *call.tensors, grad.contiguous(), by_x, by_y, by_c, call.n, call.d, *call.strides,
                 OUTWARD=outward, CURVED=curved, num_warps=ROW_WARPS, **call.sizes,
             )  # fmt: skip
-    return RowGradients(by_x, by_y, by_c if curved else None)
+    return by_x, by_y, by_c if curved else None

@@ -173,21 +173,22 @@ class PairSums(NamedTuple):
     curvature: Tensor | None
 
 
-def pair_distances(
-    points: Sequence[Tensor], others: Sequence[Tensor], c: Tensor, *, hyperboloid: bool
+def pair_dist(
+    x: Tensor, a: Tensor, y: Tensor, b: Tensor, c: Tensor, *, hyperboloid: bool
 ) -> Tensor:
     """All distances between two sets of points.
 
     Args:
-        points: Coordinates, of shape ``(..., n, d)``, within the range of the manifold, and the
-            numbers ``a`` of these points, of shape ``(..., n, 1)``. The axes before these
-            broadcast, as they do for the other arguments.
-        others: The same of ``m`` other points.
+        x: Coordinates, of shape ``(..., n, d)``, within the range of the manifold. The axes before
+            these broadcast, as they do for the other arguments.
+        a: Numbers of these points, of shape ``(..., n, 1)``.
+        y: Coordinates of ``m`` other points.
+        b: Their numbers.
         c: Minus the sectional curvature, of shape ``(..., 1, 1)``, of the same dtype.
         hyperboloid: True for the hyperboloid, whose coordinates are those of space and whose
             numbers are time coordinates in radii; False for the ball and its gaps.
     """
-    call = _Call(points, others, c)
+    call = _Call((x, a), (y, b), c)
     x = call.points
     out = x.new_empty(*call.lead, call.n, call.m)
     tile = FORWARD[x.dtype]
@@ -201,25 +202,46 @@ def pair_distances(
     return out
 
 
-def pair_gradients(
+def pair_dist_gradients(
+    grad: Tensor,
+    x: Tensor,
+    a: Tensor,
+    y: Tensor,
+    b: Tensor,
+    c: Tensor,
+    *,
+    hyperboloid: bool,
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`pair_dist`, as the registrar asks for them.
+
+    For the hyperboloid, those by the numbers are ``None``.
+    """
+    some = _sums(grad, (x, a), (y, b), c, hyperboloid=hyperboloid, curved=needed[-1])
+    more = _sums(grad.mT, (y, b), (x, a), c, hyperboloid=hyperboloid, curved=False)
+    if not hyperboloid:
+        return some.vector, some.radial, more.vector, more.radial, some.curvature
+    by_x = _with_component(x, a, some.vector, some.radial, c)
+    by_y = _with_component(y, b, more.vector, more.radial, c)
+    return by_x, None, by_y, None, some.curvature
+
+
+def _with_component(x: Tensor, a: Tensor, vector: Tensor, radial: Tensor, c: Tensor) -> Tensor:
+    """Half the vector, with the component along the point that it should have."""
+    along = (x * vector).sum(-1, keepdim=True)
+    return torch.addcmul(vector, c * a.pow(-2) * (radial - along), x) / 2
+
+
+def _sums(
     grad: Tensor,
     points: Sequence[Tensor],
     others: Sequence[Tensor],
     c: Tensor,
     *,
     hyperboloid: bool,
-    curved: bool = False,
+    curved: bool,
 ) -> PairSums:
-    """Sums from which the gradient with respect to ``points`` follows, in the broadcast shape.
-
-    Args:
-        grad: Gradient with respect to the distances, of shape ``(..., n, m)``, with all axes.
-        points: As in :func:`pair_distances`.
-        others: As in :func:`pair_distances`.
-        c: As in :func:`pair_distances`.
-        hyperboloid: As in :func:`pair_distances`.
-        curved: True to sum the gradient with respect to the curvature.
-    """
+    """Sums from which the gradient with respect to ``points`` follows, in the broadcast shape."""
     call = _Call(points, others, c)
     x, n, m, d = call.points, call.n, call.m, call.d
     tile = BACKWARD[x.dtype]

@@ -7,7 +7,6 @@ manifold as its operations do. The gradient kernel computes all of it again.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
@@ -202,19 +201,6 @@ def radial_gradient_kernel(
         tl.store(by_c + i, curved + bent, mask=i < n)
 
 
-class RadialGradients(NamedTuple):
-    """Gradients of a map, in the broadcast shape.
-
-    Args:
-        x: With respect to the rows, of shape ``(..., width)``.
-        curvature: With respect to the curvature, of shape ``(..., 1)``; ``None`` if it is not asked
-            for.
-    """
-
-    x: Tensor
-    curvature: Tensor | None
-
-
 def radial_map(x: Tensor, c: Tensor, *, hyperboloid: bool, outward: bool) -> Tensor:
     """The exponential or the logarithm at the origin, of the shape of the rows.
 
@@ -244,17 +230,8 @@ def radial_map_gradients(
     hyperboloid: bool,
     outward: bool,
     needed: Sequence[bool],
-) -> RadialGradients:
-    """Gradients of the exponential or the logarithm at the origin.
-
-    Args:
-        grad: Gradient with respect to the result, of its shape.
-        x: As in :func:`radial_map`.
-        c: As in :func:`radial_map`.
-        hyperboloid: As in :func:`radial_map`.
-        outward: As in :func:`radial_map`.
-        needed: Gradients that are read, by position; without the last, it is ``None``.
-    """
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`radial_map`, in the broadcast shape, as the registrar asks for them."""
     call = RowCall((x, c), RADIAL_GRADIENT_NUMBERS[x.dtype], hyperboloid)
     by_x = x.new_empty(*call.lead, x.shape[-1])
     curved = needed[-1]
@@ -265,4 +242,4 @@ def radial_map_gradients(
                 *call.tensors, grad.contiguous(), by_x, by_c, call.n, call.d, *call.strides,
                 OUTWARD=outward, CURVED=curved, num_warps=ROW_WARPS, **call.sizes,
             )  # fmt: skip
-    return RadialGradients(by_x, by_c if curved else None)
+    return by_x, by_c if curved else None

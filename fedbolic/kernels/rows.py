@@ -8,7 +8,6 @@ are built from the same functions.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
@@ -203,21 +202,6 @@ def row_gradient_kernel(
         tl.store(by_c + i, curved, mask=i < n)
 
 
-class RowGradients(NamedTuple):
-    """Gradients of distances or maps, in the broadcast shape.
-
-    Args:
-        x: With respect to the first points, of shape ``(..., width)``.
-        y: With respect to the other points.
-        curvature: With respect to the curvature, of shape ``(..., 1)``; ``None`` if it is not asked
-            for.
-    """
-
-    x: Tensor
-    y: Tensor
-    curvature: Tensor | None
-
-
 def row_dist(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool) -> Tensor:
     """Distances between points in the same row, of shape ``(..., 1)``.
 
@@ -241,17 +225,8 @@ def row_dist(x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool) -> Tensor:
 
 def row_dist_gradients(
     grad: Tensor, x: Tensor, y: Tensor, c: Tensor, *, hyperboloid: bool, needed: Sequence[bool]
-) -> RowGradients:
-    """Gradients of distances between points in the same row.
-
-    Args:
-        grad: Gradient with respect to the distances, of shape ``(..., 1)``, with all axes.
-        x: As in :func:`row_dist`.
-        y: As in :func:`row_dist`.
-        c: As in :func:`row_dist`.
-        hyperboloid: As in :func:`row_dist`.
-        needed: Gradients that are read, by position; without the last, it is ``None``.
-    """
+) -> tuple[Tensor | None, ...]:
+    """Gradients of :func:`row_dist`, in the broadcast shape, as the registrar asks for them."""
     call = RowCall((x, y, c), ROW_GRADIENT_NUMBERS[x.dtype], hyperboloid)
     by_x, by_y = (x.new_empty(*call.lead, x.shape[-1]) for _ in range(2))
     curved = needed[-1]
@@ -263,7 +238,7 @@ def row_dist_gradients(
                 *call.tensors, grad, by_x, by_y, by_c, call.n, call.d, *call.strides,
                 *grad.stride(), CURVED=curved, num_warps=ROW_WARPS, **call.sizes,
             )  # fmt: skip
-    return RowGradients(by_x, by_y, by_c if curved else None)
+    return by_x, by_y, by_c if curved else None
 
 
 class RowCall:

@@ -8,6 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.formulas import numerics
+from fedbolic.formulas.centroids import normalized_weights
 from fedbolic.formulas.numerics import finite, in_float32, root, square
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars
@@ -128,7 +129,7 @@ class Euclidean(Manifold):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        return pairwise.normalized_weights(points, weights).mul(points).sum(-2)
+        return normalized_weights(points, weights).mul(points).sum(-2)
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:

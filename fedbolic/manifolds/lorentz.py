@@ -1,6 +1,6 @@
 """The Lorentz model (hyperboloid), which still distinguishes points far from the origin."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,6 +13,7 @@ from fedbolic.formulas.analytic import (
     asinhc,
     gap_length,
 )
+from fedbolic.formulas.centroids import centroid, normalized_weights
 from fedbolic.formulas.numerics import (
     HALVES,
     HYPERBOLOID_RADIUS,
@@ -25,12 +26,10 @@ from fedbolic.formulas.numerics import (
     square,
     to_point,
 )
+from fedbolic.formulas.pairs import hyperboloid_pairs
 from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, checked_curvature
-from fedbolic.operators.pairwise_kernel import kernel_distances
-from fedbolic.operators.row_kernel import has_row_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,20 +142,13 @@ class Lorentz(Manifold):
         *,
         mode: Mode = "auto",
     ) -> Float[Tensor, "*#batch n m"]:
-        return pairwise.cdist(self, x, y, mode)
+        return pairwise.cdist(self, x, y, mode, hyperboloid_pairs)
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         c = pairwise.matrix_curvature(self.c, x)
         space = Lorentz(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
         return pairwise.product(space._parts(x), space._parts(y), c)
-
-    @override
-    def fused_cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        c = pairwise.matrix_curvature(self.c, x)
-        space = Lorentz(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
-        known = space._read(x), space._read(y)
-        return kernel_distances(*known, c, hyperboloid=True)
 
     def _parts(self, x: Tensor) -> pairwise.GapParts:
         s, time = self._read(x)
@@ -253,13 +245,8 @@ class Lorentz(Manifold):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
-        c = per_point(space.c, points)
-        if has_row_kernel(points):
-            form = CentroidForm(hyperboloid=True, timed=True, images=False)
-            return kernel_centroid(points, weights, c, form).squeeze(-2)
-        mean = pairwise.centroid(*space._read(points), weights, c)
-        return self._point(mean.squeeze(-2))
+        w, c = normalized_weights(points, weights), per_point(pairwise.per_set(self).c, points)
+        return centroid(points, w, c, hyperboloid=True, timed=True, images=False).squeeze(-2)
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:

@@ -169,11 +169,6 @@ class Manifold(ABC):
         cancellation costs digits.
         """
 
-    def fused_cdist(self, x: Tensor, y: Tensor) -> Tensor | None:
-        """``cdist`` by a kernel for CUDA; ``None`` if the manifold has none."""
-        del x, y
-        return None
-
     @abstractmethod
     def within(self, x: PointTensor, dtype: torch.dtype | None = None) -> PointTensor:
         """``projx`` within the range of ``dtype``, by default the dtype of ``x``."""

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedbolic.formulas.centroids import normalized_weights
 from fedbolic.formulas.numerics import per_point, to_point, unit
 from fedbolic.manifolds import pairwise
 from fedbolic.manifolds.manifold import Manifold, PointTensor, Scalars
@@ -89,7 +90,7 @@ def frechet_mean(
     if isinstance(space, Product):
         parts = space.each(lambda f, x: frechet_mean(f, x, weights, steps=steps), points)
         return space.join(parts)
-    w, around = pairwise.normalized_weights(points, weights), pairwise.per_set(space)
+    w, around = normalized_weights(points, weights), pairwise.per_set(space)
     with torch.set_grad_enabled(torch.is_grad_enabled() and steps <= _DIFFERENTIATED):
         mean = space.centroid(points, weights)
         for _ in range(steps - _DIFFERENTIATED):

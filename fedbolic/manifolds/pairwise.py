@@ -1,18 +1,16 @@
-"""Pairwise distances, and the weights and lengths of centroids."""
+"""Pairwise distances."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedbolic.formulas.analytic import gap_length
-from fedbolic.formulas.lorentz_formulas import hyperboloid_gap
-from fedbolic.formulas.numerics import square
+from fedbolic.formulas.registrar import points, replaced_by
 from fedbolic.manifolds.manifold import Manifold, Mode
-from fedbolic.operators.pairwise_kernel import has_kernel
 
 CLOSE = {torch.float32: 0.02, torch.float64: 1e-3}
 """Relative size of a difference below which the mode ``auto`` recomputes a pair by ``dist``.
@@ -22,25 +20,49 @@ The error of the matrix product is a few ``eps`` of the terms subtracted. Above 
 """
 
 
-def cdist(space: Manifold, x: Tensor, y: Tensor, mode: Mode) -> Tensor:
-    """All distances; see ``Manifold.cdist``."""
+def cdist(
+    space: Manifold, x: Tensor, y: Tensor, mode: Mode, pairs: Callable[..., Tensor] | None = None
+) -> Tensor:
+    """All distances; see ``Manifold.cdist``.
+
+    Args:
+        space: Space of the points.
+        x: Points.
+        y: Other points.
+        mode: Algorithm.
+        pairs: The distances by a kernel, from points and the curvature, if the space has one.
+
+    Raises:
+        ValueError: If there is no such mode.
+    """
     if mode not in ("auto", "mm", "mm64", "broadcast"):
         raise ValueError(f"mode must be auto, mm, mm64 or broadcast, got {mode!r}")
     dtype = torch.promote_types(x.dtype, y.dtype)
-    if mode == "auto" and has_kernel(x, y):
-        distances = space.fused_cdist(x.to(dtype), y.to(dtype))
-        if distances is not None:
-            return distances
-    if mode == "auto" and _is_traced(x, y, space.c):
-        mode = "mm64" if dtype == torch.float32 else "broadcast"
+    if mode == "auto":
+        return _auto(space, x.to(dtype), y.to(dtype), pairs)
     if mode == "broadcast":
         return space.dist(x.unsqueeze(-2), y.unsqueeze(-3))
     if mode == "mm64":
         return _product(space, x.double(), y.double())[0].to(dtype)
+    return _product(space, x, y)[0]
+
+
+def _by_kernel(space: Manifold, x: Tensor, y: Tensor, pairs: Callable[..., Tensor]) -> Tensor:
+    return pairs(x, y, matrix_curvature(space.c, x))
+
+
+def _takes(space: Manifold, x: Tensor, y: Tensor, pairs: object) -> bool:
+    return pairs is not None and points(2)(x, y)
+
+
+@replaced_by(_by_kernel, _takes)
+def _auto(space: Manifold, x: Tensor, y: Tensor, pairs: object) -> Tensor:
+    """The distances by a matrix product, of which close pairs are computed again."""
+    del pairs
+    if _is_traced(x, y, space.c):
+        return cdist(space, x, y, "mm64" if x.dtype == torch.float32 else "broadcast")
     distances, apart = _product(space, x, y)
-    if mode == "mm":
-        return distances
-    return _again(space, x, y, distances, apart.detach() < CLOSE[dtype])
+    return _again(space, x, y, distances, apart.detach() < CLOSE[x.dtype])
 
 
 def _product(space: Manifold, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,43 +132,3 @@ def _with_curvature(space: Manifold, c: Tensor | float) -> Manifold:
 def per_set(space: Manifold) -> Manifold:
     """The space for points of sets, when the curvature of ``space`` broadcasts with the sets."""
     return _with_curvature(space, space.c.unsqueeze(-1)) if isinstance(space.c, Tensor) else space
-
-
-def normalized_weights(
-    points: Float[Tensor, "*#batch n ambient"], weights: Float[Tensor, "*#batch n"] | None
-) -> Float[Tensor, "*#batch n 1"]:
-    """Weights that sum to 1, with an axis for the coordinates."""
-    if weights is None:
-        return torch.full_like(points[..., :1], 1 / points.shape[-2])
-    weights = weights.to(points.dtype).unsqueeze(-1)
-    return weights / weights.sum(-2, keepdim=True)
-
-
-def centroid(
-    s: Float[Tensor, "*#batch n dim"],
-    time: Float[Tensor, "*#batch n 1"],
-    weights: Float[Tensor, "*#batch n"] | None,
-    c: Tensor | float,
-) -> Float[Tensor, "*#batch 1 dim"]:
-    r"""Space coordinates of the Lorentzian centroid of points on the hyperboloid.
-
-    The weighted mean :math:`m` of the points over its Minkowski length in radii, at least 1:
-
-    .. math:: \sqrt{1 + 4 Q + 4 Q^2 / C^2}, \quad Q = \sum_i w_i \sinh^2(\sqrt c \, d_i / 2)
-
-    The direct formula is a difference of squares, which cancels far from the origin. Let :math:`p`
-    be the point of the hyperboloid with the space coordinates of the mean. The mean is :math:`p`
-    plus a vector along the time axis, and its length follows from the distances :math:`d_i` between
-    the points and :math:`p`, whose time coordinate in radii is :math:`C`.
-
-    Args:
-        s: Space coordinates of the points.
-        time: Time coordinates of the points, in radii.
-        weights: Numbers of 0 or more, not all 0; all equal by default.
-        c: Minus the sectional curvature, 0 or more.
-    """
-    w = normalized_weights(s, weights)
-    mean = (w * s).sum(-2, keepdim=True)
-    mean_time = (c * square(mean) + 1).sqrt()
-    spread = 2 * c * (w * hyperboloid_gap(s, time, mean, mean_time, c)).sum(-2, keepdim=True)
-    return mean / (2 * spread + (spread / mean_time).square() + 1).sqrt()

@@ -1,6 +1,6 @@
 """The Poincaré ball, which is conformal and includes flat space as the curvature 0."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,7 @@ from fedbolic.formulas.analytic import (
     asinhc,
     atanhc,
 )
+from fedbolic.formulas.centroids import centroid, normalized_weights
 from fedbolic.formulas.numerics import (
     HALVES,
     dot,
@@ -23,12 +24,10 @@ from fedbolic.formulas.numerics import (
     to_point,
     unit,
 )
+from fedbolic.formulas.pairs import ball_pairs
 from fedbolic.manifolds import pairwise
-from fedbolic.manifolds.centroid_kernel import CentroidForm, kernel_centroid
 from fedbolic.manifolds.curvature import LEARNABLE_C, Curvature
 from fedbolic.manifolds.manifold import Manifold, Mode, PointTensor, Scalars, checked_curvature
-from fedbolic.operators.pairwise_kernel import kernel_distances
-from fedbolic.operators.row_kernel import has_row_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,20 +98,13 @@ class Poincare(Manifold):
         *,
         mode: Mode = "auto",
     ) -> Float[Tensor, "*#batch n m"]:
-        return pairwise.cdist(self, x, y, mode)
+        return pairwise.cdist(self, x, y, mode, ball_pairs)
 
     @override
     def product(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         c = pairwise.matrix_curvature(self.c, x)
         space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
         return pairwise.product(space._parts(x), space._parts(y), c)
-
-    @override
-    def fused_cdist(self, x: Tensor, y: Tensor) -> Tensor:
-        c = pairwise.matrix_curvature(self.c, x)
-        space = Poincare(c.squeeze(-1) if isinstance(c, Tensor) and c.ndim else c)
-        known = space._read(x), space._read(y)
-        return kernel_distances(*known, c, hyperboloid=False)
 
     def _parts(self, x: Tensor) -> pairwise.GapParts:
         x, gap = self._read(x)
@@ -216,15 +208,8 @@ class Poincare(Manifold):
         points: Float[Tensor, "*#batch n ambient"],
         weights: Float[Tensor, "*#batch n"] | None = None,
     ) -> PointTensor:
-        space = replace(self, c=self.c.unsqueeze(-1)) if isinstance(self.c, Tensor) else self
-        c = per_point(space.c, points)
-        if has_row_kernel(points):
-            form = CentroidForm(hyperboloid=False, timed=False, images=False)
-            return kernel_centroid(points, weights, c, form).squeeze(-2)
-        x, gap = space._read(points)
-        factor = 2 / gap
-        mean = pairwise.centroid(factor * x, factor - 1, weights, c)
-        return self.within((mean / (1 + (1 + c * square(mean)).sqrt())).squeeze(-2))
+        w, c = normalized_weights(points, weights), per_point(pairwise.per_set(self).c, points)
+        return centroid(points, w, c, hyperboloid=False, timed=False, images=False).squeeze(-2)
 
     @override
     def contains(self, x: PointTensor) -> Bool[Tensor, "*#batch"]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.formulas import signed
+from fedbolic.formulas.centroids import mean_image, normalized_weights
 from fedbolic.formulas.numerics import (
     HALVES,
     dot,
@@ -300,13 +301,13 @@ def _beside_axis(x: Tensor, p: Tensor, a: Tensor, k: Tensor | float) -> Tensor:
 
 def _open_centroid(x: Tensor, factor: Tensor, weights: Tensor | None, c: Tensor | float) -> Tensor:
     """The centroid for a curvature ``c`` of 0 or more."""
-    mean = pairwise.centroid(factor * x, factor - 1, weights, c)
+    mean = mean_image(factor * x, factor - 1, normalized_weights(x, weights), c)
     return mean / (1 + (1 + c * square(mean)).sqrt())
 
 
 def _round_centroid(x: Tensor, factor: Tensor, weights: Tensor | None, c: Tensor | float) -> Tensor:
     """The point of the sphere on the ray through the weighted mean in the surrounding space."""
-    w = pairwise.normalized_weights(x, weights)
+    w = normalized_weights(x, weights)
     across = (w * factor * x).sum(-2, keepdim=True)
     along = (w * (factor - 1)).sum(-2, keepdim=True)
     width = -c * square(across)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from fedbolic import kernels
-from fedbolic.formulas.registrar import takes_kernels
+from fedbolic.formulas.registrar import mapped, takes_kernels
 
 AdamLists = tuple[list[Tensor], list[Tensor], list[Tensor]]
 """Parameters, their mean gradients and their mean squared gradients, in one order."""
@@ -24,7 +24,7 @@ def can_fuse_adam(given: AdamLists, gradients: list[Tensor], lr: float | Tensor)
         for x in tensors
     )
     mapped = any(map(is_functorch_wrapped_tensor, (*tensors, *gradients)))
-    return bool(tensors) and full and (not mapped or _has_adam_kernel(given, gradients, lr))
+    return bool(tensors) and full and (not mapped or _kernel_takes(given, gradients, lr))
 
 
 def fused_adam(
@@ -51,7 +51,7 @@ def fused_adam(
     rows = list(zip(points, gradients, *moments, strict=True))
     if any(is_functorch_wrapped_tensor(x) for row in rows for x in row):
         results = [_Step.apply(*row, step, numbers) for row in rows]
-    elif step.ndim and _has_adam_kernel(given, gradients, numbers["lr"]):
+    elif step.ndim and _kernel_takes(given, gradients, numbers["lr"]):
         results = [_updated(*row, step, numbers, donate=donate) for row in rows]
     else:
         return _by_torch(given, gradients, step, numbers, donate=donate)
@@ -59,7 +59,7 @@ def fused_adam(
     return points, mean, square
 
 
-def _has_adam_kernel(given: AdamLists, gradients: list[Tensor], lr: float | Tensor) -> bool:
+def _kernel_takes(given: AdamLists, gradients: list[Tensor], lr: float | Tensor) -> bool:
     """True if the kernel takes the tensors; a number for ``lr`` needs no launch."""
     if not (takes_kernels() and isinstance(lr, float | int)):
         return False
@@ -93,11 +93,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], Any]:
         *tensors, numbers = inputs
-        tensors = [
-            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-            for t, dim in zip(tensors, in_dims, strict=False)
-        ]
-        return _Step.apply(*tensors, numbers), (0, 0, 0)
+        return _Step.apply(*mapped(info, in_dims[:-1], tensors), numbers), (0, 0, 0)
 
 
 def _by_torch(

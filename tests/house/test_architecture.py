@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 ROOMS = (
     ("fedbolic", "fedbolic.core", "fedbolic.kernels"),
     ("fedbolic.formulas", "fedbolic.data.contract", "fedbolic.data.files"),
-    ("fedbolic.operators",),
     ("fedbolic.manifolds", "fedbolic.data.graphs", "fedbolic.data.hierarchies"),
     ("fedbolic.data.images", "fedbolic.data.tables"),
     ("fedbolic.data", "fedbolic.optim", "fedbolic.nn.functional", "fedbolic.nn.loss"),

@@ -20,8 +20,7 @@ from benchmarks.table import head, line
 from fedbolic import kernels
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn import MLR
-from fedbolic.nn.functional.convolution import im2col_convolution
-from fedbolic.operators.convolution_kernel import kernel_convolution
+from fedbolic.nn.functional.convolution import im2col_convolution, kernel_convolution
 from tests.kernels.errors import Kind, derivatives, of_model, table
 
 NUM_POINTS, DIM, CLASSES = 12, 4, 12

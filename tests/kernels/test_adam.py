@@ -19,7 +19,7 @@ def on(monkeypatch):
     calls, updated = [], fused_adam._updated
     monkeypatch.setattr(kernels, "run_on", lambda x: True)
 
-    def counted(x, *others, donate):
+    def counted(x, *others, donate=False):
         calls.append(tuple(x.shape))
         return updated(x, *others, donate=donate)
 

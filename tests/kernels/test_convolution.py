@@ -8,10 +8,9 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d
 
-from fedbolic import kernels
 from fedbolic.nn.functional import convolution
 from fedbolic.nn.functional.convolution import StackableConv2d, stacked_convolution
-from fedbolic.operators import convolution_kernel
+from tests.kernels.switch import count_calls
 from tests.nn.functional.test_convolution import GEOMETRIES, drawn, one_by_one
 
 pytestmark = pytest.mark.kernels
@@ -24,16 +23,8 @@ LARGE_FLOAT32 = (8, 65, 3, 2, 1, 7, 8)
 @pytest.fixture
 def on(monkeypatch):
     """The kernel in place of the copied windows, for tensors of the CPU; its calls' settings."""
-    calls, values = [], convolution_kernel._Convolution.values
-    monkeypatch.setattr(kernels, "run_on", lambda x: True)
     monkeypatch.setattr(convolution, "prefers_im2col", lambda weight: True)
-
-    def counted(settings, tensors, *, kept):
-        calls.append(settings)
-        return values(settings, tensors, kept=kept)
-
-    monkeypatch.setattr(convolution_kernel._Convolution, "values", staticmethod(counted))
-    return calls
+    return count_calls(monkeypatch, "convolution.client_convolution", "run_on")
 
 
 def of_clients(given, geometry):
@@ -65,7 +56,7 @@ def test_outputs_and_gradients_are_those_of_each_client_alone(geometry, num_clie
     given = drawn(geometry, num_clients, with_bias=with_bias)
     towards = random_like(one_by_one(given, geometry).shape)
     got = outputs_and_gradients(of_clients, given, geometry, towards)
-    assert on == [(*geometry[3:5], "ieee")]
+    assert [tuple(settings.values()) for settings in on] == [(*geometry[3:5], "ieee")]
     wanted = outputs_and_gradients(one_by_one, given, geometry, towards)
     for a, b in zip(got, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
@@ -135,7 +126,7 @@ def test_products_may_be_rounded_where_torch_allows_it(on):
         of_clients(given, GEOMETRIES[1])
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-    assert on == [(1, 1, "tf32")]
+    assert [settings["precision"] for settings in on] == ["tf32"]
 
 
 def test_gradcheck_and_gradgradcheck(on):

@@ -7,8 +7,8 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 from fedbolic import kernels
+from fedbolic.nn.layers import dropout
 from fedbolic.nn.layers.dropout import Dropout
-from fedbolic.operators import dropout_kernel
 from tests.nn.layers.test_dropout import layer, mixed, splitmix64
 
 pytestmark = pytest.mark.kernels
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.kernels
 @pytest.fixture
 def on(monkeypatch):
     """The kernel in place of the operators, for tensors of the CPU; counts its calls."""
-    calls, apply = [], dropout_kernel._Dropout.forward
+    calls, apply = [], dropout._Masked.forward
     monkeypatch.setattr(kernels, "run_on", lambda x: True)
 
     def counted(x, *others):
         calls.append(x.shape)
         return apply(x, *others)
 
-    monkeypatch.setattr(dropout_kernel._Dropout, "forward", staticmethod(counted))
+    monkeypatch.setattr(dropout._Masked, "forward", staticmethod(counted))
     return calls
 
 

@@ -8,9 +8,9 @@ from torch.func import functional_call, grad, vmap
 from fedbolic import kernels
 from fedbolic.manifolds import Curvature, Poincare
 from fedbolic.nn import MLR
-from fedbolic.operators import logit_kernel
 from tests.kernels.errors import RADII
 from tests.kernels.layer_errors import logit_errors
+from tests.kernels.switch import count_calls
 from tests.manifolds.cases import CURVED, normal, points
 
 pytestmark = pytest.mark.kernels
@@ -21,15 +21,7 @@ DTYPES = (torch.float32, torch.float64)
 @pytest.fixture
 def on(monkeypatch):
     """The kernels in place of the operators, for tensors of the CPU; counts their calls."""
-    calls, values = [], logit_kernel._Logits.values
-    monkeypatch.setattr(kernels, "run_on", lambda x: True)
-
-    def counted(settings, tensors, *, kept):
-        calls.append(kept)
-        return values(settings, tensors, kept=kept)
-
-    monkeypatch.setattr(logit_kernel._Logits, "values", staticmethod(counted))
-    return calls
+    return count_calls(monkeypatch, "logits.plane_logits", "run_on")
 
 
 def head_of(kind, dim, classes, *, c=1.0, dtype=torch.float64):
@@ -74,7 +66,7 @@ def test_logits_and_gradients_of_any_size_are_those_of_the_operators(kind, dtype
     wanted = by_operators(head, x, g)
     assert not on
     got = values_and_gradients(head.to(dtype), x.to(dtype), g.to(dtype))
-    assert on == [True]
+    assert [settings["kept"] for settings in on] == [True]
     eps = torch.finfo(dtype).eps
     for a, b in zip(got, wanted, strict=True):
         size = 1 + b.abs().max().item()  # the derivative by the curvature is a sum that cancels
@@ -86,7 +78,7 @@ def test_without_gradients_the_products_are_not_written(kind, on):
     head, x = head_of(kind, 3, 4), points(kind, 1.0, 0, 5, 3)
     with torch.no_grad():
         head(x)
-    assert on == [False]
+    assert [settings["kept"] for settings in on] == [False]
 
 
 @pytest.mark.parametrize("kind", CURVED)

@@ -4,10 +4,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
+from torch.func import vmap
 from torch.nn import functional
 from typing_extensions import override
 
-from fedbolic.operators.convolution_kernel import has_convolution_kernel, kernel_convolution
+from fedbolic import kernels
+from fedbolic.formulas.registrar import replaced_by, with_kernel
+
+KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class StackableConv2d(nn.Conv2d):
@@ -87,6 +91,69 @@ def strided_pixels(
     return x[..., ::stride, ::stride]
 
 
+@with_kernel("convolution.client_convolution", axes=4)
+def _convolution(
+    x: Tensor, weight: Tensor, *bias: Tensor, stride: int, padding: int, precision: str
+) -> Tensor:
+    """Convolutions of each client's images; a bias has an axis for each of a kernel's."""
+    del precision  # of the kernel's products
+
+    def convolve(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
+        of_channels = bias[0].flatten() if bias else None
+        return functional.conv2d(x, weight, of_channels, stride, padding)
+
+    lead = torch.broadcast_shapes(*(t.shape[:-4] for t in (x, weight, *bias)))
+    for _ in lead:
+        convolve = vmap(convolve)
+    return convolve(*(t.expand(*lead, *t.shape[-4:]) for t in (x, weight, *bias)))
+
+
+def kernel_convolution(
+    x: Float[Tensor, "n inputs height width"],
+    weight: Float[Tensor, "outputs inputs size size"],
+    bias: Float[Tensor, " outputs"] | None,
+    *,
+    stride: int,
+    padding: int,
+) -> Float[Tensor, "n outputs _ _"]:
+    """Convolution as one matrix product of all windows and all kernels, which stores no window.
+
+    ``vmap`` over clients gives one launch for all of them. The result is in channels-last layout.
+    Products of float32 are exact, unless torch's setting for matrix products allows TF32; half
+    types are summed in float32, and autocast applies. First derivatives are kernels, too; higher
+    ones are those of torch's operators.
+
+    Args:
+        x: As in :func:`im2col_convolution`, like all arguments.
+        weight: Kernels.
+        bias: One number for each output channel; ``None`` for zeros.
+        stride: Step between two windows, at least 1.
+        padding: Rows and columns of zeros on each side, at least 0.
+    """
+    given = [x, weight, *([] if bias is None else [bias.reshape(1, 1, 1, -1)])]
+    if _casts(x, weight):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        given = [t.to(dtype) for t in given]
+    exact = torch.get_float32_matmul_precision() == "highest"
+    precision = "ieee" if exact else "tf32"
+    return _convolution(*given, stride=stride, padding=padding, precision=precision)
+
+
+def takes_images(x: Tensor, weight: Tensor, *bias: Tensor | None, **window: int) -> bool:
+    """True if convolutions of images can be computed by a kernel, also under ``vmap``."""
+    del bias, window
+    if not (kernels.run_on(x) and kernels.run_on(weight)):
+        return False
+    return weight.dtype == x.dtype in KERNEL_DTYPES or _casts(x, weight)
+
+
+def _casts(*tensors: Tensor) -> bool:
+    """True if autocast applies, which leaves float64 as it is."""
+    on = torch.is_autocast_enabled(tensors[0].device.type)
+    return on and all(t.dtype in KERNEL_DTYPES and t.dtype != torch.float64 for t in tensors)
+
+
+@replaced_by(kernel_convolution, takes_images)
 def stacked_convolution(
     x: Float[Tensor, "n inputs height width"],
     weight: Float[Tensor, "outputs inputs size size"],
@@ -109,8 +176,7 @@ def stacked_convolution(
         >>> stacked_convolution(x, weight, None, stride=2, padding=2).shape
         torch.Size([2, 4, 4, 4])
     """
-    convolve = kernel_convolution if has_convolution_kernel(x, weight) else im2col_convolution
-    return convolve(x, weight, bias, stride=stride, padding=padding)
+    return im2col_convolution(x, weight, bias, stride=stride, padding=padding)
 
 
 def im2col_convolution(

@@ -11,10 +11,45 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from fedbolic.formulas.analytic import asinhc, sinhc
+from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS, LONGEST_STEP
+from fedbolic.formulas.registrar import with_kernel
 from fedbolic.formulas.sinh_ratio import sinh_ratio_and_cosh
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import on_hyperboloid
 from fedbolic.nn.functional.space import rounded, wide
+
+
+@with_kernel("logits.plane_logits", axes=2, keeps=True)
+def hyperplane_logits(
+    x: Float[Tensor, "*#batch n d"],
+    weight: Float[Tensor, "*#batch m dim"],
+    offset: Tensor,
+    c: Tensor | float,
+    *,
+    factor: float,
+    hyperboloid: bool,
+) -> Float[Tensor, "*#batch n m"]:
+    """Signed distances to hyperplanes, times a number and the norms of the rows of ``weight``.
+
+    Args:
+        x: Time and space coordinates of points.
+        weight: Directions of the hyperplanes at the origin.
+        offset: Signed distances of the hyperplanes from the origin, of shape ``(..., 1, m)``.
+        c: Minus the sectional curvature, 0 or more, of shape ``(..., 1, 1)``.
+        factor: The number.
+        hyperboloid: True if time coordinates are in units of length, False if in radii.
+    """
+    limit = LONGEST_STEP[x.dtype] ** 0.5 / c**0.5
+    a = offset.clamp(-limit, limit)
+    sinh = a * sinhc(a * a, c)
+    length = (weight * weight).sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+    first = -(c**0.5) * sinh if hyperboloid else -sinh
+    space = (c * sinh * sinh + 1).sqrt().mT * (weight / length)
+    t = x @ torch.cat((first.mT.expand(*space.shape[:-1], 1), space), -1).mT
+    limit = (HYPERBOLOID_RADIUS[t.dtype] / c) ** 0.5
+    t = t.clamp(-limit, limit)
+    return factor * length.mT * t * asinhc(t * t, c)
 
 
 def timed(

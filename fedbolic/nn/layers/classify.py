@@ -6,12 +6,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from fedbolic import kernels
+from fedbolic.formulas.registrar import replaced_by
 from fedbolic.formulas.sinh_ratio import asinh_ratio
-from fedbolic.manifolds import Lorentz
-from fedbolic.nn.functional.hyperplane import lengths, timed, unit_normals
+from fedbolic.manifolds import Lorentz, Poincare
+from fedbolic.nn.functional.hyperplane import hyperplane_logits, lengths, timed, unit_normals
 from fedbolic.nn.functional.rows import Head
 from fedbolic.nn.functional.space import rounded, wide
-from fedbolic.operators.logit_kernel import has_logit_kernel, kernel_logits
+
+
+def _takes(head: "MLR", space: Lorentz | Poincare, x: Tensor) -> bool:
+    """True if the kernels take points and hyperplanes; products in half types are torch's."""
+    del space
+    if not (kernels.run_on(x) and kernels.run_on(head.weight)):
+        return False
+    full = x.dtype == head.weight.dtype and x.dtype in (torch.float32, torch.float64)
+    exact = torch.get_float32_matmul_precision() == "highest"
+    return full and exact and not torch.is_autocast_enabled(x.device.type)
+
+
+def _by_kernel(head: "MLR", space: Lorentz | Poincare, x: Tensor) -> Tensor:
+    weight, model = head.weight, {"hyperboloid": isinstance(space, Lorentz)}
+    offset = weight.new_zeros(len(weight)) if head.bias is None else head.bias
+    flat = x.reshape(-1, x.shape[-1])
+    logits = hyperplane_logits(flat, weight, offset, space.c, factor=head.factor, **model)
+    return logits.reshape(*x.shape[:-1], len(weight))
 
 
 class MLR(Head):
@@ -71,14 +90,13 @@ class MLR(Head):
     @override
     def forward(self, x: Float[Tensor, "*batch ambient"]) -> Float[Tensor, "*batch classes"]:
         self.check(x, self.in_features, self.weight)
-        space, factor = self.manifold, self.factor
-        x, hyperboloid = timed(space, x), isinstance(space, Lorentz)
-        if has_logit_kernel(x, self.weight):
-            return kernel_logits(
-                x, self.weight, self.bias, space.c, factor=factor, hyperboloid=hyperboloid
-            )
+        space = self.manifold
+        return self._logits(space, timed(space, x))
+
+    @replaced_by(_by_kernel, _takes)
+    def _logits(self, space: Lorentz | Poincare, x: Tensor) -> Tensor:
         length = lengths(wide(self.weight))
-        scale = length if factor == 1.0 else factor * length
+        scale = length if self.factor == 1.0 else self.factor * length
         rows = unit_normals(space, self.weight, length, self.bias)
         sinh = wide(functional.linear(x, rows))
         logits = scale * asinh_ratio(sinh, space.c)

@@ -2,14 +2,16 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fedbolic import kernels
 from fedbolic.core import check
+from fedbolic.formulas.registrar import mapped, replaced_by
 from fedbolic.nn.functional.recomputed import seed_of_pass
-from fedbolic.operators.dropout_kernel import has_dropout_kernel, kernel_dropout
 
 SEED = "dropout_seed"
 """Name of the seed buffer; a federated engine looks for it in any network."""
@@ -56,6 +58,43 @@ class _Coins(nn.Module):
         return f"p={self.p}"
 
 
+class _Masked(torch.autograd.Function):
+    """Elements times a mask by the kernel, which stores no mask: its gradient draws it again.
+
+    The product is its own gradient and keeps no elements for it, as the registrar would.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, seed: Tensor, least: int, factor: float) -> Tensor:
+        from fedbolic.kernels.dropout import masked
+
+        return masked(x, seed, least=least, factor=factor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        _, seed, ctx.least, ctx.factor = inputs
+        ctx.save_for_backward(seed)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (seed,) = ctx.saved_tensors
+        return _Masked.apply(grad_outputs[0], seed, ctx.least, ctx.factor), None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[Tensor, int]:
+        return _Masked.apply(*mapped(info, in_dims[:2], inputs[:2]), *inputs[2:]), 0
+
+
+def _masked_by_kernel(layer: "Dropout", x: Tensor) -> Tensor:
+    return _Masked.apply(x, layer._next_seed(), layer._least, _factor(layer.p, x.dtype))
+
+
+def _takes(layer: "Dropout", x: Tensor) -> bool:
+    """True if the kernel reads elements in the order in which they lie; torch keeps others."""
+    del layer
+    return x.dtype in (torch.float32, torch.float64) and kernels.run_on(x) and x.is_contiguous()
+
+
 class Dropout(_Coins):
     """``torch.nn.Dropout`` that does not use the global random stream.
 
@@ -94,9 +133,10 @@ class Dropout(_Coins):
         """``x`` with random elements set to 0 in training, and unchanged in evaluation."""
         if not self.training or self.p == 0:
             return x
-        if has_dropout_kernel(x):
-            factor = _factor(self.p, x.dtype)
-            return kernel_dropout(x, self._next_seed(), least=self._least, factor=factor)
+        return self._masked(x)
+
+    @replaced_by(_masked_by_kernel, _takes)
+    def _masked(self, x: Tensor) -> Tensor:
         return x * self._kept(x.shape, x.dtype, x.device).div_(1 - self.p)
 
 

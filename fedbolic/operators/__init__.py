@@ -1,1 +1,0 @@
-"""Operators with derivatives that run a kernel on a CUDA device."""
