@@ -23,6 +23,12 @@ class Formula(ABC):
     outputs: ClassVar[int] = 1
     """Number of leading parts that the function returns."""
 
+    closed: ClassVar[bool] = False
+    """True if all parts are outputs, through which second derivatives go, and not computed again.
+
+    The gradient is then given ``None`` for an output that has none.
+    """
+
     @staticmethod
     @abstractmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
@@ -117,10 +123,12 @@ def _gradients(
     formula: type[Formula], inputs: tuple, parts: tuple, grad_outputs: tuple
 ) -> tuple[Tensor | None, ...]:
     """Gradients in the shapes of the inputs; differentiable if autograd builds a graph."""
-    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-        parts = formula.parts(*inputs)
-    given = zip(grad_outputs[: formula.outputs], parts, strict=False)
-    grads = [torch.zeros_like(part) if g is None else g for g, part in given]
+    grads = grad_outputs[: formula.outputs]
+    if not formula.closed:
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+            parts = formula.parts(*inputs)
+        given = zip(grads, parts, strict=False)
+        grads = [torch.zeros_like(part) if g is None else g for g, part in given]
     made = formula.gradient(inputs, parts, *grads)
     made = (*made, *[None] * (len(inputs) - len(made)))
     return tuple(
