@@ -34,7 +34,6 @@ from fedbolic.federated import Batched
 
 SMALL = Workload("small", 2, 4, 4, input_shape=(1, 28, 28), channels=(2,))
 WARM_UP = 1
-EXACT_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,12 @@ class Found:
     Args:
         costs: Cost of every round after the first few.
         differences: Difference from the plain loop's parameters after every round, in float32.
-        exact: The same after a few rounds in float64.
         peaks: Peak memory in MiB.
         failed: Reason for the failure of a candidate without other measurements.
     """
 
     costs: dict[str, list[Cost]] = field(default_factory=dict)
     differences: dict[str, list[float]] = field(default_factory=dict)
-    exact: dict[str, float] = field(default_factory=dict)
     peaks: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -122,7 +119,6 @@ def measure(work: Workload, rounds: int, interpreters: Mapping[str, str]) -> Fou
         for name in set(interpreters) & set(candidates):
             pids = candidates[name].processes()
             found.peaks[name] = sum(processes.private_mebibytes(p, peak=True) for p in pids)
-    found.exact = exact_differences(work)
     for name in (PLAIN, *ENGINES):
         found.peaks[name] = ask_peak(name, work.name)
     return found
@@ -143,21 +139,6 @@ def _turn(
         found.differences.setdefault(name, []).append(gap)
         if counts:
             found.costs.setdefault(name, []).append(cost)
-
-
-def exact_differences(work: Workload) -> dict[str, float]:
-    """Differences from the plain loop after a few rounds in float64, by engine."""
-    data = plain_loop.examples(work, torch.float64)
-    plain = PlainLoop(work, data, first_values(work, torch.float64))
-    for index in range(1, EXACT_ROUNDS + 1):
-        plain.round(seeds(work, index))
-    found = {}
-    for name, engine in ENGINES.items():
-        with contextlib.closing(Trained(work, data, engine)) as trained:
-            for index in range(1, EXACT_ROUNDS + 1):
-                trained.round(seeds(work, index))
-            found[name] = difference(plain.values(), trained.values())
-    return found
 
 
 def peak(name: str, work: Workload, memory: float | None = None) -> float:

@@ -17,13 +17,13 @@ from benchmarks.table import goal_table, head, line, middle
 
 COLUMNS = (
     *("CPU ms", "wall ms", "CPU, times the plain loop", "wall, times the plain loop", "peak MiB"),
-    *("float32, 1 round", "float64, 3 rounds"),
+    "difference, 1 round",
 )
 
 
 def row(name: str, found: Found) -> str:
     """One line of a workload's table."""
-    costs, own = found.costs.get(name), found.exact.get(name)
+    costs = found.costs.get(name)
     if not costs:
         return line(name, found.failed.get(name, "not installed"), *[""] * (len(COLUMNS) - 1))
     return line(
@@ -34,7 +34,6 @@ def row(name: str, found: Found) -> str:
         middle(found.speeds(name, kind="wall")),
         f"{found.peaks[name]:.0f}" if name in found.peaks else "",
         "" if name == PLAIN else f"{found.differences[name][0]:.0e}",
-        "" if own is None else f"{own:.0e}",
     )
 
 

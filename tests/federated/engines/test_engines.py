@@ -84,7 +84,7 @@ def test_a_slow_engine_meets_no_goal(monkeypatch):
     names = ("Sequential", "Batched", "Workers(2)")
     costs = {"plain loop": [quick], "pfl": [quick], **{name: [slow] for name in names}}
     gaps = {name: [1e-3] for name in names}
-    found = {w: Found(costs, gaps, dict.fromkeys(names, 1e-3)) for w in ("MLP", "tiny", "CNN-L")}
+    found = {w: Found(costs, gaps) for w in ("MLP", "tiny", "CNN-L")}
     verdicts = [goal.verdict for goal in goals(found)]
     assert set(verdicts) == {"not met", "not measured"}
     assert verdicts.count("not met") == 8
