@@ -12,6 +12,15 @@ from fedbolic.formulas.numerics import BALL_MARGIN, SMALL, dot, square
 from fedbolic.formulas.registrar import points, with_kernel
 
 
+def ball_clamp(x: Tensor, c: Tensor | float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The factors that clamp points to the ball, and the gaps ``1 - c |x|^2`` after it."""
+    limit = (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
+    info = torch.finfo(x.dtype)
+    t = (dot(x, x) * (c * SMALL)).clamp(info.tiny, info.max)
+    within = t.clamp(max=limit)
+    return (within / t).sqrt(), torch.rsub(within, 1, alpha=1 / SMALL)
+
+
 class BallRead(Formula):
     """Points clamped to the ball, the gaps ``1 - c |x|^2`` and the factors of the points."""
 
@@ -20,13 +29,8 @@ class BallRead(Formula):
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
-        x, c, dtype = inputs
-        limit = (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
-        info = torch.finfo(x.dtype)
-        t = (dot(x, x) * (c * SMALL)).clamp(info.tiny, info.max)
-        within = t.clamp(max=limit)
-        factor = (within / t).sqrt()
-        return x * factor, torch.rsub(within, 1, alpha=1 / SMALL), factor
+        factor, gap = ball_clamp(*inputs)
+        return inputs[0] * factor, gap, factor
 
     @override
     @staticmethod

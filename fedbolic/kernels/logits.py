@@ -9,7 +9,6 @@ gradients with respect to points and normals are torch's matrix products.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import triton
@@ -105,21 +104,6 @@ def logit_gradient_kernel(
         tl.store(by_c + row, curved, mask=of_column)
 
 
-class LogitGradients(NamedTuple):
-    """Gradients of logits, in the broadcast shape.
-
-    Args:
-        products: With respect to the products, of shape ``(..., n, m)``.
-        lengths: With respect to the norms, of shape ``(..., 1, m)``.
-        curvature: With respect to the curvature, of shape ``(..., 1, 1)``; ``None`` if it is not
-            asked for.
-    """
-
-    products: Tensor
-    lengths: Tensor
-    curvature: Tensor | None
-
-
 def plane_logits(
     x: Tensor,
     weight: Tensor,
@@ -166,15 +150,16 @@ def plane_logits_gradients(
     Clamped products, normals and norms are ``kept``.
     """
     products, normals, lengths = kept
-    by = _gradients(grad, products, lengths, c, factor=factor, curved=needed[-1])
-    by_x = by.products @ normals if needed[0] else None
+    by_product, by_length, by_c = _gradients(
+        grad, products, lengths, c, factor=factor, curved=needed[-1]
+    )
+    by_x = by_product @ normals if needed[0] else None
     if not any(needed[1:]):
         return by_x, None, None, None
-    by_planes = normal_gradients(
-        by.products.mT @ x, by.lengths, weight, offset, c, lengths, hyperboloid=hyperboloid
+    by_weight, by_offset, bent = normal_gradients(
+        by_product.mT @ x, by_length, weight, offset, c, lengths, hyperboloid=hyperboloid
     )
-    by_c = None if by.curvature is None else by.curvature + by_planes.curvature
-    return by_x, by_planes.weight, by_planes.offset, by_c
+    return by_x, by_weight, by_offset, None if by_c is None else by_c + bent
 
 
 def _logits(
@@ -200,8 +185,8 @@ def _logits(
 
 def _gradients(
     grad: Tensor, products: Tensor, lengths: Tensor, c: Tensor, *, factor: float, curved: bool
-) -> LogitGradients:
-    """Gradients of logits with respect to all but points and normals.
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of logits with respect to the products, the norms and the curvature.
 
     Args:
         grad: Gradient with respect to the logits, of shape ``(..., n, m)``, with all axes.
@@ -229,7 +214,7 @@ def _gradients(
                 *batch_strides((lengths,), (c,)), *grad.stride(), span, FACTOR=factor,
                 CURVED=curved, ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
             )  # fmt: skip
-    return LogitGradients(
+    return (
         by_product.reshape(*lead, n, m),
         by_length.sum(0).reshape(*lead, 1, m),
         by_c.sum((0, 2)).reshape(*lead, 1, 1) if curved else None,

@@ -9,8 +9,6 @@ for points of the hyperboloid; the first number is over :math:`\sqrt c` for time
 radii. A program reads its rows twice: for their norms, and to scale them.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 from torch import Tensor
@@ -118,20 +116,6 @@ def normal_gradient_kernel(
     tl.store(by_c + row, curved, mask=of_row)
 
 
-class NormalGradients(NamedTuple):
-    """Gradients of normals, in the broadcast shape.
-
-    Args:
-        weight: With respect to the directions, of shape ``(..., m, d)``.
-        offset: With respect to the distances, of shape ``(..., 1, m)``.
-        curvature: With respect to the curvature, of shape ``(..., 1, 1)``.
-    """
-
-    weight: Tensor
-    offset: Tensor
-    curvature: Tensor
-
-
 def plane_normals(
     weight: Tensor, offset: Tensor, c: Tensor, *, hyperboloid: bool
 ) -> tuple[Tensor, Tensor]:
@@ -163,8 +147,8 @@ def normal_gradients(
     lengths: Tensor,
     *,
     hyperboloid: bool,
-) -> NormalGradients:
-    """Gradients from those with respect to normals and norms.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of :func:`plane_normals` by directions, offsets and the curvature.
 
     Args:
         grad: Gradient with respect to the normals, of shape ``(..., m, d + 1)``, with all axes.
@@ -184,7 +168,7 @@ def normal_gradients(
             *call.tensors, lengths, grad.contiguous(), by_length.contiguous(),
             by_weight, by_offset, by_c, *call.numbers, HYPERBOLOID=hyperboloid, **call.sizes,
         )  # fmt: skip
-    return NormalGradients(by_weight, by_offset, by_c.sum(-1, keepdim=True))
+    return by_weight, by_offset, by_c.sum(-1, keepdim=True)
 
 
 class _Call:

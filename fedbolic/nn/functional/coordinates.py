@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import override
 
+from fedbolic.formulas.ball_formulas import ball_clamp
 from fedbolic.formulas.fused import Formula, fused
 from fedbolic.formulas.numerics import (
     BALL_MARGIN,
     HYPERBOLOID_RADIUS,
-    SMALL,
     dot,
     square,
 )
@@ -109,14 +109,9 @@ class _ToHyperboloid(Formula):
     @override
     @staticmethod
     def parts(*inputs: Any) -> tuple[Tensor, ...]:
-        s, c, dtype = inputs
-        info = torch.finfo(s.dtype)
-        limit = (1 - BALL_MARGIN * torch.finfo(dtype).eps) * SMALL
-        t = (dot(s, s) * (c * SMALL)).clamp(info.tiny, info.max)
-        within = t.clamp(max=limit)
-        factor = (within / t).sqrt()
-        scale = 2 / torch.rsub(within, 1, alpha=1 / SMALL)
-        return scale - 1, s * (factor * scale), factor, scale
+        factor, gap = ball_clamp(*inputs)
+        scale = 2 / gap
+        return scale - 1, inputs[0] * (factor * scale), factor, scale
 
     @override
     @staticmethod
