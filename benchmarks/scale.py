@@ -23,13 +23,10 @@ from fedbolic.core.rng import Rng
 from fedbolic.data import IID, FederatedData, Partitioned
 from fedbolic.data.contract.dataset import Dataset, OfficialParts
 from fedbolic.federated import (
-    Batched,
     Cohort,
-    Engine,
     Evaluation,
     LocalTraining,
     Method,
-    Sequential,
     Trainer,
     TrainerState,
 )
@@ -43,8 +40,6 @@ METHODS: dict[str, Method] = {
     "Scaffold": Scaffold(NETWORK, rounds=10**6, local=STEPS),
 }
 """A network of 466 parameters; Scaffold keeps as many numbers, 1,864 bytes, for every client."""
-
-ENGINES: dict[str, Engine] = {"Sequential": Sequential(), "Batched": Batched()}
 
 COHORT, SAMPLE, EXCHANGES = 50, 1000, 20
 """Clients in an exchange, scored clients, and measured exchanges."""
@@ -70,7 +65,7 @@ class Plenty(Dataset):
         return OfficialParts("plenty", *parts, num_classes=10)
 
 
-def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, float]:
+def cost(num_clients: int, name: str, folder: Path) -> dict[str, float]:
     """CPU seconds of every phase at one size, and the peak memory of the process in megabytes."""
     found: dict[str, float] = {}
     clock = Clock()
@@ -79,7 +74,7 @@ def cost(num_clients: int, name: str, engine: str, folder: Path) -> dict[str, fl
     found["load"] = clock.lap()
     method = METHODS[name]
     cohort = Cohort(min(1.0, COHORT / num_clients))
-    trainer = Trainer(ENGINES[engine], cohort, evaluation=Evaluation(every=10**9))
+    trainer = Trainer(cohort=cohort, evaluation=Evaluation(every=10**9))
     state = trainer.begin(method, data, RNG)
     run_folder = RunFolder.create(folder, config="", environment={})
     state = filled(method, data, state, run_folder)
@@ -130,11 +125,11 @@ def filled(
     return replace(state, client_states=states)
 
 
-def measured(num_clients: int, name: str, engine: str, root: Path) -> dict[str, float]:
+def measured(num_clients: int, name: str, root: Path) -> dict[str, float]:
     """Result of :func:`cost` in a separate process."""
     with tempfile.TemporaryDirectory(dir=root) as folder:
-        of = "--clients", num_clients, "--method", name, "--engine", engine
-        return json.loads(alone("scale", *of, "--folder", f"{folder}/run"))
+        of = "--clients", num_clients, "--method", name, "--folder", f"{folder}/run"
+        return json.loads(alone("scale", *of))
 
 
 def lines(found: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
@@ -153,17 +148,16 @@ def main() -> None:
     sizes = [100, 1_000, 10_000, 100_000]
     args.add_argument("--clients", type=int, nargs="+", default=sizes)
     args.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
-    args.add_argument("--engine", choices=ENGINES, default="Sequential")
     args.add_argument("--root", type=Path, default=Path(tempfile.gettempdir()), help="for the runs")
     args.add_argument("--folder", type=Path, help="measure one size here and print its figures")
     options = args.parse_args()
     if options.folder:
         (num_clients,), (name,) = options.clients, options.method
-        print(json.dumps(cost(num_clients, name, options.engine, options.folder)))
+        print(json.dumps(cost(num_clients, name, options.folder)))
         return
     for name in options.method:
-        found = {n: measured(n, name, options.engine, options.root) for n in options.clients}
-        print(f"\n{name}, {options.engine}: CPU seconds, and megabytes")
+        found = {n: measured(n, name, options.root) for n in options.clients}
+        print(f"\n{name}, Sequential: CPU seconds, and megabytes")
         print(f"\n{head('phase', *(f'{n:,}' for n in options.clients), 'growth')}")
         print("\n".join(lines(found)), flush=True)
 
