@@ -9,80 +9,132 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.manifolds import gyro
+from fedbolic.manifolds.curvature import Curvature
+from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold
 
 
 class Bridge(geoopt.Manifold):
-    """Manifold for ``geoopt.ManifoldParameter``, ``geoopt.optim.RiemannianAdam`` and ``...SGD``.
+    """Manifold for code that was written for geoopt: its parameters, optimisers and layers.
 
-    Every operation is that of ``space``; geoopt's formulas are not used. Names and arguments are
-    those of geoopt's own manifolds, but for ``dim`` (coordinates lie along the last axis) and
-    ``project`` (results always lie on the space). ``GEOOPT.md`` in this folder lists every public
-    operation of geoopt, with its counterpart here and where conventions differ.
+    Every operation is that of ``space``; geoopt's formulas are not used. Names, arguments and
+    keywords are those of geoopt's own manifolds, with ``dim`` for the axis of coordinates and ``k``
+    for the number that geoopt's manifold of the same model takes. Results always lie on the space,
+    so ``project`` has no effect. ``GEOOPT.md`` in this folder lists every public operation of
+    geoopt, with its counterpart here and where conventions differ.
 
     Args:
-        space: Space to wrap; its curvature must not require a gradient.
+        space: Space to wrap. A ``Curvature`` in it is a module of the bridge, and learnt with it.
+
+    Shapes:
+        Coordinates along ``dim``, by default the last axis; the other axes broadcast. Numbers have
+        the shape without this axis, or with 1 in its place for ``keepdim=True``.
 
     Example:
-        >>> from fedbolic.manifolds import Lorentz
-        >>> x = geoopt.ManifoldParameter(Lorentz().origin(2, 3), manifold=Bridge(Lorentz()))
+        >>> from fedbolic.manifolds import Poincare
+        >>> ball = Bridge(Poincare(c=1.0))  # in the place of geoopt.PoincareBall(c=1.0)
+        >>> x = geoopt.ManifoldParameter(ball.origin(2, 3), manifold=ball)
         >>> geoopt.optim.RiemannianAdam([x]).param_groups[0]["params"][0].manifold
-        Lorentz(c=1.0) manifold
+        Poincare(c=1.0) manifold
+        >>> ball.dist0(torch.full((3, 5), 0.1), dim=0).shape, ball.radius
+        (torch.Size([5]), tensor(1.))
     """
 
     ndim = 1
-    reversible = False
+    reversible = True  # the retraction is the exponential map
+    __scaling__ = geoopt.Stereographic.__scaling__
 
     def __init__(self, space: Manifold) -> None:
         super().__init__()
         self.space = space
+        self.curvature = space.curvature if isinstance(space.curvature, Curvature) else None
         self.name = str(space)
 
     @override
     def __repr__(self) -> str:
         return f"{self.space} manifold"
 
-    @override
-    def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False) -> Tensor:
-        return _kept(self.space.dist(x, y), keepdim)
+    @property
+    def c(self) -> Tensor:
+        """Minus the sectional curvature."""
+        return torch.as_tensor(self.space.c)
+
+    @property
+    def k(self) -> Tensor:
+        """The number of geoopt: the squared radius of the hyperboloid, otherwise the curvature."""
+        return 1 / self.c if isinstance(self.space, Lorentz) else -self.c
+
+    @property
+    def radius(self) -> Tensor:
+        """Radius of curvature."""
+        return self.c.abs() ** -0.5
 
     @override
-    def retr(self, x: Tensor, u: Tensor) -> Tensor:
-        return self.space.expmap(x, u)
+    def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
+        return _number(self.space.dist, x, y, keepdim=keepdim, dim=dim)
 
     @override
-    def expmap(self, x: Tensor, u: Tensor) -> Tensor:
-        return self.space.expmap(x, u)
+    def dist2(self, x: Tensor, y: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
+        return self.dist(x, y, keepdim=keepdim, dim=dim) ** 2
 
     @override
-    def logmap(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.space.logmap(x, y)
+    def expmap(self, x: Tensor, u: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
+        return _point(self.space.expmap, x, u, dim=dim)
+
+    retr = expmap
 
     @override
-    def transp(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-        return self.space.transp(x, y, v)
+    def logmap(self, x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+        return _point(self.space.logmap, x, y, dim=dim)
+
+    @override
+    def transp(self, x: Tensor, y: Tensor, v: Tensor, *, dim: int = -1) -> Tensor:
+        return _point(self.space.transp, x, y, v, dim=dim)
+
+    @override
+    def expmap_transp(
+        self, x: Tensor, u: Tensor, v: Tensor, *, project: bool = True, dim: int = -1
+    ) -> tuple[Tensor, Tensor]:
+        y = self.expmap(x, u, dim=dim)
+        return y, self.transp(x, y, v, dim=dim)
+
+    retr_transp = expmap_transp
+
+    @override
+    def transp_follow_expmap(
+        self, x: Tensor, u: Tensor, v: Tensor, *, project: bool = True, dim: int = -1
+    ) -> Tensor:
+        return self.expmap_transp(x, u, v, dim=dim)[1]
+
+    transp_follow_retr = transp_follow_expmap
 
     @override
     def inner(
-        self, x: Tensor, u: Tensor, v: Tensor | None = None, *, keepdim: bool = False
+        self,
+        x: Tensor,
+        u: Tensor,
+        v: Tensor | None = None,
+        *,
+        keepdim: bool = False,
+        dim: int = -1,
     ) -> Tensor:
-        return _kept(self.space.inner(x, u, v), keepdim)
+        return _number(self.space.inner, x, u, u if v is None else v, keepdim=keepdim, dim=dim)
 
     @override
-    def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False) -> Tensor:
-        return _kept(self.space.norm(x, u), keepdim)
+    def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
+        return _number(self.space.norm, x, u, keepdim=keepdim, dim=dim)
 
     @override
-    def proju(self, x: Tensor, u: Tensor) -> Tensor:
-        return self.space.proju(x, u)
+    def proju(self, x: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
+        return _point(self.space.proju, x, u, dim=dim)
 
     @override
-    def egrad2rgrad(self, x: Tensor, u: Tensor) -> Tensor:
-        return self.space.egrad2rgrad(x, u)
+    def egrad2rgrad(self, x: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
+        return _point(self.space.egrad2rgrad, x, u, dim=dim)
 
     @override
-    def projx(self, x: Tensor) -> Tensor:
-        return self.space.projx(x)
+    def projx(self, x: Tensor, *, dim: int = -1) -> Tensor:
+        return _point(self.space.projx, x, dim=dim)
 
     @override
     def origin(
@@ -92,58 +144,70 @@ class Bridge(geoopt.Manifold):
         device: Any = None,
         seed: int | None = 42,
     ) -> geoopt.ManifoldTensor:
-        shape = geoopt.utils.size2shape(*size)
-        origin = self.space.origin(*shape, dtype=dtype, device=device)
-        # ManifoldTensor's __new__ takes the manifold, the stub of Tensor's __init__ does not
-        return geoopt.ManifoldTensor(origin, manifold=self)  # pyright: ignore[reportCallIssue]
+        size = geoopt.utils.size2shape(*size)
+        return self._tensor(self.space.origin(*size, dtype=dtype, device=device))
 
-    def dist0(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
+    def dist0(self, x: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
         """Distance from the origin."""
-        return _kept(self.space.dist0(x), keepdim)
+        return _number(self.space.dist0, x, keepdim=keepdim, dim=dim)
 
-    def expmap0(self, u: Tensor) -> Tensor:
+    def expmap0(self, u: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
         """Exponential map at the origin."""
-        return self.space.expmap0(u)
+        return _point(self.space.expmap0, u, dim=dim)
 
-    def logmap0(self, x: Tensor) -> Tensor:
+    def logmap0(self, x: Tensor, *, dim: int = -1) -> Tensor:
         """Logarithm at the origin."""
-        return self.space.logmap0(x)
+        return _point(self.space.logmap0, x, dim=dim)
 
-    def transp0(self, y: Tensor, u: Tensor) -> Tensor:
+    def transp0(self, y: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
         """Parallel transport from the origin to ``y``."""
-        return self.space.transp0(y, u)
+        return _point(self.space.transp0, y, u, dim=dim)
 
-    def transp0back(self, y: Tensor, u: Tensor) -> Tensor:
+    def transp0back(self, y: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
         """Parallel transport from ``y`` to the origin."""
-        origin = self.space.origin(*y.shape, dtype=y.dtype, device=y.device)
-        return self.space.transp(y, origin, u)
+        return _point(lambda y, u: self.space.transp(y, self._origin(y), u), y, u, dim=dim)
 
-    def geodesic(self, t: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def geodesic(self, t: Tensor, x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
         """The point at the fraction ``t`` of the way from ``x`` to ``y``.
 
-        Args:
-            t: Fractions that broadcast with coordinates: one per point has a last axis of 1.
-            x: Point at 0.
-            y: Point at 1.
+        ``t`` broadcasts with coordinates: one number per point has an axis ``dim`` of 1.
         """
-        return self.space.expmap(x, t * self.space.logmap(x, y))
+        return self.expmap(x, t * self.logmap(x, y, dim=dim), dim=dim)
 
-    def geodesic_unit(self, t: Tensor, x: Tensor, u: Tensor) -> Tensor:
-        """The point at the distance ``t`` from ``x`` in the direction of ``u``.
+    def geodesic_unit(
+        self, t: Tensor, x: Tensor, u: Tensor, *, project: bool = True, dim: int = -1
+    ) -> Tensor:
+        """The point at the distance ``t`` from ``x`` in the direction of ``u``, of any length.
 
-        Args:
-            t: Distances that broadcast with coordinates, as in ``geodesic``.
-            x: Points.
-            u: Tangents at ``x``, not 0; their length has no effect.
+        ``t`` broadcasts with coordinates, as in ``geodesic``.
         """
-        return self.space.expmap(x, t * u / self.space.norm(x, u).unsqueeze(-1))
+        return self.expmap(x, t * u / self.norm(x, u, keepdim=True, dim=dim), dim=dim)
 
     def dist2plane(
-        self, x: Tensor, p: Tensor, a: Tensor, *, keepdim: bool = False, signed: bool = False
+        self,
+        x: Tensor,
+        p: Tensor,
+        a: Tensor,
+        *,
+        dim: int = -1,
+        keepdim: bool = False,
+        signed: bool = False,
+        scaled: bool = False,
     ) -> Tensor:
-        """Distance to the hyperplane through ``p`` with the normal ``a``; absolute by default."""
-        distance = self.space.dist2plane(x, p, a)
-        return _kept(distance if signed else distance.abs(), keepdim)
+        """Distance to the hyperplane through ``p`` with the normal ``a``.
+
+        Args:
+            x: Points.
+            p: Points of the hyperplanes.
+            a: Tangents at ``p``.
+            dim: Axis of coordinates.
+            keepdim: Whether this axis stays, of length 1.
+            signed: Whether the distance is negative on the side that ``a`` points away from.
+            scaled: Whether to multiply by the Euclidean length of ``a``.
+        """
+        distance = _number(self.space.dist2plane, x, p, a, keepdim=keepdim, dim=dim)
+        distance = distance if signed else distance.abs()
+        return distance * a.norm(dim=dim, keepdim=keepdim) if scaled else distance
 
     def random_normal(
         self,
@@ -162,14 +226,30 @@ class Bridge(geoopt.Manifold):
             dtype: Dtype of the points.
             device: Device of the points.
         """
-        shape = geoopt.utils.size2shape(*size)
-        origin = self.space.origin(*shape, dtype=dtype, device=device)
-        # at the origin, every metric is a multiple of the Euclidean one, or 0 along time
-        unit = self.space.egrad2rgrad(origin, torch.ones_like(origin)).sqrt()
-        points = self.space.expmap0(unit * (mean + std * torch.randn_like(origin)))
-        return geoopt.ManifoldTensor(points, manifold=self)  # pyright: ignore[reportCallIssue]
+        return self._tensor(self.space.expmap0(self._drawn(size, mean, std, dtype, device)))
 
     random = random_normal  # the same in geoopt
+
+    def wrapped_normal(
+        self,
+        *size: Any,
+        mean: Tensor,
+        std: Tensor | float = 1.0,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+    ) -> geoopt.ManifoldTensor:
+        """Points of a wrapped normal distribution at ``mean``, drawn by torch's global stream.
+
+        Args:
+            *size: Shape of the points, the number of coordinates last.
+            mean: Points, in the dtype and on the device of the result.
+            std: Standard deviation of the tangents in each direction, in units of length.
+            dtype: Dtype of the draws, by default that of ``mean``.
+            device: Device of the draws, by default that of ``mean``.
+        """
+        drawn = self._drawn(size, 0.0, std, dtype or mean.dtype, device or mean.device)
+        points = self.space.expmap(mean, self.space.transp0(mean, drawn))
+        return self._tensor(points.as_subclass(Tensor))
 
     def weighted_midpoint(
         self,
@@ -177,69 +257,98 @@ class Bridge(geoopt.Manifold):
         weights: Tensor | None = None,
         *,
         reducedim: Sequence[int] | None = None,
+        dim: int = -1,
         keepdim: bool = False,
+        project: bool = True,
     ) -> Tensor:
-        """Centroid of points, over all axes but the last by default.
+        """Centroid of points, over all axes but that of coordinates by default.
 
         Args:
             xs: Points.
-            weights: Numbers of 0 or more, of the shape of ``xs`` without its last axis.
+            weights: Numbers of 0 or more, of the shape of ``xs`` without the axis ``dim``.
             reducedim: Axes to reduce.
+            dim: Axis of coordinates.
             keepdim: Whether reduced axes stay, of length 1.
+            project: Without effect.
+
+        Raises:
+            ValueError: If ``reducedim`` holds the axis of coordinates.
         """
-        last = xs.ndim - 1
-        axes = sorted(d % xs.ndim for d in (range(last) if reducedim is None else reducedim))
+        last = dim % xs.ndim
+        every = [axis for axis in range(xs.ndim) if axis != last]
+        axes = sorted(d % xs.ndim for d in (every if reducedim is None else reducedim))
         if last in axes:
             raise ValueError(f"reducedim must not hold the axis of coordinates, got {reducedim}")
-        front = list(range(len(axes)))
-        points = xs.movedim(axes, front).flatten(0, len(axes) - 1).movedim(0, -2)
+        kept = [axis for axis in every if axis not in axes]
+        points = xs.permute(*kept, *axes, last).flatten(len(kept), -2)
         if weights is not None:
-            weights = weights.expand(xs.shape[:-1]).movedim(axes, front)
-            weights = weights.flatten(0, len(axes) - 1).movedim(0, -1)
-        middle = self.space.centroid(points, weights)
+            weights = weights.unsqueeze(last).expand_as(xs.narrow(last, 0, 1))
+            weights = weights.permute(*kept, *axes, last).flatten(len(kept))
+        middle = self.space.centroid(points, weights).movedim(-1, sum(k < last for k in kept))
         for axis in axes if keepdim else ():
             middle = middle.unsqueeze(axis)
         return middle
 
-    def lambda_x(self, x: Tensor, *, keepdim: bool = False) -> Tensor:
+    def lambda_x(self, x: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
         """Conformal factor of the ball or the stereographic model."""
-        return _kept(gyro.conformal_factor(self._conformal, x), keepdim)
+        space = self._conformal
+        return _number(lambda x: gyro.conformal_factor(space, x), x, keepdim=keepdim, dim=dim)
 
-    def mobius_add(self, x: Tensor, y: Tensor) -> Tensor:
+    def mobius_add(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
         """Möbius sum."""
-        return self._conformal.mobius_add(x, y)
+        return _point(self._conformal.mobius_add, x, y, dim=dim)
 
-    def mobius_sub(self, x: Tensor, y: Tensor) -> Tensor:
+    def mobius_sub(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
         """Möbius sum of ``x`` and ``-y``."""
-        return self._conformal.mobius_add(x, -y)
+        return self.mobius_add(x, -y, dim=dim)
 
-    def mobius_coadd(self, x: Tensor, y: Tensor) -> Tensor:
+    def mobius_coadd(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
         """Möbius coaddition."""
-        return gyro.mobius_coadd(self._conformal, x, y)
+        return _point(lambda *x: gyro.mobius_coadd(self._conformal, *x), x, y, dim=dim)
 
-    def mobius_cosub(self, x: Tensor, y: Tensor) -> Tensor:
+    def mobius_cosub(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
         """Möbius coaddition of ``x`` and ``-y``."""
-        return gyro.mobius_coadd(self._conformal, x, -y)
+        return self.mobius_coadd(x, -y, dim=dim)
 
-    def mobius_scalar_mul(self, r: Tensor, x: Tensor) -> Tensor:
+    def mobius_scalar_mul(
+        self, r: Tensor, x: Tensor, *, project: bool = True, dim: int = -1
+    ) -> Tensor:
         """Möbius multiple; ``r`` broadcasts with coordinates."""
-        return gyro.mobius_fn_apply(self._conformal, lambda v: r * v, x)
+        return self.mobius_fn_apply(lambda v: r * v, x, dim=dim)
 
-    def mobius_pointwise_mul(self, w: Tensor, x: Tensor) -> Tensor:
+    def mobius_pointwise_mul(self, w: Tensor, x: Tensor, **settings: Any) -> Tensor:
         """Möbius version of the product of coordinates."""
-        return gyro.mobius_pointwise_mul(self._conformal, w, x)
+        return self.mobius_scalar_mul(w, x, **settings)
 
-    def mobius_matvec(self, m: Tensor, x: Tensor) -> Tensor:
+    def mobius_matvec(self, m: Tensor, x: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
         """Möbius product of a matrix and a point."""
-        return gyro.mobius_matvec(self._conformal, m, x)
+        return _point(lambda x: gyro.mobius_matvec(self._conformal, m, x), x, dim=dim)
 
-    def mobius_fn_apply(self, fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Apply a function in the tangent space at the origin."""
-        return gyro.mobius_fn_apply(self._conformal, fn, x)
+    def mobius_fn_apply(
+        self,
+        fn: Callable[..., Tensor],
+        x: Tensor,
+        *args: Any,
+        project: bool = True,
+        dim: int = -1,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Apply a function, with the further arguments, in the tangent space at the origin."""
+        gyro.require_conformal(self.space)
+        return self.expmap0(fn(self.logmap0(x, dim=dim), *args, **kwargs), dim=dim)
 
-    def gyration(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    def mobius_fn_apply_chain(
+        self, x: Tensor, *fns: Callable[[Tensor], Tensor], project: bool = True, dim: int = -1
+    ) -> Tensor:
+        """Apply functions one after the other in the tangent space at the origin."""
+        v = self.logmap0(x, dim=dim)
+        for fn in fns:
+            v = fn(v)
+        return self.expmap0(v, dim=dim)
+
+    def gyration(self, x: Tensor, y: Tensor, z: Tensor, *, dim: int = -1) -> Tensor:
         """Gyration of ``z`` by ``x`` and ``y``."""
-        return gyro.gyration(self._conformal, x, y, z)
+        return _point(lambda *x: gyro.gyration(self._conformal, *x), x, y, z, dim=dim)
 
     @property
     def _conformal(self) -> gyro.Conformal:
@@ -247,22 +356,44 @@ class Bridge(geoopt.Manifold):
         gyro.require_conformal(self.space)
         return self.space  # pyright: ignore[reportReturnType]  # checked in the line before
 
+    def _tensor(self, points: Tensor) -> geoopt.ManifoldTensor:
+        # ManifoldTensor's __new__ takes the manifold, the stub of Tensor's __init__ does not
+        return geoopt.ManifoldTensor(points, manifold=self)  # pyright: ignore[reportCallIssue]
+
+    def _origin(self, x: Tensor) -> Tensor:
+        return self.space.origin(*x.shape, dtype=x.dtype, device=x.device)
+
+    def _drawn(self, size: Any, mean: Any, std: Any, dtype: Any, device: Any) -> Tensor:
+        """Tangents at the origin, normal in orthonormal coordinates."""
+        shape = geoopt.utils.size2shape(*size)
+        origin = self.space.origin(*shape, dtype=dtype, device=device)
+        # at the origin, every metric is a multiple of the Euclidean one, or 0 along time
+        unit = self.space.egrad2rgrad(origin, torch.ones_like(origin)).sqrt()
+        return unit * (mean + std * torch.randn_like(origin))
+
     @override
     def _check_point_on_manifold(
-        self, x: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5
+        self, x: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5, dim: int = -1
     ) -> tuple[bool, str | None]:
-        return _checked(self.space.contains(x), "not on the space: use projx")
+        return _checked(self.space.contains(x.movedim(dim, -1)), "not on the space: use projx")
 
     @override
     def _check_vector_on_tangent(
-        self, x: Tensor, u: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5
+        self, x: Tensor, u: Tensor, *, atol: float = 1e-5, rtol: float = 1e-5, dim: int = -1
     ) -> tuple[bool, str | None]:
-        near = torch.isclose(self.space.proju(x, u), u, atol=atol, rtol=rtol).all(-1)
+        near = torch.isclose(self.proju(x, u, dim=dim), u, atol=atol, rtol=rtol).all(dim)
         return _checked(near, "not tangent: use proju")
 
 
-def _kept(value: Tensor, keepdim: bool) -> Tensor:
-    return value.unsqueeze(-1) if keepdim else value
+def _point(function: Callable[..., Tensor], *given: Tensor, dim: int) -> Tensor:
+    """Points or tangents by a function of coordinates along the last axis."""
+    return function(*(x.movedim(dim, -1) for x in given)).movedim(-1, dim)
+
+
+def _number(function: Callable[..., Tensor], *given: Tensor, keepdim: bool, dim: int) -> Tensor:
+    """Numbers of a function that takes the coordinates along the last axis."""
+    found = function(*(x.movedim(dim, -1) for x in given))
+    return found.unsqueeze(dim) if keepdim else found
 
 
 def _checked(good: Tensor, reason: str) -> tuple[bool, str | None]:

@@ -42,7 +42,7 @@ class Manifold(ABC):
     @property
     def curvature(self) -> Curvature | Tensor | float:
         """``c`` as it was given: the module if it is learnt."""
-        return vars(self)["c"]
+        return vars(self).get("c", self.c)
 
     @abstractmethod
     def origin(
