@@ -36,6 +36,7 @@ highlight_language = "none"
 # docstrings
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_custom_sections = ["Shapes"]
 autodoc_default_options = {"show-inheritance": True}
 autodoc_inherit_docstrings = False  # an override is described where the method was first defined
 autodoc_member_order = "bysource"

@@ -262,6 +262,10 @@ class HGCN(nn.Module):
     Args:
         *layers: At least one layer; each takes the space that the one before gives.
 
+    Shapes:
+        Points of the first layer's inputs ``(nodes, coordinates)``, with edges and weights as in
+        ``HGCNConv``, to points of the last layer's outputs.
+
     Raises:
         ValueError: If there is no layer, or the space of a layer is not the output space of the
             layer before.

@@ -119,6 +119,9 @@ class LoRALinear(nn.Module):
         rank: Rank :math:`r` of the update, at least 1.
         alpha: Factor :math:`\alpha`, above 0.
 
+    Shapes:
+        Vectors ``(*, base.in_features)`` to vectors ``(*, base.out_features)``.
+
     Raises:
         ValueError: If a value is out of range.
 
@@ -163,6 +166,9 @@ class HypLoRALinear(nn.Module):
         alpha: Factor of the update, above 0.
         c: Minus the sectional curvature, a number above 0 or a ``Curvature``; ``None`` for one over
             the number of input features.
+
+    Shapes:
+        Vectors ``(*, base.in_features)`` to vectors ``(*, base.out_features)``.
 
     Raises:
         ValueError: If a value is out of range.

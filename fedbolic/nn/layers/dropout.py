@@ -111,6 +111,9 @@ class Dropout(_Coins):
             With 0 there is no seed.
         device: Device of the seed.
 
+    Shapes:
+        A tensor of any shape to one of the same shape.
+
     Raises:
         ValueError: If ``p`` is out of range.
 

@@ -23,6 +23,9 @@ class LogitScale(nn.Module):
         temperature: Initial temperature :math:`\tau`, at least ``lowest``.
         lowest: Least temperature, above 0.
 
+    Shapes:
+        Nothing to one number.
+
     Raises:
         ValueError: If a value is out of range.
 
@@ -68,6 +71,10 @@ class DistanceContrast(nn.Module):
 
     Args:
         temperature: Initial temperature :math:`\tau`, learnt as in ``LogitScale``.
+
+    Shapes:
+        Points ``(*, n, coordinates)`` of either side, the pairs in the same place, to losses ``(*,
+        n)``.
 
     Raises:
         ValueError: If the temperature is below 0.01; when called, if the pairs do not fit.
@@ -123,6 +130,10 @@ class EntailmentContrast(nn.Module):
         weight: Weight :math:`\lambda` of entailment, 0 or more.
         k: The constant of ``half_aperture``, above 0.
 
+    Shapes:
+        Points ``(*, n, coordinates)`` of images and of texts, the pairs in the same place, to
+        losses ``(*, n)``.
+
     Raises:
         ValueError: If a value is out of range; when called, if the pairs do not fit.
 
@@ -176,6 +187,9 @@ class CosineContrast(nn.Module):
 
     Args:
         temperature: Initial temperature :math:`\tau`, learnt as in ``LogitScale``.
+
+    Shapes:
+        Vectors ``(*, n, dim)`` of either side, the pairs in the same place, to losses ``(*, n)``.
 
     Raises:
         ValueError: If the temperature is below 0.01; when called, if the pairs do not fit.

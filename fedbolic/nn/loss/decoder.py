@@ -29,6 +29,9 @@ class FermiDirac(nn.Module):
         device: Device of the parameters.
         dtype: Data type of the parameters.
 
+    Shapes:
+        Distances ``(*)`` to logits ``(*)``.
+
     Raises:
         ValueError: If ``r`` or ``t`` is out of range.
 

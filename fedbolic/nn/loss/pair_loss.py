@@ -19,6 +19,9 @@ class RankingLoss(nn.Module):
     their mask :math:`m`. The related node itself is in the denominator, so the loss is positive;
     without any negative it is 0, and so is its gradient.
 
+    Shapes:
+        Distances ``(*)`` of pairs and ``(*, k)`` to their negatives, to losses ``(*)``.
+
     Raises:
         ValueError: When called, if the shapes do not fit.
 
@@ -60,6 +63,9 @@ class MarginLoss(nn.Module):
 
     Args:
         margin: Margin :math:`\gamma` in units of length, above 0.
+
+    Shapes:
+        Distances ``(*)`` of pairs and ``(*, k)`` to their negatives, to losses ``(*)``.
 
     Raises:
         ValueError: If the margin is not positive; when called, if the shapes do not fit.

@@ -1,6 +1,7 @@
 """Contract between every hyperbolic layer and an ordinary PyTorch project."""
 
 import copy
+import inspect
 import io
 
 import pytest
@@ -13,6 +14,7 @@ import fedbolic.nn
 from fedbolic.formulas.numerics import HYPERBOLOID_RADIUS
 from fedbolic.manifolds import Curvature, Lorentz
 from fedbolic.nn import (
+    ChangeCurvature,
     CosineContrast,
     DistanceContrast,
     Dropout,
@@ -69,6 +71,10 @@ def test_every_layer_is_listed():
     assert len(convolutions) >= 2
     listed = {type(case.make()) for case in CASES.values()}
     assert listed == (modules - NO_MANIFOLD) | convolutions
+    for kind in modules | convolutions:
+        assert "\nShapes:\n" in inspect.getdoc(kind), kind
+    for kind in listed - {graph.HGCN, ChangeCurvature}:
+        assert next(iter(inspect.signature(kind).parameters)) == "manifold", kind
 
 
 @every_layer
