@@ -178,7 +178,7 @@ def test_batch_norm_has_the_outputs_gradients_and_statistics_of_the_operators(
     x = points(kind, 1.0, 0, 40, 3, radius=0.5).requires_grad_()
 
     def both():
-        norm = layer(kind, 3, affine=affine).double()
+        norm = layer(kind(), 3, affine=affine).double()
         if affine:
             norm.bias.data.copy_(normal(1, 3))
         first, given = norm(x), (x, *norm.parameters())
