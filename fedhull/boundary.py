@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from sklearn.svm import LinearSVC
 from typing_extensions import override
 
@@ -14,6 +14,7 @@ from fedbolic.core import check
 from fedbolic.core.types import Tree
 from fedbolic.manifolds import Poincare
 from fedhull.classifier import HyperbolicSVC, scores
+from fedhull.geometry.hull import BallPoints, PointLabels
 from fedhull.geometry.reference import Reference
 from fedhull.platt import platt_scaling
 from fedhull.svm import Loss
@@ -26,9 +27,7 @@ class Boundary(ABC):
     """Training algorithm for decision boundaries; parameters are a tree of float64 tensors."""
 
     @abstractmethod
-    def fit(
-        self, points: Float[np.ndarray, "n dim"], labels: Int[np.ndarray, " n"], *, c: float
-    ) -> Tree:
+    def fit(self, points: BallPoints, labels: PointLabels, *, c: float) -> Tree:
         """Parameters of the boundaries between two or more classes, numbered from 0 without gaps.
 
         Args:
@@ -42,7 +41,7 @@ class Boundary(ABC):
 
     @abstractmethod
     def log_odds(
-        self, learned: Tree, points: Float[np.ndarray, "n dim"], *, c: float
+        self, learned: Tree, points: BallPoints, *, c: float
     ) -> Float[np.ndarray, "n num_classes"]:
         """Log-odds of each class; the class with the largest is the prediction."""
 
@@ -74,9 +73,7 @@ class HyperbolicBoundary(Boundary):
         check.one_of(get_args(Reference), reference=self.reference)
 
     @override
-    def fit(
-        self, points: Float[np.ndarray, "n dim"], labels: Int[np.ndarray, " n"], *, c: float
-    ) -> Tree:
+    def fit(self, points: BallPoints, labels: PointLabels, *, c: float) -> Tree:
         model = HyperbolicSVC(
             self.C, loss=self.loss, pairs=self.pairs, reference=self.reference, c=c
         )
@@ -85,7 +82,7 @@ class HyperbolicBoundary(Boundary):
 
     @override
     def log_odds(
-        self, learned: Tree, points: Float[np.ndarray, "n dim"], *, c: float
+        self, learned: Tree, points: BallPoints, *, c: float
     ) -> Float[np.ndarray, "n num_classes"]:
         at, normals = (learned[name].double().cpu().numpy() for name in ("points", "normals"))
         return _scaled(scores(points, at, normals, c=c), learned)
@@ -116,9 +113,7 @@ class EuclideanBoundary(Boundary):
         check.positive(C=self.C)
 
     @override
-    def fit(
-        self, points: Float[np.ndarray, "n dim"], labels: Int[np.ndarray, " n"], *, c: float
-    ) -> Tree:
+    def fit(self, points: BallPoints, labels: PointLabels, *, c: float) -> Tree:
         del c
         num_classes = int(labels.max()) + 1
         if len(np.unique(labels)) < max(num_classes, 2):
@@ -134,7 +129,7 @@ class EuclideanBoundary(Boundary):
 
     @override
     def log_odds(
-        self, learned: Tree, points: Float[np.ndarray, "n dim"], *, c: float
+        self, learned: Tree, points: BallPoints, *, c: float
     ) -> Float[np.ndarray, "n num_classes"]:
         del c
         normals, offsets = (learned[name].double().cpu().numpy() for name in ("normals", "offsets"))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedbolic.core import check
 from fedbolic.manifolds import Poincare
 from fedhull.geometry.extreme import extreme_points
-from fedhull.geometry.hull import require_ball
+from fedhull.geometry.hull import BallPoints, PointLabels, require_ball
 from fedhull.geometry.reference import Reference, midpoints
 from fedhull.platt import platt_scaling
 from fedhull.svm import Loss, Normal, fit_normal
@@ -96,7 +96,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
         return self
 
     def _fit_each(
-        self, X: np.ndarray, codes: Int[np.ndarray, " n"]
+        self, X: np.ndarray, codes: PointLabels
     ) -> Iterator[tuple[np.ndarray, Normal, tuple[float, float]]]:
         """Reference point, normal and Platt scaling of each class against the rest."""
         binary = len(self.classes_) == 2
@@ -158,7 +158,7 @@ class HyperbolicSVC(ClassifierMixin, BaseEstimator):
 
 
 def tangents(
-    X: Float[np.ndarray, "n dim"], points: Float[np.ndarray, "k dim"], *, c: float = 1.0
+    X: BallPoints, points: Float[np.ndarray, "k dim"], *, c: float = 1.0
 ) -> Float[np.ndarray, "k n dim"]:
     """Logarithms of points at each reference point.
 
@@ -171,7 +171,7 @@ def tangents(
 
 
 def scores(
-    X: Float[np.ndarray, "n dim"],
+    X: BallPoints,
     points: Float[np.ndarray, "k dim"],
     normals: Float[np.ndarray, "k dim"],
     *,
@@ -219,7 +219,7 @@ class ToBall(TransformerMixin, BaseEstimator):
         validate_data(self, X, dtype=np.float64)
         return self
 
-    def transform(self, X) -> Float[np.ndarray, "n dim"]:
+    def transform(self, X) -> BallPoints:
         """Map rows to points of the ball.
 
         Args:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from typing_extensions import override
 
 from fedbolic.core import check
@@ -13,7 +13,7 @@ from fedbolic.manifolds import Poincare
 from fedhull.boundary import Boundary
 from fedhull.geometry.distance import median_point
 from fedhull.geometry.extreme import extreme_points
-from fedhull.geometry.hull import require_ball
+from fedhull.geometry.hull import BallPoints, PointLabels, PointMask, require_ball
 from fedhull.geometry.onion import onion_layers, require_layers
 
 NUM_STEPS = 5
@@ -33,13 +33,8 @@ class Core(ABC):
 
     @abstractmethod
     def kept(
-        self,
-        points: Float[np.ndarray, "n dim"],
-        labels: Int[np.ndarray, " n"],
-        *,
-        c: float,
-        boundary: Boundary,
-    ) -> Bool[np.ndarray, " n"]:
+        self, points: BallPoints, labels: PointLabels, *, c: float, boundary: Boundary
+    ) -> PointMask:
         """Mask of the points of all cores.
 
         Args:
@@ -70,9 +65,7 @@ class ShareCore(Core):
     share: float
 
     @abstractmethod
-    def inside(
-        self, points: Float[np.ndarray, "n dim"], *, c: float, share: float
-    ) -> Bool[np.ndarray, " n"]:
+    def inside(self, points: BallPoints, *, c: float, share: float) -> PointMask:
         """Mask of the core of one class.
 
         Args:
@@ -91,24 +84,14 @@ class ShareCore(Core):
 
     @override
     def kept(
-        self,
-        points: Float[np.ndarray, "n dim"],
-        labels: Int[np.ndarray, " n"],
-        *,
-        c: float,
-        boundary: Boundary,
-    ) -> Bool[np.ndarray, " n"]:
+        self, points: BallPoints, labels: PointLabels, *, c: float, boundary: Boundary
+    ) -> PointMask:
         del boundary
         return self.kept_with(points, labels, c=c, share=self.share)
 
     def kept_with(
-        self,
-        points: Float[np.ndarray, "n dim"],
-        labels: Int[np.ndarray, " n"],
-        *,
-        c: float,
-        share: float,
-    ) -> Bool[np.ndarray, " n"]:
+        self, points: BallPoints, labels: PointLabels, *, c: float, share: float
+    ) -> PointMask:
         """Mask of the points of all cores for a given share.
 
         Args:
@@ -164,9 +147,7 @@ class Farthest(ShareCore):
         return Farthest(share)
 
     @override
-    def inside(
-        self, points: Float[np.ndarray, "n dim"], *, c: float, share: float
-    ) -> Bool[np.ndarray, " n"]:
+    def inside(self, points: BallPoints, *, c: float, share: float) -> PointMask:
         num_cut = int(round(share * len(points), _DIGITS))
         order = np.lexsort(points.T[::-1])  # sums must not depend on the input's
         nearest = _from_centre(points[order], len(points) - num_cut, c)
@@ -177,9 +158,7 @@ class Farthest(ShareCore):
         return inside
 
 
-def _from_centre(
-    points: Float[np.ndarray, "n dim"], num_kept: int, c: float
-) -> Int[np.ndarray, " n"]:
+def _from_centre(points: BallPoints, num_kept: int, c: float) -> Int[np.ndarray, " n"]:
     """Indices of points by distance from their trimmed mean, nearest first."""
     space, x = Poincare(c), torch.from_numpy(points)
     at = torch.from_numpy(median_point(points, c=c))
@@ -229,9 +208,7 @@ class HullPeeling(ShareCore):
         require_layers(dim)
 
     @override
-    def inside(
-        self, points: Float[np.ndarray, "n dim"], *, c: float, share: float
-    ) -> Bool[np.ndarray, " n"]:
+    def inside(self, points: BallPoints, *, c: float, share: float) -> PointMask:
         num_cut = round(share * len(points), _DIGITS)
         inside = np.ones(len(points), dtype=bool)
         outermost = np.empty(0, dtype=np.int64)
@@ -285,23 +262,13 @@ class ValidatedCore(Core):
 
     @override
     def kept(
-        self,
-        points: Float[np.ndarray, "n dim"],
-        labels: Int[np.ndarray, " n"],
-        *,
-        c: float,
-        boundary: Boundary,
-    ) -> Bool[np.ndarray, " n"]:
+        self, points: BallPoints, labels: PointLabels, *, c: float, boundary: Boundary
+    ) -> PointMask:
         share = self.chosen(points, labels, c=c, boundary=boundary)
         return self.rule.kept_with(points, labels, c=c, share=share)
 
     def chosen(
-        self,
-        points: Float[np.ndarray, "n dim"],
-        labels: Int[np.ndarray, " n"],
-        *,
-        c: float,
-        boundary: Boundary,
+        self, points: BallPoints, labels: PointLabels, *, c: float, boundary: Boundary
     ) -> float:
         """Share that a client with these points takes; the least where there is nothing to compare.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from typing_extensions import override
 
@@ -22,6 +22,7 @@ from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core
+from fedhull.geometry.hull import BallPoints, PointLabels
 from fedhull.grouping import Grouping, hull_distances, match_labels
 from fedhull.labels import DecodingError, LabelCode, sorted_labels
 from fedhull.leakage import leakage, quantised_hulls
@@ -64,7 +65,7 @@ def message_to(server_state: Tree, client_id: int) -> Tree:
     )
 
 
-def arrays(split: Split) -> tuple[Float[np.ndarray, "n dim"], Int[np.ndarray, " n"]]:
+def arrays(split: Split) -> tuple[BallPoints, PointLabels]:
     """Points, in double precision, and labels of a split.
 
     Args:
@@ -74,7 +75,7 @@ def arrays(split: Split) -> tuple[Float[np.ndarray, "n dim"], Int[np.ndarray, " 
     return points_of(examples), examples["y"].cpu().numpy()
 
 
-def points_of(examples: Params) -> Float[np.ndarray, "n dim"]:
+def points_of(examples: Params) -> BallPoints:
     """Points of examples in double precision."""
     return examples["x"].double().cpu().numpy()
 

@@ -15,13 +15,17 @@ from typing_extensions import override
 from fedbolic.core import check
 from fedhull.geometry.distance import poincare_distance
 
+HullDistances = Float[np.ndarray, "n n"]
+"""Distance between each pair of hulls."""
+
+HullNumbers = Int[np.ndarray, " n"]
+"""Number of the client or of the group of each hull."""
+
 CROSS = 0.01
 """Weight of an edge between two hulls of one client, as a fraction of the least weight."""
 
 
-def hull_distances(
-    hulls: Sequence[Float[np.ndarray, "_ dim"]], *, c: float = 1.0
-) -> Float[np.ndarray, "n n"]:
+def hull_distances(hulls: Sequence[Float[np.ndarray, "_ dim"]], *, c: float = 1.0) -> HullDistances:
     """Mean hyperbolic distances between the corners of each pair of hulls.
 
     Args:
@@ -50,13 +54,8 @@ class Grouping(ABC):
 
     @abstractmethod
     def groups(
-        self,
-        distances: Float[np.ndarray, "n n"],
-        clients: Int[np.ndarray, " n"],
-        *,
-        num_groups: int,
-        seed: int = 0,
-    ) -> Int[np.ndarray, " n"]:
+        self, distances: HullDistances, clients: HullNumbers, *, num_groups: int, seed: int = 0
+    ) -> HullNumbers:
         """Group of each hull; groups are numbered in the order of their first hulls.
 
         Args:
@@ -94,13 +93,8 @@ class Assignment(Grouping):
 
     @override
     def groups(
-        self,
-        distances: Float[np.ndarray, "n n"],
-        clients: Int[np.ndarray, " n"],
-        *,
-        num_groups: int,
-        seed: int = 0,
-    ) -> Int[np.ndarray, " n"]:
+        self, distances: HullDistances, clients: HullNumbers, *, num_groups: int, seed: int = 0
+    ) -> HullNumbers:
         del seed
         _require(clients, num_groups)
         members = [np.flatnonzero(clients == client) for client in np.unique(clients)]
@@ -174,13 +168,8 @@ class KernighanLin(Grouping):
 
     @override
     def groups(
-        self,
-        distances: Float[np.ndarray, "n n"],
-        clients: Int[np.ndarray, " n"],
-        *,
-        num_groups: int,
-        seed: int = 0,
-    ) -> Int[np.ndarray, " n"]:
+        self, distances: HullDistances, clients: HullNumbers, *, num_groups: int, seed: int = 0
+    ) -> HullNumbers:
         if num_groups != 2:
             raise ValueError(f"KernighanLin makes two groups, got {num_groups}: use Assignment")
         _require(clients, num_groups)
@@ -212,13 +201,8 @@ class Spectral(Grouping):
 
     @override
     def groups(
-        self,
-        distances: Float[np.ndarray, "n n"],
-        clients: Int[np.ndarray, " n"],
-        *,
-        num_groups: int,
-        seed: int = 0,
-    ) -> Int[np.ndarray, " n"]:
+        self, distances: HullDistances, clients: HullNumbers, *, num_groups: int, seed: int = 0
+    ) -> HullNumbers:
         _require(clients, num_groups)
         weights = _edge_weights(distances)
         least = weights[weights > 0].min(initial=np.inf)
@@ -234,7 +218,7 @@ class Spectral(Grouping):
         return _numbered(clustering.fit_predict(weights))
 
 
-def _edge_weights(distances: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+def _edge_weights(distances: HullDistances) -> HullDistances:
     """Reciprocal distances; for coinciding hulls, ten over the least distance above 0.
 
     Args:

@@ -4,21 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
 from fedbolic.core import check
 from fedhull.geometry.distance import median_point, poincare_distance
 from fedhull.geometry.extreme import extreme_points
+from fedhull.geometry.hull import BallPoints, PointLabels, PointMask
 from fedhull.quantise import PolarGrid
 
 
 def quantised_hull(
-    points: Float[np.ndarray, "n dim"],
-    grid: PolarGrid,
-    *,
-    min_count: int = 1,
-    core: Bool[np.ndarray, " n"] | None = None,
+    points: BallPoints, grid: PolarGrid, *, min_count: int = 1, core: PointMask | None = None
 ) -> Int[np.ndarray, " m"]:
     """Bins of the quantised hull, ascending: the hull of the bin centres of the points' hull.
 
@@ -54,12 +51,12 @@ def quantised_hull(
 
 
 def quantised_hulls(
-    points: Float[np.ndarray, "n dim"],
-    labels: Int[np.ndarray, " n"],
+    points: BallPoints,
+    labels: PointLabels,
     grid: PolarGrid,
     *,
     min_count: int = 1,
-    core: Bool[np.ndarray, " n"] | None = None,
+    core: PointMask | None = None,
 ) -> dict[int, Int[np.ndarray, " _"]]:
     """Quantised hulls of a client's classes, without classes that reveal no bin.
 
@@ -123,8 +120,8 @@ class Leakage:
 
 
 def leakage(
-    points: Float[np.ndarray, "n dim"],
-    labels: Int[np.ndarray, " n"],
+    points: BallPoints,
+    labels: PointLabels,
     grid: PolarGrid,
     *,
     revealed: Mapping[int, Int[np.ndarray, " _"]],
@@ -167,13 +164,13 @@ def leakage(
     )
 
 
-def _outlying(points: Float[np.ndarray, "n dim"], *, c: float) -> Float[np.ndarray, " n"]:
+def _outlying(points: BallPoints, *, c: float) -> Float[np.ndarray, " n"]:
     """Share of the points that is no farther from their median than each of them."""
     away = poincare_distance(points, median_point(points, c=c)[None], c=c)
     return np.searchsorted(np.sort(away), away, side="right") / len(points)
 
 
-def nearest_neighbour(points: Float[np.ndarray, "n dim"], *, c: float = 1.0) -> float:
+def nearest_neighbour(points: BallPoints, *, c: float = 1.0) -> float:
     """Median hyperbolic distance from a point to its nearest neighbour; 0 for a single point.
 
     The search is limited to the eleven nearest points in coordinates.

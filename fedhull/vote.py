@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from typing_extensions import override
 
@@ -17,6 +16,7 @@ from fedbolic.federated.updates.update_bounds import find_outside
 from fedhull.boundary import Boundary
 from fedhull.core import Core, ShareCore, ValidatedCore
 from fedhull.exchanges import HullExchange, arrays
+from fedhull.geometry.hull import BallPoints, PointLabels, PointMask
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,8 @@ class VotedCore(Core):
 
     @override
     def kept(
-        self,
-        points: Float[np.ndarray, "n dim"],
-        labels: Int[np.ndarray, " n"],
-        *,
-        c: float,
-        boundary: Boundary,
-    ) -> Bool[np.ndarray, " n"]:
+        self, points: BallPoints, labels: PointLabels, *, c: float, boundary: Boundary
+    ) -> PointMask:
         """Mask of the cores for points that are all in one place, where there is one vote."""
         return self.own.kept(points, labels, c=c, boundary=boundary)
 

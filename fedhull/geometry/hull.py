@@ -16,6 +16,15 @@ from torch import Tensor
 
 from fedbolic.core import check
 
+BallPoints = Float[np.ndarray, "n dim"]
+"""Points of the Poincare ball."""
+
+PointLabels = Int[np.ndarray, " n"]
+"""Class of each point."""
+
+PointMask = Bool[np.ndarray, " n"]
+"""Mask of points."""
+
 _NEAR = 1e-9
 """Distance from a facet, over the largest coordinate, below which points are decided exactly."""
 
