@@ -1,4 +1,7 @@
-"""Panels of a report's page as SVG images: curves, megabytes, clients, curvatures, seconds."""
+"""Panels of a report's page as SVG images: curves, megabytes, clients, curvatures, seconds.
+
+A panel is ``None`` where no row has what it shows.
+"""
 
 import io
 import math
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedbolic.core.imports import extra
 from fedbolic.core.rows import Row
-from fedbolic.report.plots import new_canvas
+from fedbolic.report.plots import draw_curve, new_canvas
 from fedbolic.report.run_scores import (
     client_values,
     mean,
@@ -21,11 +24,13 @@ from fedbolic.report.run_scores import (
 from fedbolic.run.record import ExchangeTime
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Measured = Mapping[str, Sequence[Sequence[Row]]]
 """Measurements by row of the table, one sequence for each seed."""
+
+_BESIDE = {"loc": "outside right upper", "fontsize": "small", "frameon": False}
+"""Look of a legend."""
 
 
 def curves_panel(measured: Measured, metric: str) -> bytes | None:
@@ -37,9 +42,6 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
     Args:
         measured: Measurements of every row.
         metric: Name of a score between 0 and 1 of the whole federation.
-
-    Returns:
-        The SVG image; ``None`` if no row has the score.
     """
     curves = {name: mean_curve(runs, metric) for name, runs in measured.items()}
     if not any(curves.values()):
@@ -48,36 +50,19 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
     whole, enlarged = canvas.subplots(1, 2)
     last = max(round for curve in curves.values() for round in curve)
     for place, (name, curve) in enumerate(curves.items()):
-        if not curve:
-            continue
-        final = spread([100 * value for value in curve[max(curve)]])
-        for axes in (whole, enlarged):
-            _line(axes, curve, last, (f"C{place}", f"{_label(name)}: {final}"))
+        if curve:
+            final = spread([100 * value for value in curve[max(curve)]])
+            look = {"color": f"C{place}", "label": f"{_label(name)}: {final}"}
+            for axes in (whole, enlarged):
+                draw_curve(axes, curve, last, **look)
     enlarged.set_xlim((last + 1) // 2, last + (last == 1))
     if heights := _heights(curves.values(), last):
         enlarged.set_ylim(*heights)
     for axes, title in ((whole, "all rounds"), (enlarged, "enlarged")):
-        axes.set(title=title, xlabel="round", ylabel="%")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-    handles, labels = whole.get_legend_handles_labels()
-    legend = {"loc": "outside lower center", "ncols": 3, "fontsize": "small", "frameon": False}
-    canvas.legend(handles, labels, title="last round", **legend)
+        axes.set(title=title, ylabel="%")
+    look = {"loc": "outside lower center", "ncols": 3, "fontsize": "small", "frameon": False}
+    canvas.legend(*whole.get_legend_handles_labels(), title="last round", **look)
     return _svg(canvas)
-
-
-def _line(
-    axes: "Axes", curve: Mapping[int, Sequence[float]], last: int, look: tuple[str, str]
-) -> None:
-    """Draw one row's mean and range in a colour and under a label."""
-    rounds, (color, label) = list(curve), look
-    means = [100 * mean(curve[r]) for r in rounds]
-    if len(rounds) == 1 and last > 1:  # a method of one round is a baseline for all rounds
-        axes.axhline(means[0], linestyle="--", color=color, label=label)
-        return
-    axes.plot(rounds, means, marker="o" if last == 1 else "", color=color, label=label)
-    low, high = ([100 * f(curve[r]) for r in rounds] for f in (min, max))
-    axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def _heights(
@@ -106,28 +91,40 @@ def megabytes_panel(measured: Measured, metric: str) -> bytes | None:
     Args:
         measured: Measurements of every row.
         metric: Name of a score between 0 and 1 of the whole federation.
-
-    Returns:
-        The SVG image; ``None`` if no row has the score and sent anything.
     """
-    canvas = new_canvas(8.0, 4.0)
-    axes = canvas.subplots()
-    for place, (name, runs) in enumerate(measured.items()):
+    lines = {}
+    for name, runs in measured.items():
         if not any(row.name == "bytes/up" and row.value > 0 for rows in runs for row in rows):
             continue
         scores = mean_curve(runs, metric)
         sent = [megabytes(rows) for rows in runs]
         rounds = [r for r in scores if all(one.get(r, 0.0) > 0 for one in sent)]
-        if rounds:
-            x = [mean([one[r] for one in sent]) for r in rounds]
-            y = [100 * mean(scores[r]) for r in rounds]
+        x = [mean([one[r] for one in sent]) for r in rounds]
+        lines[name] = x, [100 * mean(scores[r]) for r in rounds]
+    axes = {"xscale": "log", "xlabel": "megabytes up and down, all clients", "ylabel": "%"}
+    return _lines(measured, lines, 4.0, axes, markersize=4)
+
+
+def _lines(
+    measured: Measured,
+    lines: Mapping[str, tuple[list[float], list[float]]],
+    height: float,
+    labels: Mapping[str, object],
+    **look: float,
+) -> bytes | None:
+    """A line for each row that has points, in the row's colour."""
+    canvas = new_canvas(8.0, height)
+    axes = canvas.subplots()
+    for place, name in enumerate(measured):
+        x, y = lines.get(name, ([], []))
+        if x:
             marker = "o" if len(x) == 1 else "."
-            axes.plot(x, y, color=f"C{place}", label=_label(name), marker=marker, markersize=4)
+            axes.plot(x, y, color=f"C{place}", label=_label(name), marker=marker, **look)
     if not axes.lines:
         return None
-    axes.set(xscale="log", xlabel="megabytes up and down, all clients", ylabel="%")
+    axes.set(**labels)
     axes.grid(alpha=0.3)
-    canvas.legend(loc="outside right upper", fontsize="small", frameon=False)
+    canvas.legend(**_BESIDE)
     return _svg(canvas)
 
 
@@ -136,9 +133,6 @@ def clients_panel(scores: Mapping[str, Sequence[float]]) -> bytes | None:
 
     Args:
         scores: Scores of clients by row, between 0 and 1.
-
-    Returns:
-        The SVG image; ``None`` if no row has scores of clients.
     """
     finite = {name: sorted(filter(math.isfinite, values)) for name, values in scores.items()}
     given = {name: values for name, values in finite.items() if values}
@@ -167,26 +161,14 @@ def curvatures_panel(measured: Measured, metric: str) -> bytes | None:
     Args:
         measured: Measurements of every row.
         metric: Name of a measurement that clients report.
-
-    Returns:
-        The SVG image; ``None`` if no client reports it.
     """
-    canvas = new_canvas(8.0, 3.5)
-    axes = canvas.subplots()
-    for place, (name, runs) in enumerate(measured.items()):
+    lines = {}
+    for name, runs in measured.items():
         found = (value for rows in runs for value in client_values(rows, metric).values())
         values = sorted(filter(math.isfinite, found))
-        if values:
-            shares = [(i + 0.5) / len(values) for i in range(len(values))]
-            axes.plot(
-                shares, values, color=f"C{place}", label=_label(name), marker=".", linewidth=0.8
-            )
-    if not axes.lines:
-        return None
-    axes.set(xlabel="share of the clients", ylabel=metric, xlim=(0, 1))
-    axes.grid(alpha=0.3)
-    canvas.legend(loc="outside right upper", fontsize="small", frameon=False)
-    return _svg(canvas)
+        lines[name] = [(i + 0.5) / len(values) for i in range(len(values))], values
+    axes = {"xlabel": "share of the clients", "ylabel": metric, "xlim": (0, 1)}
+    return _lines(measured, lines, 3.5, axes, linewidth=0.8)
 
 
 def seconds_panel(
@@ -197,9 +179,6 @@ def seconds_panel(
     Args:
         measured: Measurements of every row.
         times: Seconds of the exchanges of the same runs.
-
-    Returns:
-        The SVG image; ``None`` if no run has finished an exchange.
     """
     spent = {
         name: [seconds_by_part(rows, spans) for rows, spans in zip(runs, times[name], strict=True)]
@@ -218,7 +197,7 @@ def seconds_panel(
     axes.invert_yaxis()
     axes.set(xlabel="seconds, mean over seeds")
     axes.grid(alpha=0.3, axis="x")
-    canvas.legend(loc="outside right upper", fontsize="small", frameon=False)
+    canvas.legend(**_BESIDE)
     return _svg(canvas)
 
 

@@ -45,23 +45,35 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
     panels = {"holdout/accuracy": "the server's test set", "test/accuracy": "at the clients"}
     for axes, (name, title) in zip(canvas.subplots(1, 2), panels.items(), strict=True):
         for place, (label, runs) in enumerate(measured.items()):
-            curve = mean_curve(runs, name)
-            rounds = list(curve)
-            values = [[100 * value for value in curve[r]] for r in rounds]
-            means = [mean(v) for v in values]
-            look = {"color": f"C{place}", "label": label}  # one colour in both panels
-            if len(rounds) == 1:  # a method of one round is a baseline for all rounds
-                axes.axhline(means[0], linestyle="--", **look)
-            elif rounds:
-                axes.plot(rounds, means, **look)
-                low, high = [min(v) for v in values], [max(v) for v in values]
-                axes.fill_between(rounds, low, high, color=look["color"], alpha=0.2, linewidth=0)
-        axes.set(title=title, xlabel="round", ylabel="accuracy %")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
+            # one colour in both panels
+            draw_curve(axes, mean_curve(runs, name), color=f"C{place}", label=label)
+        axes.set(title=title, ylabel="accuracy %")
         if axes.lines:
             axes.legend(fontsize="small")
     _save(canvas, file)
+
+
+def draw_curve(
+    axes: "Axes", curve: Mapping[int, Sequence[float]], last: int = 0, **look: str
+) -> None:
+    """Draw the mean of a score by round in %, and its range over seeds.
+
+    Args:
+        axes: Axes to draw in.
+        curve: Scores of the seeds by round.
+        last: The last round of all curves; if it is 1, a score of one round is a point.
+        **look: Colour and label.
+    """
+    means = [100 * mean(scores) for scores in curve.values()]
+    if len(means) == 1 and last != 1:  # a method of one round is a baseline for all rounds
+        axes.axhline(means[0], linestyle="--", **look)
+    elif means:
+        axes.plot(list(curve), means, marker="o" if last == 1 else "", **look)
+        low, high = ([100 * f(scores) for scores in curve.values()] for f in (min, max))
+        axes.fill_between(list(curve), low, high, color=look["color"], alpha=0.15, linewidth=0)
+    axes.set_xlabel("round")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
 
 
 def plot_ranks(ranks: Mapping[str, float], critical: float, file: Path) -> None:

@@ -1,5 +1,6 @@
 """Numbers of finished runs for plots and pages: curves, megabytes, clients, seconds, settings."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,11 +51,8 @@ def megabytes(rows: Iterable[Row]) -> dict[int, float]:
     for row in rows:
         if row.client is None and row.name in ("bytes/up", "bytes/down"):
             sent[row.round] = sent.get(row.round, 0.0) + row.value / 1e6
-    total, sums = 0.0, {}
-    for round in sorted(sent):
-        total += sent[round]
-        sums[round] = total
-    return sums
+    rounds = sorted(sent)
+    return dict(zip(rounds, itertools.accumulate(sent[r] for r in rounds), strict=True))
 
 
 def with_personal(rows: Sequence[Row]) -> list[Row]:

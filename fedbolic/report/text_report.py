@@ -15,7 +15,7 @@ from fedbolic.report.comparison import (
     paired_differences,
 )
 from fedbolic.report.plots import draw_figures, image_links, plot, plot_ranks
-from fedbolic.report.run_scores import AT_CLIENTS, deviation, mean, nan_as_worst, with_personal
+from fedbolic.report.run_scores import AT_CLIENTS, mean, nan_as_worst, spread, with_personal
 from fedbolic.report.table_rows import TableRow, by_folder, distinct, find
 from fedbolic.run.record import Folders, listed
 
@@ -25,21 +25,11 @@ VALIDATION, CHOSEN = "validation %", "G-FL % chosen on validation"
 MAP, RANK, OWN_MAP = "MAP %", "mean rank", "own MAP %"
 INFERRED_MAP, INFERRED_RANK = "inferred MAP %", "inferred mean rank"
 UP, DOWN, ROUNDS = "MB up", "MB down", "rounds"
-COLUMNS = (
-    *(G_FL, P_FL, MEAN, WORST, RIDGE_G, RIDGE_P),
-    *(VALIDATION, CHOSEN, MAP, RANK, INFERRED_MAP, INFERRED_RANK, OWN_MAP, UP, DOWN, ROUNDS),
-)
-
-COMPARED = {G_FL: "ranks_g-fl.png", P_FL: "ranks_p-fl.png", MAP: "ranks_map.png"}
-"""Columns of which rows are compared, with the file of their ranks; larger numbers are better."""
-
-SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
-UNFINISHED = "Numbers are those of finished runs alone."
-CLIENTS = "Accuracy at the clients in %: quantiles over clients."
 LEGENDS = {
     G_FL: "accuracy of the server's model on the server's test set",
     P_FL: "accuracy at the clients on their own test examples, weighted by their number, after "
     "fine-tuning if the run uses it; then its unweighted mean over clients and its minimum",
+    **{MEAN: "", WORST: ""},
     RIDGE_G: "accuracy on the server's test set with a head in closed form, the ridge "
     "regression of all clients' training examples on the model's unit-length features; its one "
     "exchange is not counted in the megabytes",
@@ -50,10 +40,27 @@ LEGENDS = {
     MAP: "mean average precision of the ancestors of every node, over all pairs of a hierarchy",
     RANK: "their mean rank among the nodes that are no ancestors",
     INFERRED_MAP: "the same over the pairs that no client holds, then their mean rank",
+    INFERRED_RANK: "",
     OWN_MAP: "the same at the clients over their own pairs, among the nodes in them, weighted by "
     "their number",
     UP: "megabytes (10^6 bytes) from all clients in all rounds, then to them",
+    **{DOWN: "", ROUNDS: ""},
 }
+"""Columns of a table in order, with their meanings; an earlier column explains one without."""
+
+SHARES = {
+    **{G_FL: "holdout/accuracy", P_FL: AT_CLIENTS, VALIDATION: "validation/accuracy"},
+    **{RIDGE_G: "ridge_head/holdout/accuracy", RIDGE_P: "ridge_head/accuracy"},
+    **{MAP: "holdout/map", INFERRED_MAP: "holdout/inferred/map", OWN_MAP: "test/own/map"},
+}
+"""Columns in % and the measurements of the last round that they show."""
+
+COMPARED = {G_FL: "ranks_g-fl.png", P_FL: "ranks_p-fl.png", MAP: "ranks_map.png"}
+"""Columns of which rows are compared, with the file of their ranks; larger numbers are better."""
+
+SPREAD = "Last round; mean ± standard deviation over seeds where they differ."
+UNFINISHED = "Numbers are those of finished runs alone."
+CLIENTS = "Accuracy at the clients in %: quantiles over clients."
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,9 @@ def legend_of(text: str) -> str:
     Args:
         text: A table, or the names of its columns.
     """
-    meanings = [f"{column}: {legend}." for column, legend in LEGENDS.items() if column in text]
+    meanings = [
+        f"{column}: {legend}." for column, legend in LEGENDS.items() if legend and column in text
+    ]
     return " ".join([SPREAD, *([UNFINISHED] if "unfinished" in text else []), *meanings])
 
 
@@ -241,47 +250,32 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
     if not rows:
         return {}
     last = max(row.round for row in rows)
+    rows = with_personal(rows)
     common = {(r.round, r.name): r.value for r in rows if r.client is None}
-    tuned = any(row.name == "fine_tuned/accuracy" for row in rows)
-    personal = "fine_tuned/accuracy" if tuned else "test/accuracy"
     final = (row for row in rows if row.client is not None and row.round == last)
-    clients = [row.value for row in final if row.name == personal]
-    found = {
-        G_FL: common.get((last, "holdout/accuracy")),
-        P_FL: common.get((last, personal)),
-        MEAN: mean(clients) if clients else None,
-        WORST: min(clients, key=nan_as_worst, default=None),
-        RIDGE_G: common.get((last, "ridge_head/holdout/accuracy")),
-        RIDGE_P: common.get((last, "ridge_head/accuracy")),
-        VALIDATION: common.get((last, "validation/accuracy")),
-        CHOSEN: _chosen(common),
-        MAP: common.get((last, "holdout/map")),
-        INFERRED_MAP: common.get((last, "holdout/inferred/map")),
-        OWN_MAP: common.get((last, "test/own/map")),
-    }
-    percent = {name: 100 * value for name, value in found.items() if value is not None}
-    ranks = {
-        column: common[last, name]
-        for column, name in (
-            (RANK, "holdout/mean_rank"),
-            (INFERRED_RANK, "holdout/inferred/mean_rank"),
-        )
-        if (last, name) in common
-    }
+    clients = [row.value for row in final if row.name == AT_CLIENTS]
+    shares = {column: common.get((last, name)) for column, name in SHARES.items()}
+    shares[CHOSEN] = _chosen(common)
+    if clients:
+        shares |= {MEAN: mean(clients), WORST: min(clients, key=nan_as_worst)}
+    ranks = {RANK: "holdout/mean_rank", INFERRED_RANK: "holdout/inferred/mean_rank"}
     sums = {
         column: sum(value for (_, n), value in common.items() if n == name) / 1e6
         for column, name in ((UP, "bytes/up"), (DOWN, "bytes/down"))
     }
-    return {**percent, **ranks, **sums, ROUNDS: float(last)}
+    return {
+        **{column: 100 * value for column, value in shares.items() if value is not None},
+        **{column: common[last, n] for column, n in ranks.items() if (last, n) in common},
+        **sums,
+        ROUNDS: float(last),
+    }
 
 
-def _chosen(common: dict[tuple[int, str], float]) -> float | None:
+def _chosen(common: Mapping[tuple[int, str], float]) -> float | None:
     validation = {r: v for (r, name), v in common.items() if name == "validation/accuracy"}
-    if not validation:
-        return None
     # the first round in case of a tie
-    best = max(validation, key=lambda r: (nan_as_worst(validation[r]), -r))
-    return common.get((best, "holdout/accuracy"))
+    best = max(validation, key=lambda r: (nan_as_worst(validation[r]), -r), default=0)
+    return common.get((best, "holdout/accuracy")) if validation else None
 
 
 def table(rows: Sequence[TableRow], known: Sequence[PublishedNumber] = ()) -> str:
@@ -305,17 +299,22 @@ def table_cells(
         rows: As for :func:`table`.
         known: Likewise.
     """
-    known = [number for number in known if number.row in {row.name for row in rows}]
-    summaries = {row.name: _summaries(row) for row in rows}
-    columns = [c for c in COLUMNS if any(c in s for found in summaries.values() for s in found)]
-    lines = [["", *columns, "seeds"]]
-    for row, found in zip(rows, summaries.values(), strict=True):
-        lines.append([row.name, *(_spread([s[c] for s in found if c in s]) for c in columns)])
-        unfinished = f" ({row.num_unfinished} unfinished)" if row.num_unfinished else ""
-        lines[-1].append(f"{sum(bool(s) for s in found)}{unfinished}")
-    for column in reversed(columns):
-        _put_beside(lines, column, {n.row: n.value for n in known if n.column == column})
+    names = [row.name for row in rows]
+    known = [number for number in known if number.row in names]
+    found = [_summaries(row) for row in rows]
+    columns = [["", *names]]
+    for column in LEGENDS:
+        values = [[numbers[column] for numbers in runs if column in numbers] for runs in found]
+        if any(values):
+            columns.append([column, *map(_spread, values)])
+            published = {n.row: n.value for n in known if n.column == column}
+            if published:
+                columns.append(["published", *(published.get(name, "") for name in names)])
+    unfinished = [f" ({row.num_unfinished} unfinished)" * (row.num_unfinished > 0) for row in rows]
+    counts = [sum(map(bool, runs)) for runs in found]
+    columns.append(["seeds", *(f"{n}{more}" for n, more in zip(counts, unfinished, strict=True))])
     sources = sorted({number.source for number in known})
+    lines = [list(line) for line in zip(*columns, strict=True)]
     return lines, f"Published: {'; '.join(sources)}." if sources else ""
 
 
@@ -325,20 +324,10 @@ def _summaries(row: TableRow) -> list[dict[str, float]]:
     return [numbers for run, numbers in found if run in row.finished]
 
 
-def _put_beside(lines: list[list[str]], column: str, values: dict[str, str]) -> None:
-    if any(line[0] in values for line in lines[1:]):
-        place = lines[0].index(column) + 1
-        for line in lines:
-            line.insert(place, values.get(line[0], ""))
-        lines[0][place] = "published"
-
-
 def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return ""
     if len(set(values)) == 1:  # one seed, or a number that does not depend on the seed
         return f"{values[0]:.4g}"
-    return f"{mean(values):.2f} ± {deviation(values):.2f}"
+    return spread(values) if values else ""
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
