@@ -114,9 +114,13 @@ def page(paths: Folders, *, reference: str | None = None) -> str:
     """
     paths = listed(paths)
     composed = [compose([path], reference=reference) for path in paths]
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **options)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
     return environment.get_template("page.html").render(
         title="Runs of " + ", ".join(str(path) for path in paths),

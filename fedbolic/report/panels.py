@@ -7,7 +7,7 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedbolic.core.imports import extra
 from fedbolic.core.rows import Row
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Measured = Mapping[str, Sequence[Sequence[Row]]]
 """Measurements by row of the table, one sequence for each seed."""
 
-_BESIDE = {"loc": "outside right upper", "fontsize": "small", "frameon": False}
+_BESIDE: dict[str, Any] = {"loc": "outside right upper", "fontsize": "small", "frameon": False}
 """Look of a legend."""
 
 
@@ -60,7 +60,12 @@ def curves_panel(measured: Measured, metric: str) -> bytes | None:
         enlarged.set_ylim(*heights)
     for axes, title in ((whole, "all rounds"), (enlarged, "enlarged")):
         axes.set(title=title, ylabel="%")
-    look = {"loc": "outside lower center", "ncols": 3, "fontsize": "small", "frameon": False}
+    look: dict[str, Any] = {
+        "loc": "outside lower center",
+        "ncols": 3,
+        "fontsize": "small",
+        "frameon": False,
+    }
     canvas.legend(*whole.get_legend_handles_labels(), title="last round", **look)
     return _svg(canvas)
 
@@ -109,8 +114,8 @@ def _lines(
     measured: Measured,
     lines: Mapping[str, tuple[list[float], list[float]]],
     height: float,
-    labels: Mapping[str, object],
-    **look: float,
+    labels: Mapping[str, Any],
+    **look: Any,
 ) -> bytes | None:
     """A line for each row that has points, in the row's colour."""
     canvas = new_canvas(8.0, height)

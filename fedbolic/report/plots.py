@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ def plot(measured: Mapping[str, Sequence[Sequence[Row]]], file: Path) -> None:
 
 
 def draw_curve(
-    axes: "Axes", curve: Mapping[int, Sequence[float]], last: int = 0, **look: str
+    axes: "Axes", curve: Mapping[int, Sequence[float]], last: int = 0, **look: Any
 ) -> None:
     """Draw the mean of a score by round in %, and its range over seeds.
 
@@ -72,7 +72,7 @@ def draw_curve(
         low, high = ([100 * f(scores) for scores in curve.values()] for f in (min, max))
         axes.fill_between(list(curve), low, high, color=look["color"], alpha=0.15, linewidth=0)
     axes.set_xlabel("round")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
 
 

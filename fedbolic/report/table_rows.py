@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fedbolic.core.checksums import DamagedError
 from fedbolic.core.reading import read_text
-from fedbolic.core.yaml_text import read_settings
-from fedbolic.report.run_scores import flat_settings
 from fedbolic.run.record import RunFolder
 
 
@@ -45,24 +43,15 @@ def is_finished(run: RunFolder) -> bool:
     Raises:
         DamagedError: If the metrics are needed and damaged.
     """
-    rounds = _num_rounds(run)
-    if rounds is None:
+    rounds = None
+    with contextlib.suppress(OSError, DamagedError):
+        rounds = run.environment.get("rounds")
+    if not isinstance(rounds, int):
         return True
     try:
         return any(time[:2] == (rounds, 0) for time in run.times())
     except (OSError, DamagedError):
         return any(row.round >= rounds for row in run.rows())
-
-
-def _num_rounds(run: RunFolder) -> int | None:
-    with contextlib.suppress(OSError, DamagedError):
-        rounds = run.environment.get("rounds")
-        if isinstance(rounds, int):
-            return rounds
-    with contextlib.suppress(OSError, ValueError):
-        found = flat_settings(read_settings(run.config)).get("method.rounds")
-        return found if isinstance(found, int) else None  # of a run of an earlier version
-    return None
 
 
 def find(path: Path) -> list[TableRow]:

@@ -56,6 +56,7 @@ def write(tmp_path):
         (folder / "config.yaml").write_text(CONFIG.format(lr=lr))
         (folder / "metrics.csv").write_text(HEADER + metrics)
         (folder / "times.csv").write_text(TIMES)
+        (folder / "environment.json").write_text('{"rounds": 2}')
         return tmp_path / "runs"
 
     return write

@@ -1,7 +1,8 @@
 """Finished and unfinished runs."""
 
+import json
+
 import pytest
-import yaml
 
 from fedbolic.data import IID, Partitioned
 from fedbolic.federated import LocalTraining
@@ -44,11 +45,7 @@ def test_a_run_is_finished_when_its_last_round_has_ended(method, rounds, tmp_pat
         (None, [], True),
     ],
 )
-def test_a_run_of_an_earlier_version_is_judged_by_its_configuration(
-    rounds, times, finished, tmp_path
-):
-    settings = {} if rounds is None else {"init_args": {"rounds": rounds}}
-    config = {"method": {"class_path": "m.A", **settings}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+def test_a_run_is_finished_by_the_exchanges_of_its_last_round(rounds, times, finished, tmp_path):
+    (tmp_path / "environment.json").write_text(json.dumps({"rounds": rounds}))
     (tmp_path / "times.csv").write_text("\n".join(["round,exchange,seconds", *times, ""]))
     assert is_finished(RunFolder(tmp_path)) == finished

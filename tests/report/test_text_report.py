@@ -366,9 +366,7 @@ def test_quantiles_of_the_clients_follow_the_table_of_their_setting(write):
 def test_an_unfinished_run_is_counted_apart_and_gives_no_number(write):
     write("a/seed0")
     runs = write("a/seed1", SECOND)
-    (runs / "a" / "seed1" / "config.yaml").write_text(
-        "method: {class_path: m.A, init_args: {rounds: 3}}\n"
-    )
+    (runs / "a" / "seed1" / "environment.json").write_text('{"rounds": 3}')
     (runs / "a" / "seed1" / "times.csv").write_text("round,exchange,seconds\n1,0,1.0\n2,0,1.0\n")
     text = report([runs])
     _, rows = cells(text)
