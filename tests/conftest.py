@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.command_line import ROOT, TINY, hear_interrupts
 
 torch.set_num_threads(1)
+gc.set_threshold(20_000, 20, 50)  # a full collection goes through millions of objects
 # Fix every setting that hypothesis would otherwise derive from the machine or its speed.
 PROFILE = {"deadline": None, "database": None, "suppress_health_check": (HealthCheck.too_slow,)}
 settings.register_profile("fedbolic", **PROFILE, derandomize=True, max_examples=10)
@@ -88,7 +89,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     gc.collect()
-    gc.freeze()  # modules and tests stay: to go through them takes half a second each time
+    gc.freeze()  # modules and tests stay
 
 
 @pytest.fixture
