@@ -32,6 +32,7 @@ from fedbolic.data import Client, Graph, GraphSplit
 from fedbolic.data.graphs.graph import simple_edges
 from fedbolic.data.graphs.graph_sets import compact_features
 from fedbolic.federated import Batched, Engine, LocalTraining, Sequential
+from fedbolic.federated.contract.engine import Exchange
 from flatland import GCN, FlatLand
 
 NUM_CLIENTS, NUM_CLASSES, WIDTH = 20, 7, 128
@@ -125,7 +126,8 @@ def our_round(
 
     def run() -> None:
         messages = {client.id: method.broadcast(server_state, client.id) for client in members}
-        for client, _, client_state in engine.run(method, messages, members, client_states, Rng(1)):
+        exchange = Exchange(method, messages, members, client_states, Rng(1))
+        for client, _, client_state in engine.run(exchange):
             client_states[client.id] = client_state
 
     return run

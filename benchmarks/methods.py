@@ -19,6 +19,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data import FederatedData
 from fedbolic.federated import Additive, Method, Sequential, Update
+from fedbolic.federated.contract.engine import Exchange
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = (
@@ -78,7 +79,7 @@ def exchanges(method: Method, data: FederatedData) -> Iterator[tuple[Method, Upd
         phase = method.phase(server_state)
         messages = {c.id: phase.broadcast(server_state, c.id) for c in data.clients}
         stream = rng.at("round", rounds + 1, "exchange", exchange)
-        results = list(Sequential().run(phase, messages, data.clients, states, stream))
+        results = list(Sequential().run(Exchange(phase, messages, data.clients, states, stream)))
         updates = {}
         for client, update, client_state in results:
             if not isinstance(update, Update):

@@ -10,6 +10,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta
 from fedbolic.data import Client, Examples, FederatedData
 from fedbolic.federated import LocalTraining, Mean, Sequential
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
 from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.methods import Apple, Ditto, FedAvg, FedNova, FedProto, Scaffold, SphereFed
@@ -141,7 +142,7 @@ def exchange_of(name, *, engine, epochs, monkeypatch, num_clients=None):
         messages = {c.id: method.broadcast(server_state, c.id) for c in there.clients}
         for _ in range(2):
             device.work.clear()
-            results = engine.run(method, messages, there.clients, {}, RNG)
+            results = engine.run(Exchange(method, messages, there.clients, {}, RNG))
             usable = list(UpdateFilter(method, messages, (), RNG).usable(results))
             assert len(usable) == len(there.clients)
             if num_clients:

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,11 +11,10 @@ from typing_extensions import override
 from benchmarks.gpu.report import Report, Row
 from benchmarks.gpu.workloads import RNG, GpuPlainLoop, GpuWorkload, Size, engines, workloads
 from benchmarks.timing import Clock, synchronize, wall_seconds
-from fedbolic.core.rng import Rng
-from fedbolic.core.types import Params, Tree
+from fedbolic.core.types import Params
 from fedbolic.data import Client, FederatedData
-from fedbolic.federated import Engine, Method, Trainer
-from fedbolic.federated.contract.engine import Result
+from fedbolic.federated import Engine, Trainer
+from fedbolic.federated.contract.engine import Exchange, Result
 from fedbolic.run.reproducible import reproducible
 
 PART = "round"
@@ -34,31 +33,17 @@ class TimedEngine(Engine):
     seconds: dict[str, float] = field(default_factory=dict)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
+    def run(self, exchange: Exchange) -> Iterator[Result]:
         clock = Clock(time.perf_counter)
-        results = list(self.inner.run(method, messages, clients, client_states, rng))
-        self._add("run", clock, clients)
+        results = list(self.inner.run(exchange))
+        self._add("run", clock, exchange.clients)
         return iter(results)
 
     @override
-    def scores(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> dict[int, dict[str, float]]:
+    def scores(self, exchange: Exchange) -> dict[int, dict[str, float]]:
         clock = Clock(time.perf_counter)
-        found = self.inner.scores(method, messages, clients, client_states, rng)
-        self._add("scores", clock, clients)
+        found = self.inner.scores(exchange)
+        self._add("scores", clock, exchange.clients)
         return found
 
     def _add(self, name: str, clock: Clock, clients: Sequence[Client]) -> None:

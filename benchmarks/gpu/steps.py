@@ -16,7 +16,7 @@ from benchmarks.timing import kernels, peak_mebibytes, waits, wall_seconds
 from fedbolic.data import FederatedData
 from fedbolic.federated import Engine
 from fedbolic.federated.batched.memory_estimate import LIBRARIES, MemoryEstimate
-from fedbolic.federated.contract.engine import Failure
+from fedbolic.federated.contract.engine import Exchange, Failure
 from fedbolic.run.reproducible import reproducible
 
 PART = "steps"
@@ -70,7 +70,7 @@ def engine_case(work: GpuWorkload, data: FederatedData, engine: Engine) -> Case:
 
     def exchange(visits: int) -> None:
         method = work.visiting(visits)
-        for _, update, _ in engine.run(method, messages, data.clients, {}, RNG):
+        for _, update, _ in engine.run(Exchange(method, messages, data.clients, {}, RNG)):
             if isinstance(update, Failure):
                 raise update.error
 

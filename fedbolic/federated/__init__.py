@@ -14,7 +14,7 @@ from fedbolic.federated.attacks.alie import ALIE
 from fedbolic.federated.attacks.attack import Attack, GaussianNoise, SignFlip
 from fedbolic.federated.attacks.attacked import Attacked
 from fedbolic.federated.contract.classifier_method import ClassifierMethod
-from fedbolic.federated.contract.engine import Engine, Failure, RunStoppedError
+from fedbolic.federated.contract.engine import Engine, Exchange, Failure, RunStoppedError
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.local_training import LocalTraining
 from fedbolic.federated.contract.method import Method
@@ -64,6 +64,7 @@ __all__ = [
     "DistributedNoise",
     "Engine",
     "Evaluation",
+    "Exchange",
     "Failure",
     "FineTune",
     "Gather",

@@ -13,7 +13,7 @@ from fedbolic.core.rows import Row
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.contract.engine import Engine, Remote, RunStoppedError
+from fedbolic.federated.contract.engine import Engine, Exchange, Remote, RunStoppedError
 from fedbolic.federated.contract.method import Method, OtherDataError
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.sequential import Sequential
@@ -173,7 +173,7 @@ class Trainer:
         members = self._members(phase, data, state, stream) or (0,)  # a Poisson sample may be empty
         cohort = [data.clients[i] for i in members]
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
-        engine, seconds = self.engine.settle(phase, messages, cohort, stream)
+        engine, seconds = self.engine.settle(Exchange(phase, messages, cohort, {}, stream))
         return dataclasses.replace(self, engine=engine), seconds
 
     def run(
@@ -256,7 +256,8 @@ class Trainer:
         messages = {client.id: phase.broadcast(state.server_state, client.id) for client in cohort}
         own = _states_of(cohort, state.client_states)
         stream = rng.at("round", current, "exchange", state.exchange, *attempt_path(state.attempt))
-        results = self.engine.run(phase, messages, cohort, own, stream) if cohort else iter(())
+        exchange = Exchange(phase, messages, cohort, own, stream)
+        results = self.engine.run(exchange) if cohort else iter(())
         channels = () if isinstance(self.engine, Remote) else self.channels
         update_filter = UpdateFilter(phase, messages, channels, stream)
         given = phase, update_filter.usable(results), state.server_state

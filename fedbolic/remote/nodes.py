@@ -2,19 +2,17 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from typing_extensions import override
 
 from fedbolic.core import check
 from fedbolic.core.log import logger
-from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, Examples, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
-from fedbolic.federated.contract.engine import Failure, Remote, Result, RunStoppedError
-from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.engine import Exchange, Failure, Remote, Result, RunStoppedError
 from fedbolic.federated.updates.update import Update
 from fedbolic.remote.node import make_request, merge_handshakes, purpose
 from fedbolic.remote.replies import (
@@ -125,20 +123,14 @@ class Nodes(Remote):
         return FederatedData(clients, meta, holdout, sizes)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        replies = self._ask(method, messages, clients, client_states, rng, task="update")
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        method, clients = exchange.method, exchange.clients
+        replies = self._ask(exchange, task="update")
         found: dict[int, tuple[Update, str]] = {}
         failures: dict[int, NodeError] = {}
         kind = "fine_tuned" if purpose(method) == "fine_tuning" else "metrics"
         for client in clients:
-            name, device = client_states.get(client.id, {}).get("name", ""), client.no_inputs.device
+            name, device = exchange.state(client).get("name", ""), client.no_inputs.device
             try:
                 found[client.id] = read_update(replies[client.id], device, name=name, kind=kind)
             except NodeError as error:
@@ -149,23 +141,16 @@ class Nodes(Remote):
             failures |= {i: NodeError("its payload has another form than most") for i in odd}
         for client in clients:
             if client.id in failures:
-                yield client, Failure(failures[client.id]), client_states.get(client.id, {})
+                yield client, Failure(failures[client.id]), exchange.state(client)
             else:
                 update, name = found[client.id]
                 yield client, update, {"name": name}
 
     @override
-    def scores(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> dict[int, dict[str, float]]:
-        replies = self._ask(method, messages, clients, client_states, rng, task="scores")
+    def scores(self, exchange: Exchange) -> dict[int, dict[str, float]]:
+        replies = self._ask(exchange, task="scores")
         found = {}
-        for client in clients:
+        for client in exchange.clients:
             try:
                 found[client.id] = read_numbers(replies[client.id], "scores", kind="scores")
             except NodeError as error:
@@ -175,22 +160,14 @@ class Nodes(Remote):
             del found[client_id]
         return found
 
-    def _ask(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-        *,
-        task: str,
-    ) -> dict[int, Tree]:
+    def _ask(self, exchange: Exchange, *, task: str) -> dict[int, Tree]:
         """The reply of every client, or ``{"error": text}`` for it."""
+        clients, rng = exchange.clients, exchange.rng
         requests = {
             client.id: make_request(
-                method,
-                messages[client.id],
-                client_states.get(client.id, {}),
+                exchange.method,
+                exchange.messages[client.id],
+                exchange.state(client),
                 client.meta,
                 rng,
                 task=task,

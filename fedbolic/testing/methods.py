@@ -171,8 +171,7 @@ def figures_are_pure_and_may_be_saved(run: MethodRun) -> None:
 def order_of_clients_does_not_matter(run: MethodRun) -> None:
     """The order in which clients work does not change their results."""
     for x in run.exchanges:
-        backwards = x.clients[::-1]
-        results = Sequential().run(x.phase, x.messages, backwards, x.client_states, x.rng)
+        results = Sequential().run(x.given.of(x.clients[::-1]))
         for client, update, client_state in results:
             assert isinstance(update, Update), update.error
             assert_same(update.payload, x.updates[client.id].payload)
@@ -194,7 +193,7 @@ def messages_and_client_states_are_not_modified(run: MethodRun) -> None:
     for x in run.exchanges:
         before = copy.deepcopy((x.messages, x.client_states))
         for engine in (Sequential(), Batched()):
-            list(engine.run(x.phase, x.messages, x.clients, x.client_states, x.rng))
+            list(engine.run(x.given))
             assert_same(x.messages, before[0])
             assert_same(x.client_states, before[1])
 
@@ -207,7 +206,7 @@ def results_that_are_kept_hold_the_storage_of_one_client(run: MethodRun) -> None
     for x in run.exchanges:
         summed = isinstance(x.phase.aggregator, Additive)
         ranges: list[tuple[int, int]] = []
-        results = list(Batched().run(x.phase, x.messages, x.clients, x.client_states, x.rng))
+        results = list(Batched().run(x.given))
         for _, update, client_state in results:
             assert isinstance(update, Update), update.error
             sent = [

@@ -7,7 +7,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data import Client, FederatedData
 from fedbolic.federated import AggregatedUpdate, Method, Sequential, Update
-from fedbolic.federated.contract.engine import Failure
+from fedbolic.federated.contract.engine import Exchange, Failure
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,11 @@ class RecordedExchange:
     kept: dict[int, Tree]
     total: AggregatedUpdate
     next: Tree
+
+    @property
+    def given(self) -> Exchange:
+        """What an engine executes."""
+        return Exchange(self.phase, self.messages, self.clients, self.client_states, self.rng)
 
     def work(self, client: Client) -> tuple[Update, Tree]:
         """Result of the client's local work, computed again."""
@@ -81,7 +86,7 @@ def _exchange(
 ) -> RecordedExchange:
     messages = {c.id: phase.broadcast(server_state, c.id) for c in clients}
     updates, kept = {}, {}
-    results = Sequential().run(phase, messages, clients, client_states, stream)
+    results = Sequential().run(Exchange(phase, messages, clients, client_states, stream))
     for client, update, client_state in results:
         if isinstance(update, Failure):
             raise update.error

@@ -11,6 +11,7 @@ from benchmarks.gpu.resnet import ARITHMETICS, DEFAULT, arithmetic
 from benchmarks.gpu.workloads import RNG, SMALL, GpuPlainLoop, resnet, workloads
 from benchmarks.timing import waits
 from fedbolic.federated import Sequential
+from fedbolic.federated.contract.engine import Exchange
 
 CPU = torch.device("cpu")
 WORKLOADS = {work.name: work for work in [*workloads(CPU, SMALL), resnet(CPU, SMALL)]}
@@ -22,7 +23,7 @@ def test_the_plain_loop_does_the_work_of_the_engines(name):
     data = work.data(2).to(CPU, torch.float64)
     method, loop = work.visiting(2, epochs=2), GpuPlainLoop(work, data)
     plain = loop.run(method, data.clients)
-    results = Sequential().run(method, loop.messages, data.clients, {}, RNG)
+    results = Sequential().run(Exchange(method, loop.messages, data.clients, {}, RNG))
     for (client, update, kept), expected in zip(results, plain, strict=True):
         sent, delta = loop.messages[client.id]["parameters"], update.payload["delta"]
         ours = {name: sent[name] + x for name, x in delta.items()} | kept.get("parameters", {})

@@ -8,6 +8,7 @@ from fedbolic.core import tree
 from fedbolic.data import Examples, FederatedData
 from fedbolic.federated import Batched
 from fedbolic.federated.batched.joint import joint, joint_form
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.testing import check_engine
 from tests.federated.simple_method import RNG, SMALL
 
@@ -39,7 +40,7 @@ def cut(data, sizes):
 def exchange(engine, method, data, rng=RNG):
     """Results of an engine for all clients in the first exchange."""
     messages = {client.id: first_message(method, data, client.id) for client in data.clients}
-    return list(engine.run(method, messages, data.clients, {}, rng))
+    return list(engine.run(Exchange(method, messages, data.clients, {}, rng)))
 
 
 def first_message(method, data, client_id):

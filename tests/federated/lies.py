@@ -234,5 +234,7 @@ class Lying(Engine):
     inner: Engine = Sequential()
 
     @override
-    def run(self, method, messages, clients, client_states, rng):
-        return self.inner.run(lying(method, self.lies), messages, clients, client_states, rng)
+    def run(self, exchange):
+        return self.inner.run(
+            dataclasses.replace(exchange, method=lying(exchange.method, self.lies))
+        )

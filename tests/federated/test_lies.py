@@ -143,8 +143,9 @@ class Altering(Sequential):
 
     part: str = "tensor"
 
-    def run(self, method, *given):
-        return super().run(altered(self.part)(method), *given)
+    def run(self, exchange):
+        method = altered(self.part)(exchange.method)
+        return super().run(dataclasses.replace(exchange, method=method))
 
 
 @pytest.mark.parametrize("part", ["tensor", "entry"])

@@ -24,6 +24,7 @@ from fedbolic.data import (
 )
 from fedbolic.federated import RunStoppedError, Sequential
 from fedbolic.federated.aggregators.modular import from_limbs, to_limbs
+from fedbolic.federated.contract.engine import Exchange
 from fedhull import (
     Assignment,
     BoseChowla,
@@ -170,7 +171,8 @@ def hulls_exchange(method, data):
     for _ in range(2):
         phase = method.phase(server_state)
         messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
-        results = list(Sequential().run(phase, messages, data.clients, client_states, Rng(1)))
+        exchange = Exchange(phase, messages, data.clients, client_states, Rng(1))
+        results = list(Sequential().run(exchange))
         client_states = {client.id: client_state for client, _, client_state in results}
         updates = [(client.id, update) for client, update, _ in results]
         if isinstance(phase, Hulls):
@@ -197,11 +199,16 @@ def test_a_capacity_below_what_is_sent_stops_the_run():
     phase, server_state, _ = hulls_exchange(method, data)
     _, _, client_states = zip(
         *Sequential().run(
-            method.phase(method.init(data.meta, Rng(0))),
-            {c.id: method.broadcast(method.init(data.meta, Rng(0)), c.id) for c in data.clients},
-            data.clients,
-            {},
-            Rng(1),
+            Exchange(
+                method.phase(method.init(data.meta, Rng(0))),
+                {
+                    c.id: method.broadcast(method.init(data.meta, Rng(0)), c.id)
+                    for c in data.clients
+                },
+                data.clients,
+                {},
+                Rng(1),
+            )
         ),
         strict=True,
     )
@@ -213,9 +220,8 @@ def test_a_capacity_below_what_is_sent_stops_the_run():
         client.id: client_state
         for client, client_state in zip(data.clients, client_states, strict=True)
     }
-    updates = [
-        (c.id, u) for c, u, _ in Sequential().run(phase, messages, data.clients, kept, Rng(1))
-    ]
+    exchange = Exchange(phase, messages, data.clients, kept, Rng(1))
+    updates = [(c.id, u) for c, u, _ in Sequential().run(exchange)]
     with pytest.raises(RunStoppedError, match=r"more than|no bins"):
         phase.server_update(small, phase.aggregator.aggregate(updates))
 

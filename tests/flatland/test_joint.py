@@ -23,6 +23,7 @@ from fedbolic.federated import (
     Workers,
 )
 from fedbolic.federated.batched.static_steps import StaticSteps
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.engines import auto as trying
 from flatland import (
     GCN,
@@ -269,6 +270,6 @@ def test_nothing_is_left_of_an_exchange(network):
     messages = {client.id: method.broadcast(server_state, client.id) for client in data.clients}
     counts = []
     for _ in range(4):
-        list(Batched().run(method, messages, data.clients, {}, Rng(0)))
+        list(Batched().run(Exchange(method, messages, data.clients, {}, Rng(0))))
         counts.append(live())
     assert counts[1:] == counts[1:2] * 3

@@ -12,7 +12,7 @@ from fedbolic.core import tree
 from fedbolic.core.rng import Rng
 from fedbolic.federated import Evaluation, FineTune, RidgeHead, Sequential, Trainer
 from fedbolic.federated.batched.joint import joint, joint_form
-from fedbolic.federated.contract.engine import Failure
+from fedbolic.federated.contract.engine import Exchange, Failure
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.run.reproducible import reproducible
 from tests.subjects import QUICK, settings, subject
@@ -107,7 +107,7 @@ def exchanged(engine, method, data):
     """Results of the first exchange."""
     start = Trainer().begin(method, data, Rng(5)).server_state
     messages = {client.id: method.broadcast(start, client.id) for client in data.clients}
-    return list(engine.run(method, messages, data.clients, {}, Rng(5)))
+    return list(engine.run(Exchange(method, messages, data.clients, {}, Rng(5))))
 
 
 def without_waits(function):

@@ -16,6 +16,7 @@ from typing_extensions import override
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Digits, Examples, FederatedData, Partitioned
 from fedbolic.federated import Batched, LocalTraining, Sequential
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import Backbone, ConvNet
 from fedbolic.nn.network.resnet import ResNet
@@ -168,7 +169,7 @@ def test_local_training_is_torch_s_own_loop(optimizer, inner, order, engine, dty
     start = {name: x.to(dtype) for name, x in state["parameters"].items()}
     message = {**method.broadcast(state, 0), "parameters": start}
     stream = rng.at("round", 1, "exchange", 0)
-    results = engine.run(method, dict.fromkeys((0, 1), message), data.clients, {}, stream)
+    results = engine.run(Exchange(method, dict.fromkeys((0, 1), message), data.clients, {}, stream))
     # where a gradient is only rounding error, Adam divides it by eps = 1e-3
     near = {torch.float32: 1e-3, torch.float64: 1e-9}[dtype]
     for client, update, _ in results:

@@ -252,16 +252,14 @@ class Without(Sequential):
     tasks: tuple[str, ...]
 
     @override
-    def run(self, method, messages, clients, client_states, rng):
-        for client, update, client_state in super().run(
-            method, messages, clients, client_states, rng
-        ):
+    def run(self, exchange):
+        for client, update, client_state in super().run(exchange):
             lost = client.id == LIAR and "update" in self.tasks
             yield client, Failure(RuntimeError()) if lost else update, {} if lost else client_state
 
     @override
-    def scores(self, method, messages, clients, client_states, rng):
-        found = super().scores(method, messages, clients, client_states, rng)
+    def scores(self, exchange):
+        found = super().scores(exchange)
         return {i: s for i, s in found.items() if i != LIAR or "scores" not in self.tasks}
 
 

@@ -155,12 +155,10 @@ class Absent(Engine):
     client: int
 
     @override
-    def run(self, method, messages, clients, client_states, rng):
-        for client, update, client_state in Sequential().run(
-            method, messages, clients, client_states, rng
-        ):
-            if client.id == self.client and rng.path[:2] == ("round", self.round):
-                yield client, Failure(RuntimeError("lost")), client_states.get(client.id, {})
+    def run(self, exchange):
+        for client, update, client_state in Sequential().run(exchange):
+            if client.id == self.client and exchange.rng.path[:2] == ("round", self.round):
+                yield client, Failure(RuntimeError("lost")), exchange.state(client)
             else:
                 yield client, update, client_state
 

@@ -8,6 +8,7 @@ from torch.utils.weak import TensorWeakRef
 from fedbolic.core.rng import Rng
 from fedbolic.data import IID, Partitioned
 from fedbolic.federated import Batched, LocalTraining, Sequential
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.processes.worker import pickled, results, worker_requests
 from fedbolic.methods import Ditto, FedAvg
 from fedbolic.nn.network.backbone import MLP
@@ -90,7 +91,8 @@ def test_a_worker_keeps_no_cast_copy():
     server_state = method.init(data.meta, Rng(0))
     messages = {client.id: method.broadcast(server_state, client.id) for client in data.clients}
     with torch.autocast("cpu", torch.bfloat16):
-        (task,) = worker_requests("updates", pickled(method), messages, [data.clients], {}, Rng(1))
+        exchange = Exchange(method, messages, data.clients, {}, Rng(1))
+        (task,) = worker_requests("updates", pickled(method), exchange, [data.clients])
     before = torch.get_default_dtype()
     with Casts() as casts:
         alive = [casts.alive() for _ in results(Sequential(), dict(enumerate(data.clients)), task)]

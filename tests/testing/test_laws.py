@@ -123,8 +123,8 @@ class First(Mean):
 class Uneven(Sequential):
     """An engine with other random streams."""
 
-    def run(self, method, messages, clients, client_states, rng):
-        return super().run(method, messages, clients, client_states, rng.at("other"))
+    def run(self, exchange):
+        return super().run(replace(exchange, rng=exchange.rng.at("other")))
 
 
 @dataclass(frozen=True, eq=False)

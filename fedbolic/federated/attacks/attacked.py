@@ -2,17 +2,15 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
 
-from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.attacks.attack import Attack
-from fedbolic.federated.contract.engine import Engine, Remote, Result
-from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.engine import Engine, Exchange, Remote, Result
 from fedbolic.federated.engines.auto import Auto
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.updates.update import Update
@@ -74,18 +72,13 @@ class Attacked(Engine):
             yield dataclasses.replace(self, inner=opened)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        results = list(self.inner.run(method, messages, clients, client_states, rng))
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        results = list(self.inner.run(exchange))
         delivered = {client.id: u for client, u, _ in results if isinstance(u, Update)}
         honest = {i: self._honest(i, u) for i, u in delivered.items() if i in self.clients}
-        sent = self.attack.craft(honest, len(delivered), rng.at("attack")) if honest else {}
+        sent = (
+            self.attack.craft(honest, len(delivered), exchange.rng.at("attack")) if honest else {}
+        )
         for client, update, client_state in results:
             if client.id in sent and isinstance(update, Update):
                 payload = {**update.payload, self.part: sent[client.id]}
@@ -101,12 +94,5 @@ class Attacked(Engine):
         return update.payload[self.part]
 
     @override
-    def scores(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> dict[int, dict[str, float]]:
-        return self.inner.scores(method, messages, clients, client_states, rng)
+    def scores(self, exchange: Exchange) -> dict[int, dict[str, float]]:
+        return self.inner.scores(exchange)

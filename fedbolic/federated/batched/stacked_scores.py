@@ -19,6 +19,7 @@ from fedbolic.federated.batched.stacking import (
     stack_trees,
     unstacked,
 )
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.scores.score import CHUNK, all_on_host, score, stacked_score_values
 
@@ -51,26 +52,20 @@ def is_stackable(method: object) -> bool:
 
 
 def held_together(
-    method: GradientMethod,
-    messages: Mapping[int, Tree],
-    clients: Sequence[Client],
-    client_states: Mapping[int, Tree],
-    *,
-    megabytes: float,
+    method: GradientMethod, exchange: Exchange, *, megabytes: float
 ) -> Iterator[list[_Held]]:
     """Groups of consecutive clients that fit in memory; clients without a model are left out.
 
     Args:
         method: Method that is scored.
-        messages: Message that each client received, by id.
-        clients: Clients to score.
-        client_states: Client states, by id.
+        exchange: Clients to score, with what they received.
         megabytes: Memory limit of a group, above 0, in addition to the values that all share.
     """
     held: list[_Held] = []
     taken = 0
-    for client in clients:
-        found = method.scored(messages[client.id], client, client_states.get(client.id, {}))
+    for client in exchange.clients:
+        message = exchange.messages[client.id]
+        found = method.scored(message, client, exchange.state(client))
         if found is None:
             continue
         each = _Held(client, *found)

@@ -38,6 +38,37 @@ class Failure:
     error: BaseException
 
 
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What an engine executes: the clients of an exchange, or of an evaluation, with what they got.
+
+    Args:
+        method: Method whose ``local_update`` is run, or whose ``evaluate`` is called.
+        messages: Message that each client received, by id.
+        clients: The clients, in ascending order of id.
+        client_states: Client states from earlier rounds, by id; a new client has no entry.
+        rng: Random stream of this exchange or evaluation.
+    """
+
+    method: Method
+    messages: Mapping[int, Tree]
+    clients: Sequence[Client]
+    client_states: Mapping[int, Tree]
+    rng: Rng
+
+    def of(self, clients: Sequence[Client]) -> "Exchange":
+        """The exchange of some of the clients."""
+        return dataclasses.replace(self, clients=clients)
+
+    def state(self, client: Client) -> Tree:
+        """State that a client kept from earlier rounds; empty for a new client."""
+        return self.client_states.get(client.id, {})
+
+    def stream(self, client: Client) -> Rng:
+        """Random stream of a client."""
+        return self.rng.at("client", client.id)
+
+
 Result: TypeAlias = tuple[Client, Update | Failure, Tree]
 """A client, its update and its new client state; a failed client keeps its old state."""
 
@@ -75,49 +106,25 @@ class Engine(ABC):
     """
 
     @abstractmethod
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
+    def run(self, exchange: Exchange) -> Iterator[Result]:
         """Run the local update of every client; results come in ascending order of id.
 
         Args:
-            method: Method whose ``local_update`` is run.
-            messages: Message that each client received, by id.
-            clients: Participating clients, in ascending order of id.
-            client_states: Client states from earlier rounds, by id; a new client has no entry.
-            rng: Random stream of this exchange; client ``i`` uses ``rng.at("client", i)``.
+            exchange: The clients, with their messages, states and random streams.
         """
 
-    def scores(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> dict[int, dict[str, float]]:
+    def scores(self, exchange: Exchange) -> dict[int, dict[str, float]]:
         """Scores of clients on their own data, by id; by default computed one client at a time.
 
         Args:
-            method: Method whose :meth:`~fedbolic.federated.contract.method.Method.evaluate` is
-            called.
-            messages: Message that each client received, by id.
-            clients: Clients to score, in ascending order of id.
-            client_states: Client states, by id; a new client has no entry.
-            rng: Random stream of this evaluation; client ``i`` uses ``rng.at("client", i)``.
+            exchange: The clients to score, with what they received.
         """
         found = {}
-        for client in clients:
-            client_state, stream = client_states.get(client.id, {}), rng.at("client", client.id)
+        for client in exchange.clients:
+            given, stream = exchange.messages[client.id], exchange.stream(client)
             with torch_stream(client, stream):
-                found[client.id] = method.evaluate(
-                    messages[client.id], client, client_state, stream
-                )
+                state = exchange.state(client)
+                found[client.id] = exchange.method.evaluate(given, client, state, stream)
         return found
 
     def check(self, clients: Sequence[Client]) -> None:

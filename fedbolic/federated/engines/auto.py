@@ -1,7 +1,7 @@
 """Choice of the fastest engine by timing the candidates."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeGuard
 
@@ -9,10 +9,8 @@ import torch
 from typing_extensions import override
 
 from fedbolic.core.log import logger
-from fedbolic.core.rng import Rng
-from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.contract.engine import Engine, Result, RunStoppedError
+from fedbolic.federated.contract.engine import Engine, Exchange, Result, RunStoppedError
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.batched import Batched
@@ -84,25 +82,16 @@ class Auto(Engine):
             raise ValueError(f"no candidate can run these clients: {'; '.join(refusals)}")
         return usable
 
-    def settle(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        rng: Rng,
-    ) -> tuple[Engine, dict[str, float]]:
+    def settle(self, exchange: Exchange) -> tuple[Engine, dict[str, float]]:
         """The chosen candidate and the seconds of an exchange with each, empty if nothing is timed.
 
         Args:
-            method: Method whose first exchange is about to begin.
-            messages: Message that each client will receive, by id.
-            clients: Clients that will take part.
-            rng: Separate random stream for the trials, used nowhere else.
+            exchange: First exchange, with a random stream for the trials that is used nowhere else.
         """
-        usable = self._usable(clients)
-        if len(usable) == 1 or not _timeable(method):
+        usable = self._usable(exchange.clients)
+        if len(usable) == 1 or not _timeable(exchange.method):
             return usable[0], {}
-        times = [seconds(engine, method, messages, clients, rng) for engine in usable]
+        times = [seconds(engine, exchange.method, exchange) for engine in usable]
         chosen = usable[times.index(min(times))]
         table = {repr(engine): of_engine for engine, of_engine in zip(usable, times, strict=True)}
         logger.info("clients are run by %r; seconds per exchange: %s", chosen, table)
@@ -120,16 +109,9 @@ class Auto(Engine):
         raise ValueError(f"no candidate is {name}: the candidates are {list(self.candidates)}")
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        engine, _ = self.settle(method, messages, clients, rng.at("auto"))
-        return engine.run(method, messages, clients, client_states, rng)
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        engine, _ = self.settle(replace(exchange, rng=exchange.rng.at("auto")))
+        return engine.run(exchange)
 
 
 def _on_cuda(clients: Sequence[Client]) -> bool:
@@ -145,68 +127,48 @@ def _timeable(method: Method) -> TypeGuard[GradientMethod]:
     )
 
 
-def seconds(
-    engine: Engine,
-    method: GradientMethod,
-    messages: Mapping[int, Tree],
-    clients: Sequence[Client],
-    rng: Rng,
-) -> float:
+def seconds(engine: Engine, method: GradientMethod, exchange: Exchange) -> float:
     """Seconds of one exchange, without the engine's start; infinity if the engine fails.
 
     Args:
         engine: Engine that accepts these clients.
-        method: Method that is a dataclass with the field ``local``.
-        messages: Message to each client, by id.
-        clients: Clients of the exchange.
-        rng: Random stream of the timed steps.
+        method: Method of the exchange, a dataclass with the field ``local``.
+        exchange: The exchange, with the random stream of the timed steps.
     """
     try:
-        guess = _estimate(engine, method, messages, clients, rng)
-        return guess if guess > SHORT else _least(engine, [method], messages, clients, rng)[0]
+        guess = _estimate(engine, method, exchange)
+        return guess if guess > SHORT else _least(engine, [method], exchange)[0]
     except RunStoppedError as error:
         logger.info("%r is not usable: %s", engine, error)
         return float("inf")
 
 
-def _estimate(
-    engine: Engine,
-    method: GradientMethod,
-    messages: Mapping[int, Tree],
-    clients: Sequence[Client],
-    rng: Rng,
-) -> float:
+def _estimate(engine: Engine, method: GradientMethod, exchange: Exchange) -> float:
     """Seconds of an exchange, extrapolated from epochs over every client's first batch."""
     local = method.local
-    short = [_first_batch(client, local.batch_size) for client in clients]
+    short = [_first_batch(client, local.batch_size) for client in exchange.clients]
     few = [
         replace(method, local=replace(local, epochs=epochs))  # type: ignore[type-var]  # a dataclass
         for epochs in (FEW, MORE)
     ]
-    first, more = _least(engine, few, messages, short, rng)
+    first, more = _least(engine, few, exchange.of(short))
     of_epoch = max(0.0, more - first) / (MORE - FEW)
     whole, timed = (
         sum(-(-client.size // (local.batch_size or client.size or 1)) for client in some)
-        for some in (clients, short)
+        for some in (exchange.clients, short)
     )
     return first + of_epoch * (local.epochs * whole / max(timed, 1) - FEW)
 
 
-def _least(
-    engine: Engine,
-    methods: Sequence[Method],
-    messages: Mapping[int, Tree],
-    clients: Sequence[Client],
-    rng: Rng,
-) -> list[float]:
+def _least(engine: Engine, methods: Sequence[Method], exchange: Exchange) -> list[float]:
     """Fewest seconds of an exchange of each method, over a few trials after a warm-up."""
-    with engine.open(clients) as opened:
+    with engine.open(exchange.clients) as opened:
 
         def timed(method: Method) -> float:
             began = time.perf_counter()
-            for _ in opened.run(method, messages, clients, {}, rng):
+            for _ in opened.run(replace(exchange, method=method, client_states={})):
                 pass
-            if _on_cuda(clients):  # launched work may still be running
+            if _on_cuda(exchange.clients):  # launched work may still be running
                 torch.cuda.synchronize()
             return time.perf_counter() - began
 

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from typing_extensions import override
@@ -31,14 +31,11 @@ from fedbolic.federated.batched.stacked_scores import (
     stacked_scores,
 )
 from fedbolic.federated.batched.stacking import Ended, advance, bucket_tasks
-from fedbolic.federated.contract.engine import Engine, Failure, Result, torch_stream
+from fedbolic.federated.contract.engine import Engine, Exchange, Failure, Result, torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.updates.update import Update
-
-OneByOne = Callable[[Sequence[Client]], list[Result]]
-"""Runs some clients with the reference engine, :class:`Sequential`."""
 
 
 @dataclass(frozen=True)
@@ -89,48 +86,32 @@ class Batched(Engine):
             check.positive(memory=self.memory)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        def one_by_one(some: Sequence[Client]) -> list[Result]:
-            return list(Sequential().run(method, messages, some, client_states, rng))
-
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        method = exchange.method
         if not isinstance(method, GradientMethod):
             self._refuse(method, "it takes no gradient steps")
         elif overrides(method, "local_update"):
             self._refuse(method, "it overrides local_update")
         else:
-            for tasks in self._together(method, messages, clients, client_states, rng):
-                yield from self._results(method, tasks, one_by_one)
+            for tasks in self._together(method, exchange):
+                yield from self._results(method, tasks, exchange)
             return
-        yield from Sequential().run(method, messages, clients, client_states, rng)
+        yield from Sequential().run(exchange)
 
     @override
-    def scores(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Scores:
+    def scores(self, exchange: Exchange) -> Scores:
+        method, clients = exchange.method, exchange.clients
         refused = self._refused.keys() & {repr(method), _scored(method)}
         if refused or not isinstance(method, GradientMethod) or not is_stackable(method):
-            return super().scores(method, messages, clients, client_states, rng)
+            return super().scores(exchange)
         found: Scores = {client.id: {} for client in clients}
-        given = messages, clients, client_states
         limit = memory_limit(self.memory, _meter(clients))
-        for held in held_together(method, *given, megabytes=limit):
+        for held in held_together(method, exchange, megabytes=limit):
             try:
                 with _vectorised(clients[0]):
                     found |= stacked_scores(method, held)
             except Exception as error:
-                found = super().scores(method, messages, clients, client_states, rng)
+                found = super().scores(exchange)
                 name = type(method).__name__  # a client's own error was raised above
                 logger.info("the clients of %s are scored one by one: %r", name, error)
                 self._refused[_scored(method)] = repr(error)
@@ -138,18 +119,13 @@ class Batched(Engine):
         return found
 
     def _together(
-        self,
-        method: GradientMethod,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
+        self, method: GradientMethod, exchange: Exchange
     ) -> Iterator[dict[int, ClientTask | Client]]:
         """Groups of clients that fit in memory: the task of each, or the client if that failed."""
-        budget, tasks = self._budget(method, clients), {}
-        for client in clients:
-            message, memory = messages[client.id], client_states.get(client.id, {})
-            stream = rng.at("client", client.id)
+        budget, tasks = self._budget(method, exchange.clients), {}
+        for client in exchange.clients:
+            message, memory = exchange.messages[client.id], exchange.state(client)
+            stream = exchange.stream(client)
             try:
                 with torch_stream(client, stream):
                     task = ClientTask.begin(method, message, client, memory, stream)
@@ -182,7 +158,7 @@ class Batched(Engine):
         )
 
     def _results(
-        self, method: GradientMethod, tasks: Mapping[int, ClientTask | Client], one_by_one: OneByOne
+        self, method: GradientMethod, tasks: Mapping[int, ClientTask | Client], exchange: Exchange
     ) -> Iterator[Result]:
         """The results of one group, in ascending order of id."""
         groups: dict[Hashable, list[ClientTask]] = {}
@@ -191,28 +167,28 @@ class Batched(Engine):
             if isinstance(task, ClientTask):
                 groups.setdefault(task.form, []).append(task)
             else:
-                results += one_by_one([task])
+                results += Sequential().run(exchange.of([task]))
         for group in groups.values():
             for some in bucket_tasks(group):
-                results += self._advance(method, some, one_by_one)
+                results += self._advance(method, some, exchange)
         return iter(sorted(results, key=lambda result: result[0].id))
 
     def _advance(
-        self, method: GradientMethod, tasks: Sequence[ClientTask], one_by_one: OneByOne
+        self, method: GradientMethod, tasks: Sequence[ClientTask], exchange: Exchange
     ) -> list[Result]:
-        clients = [task.client for task in tasks]
+        alone = exchange.of([task.client for task in tasks])
         if repr(method) in self._refused:
-            return one_by_one(clients)
+            return list(Sequential().run(alone))
         try:
             updates = self._stacked(method, tasks)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            results = one_by_one(clients)
+            results = list(Sequential().run(alone))
             if not any(isinstance(update, Failure) for _, update, _ in results):
                 self._refuse(method, f"{type(error).__name__}: {error}")
             return results
-        return [(client, *both) for client, both in zip(clients, updates, strict=True)]
+        return [(client, *both) for client, both in zip(alone.clients, updates, strict=True)]
 
     def _stacked(
         self, method: GradientMethod, tasks: Sequence[ClientTask]

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,10 +14,17 @@ from typing_extensions import override
 
 from fedbolic.core import tree
 from fedbolic.core.log import logger
-from fedbolic.core.rng import Rng, sharing_cpu_stream
+from fedbolic.core.rng import sharing_cpu_stream
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices
-from fedbolic.federated.contract.engine import Engine, Failure, Remote, Result, moved_result
+from fedbolic.federated.contract.engine import (
+    Engine,
+    Exchange,
+    Failure,
+    Remote,
+    Result,
+    moved_result,
+)
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.graphed import Graphed
 from fedbolic.federated.engines.workers import Workers
@@ -88,16 +95,9 @@ class Devices(Engine):
             yield _Opened([_Share(d, self.inner, clients, stack) for d in self.places()], clients)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        with self.open(clients) as opened:
-            yield from opened.run(method, messages, clients, client_states, rng)
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        with self.open(exchange.clients) as opened:
+            yield from opened.run(exchange)
 
 
 class _Share:
@@ -137,43 +137,26 @@ class _Opened(Engine):
         self.originals = by_id(self.clients)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
+    def run(self, exchange: Exchange) -> Iterator[Result]:
         def work(share: _Share, own: Sequence[Client]) -> list[Result]:
-            given = _given(self._held(share, own), share.device, messages, client_states)
-            return list(share.engine.run(method, *given, rng))
+            return list(share.engine.run(_on(exchange, self._held(share, own), share.device)))
 
         found: dict[int, tuple[Update | Failure, Tree]] = {}
-        for results in self._on_each(method, clients, work):
+        for results in self._on_each(exchange.method, exchange.clients, work):
             found |= {client.id: (update, state) for client, update, state in results}
-        for client in clients:
+        for client in exchange.clients:
             update, state = moved_result(*found.pop(client.id), client.no_inputs.device)
-            old = client_states.get(client.id, {})
-            yield client, update, old if isinstance(update, Failure) else state
+            yield client, update, exchange.state(client) if isinstance(update, Failure) else state
 
     @override
-    def scores(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> dict[int, dict[str, float]]:
+    def scores(self, exchange: Exchange) -> dict[int, dict[str, float]]:
         def work(share: _Share, own: Sequence[Client]) -> dict[int, dict[str, float]]:
-            given = _given(self._held(share, own), share.device, messages, client_states)
-            return share.engine.scores(method, *given, rng)
+            return share.engine.scores(_on(exchange, self._held(share, own), share.device))
 
         found: dict[int, dict[str, float]] = {}
-        for some in self._on_each(method, clients, work):
+        for some in self._on_each(exchange.method, exchange.clients, work):
             found |= some
-        return {client.id: found[client.id] for client in clients}
+        return {client.id: found[client.id] for client in exchange.clients}
 
     def _held(self, share: _Share, clients: Sequence[Client]) -> list[Client]:
         """Clients with their data on a device."""
@@ -215,19 +198,14 @@ class _Opened(Engine):
         return [begun(share, own).result() for share, own in some]
 
 
-def _given(
-    clients: list[Client],
-    device: torch.device,
-    messages: Mapping[int, Tree],
-    client_states: Mapping[int, Tree],
-) -> tuple[dict[int, Tree], list[Client], dict[int, Tree]]:
-    """Messages, clients and client states on a device; a tensor in many messages is copied once."""
+def _on(exchange: Exchange, clients: Sequence[Client], device: torch.device) -> Exchange:
+    """The exchange of clients on a device; a tensor in many messages is copied once."""
     copies: dict[int, Tensor] = {}
 
     def placed(x: Tensor) -> Tensor:
         return copies[id(x)] if id(x) in copies else copies.setdefault(id(x), x.to(device))
 
-    ids = [client.id for client in clients]
-    moved = {i: tree.map_tensors(placed, messages[i]) for i in ids}
-    states = {i: tree.to(client_states[i], device) for i in ids if i in client_states}
-    return moved, clients, states
+    ids, states = [client.id for client in clients], exchange.client_states
+    moved = {i: tree.map_tensors(placed, exchange.messages[i]) for i in ids}
+    kept = {i: tree.to(states[i], device) for i in ids if i in states}
+    return Exchange(exchange.method, moved, clients, kept, exchange.rng)

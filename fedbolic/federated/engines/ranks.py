@@ -1,24 +1,22 @@
 """Ranks of torch.distributed that share the clients of an exchange."""
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import distributed
 from typing_extensions import override
 
-from fedbolic.core.rng import Rng
-from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.engine import (
     Engine,
+    Exchange,
     Failure,
     Result,
     RunStoppedError,
     moved_result,
 )
-from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.processes.worker import deal, pickled, results, sent, worker_requests
 
@@ -53,19 +51,12 @@ class Ranks(Engine):
         self.inner.check(clients)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        self.check(clients)
-        shares = deal(clients, distributed.get_world_size())
-        given = messages, shares, client_states, rng
-        task = worker_requests("updates", pickled(method), *given)[distributed.get_rank()]
-        by_id = {client.id: client for client in clients}
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        self.check(exchange.clients)
+        shares = deal(exchange.clients, distributed.get_world_size())
+        method = pickled(exchange.method)
+        task = worker_requests("updates", method, exchange, shares)[distributed.get_rank()]
+        by_id = {client.id: client for client in exchange.clients}
         own = {
             client_id: sent(pickle.dumps, *moved_result(update, client_state, "cpu"))
             for client_id, update, client_state in results(self.inner, by_id, task)
@@ -76,8 +67,8 @@ class Ranks(Engine):
         except RuntimeError as error:
             raise RunStoppedError(f"the connection to a rank is lost: {error}") from error
         found = {client_id: text for texts in gathered for client_id, text in texts.items()}
-        for client in clients:
+        for client in exchange.clients:
             update, client_state = pickle.loads(found.pop(client.id))
             update, client_state = moved_result(update, client_state, client.no_inputs.device)
-            old = client_states.get(client.id, {})
+            old = exchange.state(client)
             yield client, update, old if isinstance(update, Failure) else client_state

@@ -1,24 +1,21 @@
 """The reference engine, which runs one client after another."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from typing_extensions import override
 
-from fedbolic.core.rng import Rng
-from fedbolic.core.types import Tree
-from fedbolic.data.contract.client import Client
 from fedbolic.federated.contract.engine import (
     Engine,
+    Exchange,
     Failure,
     Result,
     RunStoppedError,
     torch_stream,
 )
-from fedbolic.federated.contract.method import Method
 from fedbolic.federated.updates.update import Update
 
 
@@ -32,17 +29,11 @@ class Sequential(Engine):
     """
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        for client in clients:
-            message, client_state = messages[client.id], client_states.get(client.id, {})
-            stream, before = rng.at("client", client.id), _content(message)
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        method = exchange.method
+        for client in exchange.clients:
+            message, client_state = exchange.messages[client.id], exchange.state(client)
+            stream, before = exchange.stream(client), _content(message)
             try:
                 with torch_stream(client, stream):
                     update, new = method.local_update(message, client, client_state, stream)

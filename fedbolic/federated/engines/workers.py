@@ -1,7 +1,7 @@
 """Worker processes of this machine that share the clients of an exchange."""
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from types import TracebackType
@@ -12,10 +12,9 @@ from typing_extensions import override
 
 from fedbolic.core import check
 from fedbolic.core.log import logger
-from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices
-from fedbolic.federated.contract.engine import Engine, Failure, Result, RunStoppedError
+from fedbolic.federated.contract.engine import Engine, Exchange, Failure, Result, RunStoppedError
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
 from fedbolic.federated.processes.shared_memory import Place, SharedMemory
@@ -87,16 +86,9 @@ class Workers(Engine):
         return _Pool(self.num, self.inner, clients)
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        with self.open(clients) as pool:
-            yield from pool.run(method, messages, clients, client_states, rng)
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        with self.open(exchange.clients) as pool:
+            yield from pool.run(exchange)
 
 
 class _Pool(Engine):
@@ -136,34 +128,19 @@ class _Pool(Engine):
         self.workers = {}
 
     @override
-    def run(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Iterator[Result]:
-        results = self._results("updates", method, messages, clients, client_states, rng)
+    def run(self, exchange: Exchange) -> Iterator[Result]:
+        results = self._results("updates", exchange)
         with contextlib.closing(results):
             for client, update, client_state in results:
-                old = client_states.get(client.id, {})
+                old = exchange.state(client)
                 yield client, update, old if isinstance(update, Failure) else client_state
 
     @override
-    def scores(
-        self,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> dict[int, dict[str, float]]:
+    def scores(self, exchange: Exchange) -> dict[int, dict[str, float]]:
         found = {}
-        for start in range(0, len(clients), AT_ONCE):
-            some = clients[start : start + AT_ONCE]
-            given = method, messages, some, client_states, rng
-            for client, update, _ in self._results("scores", *given):
+        for start in range(0, len(exchange.clients), AT_ONCE):
+            some = exchange.of(exchange.clients[start : start + AT_ONCE])
+            for client, update, _ in self._results("scores", some):
                 if isinstance(update, Failure):
                     if isinstance(update.error, WorkerError):
                         raise RunStoppedError(f"a client cannot be scored: {update.error}")
@@ -171,23 +148,16 @@ class _Pool(Engine):
                 found[client.id] = update.metrics
         return found
 
-    def _results(
-        self,
-        kind: RequestKind,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> Generator[Result, None, None]:
+    def _results(self, kind: RequestKind, exchange: Exchange) -> Generator[Result, None, None]:
         """Results of all clients, in the order given."""
+        clients = exchange.clients
         if unknown := [c.id for c in clients if not self._holds(c)]:
             raise ValueError(f"the workers do not hold the data of clients {unknown[:10]}")
         if any(worker.pending for worker in self.workers.values()):
             raise ValueError("the workers run another exchange: end it or open another pool")
         found: dict[int, tuple[Update | Failure, Tree]] = {}
         try:
-            self._hand_out(kind, method, messages, clients, client_states, rng)
+            self._hand_out(kind, exchange)
             for client in clients:
                 while client.id not in found:
                     found |= self._listen()
@@ -204,21 +174,13 @@ class _Pool(Engine):
         except LookupError:
             return False
 
-    def _hand_out(
-        self,
-        kind: RequestKind,
-        method: Method,
-        messages: Mapping[int, Tree],
-        clients: Sequence[Client],
-        client_states: Mapping[int, Tree],
-        rng: Rng,
-    ) -> None:
+    def _hand_out(self, kind: RequestKind, exchange: Exchange) -> None:
         """Send every worker its share of the exchange."""
-        if method is not self.method[0]:
-            self.method = (method, pickled(method))
+        if exchange.method is not self.method[0]:
+            self.method = (exchange.method, pickled(exchange.method))
         workers = self._ready()
-        shares = [share for share in deal(clients, len(workers)) if share]
-        work = worker_requests(kind, self.method[1], messages, shares, client_states, rng)
+        shares = [share for share in deal(exchange.clients, len(workers)) if share]
+        work = worker_requests(kind, self.method[1], exchange, shares)
         extents, self.given = self.down.write(work)
         for worker, task, extent in zip(workers, work, extents, strict=False):
             worker.give(extent, task.messages)

@@ -11,7 +11,7 @@ from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
 from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import HOLDOUT, Client, FederatedData
-from fedbolic.federated.contract.engine import Engine, Failure, torch_stream
+from fedbolic.federated.contract.engine import Engine, Exchange, Failure, torch_stream
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.evaluation.fine_tuning import FineTuningPhase
@@ -218,7 +218,8 @@ class Evaluation:
     ) -> list[Row]:
         """Scores of the clients, and on the server's test set, with what each of them receives."""
         messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
-        found = engine.scores(method, messages, clients, client_states, rng) if clients else {}
+        exchange = Exchange(method, messages, clients, client_states, rng)
+        found = engine.scores(exchange) if clients else {}
         rows = self.client_rows(round, found)
         if holdout is not None:
             message = method.broadcast(server_state, HOLDOUT)
@@ -247,11 +248,9 @@ class Evaluation:
         if inner is None:
             return []
         messages = {client.id: method.broadcast(server_state, client.id) for client in clients}
-        results = engine.run(
-            FineTuningPhase(inner), messages, clients, client_states, rng.at("tune")
-        )
+        given = messages, clients, client_states, rng.at("tune")
         scores = {}
-        for client, update, client_state in results:
+        for client, update, client_state in engine.run(Exchange(FineTuningPhase(inner), *given)):
             fault = find_update_fault(update, client_state, None)
             if fault is not None or isinstance(update, Failure):
                 logger.warning("client %d could not be fine-tuned: %s", client.id, fault)
@@ -284,7 +283,7 @@ class Evaluation:
         messages = {client.id: phase.broadcast(server_state, client.id) for client in data.clients}
         stream = rng.at("calibrate")
         update_filter = UpdateFilter(phase, messages, (), stream)
-        results = engine.run(phase, messages, data.clients, client_states, stream)
+        results = engine.run(Exchange(phase, messages, data.clients, client_states, stream))
         try:
             total = phase.aggregator.aggregate(update_filter.usable(results))
         except ValueError as error:

@@ -21,7 +21,7 @@ import torch
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Tree
 from fedbolic.data.contract.client import Client, ClientSlices
-from fedbolic.federated.contract.engine import Engine, Failure
+from fedbolic.federated.contract.engine import Engine, Exchange, Failure
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.processes.shared_memory import Extent, Place, SharedMemory
 from fedbolic.federated.scores.metrics import Metric, measured, measuring
@@ -85,22 +85,24 @@ def deaf() -> Iterator[None]:
 
 
 def worker_requests(
-    kind: RequestKind,
-    method: bytes,
-    messages: Mapping[int, Tree],
-    shares: Sequence[Sequence[Client]],
-    client_states: Mapping[int, Tree],
-    rng: Rng,
+    kind: RequestKind, method: bytes, exchange: Exchange, shares: Sequence[Sequence[Client]]
 ) -> list[WorkerRequest]:
-    """One request per share, with the dtype, autocast setting and metrics of this process."""
-    casts = torch.is_autocast_enabled("cpu")
+    """One request per share, with the dtype, autocast setting and metrics of this process.
+
+    Args:
+        kind: What the clients do.
+        method: The pickled method.
+        exchange: The exchange of all clients.
+        shares: Clients of each request.
+    """
+    states, casts = exchange.client_states, torch.is_autocast_enabled("cpu")
     return [
         WorkerRequest(
             kind,
             method,
-            {client.id: messages[client.id] for client in share},
-            {client.id: client_states[client.id] for client in share if client.id in client_states},
-            rng,
+            {client.id: exchange.messages[client.id] for client in share},
+            {client.id: states[client.id] for client in share if client.id in states},
+            exchange.rng,
             torch.get_default_dtype(),
             torch.get_autocast_dtype("cpu") if casts else None,
             measured(),
@@ -272,8 +274,8 @@ def results(inner: Engine, clients: ById, task: WorkerRequest) -> Iterator[Reply
     try:
         method, share = _method(task.method), [clients[i] for i in task.messages]
         with cast, measuring(task.metrics):
-            given = method, task.messages, share, task.client_states, task.rng
-            for client_id, update, client_state in _replies(inner, task.kind, *given):
+            exchange = Exchange(method, task.messages, share, task.client_states, task.rng)
+            for client_id, update, client_state in _replies(inner, task.kind, exchange):
                 del left[client_id]
                 yield client_id, update, client_state
     except Exception as error:  # from the engine or from unpickling the method, not from one client
@@ -282,22 +284,12 @@ def results(inner: Engine, clients: ById, task: WorkerRequest) -> Iterator[Reply
         yield client_id, Failure(fault), {}
 
 
-def _replies(
-    inner: Engine,
-    kind: RequestKind,
-    method: Method,
-    messages: Mapping[int, Tree],
-    clients: Sequence[Client],
-    client_states: Mapping[int, Tree],
-    rng: Rng,
-) -> Iterator[Reply]:
+def _replies(inner: Engine, kind: RequestKind, exchange: Exchange) -> Iterator[Reply]:
     if kind == "scores":
-        for client_id, scores in inner.scores(
-            method, messages, clients, client_states, rng
-        ).items():
+        for client_id, scores in inner.scores(exchange).items():
             yield client_id, Update({}, metrics=scores), {}
         return
-    for client, update, client_state in inner.run(method, messages, clients, client_states, rng):
+    for client, update, client_state in inner.run(exchange):
         yield client.id, update, client_state
 
 

@@ -68,7 +68,8 @@ examples = Examples({"x": torch.randn(32, 1, 28, 28), "y": torch.arange(32) % 10
 clients = [Client(i, examples, examples, examples, meta) for i in range(1000)]
 method = FedAvg(ConvNet(), local=LocalTraining(1, 32))
 messages = dict.fromkeys(range(1000), method.broadcast(method.init(meta, Rng(0)), 0))
-list(Sequential().run(method, messages, clients[:1], {}, Rng(0)))  # loads what torch loads late
+first = Exchange(method, messages, clients[:1], {}, Rng(0))
+list(Sequential().run(first))  # loads what torch loads late
 
 
 def kilobytes(name):
@@ -79,7 +80,7 @@ def kilobytes(name):
 Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
 before = kilobytes("VmRSS")
 engine = Batched()
-assert sum(1 for _ in engine.run(method, messages, clients, {}, Rng(0))) == 1000
+assert sum(1 for _ in engine.run(Exchange(method, messages, clients, {}, Rng(0)))) == 1000
 assert not engine._refused
 print((kilobytes("VmHWM") - before) / 1024)
 """

@@ -20,7 +20,7 @@ from fedbolic.federated import (
     Workers,
 )
 from fedbolic.federated.batched import stacked_scores
-from fedbolic.federated.contract.engine import Engine
+from fedbolic.federated.contract.engine import Engine, Exchange
 from fedbolic.federated.scores import score
 from fedbolic.methods import Ditto, FedAvg, Scaffold
 from fedbolic.nn.network.backbone import MLP
@@ -65,7 +65,7 @@ def trained(method):
     messages = {
         client.id: method.broadcast(state.server_state, client.id) for client in DATA.clients
     }
-    return method, messages, DATA.clients, state.client_states, RNG.at("scores")
+    return Exchange(method, messages, DATA.clients, state.client_states, RNG.at("scores"))
 
 
 def assert_same_scores(found, expected, *, abs):
@@ -83,12 +83,12 @@ def refuse(*arguments, **named):
 @pytest.mark.parametrize("name", METHODS)
 def test_scores_of_many_in_one_pass_are_those_of_one_after_another(name, chunk, monkeypatch):
     given = trained(METHODS[name])
-    expected = Sequential().scores(*given)
+    expected = Sequential().scores(given)
     monkeypatch.setattr(stacked_scores, "CHUNK", chunk)
     if name != "batch norm":
         monkeypatch.setattr(Engine, "scores", refuse)
         monkeypatch.setattr(stacked_scores, "score", refuse)
-    assert_same_scores(Batched().scores(*given), expected, abs=1e-6)
+    assert_same_scores(Batched().scores(given), expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("memory", [1e-6, 512.0])
@@ -99,17 +99,17 @@ def test_the_memory_of_a_batched_engine_bounds_how_many_are_scored_together(memo
         stacked_scores, "_scores", lambda m, held, n: sizes.append(len(held)) or inner(m, held, n)
     )
     given = trained(METHODS["personal heads"])
-    expected = Sequential().scores(*given)
-    assert_same_scores(Batched(memory=memory).scores(*given), expected, abs=1e-6)
+    expected = Sequential().scores(given)
+    assert_same_scores(Batched(memory=memory).scores(given), expected, abs=1e-6)
     assert (max(sizes) == 1) == (memory < 1)
 
 
 def test_a_client_of_more_examples_than_a_chunk_is_scored_in_chunks(monkeypatch):
     given = trained(SMALL)
-    expected = Sequential().scores(*given)
+    expected = Sequential().scores(given)
     for module in (score, stacked_scores):
         monkeypatch.setattr(module, "CHUNK", 4)
-    assert_same_scores(Batched().scores(*given), expected, abs=1e-6)
+    assert_same_scores(Batched().scores(given), expected, abs=1e-6)
 
 
 class SumsOfAll(FedAvg):
@@ -126,7 +126,7 @@ def test_what_cannot_be_vectorised_is_scored_one_by_one_and_said(caplog):
     caplog.set_level(logging.INFO, "fedbolic")
     engine = Batched()
     for _ in range(2):
-        assert engine.scores(*given) == Sequential().scores(*given)
+        assert engine.scores(given) == Sequential().scores(given)
     assert caplog.text.count("the clients of SumsOfAll are scored one by one") == 1
 
 
@@ -149,7 +149,7 @@ class Processes(Averaged):
 def all_scores(engine, method):
     server_state = method.init(DATA.meta, RNG)
     messages = {client.id: server_state for client in DATA.clients}
-    return engine.scores(method, messages, DATA.clients, {}, RNG)
+    return engine.scores(Exchange(method, messages, DATA.clients, {}, RNG))
 
 
 @pytest.mark.processes
@@ -164,7 +164,7 @@ def test_workers_score_in_their_processes_what_sequential_scores():
         assert found == expected
         for name in ("fedavg", "personal heads", "batch norm"):
             given = trained(METHODS[name])
-            assert pool.scores(*given) == Sequential().scores(*given)
+            assert pool.scores(given) == Sequential().scores(given)
         with pytest.raises(ArithmeticError, match="of client 2"):
             all_scores(pool, Processes(broken=2))
         with pytest.raises(RunStoppedError, match="ended with exit code 9"):

@@ -15,6 +15,7 @@ from fedbolic.federated import (
     ServerSGD,
     ServerYogi,
 )
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.backbone import MLP
 from tests.federated.simple_method import RNG, assert_near, federation, train
@@ -87,9 +88,8 @@ def mean_delta(data, parameters, round):
     """The mean by size of what the clients of a round send."""
     message = {"parameters": parameters, "buffers": {}, "seed": 0}
     stream, sizes = RNG.at("round", round, "exchange", 0), [c.size for c in data.clients]
-    results = Sequential().run(
-        METHOD, dict.fromkeys(range(len(sizes)), message), data.clients, {}, stream
-    )
+    messages = dict.fromkeys(range(len(sizes)), message)
+    results = Sequential().run(Exchange(METHOD, messages, data.clients, {}, stream))
     sent = [update.payload["delta"] for _, update, _ in results]
     return {
         name: sum(n * delta[name] for n, delta in zip(sizes, sent, strict=True)) / sum(sizes)

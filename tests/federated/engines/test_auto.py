@@ -9,6 +9,7 @@ import pytest
 
 from fedbolic.data import IID, Partitioned
 from fedbolic.federated import Auto, Batched, Engine, Graphed, LocalTraining, Sequential, Workers
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.engines import auto
 from fedbolic.methods import FedAvg, Majority
 from fedbolic.nn.network.backbone import MLP
@@ -45,12 +46,14 @@ class Late(Engine):
     exchange: float = 0.0
     step: float = 0.0
 
-    def run(self, method, messages, clients, client_states, rng):
+    def run(self, exchange):
+        method = exchange.method
         steps = sum(
-            len(method.plan(method.model(client.meta), client, rng).lengths) for client in clients
+            len(method.plan(method.model(client.meta), client, exchange.rng).lengths)
+            for client in exchange.clients
         )
         CLOCK.now += self.exchange + steps * self.step
-        return Sequential().run(method, messages, clients, client_states, rng)
+        return Sequential().run(exchange)
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Unable(Sequential):
 
 def chosen(engine, method, data):
     messages = {c.id: method.broadcast(method.init(data.meta, RNG), c.id) for c in data.clients}
-    return engine.settle(method, messages, data.clients, RNG)
+    return engine.settle(Exchange(method, messages, data.clients, {}, RNG))
 
 
 @pytest.mark.parametrize("short", [0.0, auto.SHORT], ids=["estimated", "timed"])

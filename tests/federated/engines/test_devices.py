@@ -20,6 +20,7 @@ from fedbolic.federated import (
     Sequential,
     Workers,
 )
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.methods import Ditto, FedAvg
 from fedbolic.nn.network.backbone import MLP, Backbone
 from tests import shadow
@@ -37,15 +38,15 @@ class OnShadow(Engine):
     seen: ClassVar[set] = set()
 
     @override
-    def run(self, method, messages, clients, *rest):
+    def run(self, exchange):
         with shadow.Dispatch():
-            self.seen.update((c.no_inputs.device_label, c.id) for c in clients)
-            return iter(list(self.inner.run(method, messages, clients, *rest)))
+            self.seen.update((c.no_inputs.device_label, c.id) for c in exchange.clients)
+            return iter(list(self.inner.run(exchange)))
 
     @override
-    def scores(self, *given):
+    def scores(self, exchange):
         with shadow.Dispatch():
-            return self.inner.scores(*given)
+            return self.inner.scores(exchange)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ def test_results_name_the_clients_given_and_a_client_that_is_not_held_is_copied(
     with engine.open(DATA.clients[:3]) as opened:
         new = dataclasses.replace(DATA.clients[1])
         some = [DATA.clients[0], new, DATA.clients[2], DATA.clients[5]]
-        found = [client for client, *_ in opened.run(method, messages, some, {}, RNG)]
+        results = opened.run(Exchange(method, messages, some, {}, RNG))
+        found = [client for client, *_ in results]
     assert [id(client) for client in found] == [id(client) for client in some]
 
 

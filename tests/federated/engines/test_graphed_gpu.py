@@ -8,6 +8,7 @@ import torch
 from fedbolic.core import tree
 from fedbolic.federated import GradientMethod, Graphed, LocalTraining, Sequential
 from fedbolic.federated.batched.replay import Replay, graph_pool
+from fedbolic.federated.contract.engine import Exchange
 from tests.subjects import QUICK, exchanges
 
 pytestmark = pytest.mark.gpu
@@ -19,7 +20,7 @@ def results(engine, exchange, method):
     clients = [client.to(CUDA, torch.float64) for client in exchange.clients]
     messages = {i: tree.to(m, CUDA, torch.float64) for i, m in exchange.messages.items()}
     states = {i: tree.to(s, CUDA, torch.float64) for i, s in exchange.client_states.items()}
-    return list(engine.run(method, messages, clients, states, exchange.rng))
+    return list(engine.run(Exchange(method, messages, clients, states, exchange.rng)))
 
 
 @pytest.mark.parametrize("together", [None, 1])

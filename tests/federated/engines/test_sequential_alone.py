@@ -42,8 +42,8 @@ def entered(work):
 def test_the_reference_enters_no_stacked_code(name):
     run, engine = RUNS.get(name) or recorded(name), Sequential()
     for x in run.exchanges:
-        given = x.phase, x.messages, x.clients[:1], x.client_states, x.rng
-        assert not entered(lambda given=given: list(engine.run(*given)))
+        given = x.given.of(x.clients[:1])
+        assert not entered(lambda given=given: list(engine.run(given)))
     data = dataclasses.replace(run.data, clients=run.data.clients[:1])
     given = run.method, data, x.next, x.kept
     settings = {"round": run.method.rounds, "engine": engine, "rng": RNG}

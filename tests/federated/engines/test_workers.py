@@ -236,8 +236,8 @@ class Tired(Sequential):
 
     says: bool = True
 
-    def run(self, method, messages, clients, client_states, rng):
-        for result in super().run(method, messages, clients, client_states, rng):
+    def run(self, exchange):
+        for result in super().run(exchange):
             if result[0].id == 4:
                 if self.says:
                     raise RuntimeError("tired")

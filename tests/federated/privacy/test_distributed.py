@@ -112,8 +112,8 @@ def test_fewer_clients_than_the_noise_needs_stop_the_run():
     @dataclass(frozen=True)
     class Two(Sequential):
         @override
-        def run(self, method, messages, clients, client_states, rng):
-            yield from list(super().run(method, messages, clients, client_states, rng))[:2]
+        def run(self, exchange):
+            yield from list(super().run(exchange))[:2]
 
     with pytest.raises(RunStoppedError, match="2 clients are in the sum, and the noise of 3"):
         train(NOISY, DATA, engine=Two())

@@ -23,9 +23,9 @@ class Forging(Sequential):
 
     names: tuple[str, ...] = ()
 
-    def run(self, method, messages, clients, client_states, rng):
-        for client, update, kept in super().run(method, messages, clients, client_states, rng):
-            if not isinstance(method, FineTuningPhase):  # its metrics are scores
+    def run(self, exchange):
+        for client, update, kept in super().run(exchange):
+            if not isinstance(exchange.method, FineTuningPhase):  # its metrics are scores
                 update = dataclasses.replace(update, metrics=dict.fromkeys(self.names, FORGED))
             yield client, update, kept
 

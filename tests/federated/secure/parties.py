@@ -69,16 +69,10 @@ class Losing(Sequential):
     lost: tuple[tuple[str, int], ...] = ()
 
     @override
-    def run(self, method, messages, clients, client_states, rng):
-        for client, update, client_state in super().run(
-            method, messages, clients, client_states, rng
-        ):
-            if (method.stage, client.id) in self.lost:
-                yield (
-                    client,
-                    Failure(RuntimeError("out of reach")),
-                    client_states.get(client.id, {}),
-                )
+    def run(self, exchange):
+        for client, update, client_state in super().run(exchange):
+            if (exchange.method.stage, client.id) in self.lost:
+                yield client, Failure(RuntimeError("out of reach")), exchange.state(client)
             else:
                 yield client, update, client_state
 
@@ -92,11 +86,9 @@ class Altering(Sequential):
     alter: Callable = dict
 
     @override
-    def run(self, method, messages, clients, client_states, rng):
-        for client, update, client_state in super().run(
-            method, messages, clients, client_states, rng
-        ):
-            if (method.stage, client.id) == (self.stage, self.client_id):
+    def run(self, exchange):
+        for client, update, client_state in super().run(exchange):
+            if (exchange.method.stage, client.id) == (self.stage, self.client_id):
                 update = dataclasses.replace(update, payload=self.alter(update.payload))
             yield client, update, client_state
 
@@ -110,11 +102,12 @@ class Lying(Sequential):
     alter: Callable = dict
 
     @override
-    def run(self, method, messages, clients, client_states, rng):
-        if method.stage == self.stage:
-            told = self.alter(messages[self.client_id])
-            messages = {**messages, self.client_id: told}
-        yield from super().run(method, messages, clients, client_states, rng)
+    def run(self, exchange):
+        if exchange.method.stage == self.stage:
+            told = self.alter(exchange.messages[self.client_id])
+            messages = {**exchange.messages, self.client_id: told}
+            exchange = dataclasses.replace(exchange, messages=messages)
+        yield from super().run(exchange)
 
 
 def flipped(tensor, index, bit=0):

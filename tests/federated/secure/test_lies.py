@@ -91,13 +91,14 @@ def test_two_lists_of_survivors_unmask_nothing():
     others = torch.tensor([0, *range(2, 10)])
 
     class Split(Losing):
-        def run(self, method, messages, clients, client_states, rng):
-            if method.stage == "survivors":
+        def run(self, exchange):
+            if exchange.method.stage == "survivors":
                 messages = {
                     i: {**m, "survivors": others} if i in (0, 2, 3, 4) else m
-                    for i, m in messages.items()
+                    for i, m in exchange.messages.items()
                 }
-            yield from super().run(method, messages, clients, client_states, rng)
+                exchange = dataclasses.replace(exchange, messages=messages)
+            yield from super().run(exchange)
 
     with pytest.raises(RunStoppedError, match="6 clients agreed on who is in the sum"):
         train(method, TEN, engine=Split())

@@ -136,11 +136,9 @@ class Watching(Sequential):
     seen: list = field(default_factory=list)
 
     @override
-    def run(self, method, messages, clients, client_states, rng):
-        self.seen.extend(messages.values())
-        for client, update, client_state in super().run(
-            method, messages, clients, client_states, rng
-        ):
+    def run(self, exchange):
+        self.seen.extend(exchange.messages.values())
+        for client, update, client_state in super().run(exchange):
             self.seen.append(update.payload)
             yield client, update, client_state
 

@@ -8,6 +8,7 @@ from torch.func import functional_call, vmap
 
 from fedbolic.core import tree
 from fedbolic.federated import LocalTraining, Sequential
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.methods import FedAvg
 from fedbolic.nn.layers.dropout import SEED, Dropout
 from fedbolic.nn.network.backbone import MLP
@@ -136,5 +137,5 @@ def test_clients_and_rounds_drop_others_and_no_seed_leaves_a_client():
 
     state = tree.to(METHOD.init(data.meta, RNG), "cpu", torch.float64)
     messages = {client.id: METHOD.broadcast(state, client.id) for client in data.clients}
-    for _, update, _ in Sequential().run(METHOD, messages, data.clients, {}, RNG):
+    for _, update, _ in Sequential().run(Exchange(METHOD, messages, data.clients, {}, RNG)):
         assert int(update.payload["buffers"][f"body.3.{SEED}"]) == 0
