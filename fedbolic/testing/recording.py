@@ -27,7 +27,7 @@ class RecordedExchange:
 
     @property
     def given(self) -> Exchange:
-        """What an engine executes."""
+        """Work of an engine in this exchange."""
         return Exchange(self.phase, self.messages, self.clients, self.client_states, self.rng)
 
     def work(self, client: Client) -> tuple[Update, Tree]:

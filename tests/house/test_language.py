@@ -61,7 +61,7 @@ REPLACED = {
         "price",
         "boring",
     ),
-    *("posting", "agreeing", "question", "introduction", "change", "memories", "Exchange", "Plan"),
+    *("posting", "agreeing", "question", "introduction", "change", "memories", "Plan"),
     *(
         "Published",
         "Disc",

@@ -40,7 +40,7 @@ class Failure:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What an engine executes: the clients of an exchange, or of an evaluation, with what they got.
+    """Work of an engine: the clients of an exchange, or of an evaluation, with what they received.
 
     Args:
         method: Method whose ``local_update`` is run, or whose ``evaluate`` is called.

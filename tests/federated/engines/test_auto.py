@@ -119,8 +119,8 @@ def test_the_folder_keeps_the_choice_and_a_resumed_run_goes_on_with_it(tmp_path,
     folder.save({**folder.load(), "round": 1}, [], 0.0)
     monkeypatch.setattr(auto, "seconds", None)  # timing again would fail
     groups = []
-    monkeypatch.setattr(Batched, "_advance", lambda *a: groups.append(a) or a[3](
-        [task.client for task in a[2]]
+    monkeypatch.setattr(Batched, "_advance", lambda *a: groups.append(a) or list(
+        Sequential().run(a[3].of([task.client for task in a[2]]))
     ))  # fmt: skip
     assert resume(path)
     assert groups

@@ -23,6 +23,7 @@ from fedbolic.federated import (
     Trainer,
     Workers,
 )
+from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.processes.worker import WorkerRequest, deal, results
 from fedbolic.methods import Ditto
 from fedbolic.nn.network.backbone import MLP
@@ -134,7 +135,8 @@ def test_fine_tuning_before_the_scores(pools):
 def test_results_come_in_order_of_id_and_are_the_callers_clients(pools):
     server_state = Averaged().init(DATA.meta, RNG)
     clients = [DATA.clients[i] for i in (0, 2, 3, 5)]
-    answers = pools(3).run(Averaged(), {c.id: server_state for c in clients}, clients, {}, RNG)
+    messages = {c.id: server_state for c in clients}
+    answers = pools(3).run(Exchange(Averaged(), messages, clients, {}, RNG))
     assert [client for client, *_ in answers] == clients
 
 
@@ -337,10 +339,10 @@ def test_whoever_stops_early_leaves_no_process_at_work(pools):
     pool = pools(1)
     server_state = Averaged().init(DATA.meta, RNG)
     messages = {client.id: server_state for client in DATA.clients}
-    answers = pool.run(Averaged(), messages, DATA.clients, {}, RNG)
+    answers = pool.run(Exchange(Averaged(), messages, DATA.clients, {}, RNG))
     next(answers)
     with pytest.raises(ValueError, match="the workers run another exchange"):
-        next(pool.run(Averaged(), messages, DATA.clients, {}, RNG))
+        next(pool.run(Exchange(Averaged(), messages, DATA.clients, {}, RNG)))
     answers.close()
     assert not any(worker.pending for worker in pool.workers.values())
     assert_equal_runs(SMALL, pool)
