@@ -10,6 +10,7 @@
 # make avx2   the tests of convolutions as on a CPU without AVX-512, where oneDNN has other code
 # make audit  looks up known vulnerabilities of the pinned versions
 # make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
+# make layers  trains layers with the oldest torch that they support, or with TORCH=2.5.1
 # make kernels  interprets and compiles the Triton kernels; needs pip install triton (1 GB)
 # make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
 PYTHON ?= python3
@@ -31,10 +32,11 @@ TYPED := $(addprefix --ignore=,$(UNTYPED)) \
 # the folders and files whose tests train convolutions
 CONVOLUTIONS := tests/nn tests/hyperfed tests/optim/test_layouts.py tests/run/test_reproducible.py
 SLOWEST := --durations=30
+TORCH := 2.4.1
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel gpu kernels install clean
+.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel layers gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -86,6 +88,14 @@ wheel: install
 	build/front_end/bin/pip install --quiet build
 	build/front_end/bin/python -m build --outdir dist .
 	$(BIN)/python -m pytest --wheel dist tests/house/test_wheel.py
+
+# in an environment with nothing else, not even the other dependencies of the package
+layers:
+	rm -rf build/layers
+	$(PYTHON) -m venv build/layers
+	build/layers/bin/pip install --quiet torch==$(TORCH) numpy jaxtyping
+	build/layers/bin/pip install --quiet --no-deps .
+	build/layers/bin/python tests/layers_alone.py
 
 gpu:
 	@mkdir -p runs

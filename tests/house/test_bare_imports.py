@@ -36,25 +36,7 @@ MODULES = (
     *("fedbolic.data", "fedbolic.hierarchies", "hyperfed", "flatland", "flynn", "benchmarks.gpu"),
 )
 
-LAYERS = """
-import fedbolic as fb
-import torch
-
-torch.manual_seed(0)
-x, y = torch.randn(32, 4), torch.randint(3, (32,))
-for space in (fb.manifolds.Lorentz(c=1.0), fb.manifolds.Poincare(c=1.0)):
-    network = torch.nn.Sequential(fb.nn.ToManifold(space), fb.nn.MLR(space, 4, 3))
-    optimiser = fb.optim.RiemannianAdam(network.parameters(), lr=0.1)
-    losses = []
-    for _ in range(5):
-        optimiser.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(x), y)
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0], losses
-print("trained")
-"""
+LAYERS = (ROOT / "tests/layers_alone.py").read_text()
 """Steps of training that need no package but torch, numpy, jaxtyping and what these need."""
 
 USES = {
