@@ -116,9 +116,13 @@ class Ledger:
 
 
 class Mechanism(ABC):
-    """Base class of mechanisms that make a party's counts private before they leave the party."""
+    """Base class of mechanisms that make a party's counts private before they leave the party.
+
+    The budget ``epsilon`` is stated for the relation ``neighbours``.
+    """
 
     epsilon: float
+    neighbours: Neighbours = "add/remove"
 
     @abstractmethod
     def plan(self, active: int, parties: int) -> HashPlan:
@@ -129,11 +133,6 @@ class Mechanism(ABC):
             parties: Number of parties.
         """
 
-    @property
-    def relation(self) -> Neighbours:
-        """Neighbouring relation for which ``epsilon`` is stated."""
-        return "add/remove"
-
     def ledger(self, active: int, parties: int) -> Ledger:
         """Privacy cost of a release.
 
@@ -142,7 +141,7 @@ class Mechanism(ABC):
             parties: Number of parties.
         """
         plan, name = self.plan(active, parties), type(self).__name__
-        return Ledger(name, self.epsilon, self.relation, plan, active, parties)
+        return Ledger(name, self.epsilon, self.neighbours, plan, active, parties)
 
     def finish(self, total: Int64[ndarray, "*shape"]) -> Int64[ndarray, "*shape"]:
         """Post-process the sum of the released counts, at no privacy cost.
@@ -238,11 +237,6 @@ class Peel(Mechanism):
         check.positive(epsilon=self.epsilon)
         check.at_least(1, num_selected=self.num_selected)
 
-    @property
-    @override
-    def relation(self) -> Neighbours:
-        return self.neighbours
-
     @override
     def plan(self, active: int, parties: int) -> HashPlan:
         both_ways = 1 if self.neighbours == "add/remove" else 2
@@ -277,11 +271,6 @@ class Histogram(Mechanism):
     def __post_init__(self) -> None:
         check.positive(epsilon=self.epsilon)
         check.at_least(0, threshold=self.threshold)
-
-    @property
-    @override
-    def relation(self) -> Neighbours:
-        return self.neighbours
 
     @override
     def plan(self, active: int, parties: int) -> HashPlan:

@@ -42,7 +42,7 @@ def test_no_loss_exceeds_the_ledger(mechanism, counts):
         assert selecting <= bounds[0] + 1e-12
         assert noise <= bounds[1] + 1e-12
         assert both <= ledger.total(relation) + 1e-12
-    assert ledger.total(mechanism.relation) <= mechanism.epsilon + 1e-12
+    assert ledger.total(mechanism.neighbours) <= mechanism.epsilon + 1e-12
 
 
 def test_the_noise_of_the_histogram_costs_all_that_was_asked_for():
