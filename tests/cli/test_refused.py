@@ -369,3 +369,10 @@ def test_a_file_for_the_other_command_is_told_which_one_runs_it(fedbolic, config
     assert refused(answer, names=["several rows", f"fedbolic sweep --config {sweep}"])
     answer = fedbolic("sweep", "--config", config)
     assert refused(answer, names=["one run", f"fedbolic run --config {config}"])
+
+
+def test_a_package_of_an_extra_is_missing(fedbolic, config, runs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    answer = fedbolic("run", "--config", config, "--runs", runs)
+    assert refused(answer, names=["Digits needs scikit-learn: pip install 'fedbolic[data]'"])
+    assert not runs.exists()
