@@ -154,6 +154,7 @@ def test_the_block_holds(module):
     assert "ModuleNotFoundError" in run_without(COMMAND_LINE, f"import {module}").stderr
 
 
+@pytest.mark.processes
 def test_layers_train_with_torch_numpy_and_jaxtyping_alone():
     kept = {"fedbolic", *needed_by(["torch", "numpy", "jaxtyping"])}
     absent = {top for top, names in FOUND.items() if not kept & {*map(normal, names)}}
@@ -180,6 +181,7 @@ def test_every_extra_that_code_of_ours_imports_has_a_use():
 @pytest.mark.parametrize(
     ("name", "code"), [(n, code) for n, codes in USES.items() for code in codes]
 )
+@pytest.mark.processes
 def test_a_missing_package_names_its_extra(refusals, name, code):
     kind, text = refusals[name, code]
     assert kind == "MissingExtraError"
