@@ -57,9 +57,9 @@ def test_cohorts_follow_from_all_bits_of_the_key(kind, monkeypatch):
     key, found = bytes(start.privacy["key"].tolist()), []
     run = Sequential.run
 
-    def watched(self, phase, messages, *given):
-        found.append(sorted(messages))
-        return run(self, phase, messages, *given)
+    def watched(self, exchange):
+        found.append(sorted(exchange.messages))
+        return run(self, exchange)
 
     monkeypatch.setattr(Sequential, "run", watched)
     list(trainer.run(SMALL, DATA, RNG, start))
