@@ -148,11 +148,10 @@ def failing_from(round):
     """An engine's ``run`` in which all clients fail from a given round on."""
     plain = Sequential.run
 
-    def work(self, method, messages, clients, client_states, rng):
-        for client, update, client_state in plain(
-            self, method, messages, clients, client_states, rng
-        ):
-            now = rng.path[rng.path.index("round") + 1]
+    def work(self, exchange):
+        for client, update, client_state in plain(self, exchange):
+            path = exchange.rng.path
+            now = path[path.index("round") + 1]
             yield client, Failure(PowerError("no power")) if now >= round else update, client_state
 
     return work
