@@ -1,5 +1,6 @@
 """Joint forms: what a function of a method computes for one client, for many clients at once."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -55,9 +56,11 @@ def joint_form(method: GradientMethod, name: str) -> Form | None:
 
     ``None`` if it has none. A wrapper whose function is that of its inner method has its form, too.
     """
-    function = getattr(method, name)  # bound to the method that defines it
+    function = getattr(method, name)
+    if not inspect.ismethod(function):  # such as a partial function, which has no definition
+        return None
     form = _FORMS.get(function.__func__)
-    return form and partial(form, function.__self__)
+    return form and partial(form, function.__self__)  # bound to the method that defines it
 
 
 def overrides(method: GradientMethod, name: str) -> bool:

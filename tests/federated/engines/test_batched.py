@@ -1,6 +1,7 @@
 """All clients at once give the same results as one client after another."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 import pytest
@@ -149,7 +150,14 @@ class Doubling(FedAvg):
         return super().step(local, {name: 2 * g for name, g in gradients.items()}, context)
 
 
-@pytest.mark.parametrize("kind", [Doubled, Doubling])
+@dataclass(frozen=True)
+class Partial(FedAvg):
+    """An heir whose step is no function of a class."""
+
+    step = functools.partialmethod(FedAvg.step)
+
+
+@pytest.mark.parametrize("kind", [Doubled, Doubling, Partial])
 def test_an_heir_that_overrides_a_function_loses_the_joint_form_of_its_base(kind, together):
     settings = {f.name: getattr(SMALL, f.name) for f in dataclasses.fields(SMALL)}
     assert_engines_agree(kind(**{**settings, "backbone": MLP((4,))}), federation(UNEQUAL))
