@@ -14,20 +14,7 @@ from fedbolic.report.panels import (
 )
 from fedbolic.run.record import ExchangeTime
 
-figures = pytest.importorskip("matplotlib.figure")
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The matplotlib figures that were saved, in order."""
-    made = []
-    save = figures.Figure.savefig
-    monkeypatch.setattr(
-        figures.Figure,
-        "savefig",
-        lambda self, *arguments, **named: (made.append(self), save(self, *arguments, **named)),
-    )
-    return made
+pytest.importorskip("matplotlib.figure")
 
 
 def run(*scores, sent=1e6, name="a"):

@@ -13,24 +13,11 @@ from fedbolic.manifolds import Poincare
 from fedbolic.report.plots import draw_figure, draw_figures, nearest_marks, pca, plot, plot_ranks
 from fedbolic.run.record import RunFolder
 
-figures = pytest.importorskip("matplotlib.figure")
+pytest.importorskip("matplotlib.figure")
 image = pytest.importorskip("matplotlib.image")
 
 ACCURACIES = {"holdout/accuracy": [(0.3, 0.5), (0.3, 0.6)], "test/accuracy": [(0.4, 0.7)] * 2}
 """Values of each metric in two rounds, for each of two seeds."""
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The matplotlib figures that were saved, in order."""
-    made = []
-    save = figures.Figure.savefig
-    monkeypatch.setattr(
-        figures.Figure,
-        "savefig",
-        lambda self, *arguments, **named: (made.append(self), save(self, *arguments, **named)),
-    )
-    return made
 
 
 @pytest.fixture

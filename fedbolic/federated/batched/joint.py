@@ -38,7 +38,7 @@ def joint(*functions: Callable[..., Any]) -> Callable[[Form], Form]:
     ``finish``, which gives :class:`~fedbolic.federated.updates.update.StackedUpdates` or, to finish
     the clients one by one, ``None``; and ``evaluate``, which takes ``local`` and ``context`` of
     :meth:`~fedbolic.federated.contract.gradient_method.GradientMethod.scored`, as ``finish`` does,
-    and gives a mapping of scores by client, on an accelerator as tensors.
+    and gives the scores of each client by name, on an accelerator as tensors.
 
     Args:
         functions: Functions of method classes, such as ``FedAvg.step``.

@@ -28,7 +28,7 @@ class Ended(NamedTuple):
         local: ``local`` of the clients.
         losses: Sum of the losses of each client's examples.
         clamped: Counts of a :class:`~fedbolic.nn.functional.clamped.Counter`, 0 if no layer has a
-        ball.
+            ball.
     """
 
     local: Tree

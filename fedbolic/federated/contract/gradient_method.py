@@ -93,9 +93,8 @@ class GradientMethod(Method):
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
         """``(local, context)`` to score; ``None`` if there is no model.
 
-        By default those of :meth:`start`; without a global model, the server's test set has none.
-        A method that overrides :meth:`evaluate` is scored client
-        by client.
+        By default those of :meth:`start`; without a global model, the server's test set has none. A
+        method that overrides :meth:`evaluate` is scored client by client.
         """
         if client.id == HOLDOUT and not self.traits.global_model:
             return None

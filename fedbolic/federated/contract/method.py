@@ -62,8 +62,7 @@ class Method(ABC):
         Args:
             server_state: Current server state.
             client_id: Id of the recipient; :data:`~fedbolic.data.contract.client.HOLDOUT` for the
-            server's
-                own test set.
+                server's own test set.
         """
         del client_id
         return server_state

@@ -1,1 +1,1 @@
-"""The cohort of an exchange, the filter of its updates, and its second attempt."""
+"""The cohort of an exchange, the filter and the aggregation of its updates, its second attempt."""

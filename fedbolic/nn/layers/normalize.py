@@ -38,7 +38,7 @@ class PointBatchNorm(HyperbolicModule[Lorentz | Poincare], ABC):
     """Declaration read by ``Model.mixes_examples``."""
 
     per_coordinate: ClassVar[bool] = True
-    """Whether the variance and the learnt scale are one number per coordinate, or one in all."""
+    """Shape of the variance and of the learnt scale: one number per coordinate, or one in all."""
 
     running_mean: Tensor
     running_var: Tensor
