@@ -30,7 +30,7 @@ from fedbolic.data.graphs.metis import GraphPartition, Metis
 from fedbolic.data.graphs.missing_edges import MissingEdges
 from fedbolic.data.graphs.whole_graphs import WholeGraphs, pick_graphs, unite_graphs
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
-from fedbolic.data.hierarchies.hierarchy_files import HierarchySet, Mammals, Nouns, read_hierarchy
+from fedbolic.data.hierarchies.hierarchy_files import HierarchySet, read_hierarchy
 from fedbolic.data.hierarchies.hierarchy_partition import (
     HierarchyPartition,
     Pooled,
@@ -41,6 +41,7 @@ from fedbolic.data.hierarchies.hierarchy_partition import (
 from fedbolic.data.hierarchies.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
 from fedbolic.data.hierarchies.partitioned_hierarchy import PartitionedHierarchy
+from fedbolic.data.hierarchies.published_hierarchies import GoogleProducts, Mammals, Nouns
 from fedbolic.data.hierarchies.trees import balanced_tree, random_tree, taxonomy
 from fedbolic.data.images.cifar import CIFAR10, CIFAR100
 from fedbolic.data.images.digits import Digits
@@ -80,6 +81,7 @@ __all__ = [
     "FederatedLinks",
     "FlippedLabels",
     "GivenGraph",
+    "GoogleProducts",
     "Graph",
     "GraphClassification",
     "GraphFamily",

@@ -67,21 +67,23 @@ class RandomTree(HierarchySet):
 
 @dataclass(frozen=True)
 class HierarchyFile(HierarchySet):
-    """Closure of the pairs in a file of one's own, a descendant and an ancestor on every line.
+    """Closure of the pairs in a file of one's own, direct edges or more.
 
     Args:
-        path: A ``.tsv`` or ``.csv`` file in UTF-8.
-        columns: Columns of the descendant and of the ancestor: positions from 0, or names in the
-            first line.
-        header: Whether the first line holds the names of the columns.
+        path: File as for :func:`~fedbolic.data.read_hierarchy`, such as a ``.tsv`` or ``.csv`` with
+            a descendant and an ancestor on every line.
+        columns: Columns of the descendant and of the ancestor in a table: positions from 0, or
+            names in the first line.
+        header: Whether the first line of a table holds the names of the columns; ``None``: if they
+            are usual ones.
 
     Raises:
-        ValueError: When read, as :func:`~fedbolic.data.hierarchies.hierarchy_files.read_hierarchy`.
+        ValueError: When read, as :func:`~fedbolic.data.read_hierarchy`.
     """
 
     path: Path
     columns: tuple[int | str, int | str] = (0, 1)
-    header: bool = False
+    header: bool | None = None
 
     @override
     def read(self, root: Path | None, *, download: bool) -> Hierarchy:

@@ -1,36 +1,18 @@
-"""Hierarchies from files: every way to write a small closure, and WordNet's mammals."""
+"""Hierarchies from files: every way to write a small closure, and every way to spoil it."""
 
-import hashlib
-from dataclasses import replace
+import gzip
+import json
+import logging
 
-import networkx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbolic.data import Mammals, Nouns, read_hierarchy
-from fedbolic.data.files.published_files import RemoteFile
-from fedbolic.data.hierarchies import hierarchy_files
-
-CATS = {("lion", "cat"), ("cat", "mammal"), ("lion", "mammal")}
-LINES = sorted(CATS)
-
-
-def pairs_of(hierarchy):
-    return {(hierarchy.names[u], hierarchy.names[v]) for u, v in hierarchy.pairs.tolist()}
-
-
-@pytest.fixture
-def write(tmp_path):
-    """Write a file; return its path."""
-
-    def write(name, content):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
+from fedbolic.core.imports import MissingExtraError
+from fedbolic.core.reading import LIMIT
+from fedbolic.data import read_hierarchy
+from fedbolic.data.hierarchies import named_pairs
+from tests.data.hierarchies.cats import CATS, LINES, OBO, SKOS, pairs_of
 
 
 @pytest.mark.parametrize(
@@ -52,6 +34,10 @@ def write(tmp_path):
             {"columns": ("below", 0), "header": True},
         ),
         ("a.tsv", "\n".join(f"{u}\t{v}" for u, v in [*LINES, *LINES, ("cat", "cat")]), {}),
+        ("a.csv", "Child,Parent\n" + "".join(f"{u},{v}\n" for u, v in LINES), {}),
+        ("a.tsv.gz", gzip.compress("".join(f"{u}\t{v}\n" for u, v in LINES).encode()), {}),
+        ("a.json", json.dumps({"lion": ["cat", "mammal"], "cat": "mammal", "mammal": None}), {}),
+        ("a.json.gz", gzip.compress(b'{"lion": ["cat", "mammal"], "cat": ["mammal"]}'), {}),
     ],
 )
 def test_the_same_pairs_are_read_however_they_are_written(name, content, settings, write):
@@ -94,8 +80,19 @@ def test_quotes_are_part_of_a_name_in_tsv(write):
         ("a.csv", "a,b\n", {"columns": (-1, 0)}, "column must be at least 0, got -1"),
         ("a.csv", "a,b\n", {"columns": (1, 1)}, "columns must be two different ones"),
         ("a.csv", "id1,id2\n", {"header": True}, r"a\.csv has no pairs"),
+        ("a.csv", "id1,id2\n", {}, r"a\.csv has no pairs"),
         ("a.tsv", "", {}, r"a\.tsv has no pairs"),
-        ("a.txt", "a\tb\n", {}, r"a\.txt must end in \.tsv or \.csv"),
+        ("a.txt", "a\tb\n", {}, r"a\.txt must end in one of \.tsv, \.csv"),
+        ("a.obo.gz", "", {}, r"a\.obo\.gz must end in one of"),
+        ("a.tsv.gz", "a\tb\n", {}, r"a\.tsv\.gz is truncated or damaged"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n")[:-9], {}, r"a\.tsv\.gz is truncated or damaged"),
+        ("a.json", '{"a": "b", "a": "c"}', {}, r"a\.json: 'a' is given twice"),
+        ("a.json", '{"a": ["b", 3]}', {}, r"a\.json: 'a' must have null, a name or a list"),
+        ("a.json", '{"a": ""}', {}, r"a\.json: 'a' must have null, a name or a list"),
+        ("a.json", '["a", "b"]', {}, r"a\.json must be an object of names and parents, got a list"),
+        ("a.json", '{"a": ', {}, r"a\.json is not JSON in UTF-8"),
+        ("a.json", "[" * 100_000, {}, r"a\.json is not JSON in UTF-8"),
+        ("a.json", '{"a": "b", "b": "a"}', {}, r"a\.json: .* form (a -> b -> a|b -> a -> b)"),
         ("a.tsv", "a\tb\nb\ta\n", {}, r"a\.tsv: .* form (a -> b -> a|b -> a -> b)"),
     ],
 )
@@ -104,61 +101,51 @@ def test_a_file_with_a_bad_line_is_refused_with_its_place(name, content, setting
         read_hierarchy(write(name, content), **settings)
 
 
-@pytest.mark.parametrize("variable", [True, False])
-def test_mammals_are_read_from_a_folder_and_checked(variable, write, monkeypatch, tmp_path):
-    content = "".join(f"{u}\t{v}\n" for u, v in LINES)
-    write("hierarchies/mammal_closure.tsv", content)
-    if variable:
-        monkeypatch.setenv("FEDBOLIC_DATA", str(tmp_path))
-    root = None if variable else tmp_path
-    with pytest.raises(ValueError, match="expected sha256 38d9e1f1"):
-        Mammals().read(root, download=False)
-    sha256 = hashlib.sha256(content.encode()).hexdigest()
-    known = replace(hierarchy_files.MAMMALS, checksum=sha256)
-    monkeypatch.setattr(hierarchy_files, "MAMMALS", known)
-    assert pairs_of(Mammals().read(root, download=False)) == CATS
+def test_a_first_line_of_usual_names_is_a_pair_if_the_reader_says_so(write):
+    hierarchy = read_hierarchy(write("a.csv", "child,parent\nlion,cat\n"), header=False)
+    assert pairs_of(hierarchy) == {("child", "parent"), ("lion", "cat")}
 
 
-def test_mammals_are_downloaded_from_the_published_address(write, monkeypatch):
-    path = write("elsewhere/mammal_closure.tsv", "cat\tmammal\n")
-    asked = []
-
-    def fetch(urls, checksum, *, name):
-        asked.append((urls, checksum, name))
-        return path
-
-    monkeypatch.setattr("fedbolic.data.files.download.fetch", fetch)
-    assert pairs_of(Mammals().read(None, download=True)) == {("cat", "mammal")}
-    known: RemoteFile = hierarchy_files.MAMMALS
-    assert asked == [(known.urls, f"sha256:{known.checksum}", known.path)]
+def test_dropped_pairs_are_counted_in_one_line(write, caplog):
+    with caplog.at_level(logging.WARNING, "fedbolic"):
+        read_hierarchy(write("clean.tsv", "cat\tmammal\n"))
+        assert not caplog.messages
+        read_hierarchy(write("a.tsv", "cat\tcat\n" + "lion\tcat\n" * 4 + "cat\tmammal\n" * 2))
+    (line,) = caplog.messages
+    assert line.endswith("a.tsv: dropped 1 pairs of a node with itself and 4 repeated pairs")
 
 
-def test_nouns_are_read_in_both_formats_of_their_script(write, tmp_path):
-    write("old/hierarchies/noun_closure.tsv", "".join(f"{u}\t{v}\n" for u, v in LINES))
-    lines = "".join(f"{u},{v},1\n" for u, v in LINES)
-    write("new/hierarchies/noun_closure.csv", "id1,id2,weight\n" + lines)
-    for folder in ("old", "new"):
-        assert pairs_of(Nouns().read(tmp_path / folder, download=False)) == CATS
+@pytest.mark.parametrize("name", ["a.tsv.gz", "a.json.gz"])
+def test_a_bomb_is_refused_before_it_is_unpacked(name, write, monkeypatch):
+    monkeypatch.setenv(LIMIT, str(2**20))
+    body = b'{"a": "b", ' + b" " * 2**24 + b"}" if "json" in name else b"a\tb\n" * 2**22
+    with pytest.raises(ValueError, match=r"takes \d{7} bytes once it is decoded, more than"):
+        read_hierarchy(write(name, gzip.compress(body)))
 
 
-def test_a_file_that_is_missing_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"mammal_closure\.tsv is not in .*drop root"):
-        Mammals().read(tmp_path, download=True)
-    with pytest.raises(FileNotFoundError, match=r"mammal_closure\.tsv is not in .*set download"):
-        Mammals().read(None, download=False)
-    for root in (tmp_path, None):
-        with pytest.raises(FileNotFoundError, match=r"write it with .*transitive_closure\.py"):
-            Nouns().read(root, download=True)
+def test_a_file_of_too_many_pairs_is_refused(write, monkeypatch):
+    monkeypatch.setattr(named_pairs, "MOST_LINES", 3)
+    assert read_hierarchy(write("a.tsv", "a\tb\n" * 3)).num_pairs == 1
+    with pytest.raises(ValueError, match=r"a\.tsv has more than 3 pairs"):
+        read_hierarchy(write("a.tsv", "a\tb\n" * 4))
 
 
-@pytest.mark.data
-def test_mammals_are_closed_and_have_the_published_size(data_root):
-    mammals = Mammals().read(data_root, download=False)
-    assert (len(mammals), mammals.num_pairs) == (1181, 6541)
-    path = data_root / "hierarchies" / "mammal_closure.tsv"
-    pairs = {tuple(line.split("\t")) for line in path.read_text().splitlines()}
-    assert pairs_of(mammals) == pairs
-    closed = networkx.transitive_closure_dag(networkx.DiGraph(list(pairs)))
-    assert set(closed.edges) == pairs_of(mammals.closure()) == pairs
-    roots = {mammals.names[i] for i in (mammals.depths == 0).nonzero().flatten()}
-    assert roots == {"mammal.n.01", "pack_animal.n.01"}
+ONTOLOGIES = [("fastobo", "cats.obo", OBO), ("rdflib", "cats.ttl", SKOS)]
+
+
+@pytest.mark.parametrize(("reader", "name", "content"), ONTOLOGIES)
+def test_an_ontology_is_read_by_its_own_reader(reader, name, content, write):
+    pytest.importorskip(reader)
+    hierarchy = read_hierarchy(write(name, content))
+    short = {tuple(name.rpartition("/")[2] for name in pair) for pair in pairs_of(hierarchy)}
+    assert short == {("F:3", "F:2"), ("F:2", "F:1")}
+    assert {name.rpartition("/")[2] for name in hierarchy.names} == {"F:1", "F:2", "F:3", "F:5"}
+    with pytest.raises(ValueError, match=r"is damaged or no (OBO|RDF) file"):
+        read_hierarchy(write(name, content[:-5] + "\nno [ontology\n"))
+
+
+@pytest.mark.parametrize(("reader", "name", "content"), ONTOLOGIES)
+def test_without_its_reader_an_ontology_names_the_extra(reader, name, content, write, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, reader, None)
+    with pytest.raises(MissingExtraError, match=rf"needs {reader}: .*fedbolic\[ontologies\]"):
+        read_hierarchy(write(name, content))
