@@ -1,6 +1,7 @@
 """FlatLand: personalised federated graph learning in Lorentz spaces (Liu et al., FedKDD 2024)."""
 
-import flatland.joint  # noqa: F401  # registers its joint forms
+import flatland.graphs.joint  # registers joint forms
+import flatland.joint  # noqa: F401
 from flatland.frames import Frame, Twin
 from flatland.graphs.links import LinkNetwork
 from flatland.graphs.model import GCN, LorentzGCN

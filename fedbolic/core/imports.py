@@ -22,7 +22,7 @@ DISTRIBUTIONS = {
 
 
 class MissingExtraError(ImportError):
-    """Import of a package that is installed by an extra of this project, and is not there."""
+    """A package that this project or one of its extras installs is not there, or is too old."""
 
 
 @contextlib.contextmanager

@@ -5,9 +5,12 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from fedbolic.core import tree
 from fedbolic.core.checksums import DamagedError
 from fedbolic.core.client_states import ClientStates
+from fedbolic.core.imports import MissingExtraError
 from fedbolic.core.rng import Rng
 from fedbolic.core.rows import Row
 from fedbolic.core.types import Tree
@@ -28,6 +31,9 @@ from fedbolic.federated.rounds.update_filter import UpdateFilter
 from fedbolic.federated.scores.metrics import measuring
 from fedbolic.federated.updates.channel import Channel
 from fedbolic.federated.updates.update import AggregatedUpdate
+
+OLDEST_TORCH = "2.11"
+"""Oldest release of torch that trains; layers alone work with older ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +113,9 @@ class Trainer:
         evaluation: Times and kinds of scores.
         privacy: Differential privacy of the clients; ``None`` for none.
 
+    Raises:
+        MissingExtraError: If the installed torch is older than :data:`OLDEST_TORCH`.
+
     Example:
         >>> from fedbolic.federated import Trainer
         >>> from fedbolic.methods import FedAvg
@@ -122,6 +131,13 @@ class Trainer:
     channels: tuple[Channel, ...] = ()
     evaluation: Evaluation = Evaluation()
     privacy: ClientPrivacy | None = None
+
+    def __post_init__(self) -> None:
+        if torch.__version__ < OLDEST_TORCH:  # compared as versions, not as text
+            raise MissingExtraError(
+                f"training needs torch {OLDEST_TORCH} or newer, and {torch.__version__} is "
+                f"installed: pip install 'torch>={OLDEST_TORCH}'"
+            )
 
     def begin(self, method: Method, data: FederatedData, rng: Rng | int) -> TrainerState:
         """Initial state of a run.

@@ -8,22 +8,14 @@ from torch.func import vmap
 
 from fedbolic.core.types import Params, Tree
 from fedbolic.data.contract.client import Client
-from fedbolic.federated.batched.joint import broadcast_step, joint, mapped_step
+from fedbolic.federated.batched.joint import joint, step_by_numbers
 from fedbolic.federated.batched.stacked_batches import stacked_batches
 from fedbolic.federated.batched.stacking import at_rows
 from fedbolic.federated.updates.update import StackedUpdates
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.methods.fedproto import FedProto
-from fedbolic.optim import SGD, Adam
 
-
-@joint(FedAvg.step)
-def _fedavg_steps(
-    method: FedAvg, local: Tree, gradients: Params, context: Tree, *, axes: Tree
-) -> Tree:
-    number_by_number = type(method.optimizer) in (SGD, Adam)
-    form = broadcast_step if number_by_number else mapped_step
-    return form(method, local, gradients, context, axes=axes)
+joint(FedAvg.step)(step_by_numbers)
 
 
 @joint(FedProto.finish)

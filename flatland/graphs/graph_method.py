@@ -255,10 +255,8 @@ class GraphMethod(GradientMethod):
     def evaluate(
         self, message: Tree, client: Client, client_state: Tree, rng: Rng
     ) -> dict[str, float]:
-        if client.id == HOLDOUT and not self._is_global(client.meta):
-            return {}  # there is no global model
-        local, context = self.received(message, client, client_state)
-        return on_host(self.scores(local, client, context))
+        held = self.scored(message, client, client_state)
+        return {} if held is None else on_host(self.scores(held[0], client, held[1]))
 
     def scores(self, local: Tree, client: Client, context: Tree) -> dict[str, float | Tensor]:
         """Validation and test scores of ``local``, from one pass over the client's graph.
@@ -281,6 +279,8 @@ class GraphMethod(GradientMethod):
 
     @override
     def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
+        if client.id == HOLDOUT and not self._is_global(client.meta):
+            return None
         return self.received(message, client, client_state)
 
     @override

@@ -44,7 +44,7 @@ def graph_losses(
     return losses.view_as(batch["y"]), buffers
 
 
-@joint(GraphMethod.evaluate)
+@joint(GraphMethod.evaluate, relies_on=(GraphMethod.scores, GraphMethod.predict))
 def graph_scores(
     method: GraphMethod, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
 ) -> list[dict[str, float | Tensor]]:
@@ -67,7 +67,7 @@ def graph_scores(
     return found
 
 
-@joint(GraphMethod.finish)
+@joint(GraphMethod.finish, relies_on=(GraphMethod.scores,))
 def graph_results(
     method: GraphMethod, local: Tree, clients: Sequence[Client], context: Tree, *, axes: Tree
 ) -> StackedUpdates:

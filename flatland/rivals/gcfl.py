@@ -188,12 +188,8 @@ class Gcfl(GraphMethod):
         return {"delta": message["parameters"], **norm}
 
     @override
-    def evaluate(
-        self, message: Tree, client: Client, client_state: Tree, rng: Rng
-    ) -> dict[str, float]:
-        if client.id == HOLDOUT:
-            return {}
-        return super().evaluate(message, client, client_state, rng)
+    def scored(self, message: Tree, client: Client, client_state: Tree) -> tuple[Tree, Tree] | None:
+        return None if client.id == HOLDOUT else super().scored(message, client, client_state)
 
     @override
     def server_update(self, server_state: Tree, total: AggregatedUpdate) -> Tree:

@@ -1,10 +1,13 @@
 import copy
 import dataclasses
 import itertools
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from fedbolic.core.rng import Rng
 from fedbolic.federated import (
@@ -17,6 +20,7 @@ from fedbolic.federated import (
     Trainer,
     TrainerState,
 )
+from fedbolic.federated.trainer import OLDEST_TORCH
 from tests.federated.simple_method import (
     SIZES,
     SMALL,
@@ -198,3 +202,17 @@ def test_a_seed_may_stand_for_the_stream():
     first, second, other = (rounds[-1][0].server_state for rounds in ends)
     assert_same(first, second)
     assert not all(torch.equal(flat(first)[n], value) for n, value in flat(other).items())
+
+
+def test_an_older_torch_is_named_and_refused_before_a_run(monkeypatch):
+    for accepted in (OLDEST_TORCH, "2.13.0+cu126", "10.0.0"):
+        monkeypatch.setattr(torch, "__version__", TorchVersion(accepted))
+        Trainer()
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.4.1+cpu"))
+    with pytest.raises(ImportError, match=r"needs torch 2\.11 or newer, and 2\.4\.1\+cpu is"):
+        Trainer()
+
+
+def test_the_oldest_torch_is_the_one_that_the_package_asks_for():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert f"torch>={OLDEST_TORCH}" in project["dependencies"]

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import itertools
 import logging
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from fedbolic.federated import (
 from fedbolic.federated.batched.static_steps import StaticSteps
 from fedbolic.federated.contract.engine import Exchange
 from fedbolic.federated.engines import auto as trying
+from fedbolic.optim import SGD
 from flatland import (
     GCN,
     Constant,
@@ -194,6 +196,68 @@ def test_every_client_of_a_block_has_its_own_curvature(caplog):
         for client_state in state.client_states.values()
     }
     assert len(raws) == len(data.clients)
+
+
+@dataclass(frozen=True)
+class OwnScores(GraphMethod):
+    """An heir that is scored in its own way, under the ``evaluate`` of its base."""
+
+    def scores(self, local, client, context):
+        return {f"twice/{n}": 2 * x for n, x in super().scores(local, client, context).items()}
+
+
+@dataclass(frozen=True)
+class OwnPredictions(GraphMethod):
+    """An heir that predicts the class after the one of its base, as its fine-tuning shows."""
+
+    def predict(self, model, local, batch, context):
+        return super().predict(model, local, batch, context).roll(1, dims=-1)
+
+
+@dataclass(frozen=True)
+class OwnPenalty(GraphMethod):
+    """An heir whose penalty mixes all numbers of a gradient."""
+
+    def regularised(self, gradients, parameters, context):
+        return {name: g / (1 + g.norm()) for name, g in gradients.items()}
+
+
+@dataclass(frozen=True)
+class Normed(SGD):
+    """Descent by steps of length ``lr``, which mix all numbers of a gradient."""
+
+    def step(self, parameters, gradients, state, **settings):
+        return super().step(
+            parameters, {n: g / (1 + g.norm()) for n, g in gradients.items()}, state, **settings
+        )
+
+
+HEIRS = {
+    "scores": OwnScores(GCN((6,))),
+    "predict": OwnPredictions(GCN((6,))),
+    "regularised": OwnPenalty(GCN((6,)), optimizer=SGD()),
+    "optimiser": GraphMethod(GCN((6,)), optimizer=Normed()),
+    "optimiser of FlatLand": FlatLand(LorentzGCN((6,)), optimizer=Normed()),
+    "optimiser of GCFL+": Gcfl(
+        GCN((6,)), optimizer=Normed(), affinity=GradientNorms(window=2), warmup=0
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", [Batched(), Graphed()], ids=["batched", "graphed"])
+@pytest.mark.parametrize("method", HEIRS.values(), ids=HEIRS)
+def test_an_heir_that_overrides_what_a_form_relies_on_is_computed_as_it_says(method, engine):
+    method, data = dataclasses.replace(method, rounds=2), federation(ALIKE)
+    evaluation = Evaluation(fine_tuning=FineTune(1))
+    plain, fast = (
+        list(Trainer(e, evaluation=evaluation).run(method, data, Rng(3)))
+        for e in (Sequential(), engine)
+    )
+    assert_near(fast[-1][0].server_state, plain[-1][0].server_state, TOLERANCE)
+    for (_, new), (_, rows) in zip(fast, plain, strict=True):
+        assert [row[:3] for row in new] == [row[:3] for row in rows]
+        values = [row.value for row in rows]
+        assert [row.value for row in new] == pytest.approx(values, rel=TOLERANCE, abs=TOLERANCE)
 
 
 def dense(matrix):

@@ -15,13 +15,16 @@ from fedbolic.federated.contract.classifier_method import ClassifierMethod
 from fedbolic.federated.contract.gradient_method import GradientMethod, counted_loss
 from fedbolic.federated.updates.update import StackedUpdates, split_columns
 from fedbolic.nn.network.model import Model
+from fedbolic.optim import SGD, Adam
 
 Form = Callable[..., Any]
 
-_FORMS: dict[Callable[..., Any], Form] = {}
+_FORMS: dict[Callable[..., Any], tuple[Form, tuple[Callable[..., Any], ...]]] = {}
 
 
-def joint(*functions: Callable[..., Any]) -> Callable[[Form], Form]:
+def joint(
+    *functions: Callable[..., Any], relies_on: Sequence[Callable[..., Any]] = ()
+) -> Callable[[Form], Form]:
     """Decorator that makes a function the joint form of functions of methods.
 
     A form is found by the function that it replaces. So a method that inherits ``step`` has the
@@ -42,10 +45,13 @@ def joint(*functions: Callable[..., Any]) -> Callable[[Form], Form]:
 
     Args:
         functions: Functions of method classes, such as ``FedAvg.step``.
+        relies_on: Other functions of these classes that the form does not call, or of which it
+            assumes more than their docstrings say. A method has the form only if each of its
+            functions of these names is one of them.
     """
 
     def registered(form: Form) -> Form:
-        _FORMS.update(dict.fromkeys(functions, form))
+        _FORMS.update(dict.fromkeys(functions, (form, tuple(relies_on))))
         return form
 
     return registered
@@ -59,8 +65,10 @@ def joint_form(method: GradientMethod, name: str) -> Form | None:
     function = getattr(method, name)
     if not inspect.ismethod(function):  # such as a partial function, which has no definition
         return None
-    form = _FORMS.get(function.__func__)
-    return form and partial(form, function.__self__)  # bound to the method that defines it
+    form, relies_on = _FORMS.get(function.__func__, (None, ()))
+    owner = function.__self__  # of a wrapper, the inner method
+    known = {getattr(type(owner), of.__name__) for of in relies_on} <= set(relies_on)
+    return partial(form, owner) if form and known else None
 
 
 def overrides(method: GradientMethod, name: str) -> bool:
@@ -121,6 +129,20 @@ def mapped_step(
 ) -> Tree:
     """The form of a ``step`` that has no other."""
     return vmap(method.step, in_dims=(0, 0, axes))(local, gradients, context)
+
+
+def works_by_numbers(optimizer: object) -> bool:
+    """True if each number of a step of this optimiser depends on no other number."""
+    return type(optimizer) in (SGD, Adam)
+
+
+def step_by_numbers(
+    method: GradientMethod, local: Tree, gradients: Params, context: Tree, *, axes: Tree
+) -> Tree:
+    """The form of a ``step`` that works number by number if the method's ``optimizer`` does."""
+    known = works_by_numbers(method.optimizer)  # type: ignore[attr-defined]
+    form = broadcast_step if known else mapped_step
+    return form(method, local, gradients, context, axes=axes)
 
 
 def broadcast_step(

@@ -97,6 +97,31 @@ def moved_result(
         return Failure(error), client_state
 
 
+@dataclass(frozen=True, eq=False)
+class MethodKey:
+    """Key for what an engine remembers about a method, which need not be hashable.
+
+    Keys of equal methods are equal. Methods with fields that cannot be compared, such as tensors,
+    are equal only to themselves.
+
+    Args:
+        method: Method that is remembered.
+    """
+
+    method: Method
+
+    def __hash__(self) -> int:
+        return hash(type(self.method))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MethodKey):
+            return NotImplemented
+        try:
+            return self.method is other.method or bool(self.method == other.method)
+        except (RuntimeError, ValueError):  # as comparisons of whole tensors and arrays raise
+            return False
+
+
 class Engine(ABC):
     """Executes the clients of an exchange.
 

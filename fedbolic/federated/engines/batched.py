@@ -31,7 +31,14 @@ from fedbolic.federated.batched.stacked_scores import (
     stacked_scores,
 )
 from fedbolic.federated.batched.stacking import Ended, advance, bucket_tasks
-from fedbolic.federated.contract.engine import Engine, Exchange, Failure, Result, torch_stream
+from fedbolic.federated.contract.engine import (
+    Engine,
+    Exchange,
+    Failure,
+    MethodKey,
+    Result,
+    torch_stream,
+)
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.engines.sequential import Sequential
@@ -78,7 +85,7 @@ class Batched(Engine):
     """
 
     memory: float | None = None
-    _refused: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _refused: set[Hashable] = field(default_factory=set, init=False, repr=False, compare=False)
     _lines: Lines = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +108,7 @@ class Batched(Engine):
     @override
     def scores(self, exchange: Exchange) -> Scores:
         method, clients = exchange.method, exchange.clients
-        refused = self._refused.keys() & {repr(method), _scored(method)}
+        refused = self._refused & {MethodKey(method), _scored(method)}
         if refused or not isinstance(method, GradientMethod) or not is_stackable(method):
             return super().scores(exchange)
         found: Scores = {client.id: {} for client in clients}
@@ -114,7 +121,7 @@ class Batched(Engine):
                 found = super().scores(exchange)
                 name = type(method).__name__  # a client's own error was raised above
                 logger.info("the clients of %s are scored one by one: %r", name, error)
-                self._refused[_scored(method)] = repr(error)
+                self._refused.add(_scored(method))
                 break
         return found
 
@@ -147,7 +154,7 @@ class Batched(Engine):
     def _budget(self, method: GradientMethod, clients: Sequence[Client]) -> MemoryBudget:
         """Budget of an exchange; a limit that the user set is compared with the estimate alone."""
         meter = _meter(clients)
-        calibrates = self.memory is None and repr(method) not in self._refused
+        calibrates = self.memory is None and MethodKey(method) not in self._refused
         return MemoryBudget(
             method,
             memory_limit(self.memory, meter),
@@ -177,7 +184,7 @@ class Batched(Engine):
         self, method: GradientMethod, tasks: Sequence[ClientTask], exchange: Exchange
     ) -> list[Result]:
         alone = exchange.of([task.client for task in tasks])
-        if repr(method) in self._refused:
+        if MethodKey(method) in self._refused:
             return list(Sequential().run(alone))
         try:
             updates = self._stacked(method, tasks)
@@ -203,10 +210,10 @@ class Batched(Engine):
 
     def _refuse(self, method: Method, reason: str) -> None:
         """Record that this method's clients are run one by one, and log it the first time."""
-        if repr(method) not in self._refused:
+        if MethodKey(method) not in self._refused:
             name = type(method).__name__
             logger.info("the clients of %s are run one by one: %s", name, reason)
-            self._refused[repr(method)] = reason
+            self._refused.add(MethodKey(method))
 
 
 def _meter(clients: Sequence[Client]) -> MemoryMeter | None:
@@ -231,6 +238,6 @@ def _vectorised(client: Client) -> Iterator[None]:
             raise RuntimeError("its network draws from torch's global random stream")
 
 
-def _scored(method: Method) -> str:
+def _scored(method: Method) -> Hashable:
     """Key that records that a method's clients are scored one by one."""
-    return f"scores of {method!r}"
+    return MethodKey(method), "scores"

@@ -21,6 +21,7 @@ from fedbolic.federated.contract.engine import (
     Engine,
     Exchange,
     Failure,
+    MethodKey,
     Remote,
     Result,
     moved_result,
@@ -131,7 +132,7 @@ class _Opened(Engine):
 
     shares: list[_Share]
     clients: Sequence[Client]
-    _drawing: set[str] = field(default_factory=set)
+    _drawing: set[MethodKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.originals = by_id(self.clients)
@@ -184,7 +185,7 @@ class _Opened(Engine):
 
         devices = {share.device for share, _ in some if share.device.type != "cpu"}
         # devices with random streams of their own, each used by one thread
-        if len(devices) == len(some) and repr(method) not in self._drawing:
+        if len(devices) == len(some) and MethodKey(method) not in self._drawing:
             before = torch.get_rng_state()
             with sharing_cpu_stream(), warnings.catch_warnings():
                 futures = [begun(share, own) for share, own in some]
@@ -192,7 +193,7 @@ class _Opened(Engine):
             if torch.equal(torch.get_rng_state(), before):
                 return [future.result() for future in futures]
             torch.set_rng_state(before)
-            self._drawing.add(repr(method))
+            self._drawing.add(MethodKey(method))
             text = "%s draws from the CPU's stream: one device follows another"
             logger.info(text, type(method).__name__)
         return [begun(share, own).result() for share, own in some]

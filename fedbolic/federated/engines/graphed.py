@@ -13,7 +13,7 @@ from fedbolic.data.contract.client import Client
 from fedbolic.federated.batched.client_task import ClientTask
 from fedbolic.federated.batched.stacking import Ended, advance
 from fedbolic.federated.batched.static_steps import StaticSteps, waves
-from fedbolic.federated.contract.engine import Engine
+from fedbolic.federated.contract.engine import Engine, MethodKey
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.engines.batched import Batched
 
@@ -57,7 +57,7 @@ class Graphed(Batched):
     _kept: "OrderedDict[Hashable, StaticSteps]" = field(
         default_factory=OrderedDict, init=False, repr=False, compare=False
     )
-    _uncaptured: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _uncaptured: set[MethodKey] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +75,7 @@ class Graphed(Batched):
 
     @override
     def _advanced(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
-        if repr(method) in self._uncaptured:
+        if MethodKey(method) in self._uncaptured:
             return advance(method, tasks)
         try:
             return self._replayed(method, tasks)
@@ -84,7 +84,7 @@ class Graphed(Batched):
             results = advance(method, tasks)  # raises if a client is at fault
             name, reason = type(method).__name__, f"{type(error).__name__}: {error}"
             logger.info("the steps of %s are not captured: %s", name, reason)
-            self._uncaptured[repr(method)] = reason
+            self._uncaptured.add(MethodKey(method))
             return results
 
     def _replayed(self, method: GradientMethod, tasks: Sequence[ClientTask]) -> Ended:
@@ -92,7 +92,7 @@ class Graphed(Batched):
         order = sorted(range(len(tasks)), key=lambda i: -len(tasks[i].plan.lengths))
         ended: list[Ended] = []
         for wave in waves([tasks[i] for i in order], method.local.repeats, self.together):
-            key = repr(method), wave.form()
+            key = MethodKey(method), wave.form()
             if key not in self._kept:
                 self._kept[key] = StaticSteps(method, wave, alone=self.together == 1)
             self._kept.move_to_end(key)

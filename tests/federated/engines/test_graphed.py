@@ -209,6 +209,38 @@ def test_a_step_may_return_its_inputs_in_other_places(together):
     assert_agrees(Swapping(**settings), federation((9, 9, 4)), Graphed(together=together))
 
 
+@dataclass(frozen=True)
+class Shifted(FedAvg):
+    """Adds long vectors to the gradients of the head; only their ends are printed."""
+
+    shift: torch.Tensor | None = None
+
+    def step(self, local, gradients, context):
+        bias = gradients["head.bias"]
+        shift = self.shift[1000 : 1000 + len(bias)].to(bias)
+        return super().step(local, {**gradients, "head.bias": bias + shift}, context)
+
+
+@dataclass(frozen=True, eq=False)
+class Itself(Shifted):
+    """The same, equal only to itself."""
+
+
+@pytest.mark.parametrize("kind", [Shifted, Itself])
+def test_captured_steps_are_those_of_the_method_and_not_of_one_printed_alike(kind):
+    middle = torch.zeros(2000)
+    middle[1000:1010] = torch.arange(10) / 10
+    settings = {f.name: getattr(SMALL, f.name) for f in dataclasses.fields(SMALL)}
+    methods = [kind(**settings, shift=shift) for shift in (torch.zeros(2000), middle)]
+    assert len({repr(method) for method in methods}) == 1
+    data, engine = federation((8, 8)), Graphed()
+    for method in methods:
+        for _ in range(2):
+            results = exchange(engine, method, data), exchange(Sequential(), method, data)
+            for (_, update, _), (_, expected, _) in zip(*results, strict=True):
+                assert_near(update.payload, expected.payload, NEAR)
+
+
 @pytest.mark.parametrize("num_clients", [1, 2, 7, 20, 100, 1000])
 def test_at_most_a_quarter_of_the_rows_has_finished(num_clients):
     counts = row_counts(num_clients)
