@@ -13,7 +13,7 @@ _PACKAGES = (
     *("data", "federated", "hierarchies", "manifolds", "methods", "nn", "optim"),
     *("report", "run", "testing"),
 )
-_LAZY = {"load": "fedbolic.run.trained"}
+_LAZY = {"load": "fedbolic.run.loading"}
 """Functions of this package by module; a module is imported when its function is first used."""
 
 

@@ -22,6 +22,7 @@ from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.noise.draws import DRAWS_VERSION, SecretStream, check_draws
 from fedbolic.federated.noise.gaussian_grid import GaussianGrid
+from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.methods.fedavg import FedAvg
 from fedbolic.nn.network.model import Model
@@ -222,6 +223,12 @@ class PrivateSteps(WrappingMethod):
     ) -> dict[str, float]:
         inner = client_state.get("method", {})
         return self.method.evaluate(message["method"], client, inner, rng)
+
+    @override
+    def predictor(
+        self, message: Tree, client: Client, client_state: Tree
+    ) -> tuple[Predictor, Tree, Tree] | None:
+        return self.method.predictor(message["method"], client, client_state.get("method", {}))
 
 
 def _marked(batch: Params) -> Params:

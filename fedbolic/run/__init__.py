@@ -14,7 +14,7 @@ _MODULES = {
     "SetupError": "configuration",
     "TrainedModel": "trained",
     "export": "exports",
-    "load": "trained",
+    "load": "loading",
     "resume": "experiment",
     "run": "experiment",
     "sweep": "sweeps",

@@ -12,7 +12,8 @@ from torch.export import Dim
 
 from fedbolic.core.imports import extra
 from fedbolic.run.configuration import SetupError, setting_up
-from fedbolic.run.trained import TrainedModel, load, values_of
+from fedbolic.run.loading import load
+from fedbolic.run.trained import TrainedModel, values_of
 
 BATCH = "batch"
 """Name of the first axis of the inputs and logits of a graph."""

@@ -1,8 +1,6 @@
-"""Trained models of finished runs, as PyTorch modules."""
+"""Trained models as PyTorch modules."""
 
-import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,19 +8,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedbolic.core import check, tree
-from fedbolic.core.checksums import DamagedError, refuse_edited
-from fedbolic.core.log import logger
-from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Params, Tree
-from fedbolic.data import HOLDOUT, Client, Examples, Source
-from fedbolic.federated.contract.method import Method
-from fedbolic.federated.contract.server_states import check_server_state
+from fedbolic.data import Source
 from fedbolic.federated.scores.score import Predictor
-from fedbolic.run.computing import DTYPES
-from fedbolic.run.configuration import SetupError, build, setting_up
-from fedbolic.run.experiment import load_data, run
-from fedbolic.run.record import RunFolder
 
 OVERSHOOT = 0.1
 """Distance beyond [0, 1] that pixels may have, as after resampling with cubic splines."""
@@ -127,7 +115,9 @@ class TrainedModel(nn.Module):
             elif id(value) in read:
                 name = "/".join((*path, key)).replace(".", "/")
                 if id(value) not in names:
-                    self.fixed.register_buffer(name, value.detach().clone())
+                    # by rows, because torch.export warns of a transposed matrix
+                    copied = value.detach().clone(memory_format=torch.contiguous_format)
+                    self.fixed.register_buffer(name, copied)
                 named[key] = _Name(names.setdefault(id(value), f"fixed.{name}"))
         return named
 
@@ -175,129 +165,6 @@ def _holder(module: nn.Module, name: str) -> nn.Module:
             module.add_module(part, nn.Module())
         module = module.get_submodule(part)
     return module
-
-
-def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
-    """Load the trained model of a run as a PyTorch module in evaluation mode.
-
-    The configuration of a run is code, as for ``fedbolic resume``: load no folder that you would
-    not run. The global model needs no data. A personal model is loaded with the client's data,
-    which it may depend on.
-
-    Args:
-        path: Folder of the run, such as ``runs/fedavg/seed0``.
-        client: Id of the client whose personal model is loaded; ``None`` for the global model.
-
-    Raises:
-        SetupError: If there is no run, its configuration was edited, the method has no such model,
-            there is no such client, or the model takes anything but one tensor of inputs.
-
-    Example:
-        >>> import tempfile
-        >>> from fedbolic.run import run
-        >>> from fedbolic.methods import FedAvg
-        >>> folder = run(FedAvg(rounds=1), runs=Path(tempfile.mkdtemp()))
-        >>> model = load(folder)
-        >>> model(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)).shape
-        torch.Size([3, 10])
-    """
-    with setting_up():
-        folder = RunFolder.open(Path(path))
-        made = folder.environment
-        refuse_edited(folder.config, made.get("config"))
-        settings = build(run, ["--config", str(folder.config)])
-        checkpoint = folder.read_checkpoint()
-        facts = made.get("data")
-        dtype, method = DTYPES[settings["precision"]], settings["method"]
-        party, names = _party(settings, facts, dtype, client)
-        initial = tree.to(method.init(party.meta, Rng(settings["seed"])), "cpu", dtype)
-        stored = checkpoint["server_state"]
-        check_server_state(folder.checkpoint, method, stored, initial, party.id)
-        if checkpoint["round"] < method.rounds:
-            done = f"{checkpoint['round']} of {method.rounds} rounds"
-            logger.warning("%s has completed %s: its model is that of then", folder.path, done)
-        found = _predictor(method, checkpoint, party, folder.checkpoint)
-        if found is None:
-            raise SetupError(_no_model(type(method).__name__, client))
-        card = _card(folder, settings, checkpoint, party.meta, names, client)
-        try:
-            return TrainedModel(*found, source=settings["data"], meta=party.meta, card=card)
-        except (LookupError, RuntimeError) as error:
-            raise SetupError(
-                f"{type(method).__name__} predicts from more than one tensor of inputs, so its "
-                f"model cannot stand alone: {error!r}"
-            ) from error
-
-
-def _predictor(
-    method: Method, checkpoint: Mapping[str, Any], party: Client, file: Path
-) -> tuple[Predictor, Tree, Tree] | None:
-    """The predictor of a stored model; whatever the method raises, the file is damaged."""
-    message = method.broadcast(checkpoint["server_state"], party.id)
-    try:
-        return method.predictor(message, party, checkpoint["client_states"].get(party.id, {}))
-    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-        fault = f"holds no model of {type(method).__name__}: {error!r}"
-        raise DamagedError(file, fault) from error
-
-
-def _party(
-    settings: dict[str, Any], facts: Any, dtype: torch.dtype, client: int | None
-) -> tuple[Client, tuple[str, ...]]:
-    """The client whose model is loaded, or the server's test set without examples."""
-    if client is None and facts is not None:
-        meta = _read_facts(facts)
-        x = torch.zeros(0, *meta.input_shape, dtype=dtype)
-        none = Examples({"x": x, "y": torch.zeros(0, dtype=torch.int64)})
-        return Client(HOLDOUT, none, none, none, meta), tuple(facts["class_names"])
-    data = load_data(settings).to("cpu", dtype)
-    if client is None:
-        none = data.clients[0].train.part(torch.arange(0))
-        return Client(HOLDOUT, none, none, none, data.meta), data.class_names
-    if not 0 <= client < len(data.clients):
-        raise SetupError(f"there is no client {client}: the ids are 0 .. {len(data.clients) - 1}")
-    return data.clients[client], data.class_names
-
-
-def _read_facts(facts: Any) -> Meta:
-    """Facts about the data as recorded, checked before a model of that size is made."""
-    own = facts if isinstance(facts, dict) else {}
-    num_classes, num_clients = own.get("num_classes"), own.get("num_clients")
-    shape, names = own.get("input_shape"), own.get("class_names")
-    if isinstance(shape, list) and isinstance(names, list):
-        counts = [x for x in (num_classes, num_clients, *shape) if type(x) is int and x >= 0]
-        possible = len(counts) == 2 + len(shape) and counts[0] <= check.MOST_CLASSES
-        if possible and math.prod(counts[2:]) <= check.MOST_FEATURES:
-            return Meta(counts[0], tuple(counts[2:]), counts[1])
-    raise SetupError("environment.json is damaged: its facts about the data are impossible")
-
-
-def _no_model(method: str, client: int | None) -> str:
-    if client is None:
-        return f"{method} has no global model: give client=0 for a personal one, if it has any"
-    return f"{method} has no network of client {client} that gives logits"
-
-
-def _card(
-    folder: RunFolder,
-    settings: dict[str, Any],
-    checkpoint: dict[str, Any],
-    meta: Meta,
-    class_names: tuple[str, ...],
-    client: int | None,
-) -> dict[str, Any]:
-    made, kind = folder.environment, type(settings["method"])
-    return {
-        "method": f"{kind.__module__}.{kind.__qualname__}",
-        "client": client,
-        "rounds": checkpoint["round"],
-        "seed": settings["seed"],
-        "num_classes": meta.num_classes,
-        "class_names": list(class_names),
-        "input_shape": list(settings["data"].raw_shape(meta.input_shape)),
-        "packages": made.get("packages"),
-        "commit": made.get("commit"),
-    }
 
 
 def _refuse_other_range(x: Tensor) -> None:

@@ -1,0 +1,184 @@
+"""Results of finished runs, loaded as what they are used as."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedbolic.core import check, tree
+from fedbolic.core.checksums import DamagedError, refuse_edited
+from fedbolic.core.log import logger
+from fedbolic.core.rng import Rng
+from fedbolic.core.types import Meta, Tree
+from fedbolic.data import HOLDOUT, Client, Examples
+from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.server_states import check_server_state
+from fedbolic.federated.scores.score import Predictor
+from fedbolic.run.computing import DTYPES
+from fedbolic.run.configuration import SetupError, build, one_line, setting_up
+from fedbolic.run.experiment import load_data, run
+from fedbolic.run.record import RunFolder
+from fedbolic.run.trained import TrainedModel
+
+
+def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
+    """Load the trained model of a run as a PyTorch module in evaluation mode.
+
+    The configuration of a run is code, as for ``fedbolic resume``: load no folder that you would
+    not run. The global model needs no data. A personal model is loaded with the client's data,
+    which it may depend on.
+
+    Args:
+        path: Folder of the run, such as ``runs/fedavg/seed0``.
+        client: Id of the client whose personal model is loaded; ``None`` for the global model.
+
+    Raises:
+        SetupError: If there is no run, its configuration was edited, the method has no such model,
+            there is no such client, or the model takes anything but one tensor of inputs.
+
+    Example:
+        >>> import tempfile
+        >>> from fedbolic.run import run
+        >>> from fedbolic.methods import FedAvg
+        >>> folder = run(FedAvg(rounds=1), runs=Path(tempfile.mkdtemp()))
+        >>> model = load(folder)
+        >>> model(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)).shape
+        torch.Size([3, 10])
+    """
+    with setting_up():
+        found = _Finished.open(Path(path), client)
+        method, kind = found.method, found.method.traits.learns_from
+        if not issubclass(Examples, kind):
+            raise SetupError(
+                f"{type(method).__name__} predicts from {kind.__name__}, not from one tensor of "
+                f"inputs, so its model cannot stand alone: {found.values}"
+            )
+        party, names = found.party()
+        found.check_state(party)
+        parts = found.predictor(party)
+        if parts is None:
+            raise SetupError(found.no_model(party))
+        card = found.card(party.meta, names)
+        try:
+            source = found.settings["data"]
+            return TrainedModel(*parts, source=source, meta=party.meta, card=card)
+        except (LookupError, RuntimeError) as error:
+            raise SetupError(
+                f"{type(method).__name__} cannot predict from one tensor of inputs "
+                f"({one_line(error)}), so its model cannot stand alone: {found.values}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A run whose result is loaded, for one client or for the server."""
+
+    folder: RunFolder
+    settings: dict[str, Any]
+    checkpoint: dict[str, Any]
+    client: int | None
+
+    @classmethod
+    def open(cls, path: Path, client: int | None) -> "_Finished":
+        folder = RunFolder.open(path)
+        refuse_edited(folder.config, folder.environment.get("config"))
+        settings = build(run, ["--config", str(folder.config)])
+        found = cls(folder, settings, folder.read_checkpoint(), client)
+        if found.checkpoint["round"] < found.method.rounds:
+            done = f"{found.checkpoint['round']} of {found.method.rounds} rounds"
+            logger.warning("%s has completed %s: its result is that of then", path, done)
+        return found
+
+    @property
+    def method(self) -> Method:
+        return self.settings["method"]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.settings["precision"]]
+
+    @property
+    def values(self) -> str:
+        """Where the trained values are, for errors about results that have no other form."""
+        path = str(self.folder.path)
+        return f"fedbolic.run.RunFolder.open({path!r}).read_checkpoint() has its values"
+
+    def party(self) -> tuple[Client, tuple[str, ...]]:
+        """The client whose model is loaded, or the server's test set without examples."""
+        facts = self.folder.environment.get("data")
+        if self.client is None and facts is not None:
+            meta = _read_facts(facts)
+            x = torch.zeros(0, *meta.input_shape, dtype=self.dtype)
+            none = Examples({"x": x, "y": torch.zeros(0, dtype=torch.int64)})
+            return Client(HOLDOUT, none, none, none, meta), tuple(facts["class_names"])
+        data = load_data(self.settings).to("cpu", self.dtype)
+        if self.client is None:
+            none = data.clients[0].train.part(torch.arange(0))
+            return Client(HOLDOUT, none, none, none, data.meta), data.class_names
+        if not 0 <= self.client < len(data.clients):
+            last = len(data.clients) - 1
+            raise SetupError(f"there is no client {self.client}: the ids are 0 .. {last}")
+        return data.clients[self.client], data.class_names
+
+    def check_state(self, party: Client) -> None:
+        """Refuse a server state that the method cannot have reached."""
+        method, stored = self.method, self.checkpoint["server_state"]
+        initial = method.init(party.meta, Rng(self.settings["seed"]))
+        initial = tree.to(initial, "cpu", self.dtype)
+        check_server_state(self.folder.checkpoint, method, stored, initial, party.id)
+
+    def predictor(self, party: Client) -> tuple[Predictor, Tree, Tree] | None:
+        """The predictor of a stored model; whatever the method raises, the file is damaged."""
+        method, states = self.method, self.checkpoint["client_states"]
+        message = method.broadcast(self.checkpoint["server_state"], party.id)
+        try:
+            return method.predictor(message, party, states.get(party.id, {}))
+        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+            fault = f"holds no model of {type(method).__name__}: {error!r}"
+            raise DamagedError(self.folder.checkpoint, fault) from error
+
+    def no_model(self, party: Client) -> str:
+        """The sentence about a model that is not there."""
+        name = type(self.method).__name__
+        if self.client is None and self._is_personal(party):
+            return f"{name} has no global model: give client=0 for a personal one"
+        return f"{name} has no network that gives logits: {self.values}"
+
+    def _is_personal(self, party: Client) -> bool:
+        """True if the clients have models, even if there is no global one."""
+        one = Client(0, party.train, party.validation, party.test, party.meta)
+        try:
+            return self.predictor(one) is not None
+        except ValueError:  # the model depends on the data of the client
+            return True
+
+    def card(self, meta: Meta, class_names: tuple[str, ...]) -> dict[str, Any]:
+        """Description of the result as plain values."""
+        made, kind = self.folder.environment, type(self.method)
+        return {
+            "method": f"{kind.__module__}.{kind.__qualname__}",
+            "client": self.client,
+            "rounds": self.checkpoint["round"],
+            "seed": self.settings["seed"],
+            "num_classes": meta.num_classes,
+            "class_names": list(class_names),
+            "input_shape": list(self.settings["data"].raw_shape(meta.input_shape)),
+            "packages": made.get("packages"),
+            "commit": made.get("commit"),
+        }
+
+
+def _read_facts(facts: Any) -> Meta:
+    """Facts about the data as recorded, checked before a model of that size is made."""
+    own: Mapping[str, Any] = facts if isinstance(facts, dict) else {}
+    num_classes, num_clients = own.get("num_classes"), own.get("num_clients")
+    shape, names = own.get("input_shape"), own.get("class_names")
+    if isinstance(shape, list) and isinstance(names, list):
+        counts = [x for x in (num_classes, num_clients, *shape) if type(x) is int and x >= 0]
+        possible = len(counts) == 2 + len(shape) and counts[0] <= check.MOST_CLASSES
+        if possible and math.prod(counts[2:]) <= check.MOST_FEATURES:
+            return Meta(counts[0], tuple(counts[2:]), counts[1])
+    raise SetupError("environment.json is damaged: its facts about the data are impossible")
