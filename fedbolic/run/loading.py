@@ -102,7 +102,7 @@ class _Finished:
 
     @property
     def values(self) -> str:
-        """Where the trained values are, for errors about results that have no other form."""
+        """The way to the trained values, for errors about results that have no other form."""
         path = str(self.folder.path)
         return f"fedbolic.run.RunFolder.open({path!r}).read_checkpoint() has its values"
 

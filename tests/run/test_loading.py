@@ -62,7 +62,7 @@ def given(name, folder):
 
 
 def attempt(action, *words, **options):
-    """What an action gives, or the sentence that refuses it."""
+    """Result of an action, or the sentence that refuses it."""
     try:
         return action(*words, **options)
     except SetupError as error:
