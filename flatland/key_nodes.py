@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,6 +24,7 @@ from flatland.graphs.model import (
     time_of,
     widths_of,
 )
+from flatland.graphs.weak_cache import derived
 
 ONE_SPACE: Sharing = {"curvature.*": "fixed", "*": "shared"}
 """Sharing table of FedHGCN: one space of curvature -1 for all clients, everything else shared."""
@@ -112,10 +112,6 @@ class KeyNodeNetwork(LorentzNetwork):
         return super().forward(thinned(block, self.share))
 
 
-_THINNED: WeakKeyDictionary[GraphBlock, dict[float, GraphBlock]] = WeakKeyDictionary()
-"""Blocks with messages of key nodes alone, by the whole block, kept as long as that is."""
-
-
 def thinned(block: GraphBlock, share: float) -> GraphBlock:
     """The block in which each node gathers from itself and from key nodes; built once.
 
@@ -123,10 +119,11 @@ def thinned(block: GraphBlock, share: float) -> GraphBlock:
         block: Graphs of some clients.
         share: Share of the nodes of a client that are key nodes, in [0, 1].
     """
-    known = _THINNED.setdefault(block, {})
-    if share not in known:
-        known[share] = _without(block, key_nodes(block, share))
-    return known[share]
+    return derived(block, _thinned, share)
+
+
+def _thinned(block: GraphBlock, share: float) -> GraphBlock:
+    return _without(block, key_nodes(block, share))
 
 
 @torch.no_grad()

@@ -6,9 +6,7 @@ and the curvature stay at the client.
 """
 
 import dataclasses
-from collections.abc import Hashable
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -28,6 +26,7 @@ from flatland.graphs.blocks import graph_block
 from flatland.graphs.graph_method import GRAPH_EXAMPLES, GraphMethod, with_proximal_term
 from flatland.graphs.model import GraphNetwork, LorentzGCN, num_clamped
 from flatland.graphs.ricci import BOUNDS, Estimator, FormanInverse
+from flatland.graphs.weak_cache import derived
 from flatland.private_ricci import PrivateForman
 from flatland.start_warnings import warn_of_start
 
@@ -154,7 +153,8 @@ class FlatLand(GraphMethod):
         private = isinstance(self.curvature, PrivateForman) and "estimate" not in client_state
         estimated = private and self._estimates(client.meta, message)
         if estimated and isinstance(client.train, GRAPH_EXAMPLES):
-            drawn = self._raw(client.train.graph, client.no_inputs)  # the client's only release
+            like = client.no_inputs
+            drawn = _raw(client.train.graph, self.curvature, like.device, like.dtype)  # released
             client_state = {**client_state, "estimate": drawn}
         return super().start(message, client, client_state)
 
@@ -171,7 +171,10 @@ class FlatLand(GraphMethod):
             local = {**local, "estimate": client_state["estimate"]}
         if estimated and CURVATURE not in client_state.get("parameters", {}):
             raw = known[CURVATURE]  # of a client that is scored before its first turn
-            raw = local.get("estimate", raw) if private else self._known_raw(graph, raw)
+            if private:
+                raw = local.get("estimate", raw)
+            else:
+                raw = derived(graph, _raw, self.curvature, raw.device, raw.dtype)
             trained, fixed = (
                 {**of, CURVATURE: raw} if CURVATURE in of else of for of in (trained, fixed)
             )
@@ -251,24 +254,15 @@ class FlatLand(GraphMethod):
             server_state["means"] = tree.add(server_state["means"], total.payload["means"])
         return server_state
 
-    def _raw(self, graph: Graph, like: Tensor) -> Tensor:
-        """Raw value of the curvature estimated from a client's graph; drawn anew if private."""
-        c = torch.as_tensor(self.curvature.c(graph), dtype=torch.float64)
-        return _CURVATURE.raw_of(c).reshape(_CURVATURE.raw.shape).to(like)
-
-    def _known_raw(self, graph: Graph, like: Tensor) -> Tensor:
-        """Result of :meth:`_raw` for an estimator without noise, computed once."""
-        known, key = _RAW.setdefault(graph, {}), (self.curvature, like.device, like.dtype)
-        if key not in known:
-            known[key] = self._raw(graph, like)
-        return known[key]
-
 
 _CURVATURE = Curvature(1.0, bounds=BOUNDS, learnable=False)
 """Conversion between raw values and curvatures."""
 
-_RAW: WeakKeyDictionary[Graph, dict[Hashable, Tensor]] = WeakKeyDictionary()
-"""Raw curvatures by graph and estimator, which determine them, while the graph is referenced."""
+
+def _raw(graph: Graph, estimator: Estimator, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Raw value of the curvature estimated from a client's graph; drawn anew if private."""
+    c = torch.as_tensor(estimator.c(graph), dtype=torch.float64)
+    return _CURVATURE.raw_of(c).reshape(_CURVATURE.raw.shape).to(device, dtype)
 
 
 def _groups(parameters: Params) -> dict[str, Params]:

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int, Int32, Int64
@@ -14,7 +13,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.data import Graph
-from flatland.graphs.weak_cache import WeakCache
+from flatland.graphs.weak_cache import WeakCache, derived
 
 Mixing = Literal["symmetric", "mean"]
 """Neighbour weights of a Euclidean convolution: those of Kipf and Welling, or equal ones."""
@@ -202,10 +201,6 @@ class GraphBlock:
         return self.pool(ones).clamp(min=1)
 
 
-_ALONE: WeakKeyDictionary[Graph, GraphBlock] = WeakKeyDictionary()
-"""Blocks of single graphs, kept for as long as the graph is referenced elsewhere."""
-
-
 def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
     """Block of graphs that share a device, a dtype and a kind of features (sparse or dense).
 
@@ -219,11 +214,7 @@ def graph_block(graphs: tuple[Graph, ...]) -> GraphBlock:
         (2, 1)
     """
     first, *others = graphs
-    if others:
-        return _joined(graphs)
-    if first not in _ALONE:
-        _ALONE[first] = _alone(first)
-    return _ALONE[first]
+    return _joined(graphs) if others else derived(first, _alone)
 
 
 def _join(graphs: tuple[Graph, ...]) -> GraphBlock:

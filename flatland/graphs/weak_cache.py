@@ -1,4 +1,4 @@
-"""Values computed from several objects, kept only as long as all of these objects."""
+"""Values computed from one object or several, kept only as long as all of these objects."""
 
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -6,6 +6,25 @@ from weakref import ReferenceType, ref
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+def derived(owner: object, compute: Callable[..., V], *given: Hashable) -> V:
+    """Result of ``compute(owner, *given)``, computed once and kept in the object itself.
+
+    Args:
+        owner: Object that never changes, such as a graph.
+        compute: Function of the object and of further arguments.
+        *given: Further arguments.
+
+    Example:
+        >>> class Name(str): ...
+        >>> derived(Name("ab"), Name.count, "b")
+        1
+    """
+    known, key = vars(owner).setdefault("_derived", {}), (compute, *given)
+    if key not in known:
+        known[key] = compute(owner, *given)
+    return known[key]
 
 
 class WeakCache(Generic[K, V]):

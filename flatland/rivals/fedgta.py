@@ -1,6 +1,5 @@
 """FedGTA: per-client averaging over clients whose propagated predictions have similar moments."""
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from fedbolic.data import Client, GraphSplit
 from fedbolic.federated.updates.update import AggregatedUpdate
 from flatland.graphs.blocks import GraphBlock, graph_block
 from flatland.graphs.graph_method import examples_of
+from flatland.graphs.weak_cache import WeakCache
 from flatland.rivals.personal_means import PersonalMeans
 
 MomentKind = Literal["raw", "central", "both"]
@@ -272,8 +272,7 @@ def averaging_weights(
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-@functools.lru_cache(maxsize=4)  # an engine groups the same clients in every round
-def _training_labels(
+def _labels_of(
     splits: tuple[GraphSplit, ...], num_nodes: int, num_classes: int
 ) -> tuple[Tensor, Tensor]:
     """One-hot labels of the training nodes of all clients, and which nodes these are."""
@@ -283,3 +282,7 @@ def _training_labels(
     labels[places, torch.cat([split.labels for split in splits])] = 1
     labels = labels.view(len(splits), num_nodes, num_classes)
     return labels, labels.any(dim=-1, keepdim=True)
+
+
+_training_labels = WeakCache(_labels_of, size=4)
+"""Result of :func:`_labels_of`, as an engine groups the same clients in every round."""

@@ -1,7 +1,6 @@
 """Anonymous neighbours of nodes: buckets of equal signatures, and graphs with one node for each."""
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int64
@@ -23,7 +22,7 @@ from flatland.graphs.model import (
     check_layers,
     widths_of,
 )
-from flatland.graphs.weak_cache import WeakCache
+from flatland.graphs.weak_cache import WeakCache, derived
 
 NEIGHBOUR_TABLE = "body.0.table"
 """Parameter name of the anonymous neighbours' embeddings, which come from the server."""
@@ -110,12 +109,6 @@ def signatures(features: Float[Tensor, "n width"], bits: int, seed: int) -> Int6
     return (ones << torch.arange(bits, device=ones.device)).sum(1)
 
 
-_EXPANDED: WeakKeyDictionary[Graph, dict[tuple[int, int], tuple[Tensor, Graph]]] = (
-    WeakKeyDictionary()
-)
-"""Buckets and expanded graphs by the client's graph, kept as long as the client holds it."""
-
-
 def expanded(graph: Graph, bits: int, seed: int) -> tuple[Int64[Tensor, " n"], Graph]:
     """Bucket of every node, and the graph with one more node for each bucket that occurs.
 
@@ -133,11 +126,12 @@ def expanded(graph: Graph, bits: int, seed: int) -> tuple[Int64[Tensor, " n"], G
         >>> whole.features.shape, whole.degrees.tolist()
         (torch.Size([2, 6]), [1, 1])
     """
-    known = _EXPANDED.setdefault(graph, {})
-    if (bits, seed) not in known:
-        buckets = signatures(graph.features, bits, seed)
-        known[bits, seed] = buckets, _with_buckets(graph, buckets, 2**bits)
-    return known[bits, seed]
+    return derived(graph, _expanded, bits, seed)
+
+
+def _expanded(graph: Graph, bits: int, seed: int) -> tuple[Tensor, Graph]:
+    buckets = signatures(graph.features, bits, seed)
+    return buckets, _with_buckets(graph, buckets, 2**bits)
 
 
 def _memberships(graphs: tuple[Graph, ...], bits: int, seed: int) -> Sparse:

@@ -4,6 +4,8 @@ import dataclasses
 import gc
 import itertools
 import logging
+import pickle
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -313,14 +315,21 @@ def test_very_unequal_clients_are_not_filled_up_to_the_largest(monkeypatch):
 
 
 def test_a_graph_that_nobody_holds_is_forgotten():
-    from flatland.graphs.blocks import _ALONE
-
-    before = len(_ALONE)
     graph = graph_of(path(3), 3)
-    assert graph_block((graph,)) is graph_block((graph,))
-    assert len(_ALONE) == before + 1
+    block = weakref.ref(graph_block((graph,)))
+    assert graph_block((graph,)) is block()
     del graph
-    assert len(_ALONE) == before
+    assert block() is None
+
+
+def test_what_is_derived_from_a_graph_is_not_stored_with_it():
+    graph = graph_of(path(3), 3)
+    graph_block((graph,))
+    other = graph.to("cpu", torch.float16)
+    loaded = pickle.loads(pickle.dumps(graph))
+    assert {"features", "edges", "labels"} <= vars(loaded).keys() < vars(graph).keys()
+    assert not [name for name in vars(loaded) if name.startswith("_")]
+    assert other is graph.to("cpu", torch.float16)
 
 
 @pytest.mark.parametrize("network", [GCN((4, 4)), LorentzGCN((4, 4))])

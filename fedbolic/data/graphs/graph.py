@@ -142,8 +142,8 @@ class Graph:
         return WeakValueDictionary()
 
     def __getstate__(self) -> dict[str, object]:
-        """Values without the copies of other types, which a pickle cannot refer to weakly."""
-        return {name: value for name, value in vars(self).items() if name != "_elsewhere"}
+        """Values without copies of other types and what was derived, which need not be stored."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
 @dataclass(frozen=True, eq=False)
