@@ -40,9 +40,11 @@ from fedbolic.data.hierarchies.hierarchy_partition import (
 )
 from fedbolic.data.hierarchies.hierarchy_sets import BalancedTree, HierarchyFile, RandomTree
 from fedbolic.data.hierarchies.hierarchy_split import HierarchySplit
+from fedbolic.data.hierarchies.holder_files import HolderFiles
 from fedbolic.data.hierarchies.partitioned_hierarchy import PartitionedHierarchy
 from fedbolic.data.hierarchies.published_hierarchies import GoogleProducts, Mammals, Nouns
 from fedbolic.data.hierarchies.trees import balanced_tree, random_tree, taxonomy
+from fedbolic.data.hierarchies.vocabulary import agree_names
 from fedbolic.data.images.cifar import CIFAR10, CIFAR100
 from fedbolic.data.images.digits import Digits
 from fedbolic.data.images.idx import MNIST, EMNISTLetters, FashionMNIST
@@ -97,6 +99,7 @@ __all__ = [
     "HierarchyPartition",
     "HierarchySet",
     "HierarchySplit",
+    "HolderFiles",
     "ImageFolder",
     "InMemory",
     "LabelledPairs",
@@ -131,6 +134,7 @@ __all__ = [
     "TreesAndRings",
     "ValidationFold",
     "WholeGraphs",
+    "agree_names",
     "balanced_tree",
     "from_huggingface",
     "from_partitioner",

@@ -77,6 +77,7 @@ def handshake(client: Client) -> Tree:
         "size": client.size,
         "num_classes": meta.num_classes,
         "input_shape": shape,
+        "numbering": client.train.numbering,
     }
 
 
@@ -259,6 +260,8 @@ class Node:
         same = (meta.num_clients, meta.input_shape) == (own.num_clients, own.input_shape)
         if not same or meta.num_classes < own.num_classes:
             raise ValueError(f"the server reports {meta}, but this node is configured for {own}")
+        # a table that was trained by another numbering has rows of other nodes
+        told += self.client.train.numbering
         if (first := self.store.first(told)) != told:
             raise ValueError(f"the server reports {told}, but it first reported {first}")
         return meta

@@ -1,5 +1,6 @@
 """Engine for clients on other machines, each reached through its node."""
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -16,9 +17,11 @@ from fedbolic.federated.contract.engine import Exchange, Failure, Remote, Result
 from fedbolic.federated.updates.update import Update
 from fedbolic.remote.node import make_request, merge_handshakes, purpose
 from fedbolic.remote.replies import (
+    ExampleForm,
     NodeError,
     check_handshake,
     deviating,
+    example_form,
     plain_error,
     rarely_fine_tuned,
     read_numbers,
@@ -92,6 +95,7 @@ class Nodes(Remote):
         self.num_classes = check.MOST_CLASSES
         self.silent: dict[int, str] = {}
         self.begun = False
+        self.form: ExampleForm | None = None
 
     @property
     @override
@@ -115,7 +119,7 @@ class Nodes(Remote):
                     f"seconds: {sorted(places)}"
                 )
             time.sleep(POLL_SECONDS)
-        own = None if holdout is None else holdout.meta.input_shape
+        own = None if holdout is None else (holdout.meta.input_shape, holdout.test.numbering)
         told = {i: self.handshakes[node] for i, node in places.items()}
         meta, sizes = merge_handshakes(self._agreed(told, own))
         self.begun = True
@@ -219,6 +223,9 @@ class Nodes(Remote):
         except NodeError as error:
             self._refuse(node, str(error))
             return
+        if self.form is not None and example_form(told) != self.form:
+            self._refuse(node, self._other_form(told))
+            return
         if told["client"] not in {other["client"] for other in self.handshakes.values()}:
             self.handshakes[node] = told
         elif self.begun:  # only the first node has the state of this client
@@ -231,20 +238,28 @@ class Nodes(Remote):
         self.handshakes.pop(node, None)
         logger.warning("node %d is not accepted as a client: %s", node, reason)
 
-    def _agreed(self, handshakes: dict[int, Tree], own: tuple[int, ...] | None) -> dict[int, Tree]:
+    def _other_form(self, told: Tree) -> str:
+        (shape, numbering), (usual, agreed) = example_form(told), self.form or ((), "")
+        if shape != usual:
+            return f"its inputs have shape {shape!s:.80}, those of most clients {usual}"
+        return (
+            f"it numbers nodes by names of digest {numbering[:8] or 'none'}, most clients by those "
+            f"of {agreed[:8] or 'none'}: give it the file of agreed names, and the key"
+        )
+
+    def _agreed(self, handshakes: dict[int, Tree], own: ExampleForm | None) -> dict[int, Tree]:
         """Handshakes of all clients; a missing or refused client gets one without examples.
 
         Raises:
             RunStoppedError: If no node was accepted.
-            ValueError: If no single input shape is the most frequent.
+            ValueError: If no single form of examples is the most frequent.
         """
         if not handshakes:
             raise RunStoppedError("no node was accepted as a client: see the warnings above")
-        shape, others = deviating(handshakes, own)
+        self.form, others = deviating(handshakes, own)
         for node in [n for n, told in self.handshakes.items() if told["client"] in others]:
-            self._refuse(node, f"its inputs have shape {self.handshakes[node]['input_shape']:.80}, "
-                               f"those of most clients {shape}")  # fmt: skip
-        nothing = {"size": 0, "num_classes": 0, "input_shape": shape}
+            self._refuse(node, self._other_form(self.handshakes[node]))
+        nothing = {"size": 0, "num_classes": 0, "input_shape": json.dumps(self.form[0])}
         absent = {i: {"client": i, **nothing} for i in range(self.num_clients)}
         return absent | {i: told for i, told in handshakes.items() if i not in others}
 

@@ -35,6 +35,12 @@ NAME = re.compile(r"\w[\w.-]{0,63}(/\w[\w.-]{0,63}){0,3}", re.ASCII)
 STATE_NAME = re.compile(r"\w{1,64}", re.ASCII)
 """Name of a client state, chosen by its node: usually SHA-256 of the request in hexadecimal."""
 
+NUMBERING = re.compile(r"[0-9a-f]{0,64}")
+"""Digest of what the numbers in a client's examples stand for; empty if nothing."""
+
+ExampleForm: TypeAlias = tuple[tuple[int, ...], str]
+"""Shape of one input, and :attr:`~fedbolic.data.contract.client.Split.numbering`."""
+
 SCORED = frozenset({"test", "validation", "fine_tuned"})
 """First parts of the names of scores; names of metrics begin otherwise."""
 
@@ -70,6 +76,9 @@ def check_handshake(told: Tree, *, num_clients: int, num_classes: int = MOST_CLA
             f"its input_shape must list at most {_MOST_AXES} positive integers, with a product of "
             f"at most {MOST_FEATURES}, got {told.get('input_shape')!r:.80}"
         )
+    numbering = told.get("numbering", "")
+    if not (isinstance(numbering, str) and NUMBERING.fullmatch(numbering)):
+        raise NodeError(f"its numbering must be a digest in hexadecimal, got {numbering!r:.80}")
 
 
 def _read_shape(text: object) -> list[int] | None:
@@ -82,26 +91,41 @@ def _read_shape(text: object) -> list[int] | None:
     return shape
 
 
+def example_form(told: Tree) -> ExampleForm:
+    """The form of a client's examples, by its handshake.
+
+    Args:
+        told: Handshake that passed :func:`check_handshake`.
+    """
+    return tuple(json.loads(told["input_shape"])), told.get("numbering", "")
+
+
 def deviating(
-    handshakes: Mapping[int, Tree], own: tuple[int, ...] | None = None
-) -> tuple[str, list[int]]:
-    """The most frequent input shape, in JSON, and the ids of clients with another shape.
+    handshakes: Mapping[int, Tree], own: ExampleForm | None = None
+) -> tuple[ExampleForm, list[int]]:
+    """The most frequent form of examples, and the ids of clients with another one.
 
     Args:
         handshakes: Handshakes by client id, at least one, that passed
             :func:`check_handshake`.
-        own: Shape of the server's own inputs, which counts as one more client; ``None`` if it has
-            no inputs.
+        own: Form of the server's own examples, which counts as one more client; ``None`` if it has
+            none.
 
     Raises:
-        ValueError: If no single shape is the most frequent.
+        ValueError: If no single form is the most frequent.
     """
-    shapes = {i: tuple(json.loads(told["input_shape"])) for i, told in handshakes.items()}
-    votes = Counter([*shapes.values(), *([own] if own is not None else [])])
+    forms = {i: example_form(told) for i, told in handshakes.items()}
+    votes: Counter[ExampleForm] = Counter([*forms.values(), *([own] if own is not None else [])])
     (usual, most), *others = votes.most_common(2)
     if others and others[0][1] == most:
-        raise ValueError(f"the clients' inputs differ in shape: {sorted(map(str, votes))}")
-    return json.dumps(usual), [i for i, shape in shapes.items() if shape != usual]
+        shapes = sorted({str(shape) for shape, _ in votes})
+        raise ValueError(
+            f"the clients' inputs differ in shape: {shapes}"
+            if len(shapes) > 1
+            else "the clients number their nodes by different names: give all of them one file of "
+            "agreed names, and one key if the names are hashed"
+        )
+    return usual, [i for i, form in forms.items() if form != usual]
 
 
 def read_update(

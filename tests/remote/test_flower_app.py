@@ -6,7 +6,9 @@ import json
 import pytest
 import torch
 
+from fedbolic.data import HolderFiles, agree_names
 from fedbolic.federated import Evaluation
+from fedbolic.hierarchies import HierarchyEmbedding
 from fedbolic.remote.accounts import PrivacyAccounts
 from fedbolic.run.configuration import build, describe
 from fedbolic.run.experiment import run
@@ -224,3 +226,38 @@ def test_trees_travel_as_records_of_flower():
     assert records.array_records["tensors"]["0"].shape == (2, 3)
     assert_near(app.from_records(records)["x"], tree["x"], 0.0)
     assert app.from_records(records)["deep"] == tree["deep"]
+
+
+def test_nodes_with_one_file_each_do_what_a_simulation_of_all_files_does(runs, tmp_path):
+    """Five holders under keyed names: no node reads another's file, and the server reads none."""
+    shops, common = tmp_path / "shops", tmp_path / "common.tsv"
+    shops.mkdir()
+    common.write_text("laptops\tgoods\nphones\tgoods\n")
+    (tmp_path / "key").write_text("a7" * 32)
+    lists = []
+    for i, shop in enumerate("abcde"):
+        file = shops / f"{shop}.csv"
+        file.write_text(f"child,parent\nMac{i},laptops\nPhone{i},phones\nCase{i},Phone{i}\n")
+        lists.append(tmp_path / f"{shop}.names")
+        agree_names([file, common], lists[-1], key=tmp_path / "key")
+    agree_names(lists, tmp_path / "all.names")
+    method = HierarchyEmbedding(dim=2, rounds=2)
+    places = ["--runs", str(runs), "--name=far", "--device=cpu", "--precision=64-true"]
+    secret = {"common": common, "key": tmp_path / "key", "names": tmp_path / "all.names"}
+    settings = build(run, places) | {"method": method, "data": HolderFiles({}, **secret)}
+    nodes = []
+    for i, shop in enumerate("abcde"):
+        own = {**settings, "data": HolderFiles({shop: shops / f"{shop}.csv"}, **secret)}
+        (tmp_path / f"{shop}.yaml").write_text(describe(run, own))
+        nodes.append({"partition-id": i, "config": str(tmp_path / f"{shop}.yaml")})
+    said = serve(settings, tmp_path, configs=nodes, clients=5, least=5)
+    assert said == {"code": 0, "error": ""}
+    together = HolderFiles(shops, common=common, key=tmp_path / "key")
+    plain = run(**{**settings, "data": together, "name": "plain"})
+    far = runs / "far" / "seed0"
+    states = [torch.load(p / "state.pt", weights_only=True)["server_state"] for p in (far, plain)]
+    assert_near(*states, 1e-10)
+    own = [dict(zip(*rows(path), strict=True)) for path in (far, plain)]
+    scored = [name for name in own[0] if "test/own/map" in name]
+    assert len(scored) > 5
+    assert [own[0][name] for name in scored] == pytest.approx([own[1][name] for name in scored])

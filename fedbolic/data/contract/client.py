@@ -41,6 +41,14 @@ class Split(ABC):
         """An empty batch of inputs; its device and dtype are those in which a model works."""
         return self.at(torch.arange(0))["x"]
 
+    @property
+    def numbering(self) -> str:
+        """Digest of what numbers in the examples stand for, such as nodes; by default empty.
+
+        Clients with other digests cannot train together, so a deployment refuses them.
+        """
+        return ""
+
     def part(self, index: Tensor) -> "Split":
         """A new split with the examples at the positions ``index``."""
         return Examples(self.at(index))

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fedbolic.data.contract.client import Split
 from fedbolic.data.hierarchies.hierarchy import Hierarchy
+from fedbolic.data.hierarchies.vocabulary import digest_of
 
 ABOVE, HEAD, BELOW = range(3)
 """Tiers of nodes: above all branches, head of a branch, below a head."""
@@ -25,10 +26,14 @@ class HierarchySplit(Split):
             is unknown, so such a pair is no negative example; ``None`` if all is known.
         held: True for the pairs that some client holds; ``None`` if all are.
         dtype: Floating-point type in which a model works on these pairs.
+        common: The pairs of the nodes that every client knows, such as the upper levels; ``None``
+            if clients agreed on none.
+        digest: Digest of the names by which nodes are numbered; ``None`` for that of the names of
+            the hierarchy.
 
     Raises:
-        ValueError: If there is not one tier for every node, or ``held`` has another length than
-            the pairs.
+        ValueError: If there is not one tier for every node, ``held`` has another length than the
+            pairs, or ``common`` has other nodes.
 
     Example:
         >>> cats = Hierarchy(("lion", "cat", "mammal"), torch.tensor([[0, 1], [1, 2]]))
@@ -40,6 +45,8 @@ class HierarchySplit(Split):
     tiers: Int64[Tensor, " n"] | None = None
     held: Bool[Tensor, " num_pairs"] | None = None
     dtype: torch.dtype = torch.float32
+    common: Hierarchy | None = None
+    digest: str | None = None
 
     def __post_init__(self) -> None:
         if self.tiers is not None and len(self.tiers) != len(self.hierarchy):
@@ -49,6 +56,11 @@ class HierarchySplit(Split):
             )
         if self.held is not None and len(self.held) != len(self):
             raise ValueError(f"held must have {len(self)} entries, got {len(self.held)}")
+        if self.common is not None and len(self.common) != len(self.hierarchy):
+            raise ValueError(
+                f"common must have the {len(self.hierarchy)} nodes of the hierarchy, got "
+                f"{len(self.common)}"
+            )
 
     @override
     def __len__(self) -> int:
@@ -62,6 +74,11 @@ class HierarchySplit(Split):
     @override
     def no_inputs(self) -> Tensor:
         return torch.empty(0, 2, dtype=self.dtype, device=self.hierarchy.pairs.device)
+
+    @property
+    @override
+    def numbering(self) -> str:
+        return digest_of(self.hierarchy.names) if self.digest is None else self.digest
 
     @functools.cached_property
     def node_counts(self) -> Int64[Tensor, " n"]:
@@ -84,4 +101,6 @@ class HierarchySplit(Split):
     @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "HierarchySplit":
         tiers, held = (None if x is None else x.to(device) for x in (self.tiers, self.held))
-        return HierarchySplit(self.hierarchy.to(device), tiers, held, dtype or self.dtype)
+        common = None if self.common is None else self.common.to(device)
+        moved = self.hierarchy.to(device), tiers, held, dtype or self.dtype
+        return HierarchySplit(*moved, common, self.digest)

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import json
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -47,6 +48,8 @@ def named_pairs(
 ) -> Iterator[NodeNames]:
     """Pairs of names in a file, in its order, and the names of nodes without a pair.
 
+    Names are in Unicode's form NFC.
+
     Args:
         path: A file as for :func:`~fedbolic.data.read_hierarchy`.
         columns: PairColumns of the descendant and of the ancestor; for tables.
@@ -68,7 +71,8 @@ def named_pairs(
     for number, names in enumerate(found):
         if number >= MOST_LINES:
             raise ValueError(f"{path} has more than {MOST_LINES} pairs: leave repeated ones out")
-        yield names
+        # holders must not differ by the bytes of an accent
+        yield tuple(unicodedata.normalize("NFC", name) for name in names)
 
 
 def _table(
