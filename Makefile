@@ -12,6 +12,7 @@
 # make wheel  builds sdist and wheel in dist/, and uses the wheel in an empty environment
 # make layers  trains layers with the oldest torch that they support, or with TORCH=2.5.1
 # make kernels  interprets and compiles the Triton kernels; needs pip install triton (1 GB)
+# make rehearse  every engine and the tests of GPUs on simulated CUDA devices; takes ten minutes
 # make gpu    the benchmark of the GPU, with PYTHON's packages if there is no .venv
 PYTHON ?= python3
 BIN := .venv/bin
@@ -36,7 +37,7 @@ TORCH := 2.4.1
 SEED := $(or $(SEED),$(shell date +%s))
 FUZZ := -m hypothesis --hypothesis-profile=fuzz --hypothesis-seed=$(SEED)
 
-.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel layers gpu kernels install clean
+.PHONY: demo test quick avx2 fuzz check docs site notebooks audit wheel layers rehearse gpu kernels install clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -96,6 +97,9 @@ layers:
 	build/layers/bin/pip install --quiet torch==$(TORCH) numpy jaxtyping
 	build/layers/bin/pip install --quiet --no-deps .
 	build/layers/bin/python tests/layers_alone.py
+
+rehearse: install
+	$(PYTEST) --slow tests/house/test_rehearsal.py tests/house/test_budgets.py
 
 gpu:
 	@mkdir -p runs

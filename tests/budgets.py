@@ -18,7 +18,8 @@ from fedbolic.nn.network.backbone import MLP, ConvNet
 from fedbolic.nn.network.resnet import ResNet
 from fedbolic.optim import SGD, Adam
 from flatland import FedGnn, FedPub, FedSagePlus, FlatLand, Gcfl, NeighbourGenerator
-from flatland.graphs.model import GCN
+from flatland.graphs.links import LinkNetwork
+from flatland.graphs.model import GCN, LorentzGCN
 from hyperfed import CrossEntropy, HyperFed
 from tests import shadow
 from tests.subjects import subject
@@ -66,6 +67,7 @@ METHODS = {
     "fine-tuned mlp": (FineTuningPhase(FedAvg(MLP())), GREY),
     "gcn": (FlatLand(network=GCN(), sharing={"*": "shared"}), None),
     "flatland": (FlatLand(), None),
+    "flatland links": (FlatLand(LinkNetwork(LorentzGCN((16,)), dim=8)), "flatland/links"),
     "fedpub": (FedPub(), None),
     "gcfl": (Gcfl(), None),
     "fedgnn": (FedGnn(), None),
@@ -98,7 +100,7 @@ class Spent:
 def spent(name, engine, monkeypatch):
     """Measure the second exchange of an engine: the first may fill caches."""
     num_clients = len(_federation(name).clients)
-    batches = 1 if METHODS[name][1] is None else BATCHES
+    batches = BATCHES if isinstance(METHODS[name][1], tuple) else 1
     few, more = (
         exchange_of(name, engine=engine, epochs=epochs, monkeypatch=monkeypatch)
         for epochs in (1, 3)
@@ -119,7 +121,9 @@ def spent(name, engine, monkeypatch):
 
 def _federation(name, num_clients=NUM_CLIENTS):
     shape = METHODS[name][1]
-    return subject("flatland")[1] if shape is None else images(*shape, num_clients=num_clients)
+    if isinstance(shape, tuple):
+        return images(*shape, num_clients=num_clients)
+    return subject(shape or "flatland")[1]
 
 
 def _with_local(method, local):
@@ -134,7 +138,8 @@ def exchange_of(name, *, engine, epochs, monkeypatch, num_clients=None):
     With ``num_clients`` the clients are as many, and the aggregation counts, too.
     """
     (method, shape), data = METHODS[name], _federation(name, num_clients or NUM_CLIENTS)
-    method = _with_local(method, LocalTraining(epochs, shape and BATCH))
+    batch_size = BATCH if isinstance(shape, tuple) else None
+    method = _with_local(method, LocalTraining(epochs, batch_size))
     server_state = method.init(data.meta, RNG)
     with shadow.device(monkeypatch) as device:
         there = data.to(shadow.DEVICE, torch.float32)

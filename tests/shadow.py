@@ -78,7 +78,7 @@ class Shadow(Tensor):
         raise TypeError("can't convert meta device type tensor to numpy")
 
     def tolist(self):
-        _ACTIVE[-1].work.waits["tolist"] += 1
+        _ACTIVE[-1].wait("tolist")
         return self.held.tolist()
 
     def untyped_storage(self):
@@ -136,15 +136,15 @@ class Dispatch(TorchDispatchMode):
         inner, options = tree_map(lambda x: getattr(x, "held", x), (args, kwargs))
         if asked is not None:
             options["device"] = "cpu"
-        result = function(*inner, **options)
+        label = there[0].device_label if there else self.label
+        if asked is not None and torch.device(asked).index is not None:
+            label = str(asked)
+        result = self.executed(function, inner, options, label)
         if name in ANSWERS or (name == "_to_copy" and here):
             return result
         if name.endswith("_") and not name.endswith("__"):
             return args[0] if isinstance(args[0], Tensor) else None
         known = {id(x.held): x for x in there}
-        label = there[0].device_label if there else self.label
-        if asked is not None and torch.device(asked).index is not None:
-            label = str(asked)
 
         def placed(x):
             if not isinstance(x, Tensor):
@@ -152,6 +152,14 @@ class Dispatch(TorchDispatchMode):
             return known[id(x)] if id(x) in known else Shadow(x, label)
 
         return tree_map(placed, result)
+
+    def wait(self, name):
+        """Count a wait for the device."""
+        self.work.waits[name] += 1
+
+    def executed(self, function, inner, options, label):
+        """The result of an operation on values of the device named ``label``."""
+        return function(*inner, **options)
 
     def _count(self, function, name, args, there, options, *, down):
         work = self.work
@@ -166,7 +174,7 @@ class Dispatch(TorchDispatchMode):
             work.waits["mask"] += sum(x.dtype in (torch.bool, torch.uint8) for x in indices)
             work.uploads["index"] += sum(not isinstance(x, Shadow) for x in indices)
         sized = name == "repeat_interleave" and options.get("output_size") is None
-        work.waits[name] += name in ANSWERS or name in SIZED or (sized and len(args) > 1)
+        work.waits[name] += name in ANSWERS or name in SIZED or sized
         copied = args[1] if name == "copy_" else args[0] if name == "_to_copy" else None
         if copied is not None:
             down = down or (name == "copy_" and not isinstance(args[0], Shadow))
@@ -204,7 +212,7 @@ def _described(arguments):
 
 
 @contextlib.contextmanager
-def device(monkeypatch):
+def device(monkeypatch, dispatch=None):
     """The shadow device, active within the block; yields the mode that counts its work."""
     made = torch.tensor
 
@@ -214,5 +222,5 @@ def device(monkeypatch):
 
     monkeypatch.setattr(torch, "tensor", tensor)
     monkeypatch.setattr(tree, "TENSORS", (*tree.TENSORS, Shadow))  # as a GPU's tensors would be
-    with Dispatch() as dispatch:
-        yield dispatch
+    with dispatch or Dispatch() as active:
+        yield active

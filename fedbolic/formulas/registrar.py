@@ -16,6 +16,9 @@ from torch.autograd import forward_ad
 
 from fedbolic import kernels
 
+FORMULAS: dict[tuple[str, frozenset[tuple[str, Any]]], Callable[..., Tensor]] = {}
+"""The formula of every kernel, by its name and its constants."""
+
 
 def takes_kernels() -> bool:
     """True unless torch's operators are needed: for a compiler, and for forward derivatives."""
@@ -87,6 +90,7 @@ def with_kernel(
     """
 
     def decorated(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        FORMULAS[kernel, frozenset(constants.items())] = formula
         apply = _differentiable(formula, kernel, keeps, implied, constants)
 
         def launched(*tensors: Any, **settings: Any) -> Tensor:

@@ -37,6 +37,7 @@ LAUNCHES = {
     "fine-tuned mlp": ((17, 32), (49, 23), (53, 27)),
     "gcn": ((103, 79), (118, 34), (121, 43)),
     "flatland": ((364, 182), (379, 66), (382, 79)),
+    "flatland links": ((463, 183), (1428, 221), (1449, 255)),
     "fedpub": ((111, 119), (126, 47), (129, 58)),
     "gcfl": ((102, 77), (117, 33), (120, 42)),
     "fedgnn": ((103, 152), (119, 58), (122, 68)),
@@ -52,12 +53,16 @@ launches of its step.
 MOST_WAITS = 0.5
 """Waits per client and round: one or two for the four clients of an exchange."""
 
-WAITS = {("fine-tuned mlp", "sequential"): 2, ("fine-tuned gcn", "sequential"): 3}
-"""Waits per client and round where every client's scores are read by themselves."""
+WAITS = {
+    **{("fine-tuned mlp", "sequential"): 2, ("fine-tuned gcn", "sequential"): 3},
+    **{("flatland links", "batched"): 1, ("flatland links", "graphed"): 1},
+}
+"""Waits per client and round where each client's scores or graph of another size are apart."""
 
 UPLOADS = {
     **{"hyperfed": 2, "hyperfed trained": 2, "hyperfed mixup": 4, "apple mlp": 2},
     **{"fedproto mlp": 3, "fine-tuned mlp": 3, "fine-tuned gcn": 3, "fedgnn": 5},
+    **{"flatland links": 2},
 }
 """Copies to the device per client and round of methods that send it draws or positions."""
 

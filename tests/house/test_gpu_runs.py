@@ -14,6 +14,7 @@ from fedbolic.federated import Evaluation, FineTune, RidgeHead, Sequential, Trai
 from fedbolic.federated.batched.joint import joint, joint_form
 from fedbolic.federated.contract.engine import Exchange, Failure
 from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.federated.contract.wrapping_method import DelegatedSteps
 from fedbolic.run.reproducible import reproducible
 from tests.subjects import QUICK, settings, subject
 
@@ -77,8 +78,9 @@ def test_two_runs_are_equal_byte_for_byte(name, engine):
 def test_no_step_waits_for_the_device(name, engine):
     method, data = subject(name)
     data, visits = data.to(CUDA), method.local.repeats
-    exchanged(engine, method, data)  # libraries start, and what is measured once is known
     with engine.open(data.clients) as opened:
+        for v in (visits, visits + 2):  # libraries start, and what is measured once is known
+            exchanged(opened, visiting(method, v), data)
         few, more = (
             waits(lambda v=v: exchanged(opened, visiting(method, v), data), torch.device(CUDA))
             for v in (visits, visits + 2)
@@ -92,9 +94,10 @@ def test_neither_a_loss_nor_a_step_waits_for_the_device(name, engine, monkeypatc
     method, data = subject(name)
     data = data.to(CUDA)
     exchanged(engine, method, data)
+    inner = method.method if isinstance(method, DelegatedSteps) else method
     for part in ("loss", "step"):
-        form, guarded = joint_form(method, part), without_waits(getattr(type(method), part))
-        monkeypatch.setattr(type(method), part, guarded)
+        form, guarded = joint_form(inner, part), without_waits(getattr(type(inner), part))
+        monkeypatch.setattr(type(inner), part, guarded)
         if form is not None:
             joint(guarded)(without_waits(form.func))
     with caplog.at_level("INFO"):
@@ -127,4 +130,6 @@ def without_waits(function):
 
 def visiting(method, visits):
     """The method with some number of steps on each batch."""
+    if isinstance(method, DelegatedSteps):
+        return dataclasses.replace(method, method=visiting(method.method, visits))
     return dataclasses.replace(method, local=dataclasses.replace(method.local, repeats=visits))

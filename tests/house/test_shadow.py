@@ -57,6 +57,7 @@ WORK = {
     "a mask": (lambda x: x[x > 0], {"launches": 2, "waits": 1}),
     "positions": (lambda x: x.nonzero(), {"launches": 1, "waits": 1}),
     "distinct values": (lambda x: x.unique(), {"launches": 1, "waits": 1}),
+    "repetitions": (lambda x: torch.repeat_interleave(x.long()), {"launches": 2, "waits": 1}),
     "a branch": (lambda x: bool(x.sum()), {"launches": 2, "waits": 1}),
     "a copy up": (lambda x: torch.ones(3).to(x.device), {"launches": 1, "uploads": 1}),
     "a new tensor": (lambda x: torch.tensor([1.0], device=x.device), {"launches": 1, "uploads": 1}),

@@ -102,6 +102,12 @@ class Graph:
         order = (rows * len(self) + columns).argsort()
         return columns[order]
 
+    @functools.cached_property
+    def non_edges_before(self) -> Int64[Tensor, " edges"]:
+        """Number of non-edges before each edge, in ascending order of :func:`pair_ranks`."""
+        ranks = pair_ranks(self.edges[:, self.edges[0] < self.edges[1]]).sort().values
+        return ranks - torch.arange(len(ranks), device=ranks.device)
+
     def induced(self, nodes: Int64[Tensor, " some"]) -> "Graph":
         """The subgraph induced by ``nodes``, renumbered in the given order."""
         place = torch.full((len(self),), -1, device=nodes.device)
@@ -197,6 +203,19 @@ class GraphSplit(LabelledSplit):
     @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "GraphSplit":
         return GraphSplit(self.graph.to(device, dtype), self.nodes.to(device))
+
+
+def pair_ranks(pairs: Int64[Tensor, "2 n"]) -> Int64[Tensor, " n"]:
+    r"""Numbers of unordered pairs of different nodes, which do not depend on their direction.
+
+    .. math:: k = j (j - 1) / 2 + i, \quad i < j
+
+    Example:
+        >>> pair_ranks(torch.tensor([[0, 0, 1, 3], [1, 2, 2, 0]]))
+        tensor([0, 1, 2, 3])
+    """
+    low, high = pairs.amin(0), pairs.amax(0)
+    return high * (high - 1) // 2 + low
 
 
 def simple_edges(edges: Int64[Tensor, "2 _"], num_nodes: int) -> Int64[Tensor, "2 ends"]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedbolic.core import check
 from fedbolic.core.rng import Rng
-from fedbolic.data.graphs.graph import Graph, simple_edges
+from fedbolic.data.graphs.graph import Graph, pair_ranks, simple_edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,19 +155,6 @@ def assemble_links(
     return LinkSplit(known, train, *examples)
 
 
-def pair_ranks(pairs: Int64[Tensor, "2 n"]) -> Int64[Tensor, " n"]:
-    r"""Numbers of unordered pairs of different nodes, which do not depend on their direction.
-
-    .. math:: k = j (j - 1) / 2 + i, \quad i < j
-
-    Example:
-        >>> pair_ranks(torch.tensor([[0, 0, 1, 3], [1, 2, 2, 0]]))
-        tensor([0, 1, 2, 3])
-    """
-    low, high = pairs.amin(0), pairs.amax(0)
-    return high * (high - 1) // 2 + low
-
-
 def ranked_pairs(ranks: Int64[Tensor, " n"]) -> Int64[Tensor, "2 n"]:
     """The inverse of ``pair_ranks``: pairs ``i < j`` from their numbers, each below ``2**60``.
 
@@ -195,9 +182,5 @@ def num_non_edges(graph: Graph) -> int:
 
 def non_edges(graph: Graph, place: Tensor) -> Tensor:
     """The non-edges at the given places of their list in ascending order of ``pair_ranks``."""
-    edges = graph.edges[:, graph.edges[0] < graph.edges[1]]
-    taken = pair_ranks(edges).sort().values
-    # before the k-th edge of the list come taken[k] - k non-edges
-    before = taken - torch.arange(len(taken), device=taken.device)
-    rank = place + torch.searchsorted(before, place, right=True)
+    rank = place + torch.searchsorted(graph.non_edges_before, place, right=True)
     return ranked_pairs(rank)

@@ -86,13 +86,21 @@ class ResNet(Backbone):
             others = [ResidualBlock(outputs, outputs, norm) for _ in range(num_blocks - 1)]
             layers[f"stage{i + 1}"] = nn.Sequential(first, *others)
             channels = outputs
-        layers["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        layers["pool"] = GlobalMean()
         layers["linear"] = nn.Linear(channels, self.dim)
         return nn.Sequential(layers)
 
 
 Normed = Callable[[int], nn.Module]
 """Builds a normalisation layer from the number of channels."""
+
+
+class GlobalMean(nn.Module):
+    """The mean of each feature map, by an operation with a rule for ``vmap`` in any layout."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One number for each channel."""
+        return x.mean((-2, -1))
 
 
 class ResidualBlock(nn.Module):

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.func import vmap
 from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
 from fedbolic.core.types import Meta
@@ -11,7 +12,7 @@ from fedbolic.federated import LocalTraining
 from fedbolic.methods import FedAvg
 from fedbolic.nn.network.classifier import classifier
 from fedbolic.nn.network.model import Model
-from fedbolic.nn.network.resnet import ResidualBlock, ResNet
+from fedbolic.nn.network.resnet import GlobalMean, ResidualBlock, ResNet
 from tests.federated.simple_method import RNG, assert_near, average, batches, train, values
 
 NORMS = ("batch", "batch_untracked", "group")
@@ -306,3 +307,10 @@ def test_a_round_equals_the_plain_loop_and_batch_norm_skips_batches_of_one(norm)
     expected = average([{n: e[n] for n in kept} for e in ends], data.sizes)
     assert_near({n: server_state["buffers"][n] for n in kept}, expected, 1e-9)
     assert all(math.isfinite(row.value) for row in rows)
+
+
+def test_feature_maps_of_many_clients_in_channels_last_order_are_averaged_together():
+    x = draw(3, 2, 5, 4, 4).transpose(-3, -1)  # channels last; a loop over clients would warn
+    found, by_torch = vmap(GlobalMean())(x), nn.AdaptiveAvgPool2d(1)
+    for own, images in zip(found, x, strict=True):
+        assert torch.equal(own, by_torch(images).flatten(1))

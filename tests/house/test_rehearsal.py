@@ -1,0 +1,198 @@
+"""Whole runs as on a CUDA device: captured, by kernels, without a fallback, as on the CPU."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+
+import pytest
+import torch
+
+from fedbolic.core import tree
+from fedbolic.core.rng import Rng
+from fedbolic.federated import Batched, Evaluation, Graphed, LocalTraining, Sequential, Trainer
+from fedbolic.federated.contract.gradient_method import GradientMethod
+from fedbolic.methods import FedAvg
+from fedbolic.nn.network.backbone import ConvNet
+from fedbolic.nn.network.resnet import ResNet
+from tests.federated.engines import test_graphed_gpu
+from tests.house import test_gpu_runs as on_a_gpu
+from tests.rehearsal import CUDA, rehearsal
+from tests.subjects import QUICK, subject
+
+NEAR = 1e-9
+ENGINES = {
+    "Sequential": Sequential(),
+    "Batched": Batched(),
+    "Graphed": Graphed(),
+    "Graphed, one by one": Graphed(together=1),
+}
+LOCAL = LocalTraining(3, 8)
+BACKBONES = {
+    "ConvNet": FedAvg(ConvNet(), rounds=1, local=LOCAL),
+    "ResNet": FedAvg(ResNet(blocks=(1, 1), width=4, stem="cifar"), rounds=1, local=LOCAL),
+    "ResNet, group norm": FedAvg(
+        ResNet(blocks=(1,), width=4, stem="imagenet", norm="group"), rounds=1, local=LOCAL
+    ),
+}
+"""Methods with a convolution, besides the quick settings."""
+
+OFTEN = (("closed_form_head", "Graphed"), ("flatland/links", "Graphed"))
+"""Settings and engines with which the tests for a GPU are rehearsed by default."""
+
+CASES = [
+    pytest.param(name, engine, marks=[] if engine == "Graphed" else pytest.mark.slow)
+    for name in (*QUICK, *BACKBONES)
+    for engine in ENGINES
+]
+
+
+def case(name):
+    if name in BACKBONES:
+        return BACKBONES[name], subject("fedavg")[1]
+    return subject(name)
+
+
+def ended(name, engine, device):
+    """Values at the end of a run in float64 on the CPU, and its rows; no client may fail."""
+    method, data = case(name)
+    evaluation = Evaluation(every=2)
+    run = Trainer(engine, evaluation=evaluation).run(method, data.to(device, torch.float64), Rng(5))
+    *_, (state, _) = run = list(run)
+    rows = [row for _, of_exchange in run for row in of_exchange]
+    assert not any(row.value for row in rows if row.name == "clients/failed")
+    kept = {str(i): state.client_states[i] for i in sorted(state.client_states)}
+    return tree.tensors(tree.to({"server": state.server_state, "clients": kept}, "cpu")), rows
+
+
+@functools.cache
+def on_the_cpu(name):
+    return ended(name, Sequential(), "cpu")
+
+
+@pytest.mark.parametrize(("name", "engine"), CASES)
+def test_a_run_takes_the_branches_for_cuda_and_is_that_on_the_cpu(name, engine, caplog):
+    caplog.set_level(logging.INFO)
+    expected, told = on_the_cpu(name)
+    caplog.clear()
+    own = dataclasses.replace(ENGINES[engine])
+    with rehearsal() as device:
+        found, rows = ended(name, own, CUDA)
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        torch.testing.assert_close(found[path], value, rtol=NEAR, atol=NEAR, msg=path)
+    assert [row[:3] for row in rows] == [row[:3] for row in told]
+    assert [row.value for row in rows] == pytest.approx([row.value for row in told], abs=NEAR)
+    refused = set(getattr(own, "_refused", {}).values())
+    assert refused <= {"it takes no gradient steps"}
+    assert "not captured" not in caplog.text
+    if isinstance(case(name)[0], GradientMethod):
+        assert bool(device.graphs) == engine.startswith("Graphed")
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        pytest.param(name, engine, marks=[] if (name, engine) in OFTEN else pytest.mark.slow)
+        for name in on_a_gpu.GRADIENT
+        for engine in ("Batched", "Graphed")
+    ],
+)
+def test_the_tests_for_a_gpu_pass(name, engine, monkeypatch, caplog):
+    engine = ENGINES[engine]
+    with rehearsal():
+        on_a_gpu.test_no_step_waits_for_the_device(name, engine)
+        on_a_gpu.test_neither_a_loss_nor_a_step_waits_for_the_device(
+            name, engine, monkeypatch, caplog
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_the_tests_of_captures_and_of_repeated_runs_pass(name):
+    with rehearsal():
+        for together in (None, 1):
+            with contextlib.suppress(pytest.skip.Exception):
+                test_graphed_gpu.test_every_step_is_captured_and_equals_the_reference(
+                    name, together
+                )
+        on_a_gpu.test_two_runs_are_equal_byte_for_byte(name, Graphed())
+
+
+def test_the_tests_of_replays_pass():
+    with rehearsal():
+        test_graphed_gpu.test_a_replay_is_one_graph_from_the_second_call_on()
+        test_graphed_gpu.test_a_function_that_waits_cannot_be_captured()
+
+
+REFUSED = {
+    "a number": lambda x: x.sum().item(),
+    "a branch": lambda x: bool((x > 0).any()),
+    "a list": lambda x: x.tolist(),
+    "a copy down": lambda x: x.cpu(),
+    "a mask": lambda x: x[x > 0],
+    "a write through a mask": lambda x: x.index_put_((x > 0,), x.new_zeros(())),
+    "positions": lambda x: x.nonzero(),
+    "distinct values": lambda x: x.unique(),
+    "repetitions": lambda x: torch.repeat_interleave(x.long()),
+    "an index from the host": lambda x: x[torch.tensor([0])],
+    "a copy up": lambda x: x + torch.ones(4).to(x.device),
+    "a new tensor": lambda x: x * torch.tensor([1.0], device=x.device),
+}
+"""Operations that CUDA does not capture."""
+
+CAPTURED = {
+    "a view": lambda x: x.view(2, 2).T.add_(1),
+    "a selection": lambda x: x.copy_(torch.where(x > 0, x, 1.0).index_select(0, x.argsort())),
+    "zeros": lambda x: x.add_(torch.zeros(4, device=x.device) + 1),
+    "lists": lambda x: torch._foreach_add_([x, x], 1.0),
+    "a gradient": lambda x: x.copy_(torch.func.grad(lambda y: y.pow(3).sum())(x) / 2),
+}
+"""Operations that CUDA captures; each changes its argument."""
+
+
+def captured(function):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cuda_does_not_capture_is_refused(name):
+    with rehearsal():
+        x = torch.arange(4.0).to(CUDA)
+        REFUSED[name](x)
+        with pytest.raises(RuntimeError, match="capturing"):
+            captured(lambda: REFUSED[name](x))
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_a_replay_alone_changes_values(name):
+    expected = torch.arange(1.0, 5.0)
+    with rehearsal():
+        x = expected.to(CUDA)
+        graph = captured(lambda: CAPTURED[name](x))
+        assert torch.equal(x.cpu(), expected)
+        for _ in range(2):
+            CAPTURED[name](expected)
+            graph.replay()
+            assert torch.equal(x.cpu(), expected)
+
+
+def test_a_graph_repeats_numbers_and_its_results_are_not_there_before_a_replay():
+    with rehearsal():
+        x, kept, steps = torch.zeros(2).to(CUDA), [], iter((1.0, 2.0))
+        graph = captured(lambda: kept.append(x.add_(next(steps)) * 2))
+        assert kept[0].isnan().all()
+        for _ in range(2):
+            graph.replay()
+        assert kept[0].tolist() == [4.0, 4.0]
+
+
+def test_a_capture_on_the_stream_of_another_device_is_empty():
+    with rehearsal(devices=2):
+        captured(lambda: torch.zeros(1, device="cuda:0"))  # the stream is made and kept
+        x = torch.zeros(1).to("cuda:1")
+        with torch.cuda.device("cuda:1"), pytest.raises(UserWarning, match="empty"):
+            captured(lambda: x.add_(1))
