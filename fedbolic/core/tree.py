@@ -190,8 +190,8 @@ def subtract_(x: Tree, y: Tree) -> Tree:
     return x
 
 
-def scale(x: Tree, factor: float) -> Tree:
-    """Every leaf times ``factor``."""
+def scale(x: Tree, factor: float | Tensor) -> Tree:
+    """Every leaf times the number ``factor``."""
     return map(lambda a: a * factor, x)
 
 
