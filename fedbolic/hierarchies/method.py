@@ -6,7 +6,6 @@ node.
 """
 
 import dataclasses
-import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,17 +28,14 @@ from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.hierarchies.disc import disc
+from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
 from fedbolic.hierarchies.scores import pairs_of, score_distances
-from fedbolic.manifolds import Lorentz, Manifold, Poincare
-from fedbolic.nn.layers.embedding import HyperbolicEmbedding
+from fedbolic.manifolds import Manifold
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler
 from fedbolic.nn.loss.pair_loss import RankingLoss
 from fedbolic.nn.network.model import Model
 from fedbolic.optim import SGD, Adam
-
-TABLE = "weight"
-"""Parameter name of the table of tangents."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +116,12 @@ class HierarchyEmbedding(GradientMethod):
     sends: Literal["rows", "table"] = "rows"
     server_lr: float = 1.0
     personal: bool = False
+    bias: Bias = "none"
+    score: Score = "distance"
 
     def __post_init__(self) -> None:
-        check.at_least(1, dim=self.dim, rounds=self.rounds, max_weight=self.max_weight)
+        _ = self.table  # checks its settings
+        check.at_least(1, rounds=self.rounds, max_weight=self.max_weight)
         if self.steps is not None:
             check.at_least(1, steps=self.steps)
         check.positive(lr=self.lr, server_lr=self.server_lr)
@@ -131,7 +130,6 @@ class HierarchyEmbedding(GradientMethod):
             raise ValueError(
                 "personal clients send nothing: set sends to rows, or personal to false"
             )
-        check.not_negative(c=self.c)
         if self.negatives.power:
             raise ValueError(
                 f"negatives have a power of {self.negatives.power}, which needs the counts of all "
@@ -139,9 +137,14 @@ class HierarchyEmbedding(GradientMethod):
             )
 
     @property
+    def table(self) -> NodeTable:
+        """The rows of nodes and their scores."""
+        return NodeTable(self.dim, self.c, self.bias, self.score)
+
+    @property
     def space(self) -> Manifold:
         """The space of the embeddings."""
-        return _space(self.c)
+        return self.table.space
 
     @property
     @override
@@ -157,7 +160,7 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def model(self, meta: Meta) -> Model:
-        return _model(self.c, meta.num_classes, self.dim)
+        return self.table.model(meta.num_classes)
 
     @override
     def init(self, meta: Meta, rng: Rng) -> Tree:
@@ -211,8 +214,8 @@ class HierarchyEmbedding(GradientMethod):
         negatives = batch["negatives"][: len(batch["x"])]
         unrelated = batch["unrelated"][: len(batch["x"])]
         points, _ = model(parameters, {}, torch.cat((batch["x"], negatives), dim=-1))
-        distances = self.space.dist(points[:, :1], points[:, 1:])
-        return RankingLoss()(distances[:, 0], distances[:, 1:], mask=unrelated), buffers
+        gaps = self.table.gap(points[:, :1], points[:, 1:])
+        return RankingLoss()(gaps[:, 0], gaps[:, 1:], mask=unrelated), buffers
 
     @override
     def step(self, local: Tree, gradients: Params, context: Tree) -> Tree:
@@ -265,19 +268,16 @@ class HierarchyEmbedding(GradientMethod):
 
     @override
     def predict(self, model: Model, local: Tree, batch: Params, context: Tree) -> Tensor:
-        points = self.points(local["parameters"])
-        return -self.space.cdist(points[batch["x"][:, 0]], points)
+        table = self.table
+        return -table.gaps(table.embed(local["parameters"][TABLE]), batch["x"][:, 0])
 
     def points(self, parameters: Params) -> Float[Tensor, "n ambient"]:
-        """The embedding of every node.
+        """The embedding of every node, without its bias.
 
         Args:
-            parameters: Table of tangents.
+            parameters: The table.
         """
-        num_nodes = len(parameters[TABLE])
-        model = _model(self.c, num_nodes, self.dim)
-        nodes = torch.arange(num_nodes, device=parameters[TABLE].device)
-        return model(parameters, {}, nodes)[0]
+        return self.table.points(self.table.embed(parameters[TABLE]))
 
     @override
     def evaluate(
@@ -286,8 +286,9 @@ class HierarchyEmbedding(GradientMethod):
         parameters = client_state.get("parameters", message["parameters"])
         if self.personal and client.id == HOLDOUT:
             return {}  # there is no global model
-        points = self.points(parameters)
-        return score_distances(lambda nodes: self.space.cdist(points[nodes], points), client)
+        table = self.table
+        embedded = table.embed(parameters[TABLE])
+        return score_distances(lambda nodes: table.gaps(embedded, nodes), client)
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:
@@ -296,12 +297,3 @@ class HierarchyEmbedding(GradientMethod):
         points = self.points(server_state["parameters"])
         return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.c)}
 
-
-def _space(c: float) -> Lorentz | Poincare:
-    """The hyperboloid, or the ball without curvature, which is flat."""
-    return Lorentz(c) if c else Poincare(0.0)
-
-
-@functools.cache
-def _model(c: float, num_nodes: int, dim: int) -> Model:
-    return Model(lambda: HyperbolicEmbedding(_space(c), num_nodes, dim))
