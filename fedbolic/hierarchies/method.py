@@ -63,8 +63,13 @@ class HierarchyEmbedding(GradientMethod):
     server adds ``server_lr`` times the mean over all clients, in which clients that do not hold a
     node count as a change of 0.
 
+    With a ``bias``, or products as ``score``, minus the score of a pair stands for :math:`d` (see
+    :class:`~fedbolic.hierarchies.node_table.NodeTable`). A bias is one number more in the row of
+    its node: it is trained, sent and averaged with the row. So ``dim: 4`` with a bias has as many
+    numbers a node as ``dim: 5`` without.
+
     Args:
-        dim: Dimensions of the space, at least 1.
+        dim: Dimensions of the space, at least 1, without the bias.
         c: Minus the sectional curvature, at least 0; 0 for flat space.
         rounds: Communication rounds, at least 1.
         local: Local epochs and batch size.
@@ -84,10 +89,14 @@ class HierarchyEmbedding(GradientMethod):
             the number of clients over the number of those that hold a node.
         personal: Whether every client keeps a table of its own and sends nothing, which is local
             training; its negative examples are nodes of its own.
+        bias: Nodes of a pair whose learnt bias is added to its score: ``none``, the ``ancestor``,
+            or ``both``. The bias of the descendant changes no ranking and no training.
+        score: Similarity of two points: minus their ``distance``, or the ``dot`` product of their
+            tangents, which needs ``c`` of 0.
 
     Raises:
-        ValueError: If a value is outside its range, or a client with a table of its own would send
-            one.
+        ValueError: If a value is outside its range, a client with a table of its own would send
+            one, or products are asked for in curved space.
 
     References:
         Nickel and Kiela (2017), arXiv:1705.08039, for the loss; ``README.md`` in this folder for
@@ -296,4 +305,3 @@ class HierarchyEmbedding(GradientMethod):
             return {}
         points = self.points(server_state["parameters"])
         return {"tree": disc(points, pairs_of(data.holdout, "test").hierarchy, c=self.c)}
-

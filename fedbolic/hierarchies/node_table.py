@@ -11,7 +11,6 @@ from torch.nn import functional
 from typing_extensions import override
 
 from fedbolic.core import check
-from fedbolic.core.types import Params
 from fedbolic.manifolds import Lorentz, Poincare
 from fedbolic.nn.functional.coordinates import from_tangent
 from fedbolic.nn.layers.embedding import HyperbolicEmbedding
