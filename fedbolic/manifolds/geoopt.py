@@ -1,6 +1,6 @@
 """Adapter from fedbolic's manifolds to ``geoopt.Manifold``; the only file that imports geoopt."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import geoopt
@@ -10,11 +10,12 @@ from typing_extensions import override
 
 from fedbolic.manifolds import gyro
 from fedbolic.manifolds.curvature import Curvature
+from fedbolic.manifolds.geoopt_gyro import GyroOperations, of_coordinates, of_points
 from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold
 
 
-class Bridge(geoopt.Manifold):
+class Bridge(GyroOperations, geoopt.Manifold):
     """Manifold for code that was written for geoopt: its parameters, optimisers and layers.
 
     Every operation is that of ``space``; geoopt's formulas are not used. Names, arguments and
@@ -71,7 +72,7 @@ class Bridge(geoopt.Manifold):
 
     @override
     def dist(self, x: Tensor, y: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
-        return _number(self.space.dist, x, y, keepdim=keepdim, dim=dim)
+        return of_points(self.space.dist, x, y, keepdim=keepdim, dim=dim)
 
     @override
     def dist2(self, x: Tensor, y: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
@@ -79,17 +80,17 @@ class Bridge(geoopt.Manifold):
 
     @override
     def expmap(self, x: Tensor, u: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
-        return _point(self.space.expmap, x, u, dim=dim)
+        return of_coordinates(self.space.expmap, x, u, dim=dim)
 
     retr = expmap
 
     @override
     def logmap(self, x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-        return _point(self.space.logmap, x, y, dim=dim)
+        return of_coordinates(self.space.logmap, x, y, dim=dim)
 
     @override
     def transp(self, x: Tensor, y: Tensor, v: Tensor, *, dim: int = -1) -> Tensor:
-        return _point(self.space.transp, x, y, v, dim=dim)
+        return of_coordinates(self.space.transp, x, y, v, dim=dim)
 
     @override
     def expmap_transp(
@@ -118,23 +119,23 @@ class Bridge(geoopt.Manifold):
         keepdim: bool = False,
         dim: int = -1,
     ) -> Tensor:
-        return _number(self.space.inner, x, u, u if v is None else v, keepdim=keepdim, dim=dim)
+        return of_points(self.space.inner, x, u, u if v is None else v, keepdim=keepdim, dim=dim)
 
     @override
     def norm(self, x: Tensor, u: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
-        return _number(self.space.norm, x, u, keepdim=keepdim, dim=dim)
+        return of_points(self.space.norm, x, u, keepdim=keepdim, dim=dim)
 
     @override
     def proju(self, x: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
-        return _point(self.space.proju, x, u, dim=dim)
+        return of_coordinates(self.space.proju, x, u, dim=dim)
 
     @override
     def egrad2rgrad(self, x: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
-        return _point(self.space.egrad2rgrad, x, u, dim=dim)
+        return of_coordinates(self.space.egrad2rgrad, x, u, dim=dim)
 
     @override
     def projx(self, x: Tensor, *, dim: int = -1) -> Tensor:
-        return _point(self.space.projx, x, dim=dim)
+        return of_coordinates(self.space.projx, x, dim=dim)
 
     @override
     def origin(
@@ -149,23 +150,23 @@ class Bridge(geoopt.Manifold):
 
     def dist0(self, x: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
         """Distance from the origin."""
-        return _number(self.space.dist0, x, keepdim=keepdim, dim=dim)
+        return of_points(self.space.dist0, x, keepdim=keepdim, dim=dim)
 
     def expmap0(self, u: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
         """Exponential map at the origin."""
-        return _point(self.space.expmap0, u, dim=dim)
+        return of_coordinates(self.space.expmap0, u, dim=dim)
 
     def logmap0(self, x: Tensor, *, dim: int = -1) -> Tensor:
         """Logarithm at the origin."""
-        return _point(self.space.logmap0, x, dim=dim)
+        return of_coordinates(self.space.logmap0, x, dim=dim)
 
     def transp0(self, y: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
         """Parallel transport from the origin to ``y``."""
-        return _point(self.space.transp0, y, u, dim=dim)
+        return of_coordinates(self.space.transp0, y, u, dim=dim)
 
     def transp0back(self, y: Tensor, u: Tensor, *, dim: int = -1) -> Tensor:
         """Parallel transport from ``y`` to the origin."""
-        return _point(lambda y, u: self.space.transp(y, self._origin(y), u), y, u, dim=dim)
+        return of_coordinates(lambda y, u: self.space.transp(y, self._origin(y), u), y, u, dim=dim)
 
     def geodesic(self, t: Tensor, x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
         """The point at the fraction ``t`` of the way from ``x`` to ``y``.
@@ -205,7 +206,7 @@ class Bridge(geoopt.Manifold):
             signed: Whether the distance is negative on the side that ``a`` points away from.
             scaled: Whether to multiply by the Euclidean length of ``a``.
         """
-        distance = _number(self.space.dist2plane, x, p, a, keepdim=keepdim, dim=dim)
+        distance = of_points(self.space.dist2plane, x, p, a, keepdim=keepdim, dim=dim)
         distance = distance if signed else distance.abs()
         return distance * a.norm(dim=dim, keepdim=keepdim) if scaled else distance
 
@@ -259,6 +260,8 @@ class Bridge(geoopt.Manifold):
         reducedim: Sequence[int] | None = None,
         dim: int = -1,
         keepdim: bool = False,
+        lincomb: bool = False,
+        posweight: bool = False,
         project: bool = True,
     ) -> Tensor:
         """Centroid of points, over all axes but that of coordinates by default.
@@ -269,6 +272,8 @@ class Bridge(geoopt.Manifold):
             reducedim: Axes to reduce.
             dim: Axis of coordinates.
             keepdim: Whether reduced axes stay, of length 1.
+            lincomb: Whether to take the Möbius multiple of the centroid by the sum of the weights.
+            posweight: Whether a weight below 0 stands for its size at the point's ``antipode``.
             project: Without effect.
 
         Raises:
@@ -284,77 +289,18 @@ class Bridge(geoopt.Manifold):
         if weights is not None:
             weights = weights.unsqueeze(last).expand_as(xs.narrow(last, 0, 1))
             weights = weights.permute(*kept, *axes, last).flatten(len(kept))
-        middle = self.space.centroid(points, weights).movedim(-1, sum(k < last for k in kept))
+            if posweight:
+                opposite = gyro.antipode(self._conformal, points)
+                points = torch.where(weights.unsqueeze(-1) < 0, opposite, points)
+                weights = weights.abs()
+        middle = self.space.centroid(points, weights)
+        if lincomb:
+            total = float(points.shape[-2]) if weights is None else weights.sum(-1)
+            middle = gyro.mobius_scalar_mul(self._conformal, total, middle)
+        middle = middle.movedim(-1, sum(k < last for k in kept))
         for axis in axes if keepdim else ():
             middle = middle.unsqueeze(axis)
         return middle
-
-    def lambda_x(self, x: Tensor, *, keepdim: bool = False, dim: int = -1) -> Tensor:
-        """Conformal factor of the ball or the stereographic model."""
-        space = self._conformal
-        return _number(lambda x: gyro.conformal_factor(space, x), x, keepdim=keepdim, dim=dim)
-
-    def mobius_add(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
-        """Möbius sum."""
-        return _point(self._conformal.mobius_add, x, y, dim=dim)
-
-    def mobius_sub(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
-        """Möbius sum of ``x`` and ``-y``."""
-        return self.mobius_add(x, -y, dim=dim)
-
-    def mobius_coadd(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
-        """Möbius coaddition."""
-        return _point(lambda *x: gyro.mobius_coadd(self._conformal, *x), x, y, dim=dim)
-
-    def mobius_cosub(self, x: Tensor, y: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
-        """Möbius coaddition of ``x`` and ``-y``."""
-        return self.mobius_coadd(x, -y, dim=dim)
-
-    def mobius_scalar_mul(
-        self, r: Tensor, x: Tensor, *, project: bool = True, dim: int = -1
-    ) -> Tensor:
-        """Möbius multiple; ``r`` broadcasts with coordinates."""
-        return self.mobius_fn_apply(lambda v: r * v, x, dim=dim)
-
-    def mobius_pointwise_mul(self, w: Tensor, x: Tensor, **settings: Any) -> Tensor:
-        """Möbius version of the product of coordinates."""
-        return self.mobius_scalar_mul(w, x, **settings)
-
-    def mobius_matvec(self, m: Tensor, x: Tensor, *, project: bool = True, dim: int = -1) -> Tensor:
-        """Möbius product of a matrix and a point."""
-        return _point(lambda x: gyro.mobius_matvec(self._conformal, m, x), x, dim=dim)
-
-    def mobius_fn_apply(
-        self,
-        fn: Callable[..., Tensor],
-        x: Tensor,
-        *args: Any,
-        project: bool = True,
-        dim: int = -1,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Apply a function, with the further arguments, in the tangent space at the origin."""
-        gyro.require_conformal(self.space)
-        return self.expmap0(fn(self.logmap0(x, dim=dim), *args, **kwargs), dim=dim)
-
-    def mobius_fn_apply_chain(
-        self, x: Tensor, *fns: Callable[[Tensor], Tensor], project: bool = True, dim: int = -1
-    ) -> Tensor:
-        """Apply functions one after the other in the tangent space at the origin."""
-        v = self.logmap0(x, dim=dim)
-        for fn in fns:
-            v = fn(v)
-        return self.expmap0(v, dim=dim)
-
-    def gyration(self, x: Tensor, y: Tensor, z: Tensor, *, dim: int = -1) -> Tensor:
-        """Gyration of ``z`` by ``x`` and ``y``."""
-        return _point(lambda *x: gyro.gyration(self._conformal, *x), x, y, z, dim=dim)
-
-    @property
-    def _conformal(self) -> gyro.Conformal:
-        """The space, if it has Möbius operations."""
-        gyro.require_conformal(self.space)
-        return self.space  # pyright: ignore[reportReturnType]  # checked in the line before
 
     def _tensor(self, points: Tensor) -> geoopt.ManifoldTensor:
         # ManifoldTensor's __new__ takes the manifold, the stub of Tensor's __init__ does not
@@ -383,17 +329,6 @@ class Bridge(geoopt.Manifold):
     ) -> tuple[bool, str | None]:
         near = torch.isclose(self.proju(x, u, dim=dim), u, atol=atol, rtol=rtol).all(dim)
         return _checked(near, "not tangent: use proju")
-
-
-def _point(function: Callable[..., Tensor], *given: Tensor, dim: int) -> Tensor:
-    """Points or tangents by a function of coordinates along the last axis."""
-    return function(*(x.movedim(dim, -1) for x in given)).movedim(-1, dim)
-
-
-def _number(function: Callable[..., Tensor], *given: Tensor, keepdim: bool, dim: int) -> Tensor:
-    """Numbers of a function that takes the coordinates along the last axis."""
-    found = function(*(x.movedim(dim, -1) for x in given))
-    return found.unsqueeze(dim) if keepdim else found
 
 
 def _checked(good: Tensor, reason: str) -> tuple[bool, str | None]:

@@ -3,10 +3,18 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedbolic.formulas.numerics import in_float32
+from fedbolic.formulas.numerics import (
+    in_float32,
+    per_point,
+    root,
+    square,
+    to_point,
+    unit,
+)
 from fedbolic.manifolds.manifold import PointTensor, Scalars
 from fedbolic.manifolds.poincare import Poincare
 from fedbolic.manifolds.stereographic import Stereographic
@@ -143,6 +151,31 @@ def mobius_coadd(space: Conformal, x: PointTensor, y: PointTensor) -> PointTenso
         tensor([0.4000, 0.4000])
     """
     return space.mobius_add(x, gyration(space, x, -y, y))
+
+
+@to_point
+def antipode(space: Conformal, x: PointTensor) -> PointTensor:
+    r"""The opposite point :math:`x / (c |x|^2)` of a sphere; :math:`-x` for ``c`` of 0 or more.
+
+    The antipode of the origin has no coordinates: it is clamped, on the first axis.
+
+    Raises:
+        ValueError: If ``space`` is of another kind.
+
+    Example:
+        >>> import torch
+        >>> antipode(Stereographic(-1.0), torch.tensor([0.5, 0.0]))
+        tensor([-2., -0.])
+    """
+    require_conformal(space)
+    (x, _), c = space._read(x), per_point(space.c, x)
+    c = torch.as_tensor(c, dtype=x.dtype, device=x.device)
+    sphere, size = c < 0, x.abs().amax(-1, keepdim=True)  # the square of a small point would be 0
+    first = -1.0 * (torch.arange(x.shape[-1], device=x.device) == 0)
+    way = torch.where(size > 0, x / torch.where(size > 0, size, 1.0), first)
+    k = torch.where(sphere, -c, 1.0)
+    length = (size * root(square(way))).clamp_min(torch.finfo(x.dtype).eps ** 1.5 / k.sqrt())
+    return torch.where(sphere, space.within(-unit(way) / (k * length)), -x)
 
 
 def require_conformal(space: object) -> None:

@@ -1,5 +1,6 @@
 """The page for users of geoopt: complete, true about names, and the bridge against geoopt."""
 
+import math
 import re
 from pathlib import Path
 
@@ -81,6 +82,9 @@ def test_the_bridge_agrees_with_geoopt_in_the_conformal_models(space):
         "mobius_pointwise_mul": (u, x),
         "mobius_matvec": (normal(5, 4, 3), x),
         "gyration": (x, y, z),
+        "antipode": (x,),
+        "inv_sproj": (x,),
+        "sproj": (theirs.inv_sproj(y),),
     }.items():
         close(getattr(ours, name)(*given), getattr(theirs, name)(*given))
     applied = theirs.mobius_fn_apply(torch.sin, x)
@@ -98,6 +102,49 @@ def test_midpoints_reduce_the_axes_that_geoopt_reduces(space, reducedim, keepdim
     given = {"reducedim": reducedim, "keepdim": keepdim}
     expected = theirs_of(space).weighted_midpoint(x, w, **given)
     close(Bridge(space).weighted_midpoint(x, w, **given), expected)
+
+
+@pytest.mark.parametrize("space", SPACES, ids=repr)
+@pytest.mark.parametrize(
+    "axes", [{}, {"reducedim": [0], "keepdim": True}, {"dim": 1, "keepdim": True}], ids=str
+)
+@pytest.mark.parametrize(
+    "given", [{"lincomb": True}, {"posweight": True, "lincomb": True}], ids=str
+)
+def test_linear_combinations_and_weights_below_zero_are_geoopts(space, axes, given):
+    x, w = space.expmap0(normal(0, 4, 5, 3) / 20), normal(1, 4, 5)
+    x = x.movedim(-1, axes.get("dim", -1))
+    below = "posweight" in given and space.c > 0  # for those of a sphere see the next test
+    for weights in (None, w if below else w.abs()):
+        expected = theirs_of(space).weighted_midpoint(x, weights, **axes, **given)
+        close(Bridge(space).weighted_midpoint(x, weights, **axes, **given), expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_weight_below_zero_on_a_sphere_is_one_in_the_surrounding_space(seed):
+    ours, theirs = Bridge(SPACES[-1]), theirs_of(SPACES[-1])
+    x, w = SPACES[-1].expmap0(normal(seed, 7, 3) / 4), normal(seed + 4, 7)
+    mean = (w[:, None] * theirs.inv_sproj(x)).sum(0)
+    expected = theirs.sproj(mean / mean.norm() / 0.7**0.5)
+    close(ours.weighted_midpoint(x, w, posweight=True), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_antipodes_are_half_a_great_circle_away_for_every_curvature(dtype):
+    c = torch.tensor([-0.3, -1.0, -4.0, 0.0, 2.0], dtype=dtype)
+    space, size = Stereographic(c[:, None]), 10.0 ** torch.arange(-40, 3).to(dtype)
+    x = size[:, None] * torch.nn.functional.normalize(normal(0, 1, 3), dim=-1).to(dtype)
+    x = space.projx(torch.cat((x, torch.zeros_like(x[:1]))).expand(5, -1, -1))
+    away = gyro.antipode(space, x)
+    assert away.isfinite().all()
+    torch.testing.assert_close(away[3:], -x[3:])
+    expected = (math.pi * (-c[:3, None]) ** -0.5).expand(-1, x.shape[1])
+    torch.testing.assert_close(space.dist(x, away)[:3], expected, rtol=1e-5, atol=0)
+
+
+def test_flat_space_is_no_projection():
+    with pytest.raises(ValueError, match="give c another value than 0"):
+        Bridge(Stereographic(0.0)).sproj(torch.zeros(2, 3))
 
 
 def test_the_bridge_agrees_with_geoopt_on_the_hyperboloid():
