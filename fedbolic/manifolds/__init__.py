@@ -1,4 +1,4 @@
-"""Manifolds as frozen records: hyperboloid, ball, sphere, flat space, and products of them."""
+"""Manifolds as frozen records: hyperboloid, ball, sphere, flat space, products; and places."""
 
 from fedbolic.manifolds.cones import entailment_loss, exterior_angle, half_aperture
 from fedbolic.manifolds.convert import (
@@ -13,6 +13,9 @@ from fedbolic.manifolds.euclidean import Euclidean
 from fedbolic.manifolds.lorentz import Lorentz
 from fedbolic.manifolds.manifold import Manifold
 from fedbolic.manifolds.mean import frechet_mean, midpoint
+from fedbolic.manifolds.places import ManifoldPlaces, Places
+from fedbolic.manifolds.places_half_space import HalfSpacePlaces
+from fedbolic.manifolds.places_polar import PolarPlaces
 from fedbolic.manifolds.poincare import Poincare
 from fedbolic.manifolds.product import Product
 from fedbolic.manifolds.stereographic import Stereographic
@@ -21,9 +24,13 @@ from fedbolic.manifolds.wrapped_normal import WrappedNormal
 __all__ = [
     "Curvature",
     "Euclidean",
+    "HalfSpacePlaces",
     "Lorentz",
     "Manifold",
+    "ManifoldPlaces",
+    "Places",
     "Poincare",
+    "PolarPlaces",
     "Product",
     "Stereographic",
     "WrappedNormal",
