@@ -28,7 +28,7 @@ from fedbolic.run.configuration import (
     setting_up,
 )
 from fedbolic.run.experiment import resume, run
-from fedbolic.run.exports import export
+from fedbolic.run.exports import WRITERS, export
 from fedbolic.run.packaged_configs import config_names, description
 from fedbolic.run.progress import ProgressBar, terminal
 from fedbolic.run.sweeps import sweep
@@ -274,9 +274,9 @@ def command_line() -> ArgumentParser:
     command = new_parser()
     command.add_argument("run", type=Path, help="Folder of the run.")
     command.add_argument(
-        "--to", type=Path, required=True, help="New file: .safetensors, .onnx or .pt2."
+        "--to", type=Path, required=True, help=f"New file, which ends in {', '.join(WRITERS)}."
     )
-    command.add_argument("--client", type=int, help="Client whose personal model is saved.")
+    command.add_argument("--client", type=int, help="Client whose personal result is saved.")
     commands.add_subcommand("export", command, help=_first_line(export))
     command = new_parser()
     about = "Create or show the privacy accounts of a node's data."

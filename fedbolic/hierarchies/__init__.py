@@ -4,7 +4,8 @@ Ours; see ``README.md`` in this folder for the protocol, its results and its lim
 """
 
 import fedbolic.hierarchies.joint  # noqa: F401  # registers its joint forms
+from fedbolic.hierarchies.embedding import Embedding
 from fedbolic.hierarchies.method import HierarchyEmbedding
 from fedbolic.hierarchies.popularity import Popularity
 
-__all__ = ["HierarchyEmbedding", "Popularity"]
+__all__ = ["Embedding", "HierarchyEmbedding", "Popularity"]

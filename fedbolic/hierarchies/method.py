@@ -24,12 +24,14 @@ from fedbolic.federated.aggregators.mean import Mean
 from fedbolic.federated.aggregators.row_mean import RowMean
 from fedbolic.federated.contract.gradient_method import GradientMethod
 from fedbolic.federated.contract.local_training import BatchPlan, LocalTraining
+from fedbolic.federated.contract.method import NodePlaces
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
 from fedbolic.hierarchies.scores import pairs_of, score_distances
+from fedbolic.hierarchies.scored_places import places_of
 from fedbolic.manifolds import Manifold
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler
@@ -287,6 +289,16 @@ class HierarchyEmbedding(GradientMethod):
             parameters: The table.
         """
         return self.table.points(self.table.embed(parameters[TABLE]))
+
+    @override
+    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
+        if self.personal and client.id == HOLDOUT:
+            return None
+        table = client_state.get("parameters", message["parameters"])[TABLE]
+        nodes = torch.arange(len(table))
+        if self.personal:  # the rows of other nodes are where they began
+            nodes = pairs_of(client).node_counts.nonzero().flatten()
+        return nodes, places_of(self.table, table.double())[nodes]
 
     @override
     def evaluate(

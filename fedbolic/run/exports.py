@@ -1,4 +1,4 @@
-"""Export of trained models to files of other tools, each with a card in JSON."""
+"""Export of results to files of other tools, each with a card in JSON."""
 
 import contextlib
 import json
@@ -6,13 +6,15 @@ import logging
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.export import Dim
 
 from fedbolic.core.imports import extra
+from fedbolic.hierarchies import Embedding
 from fedbolic.run.configuration import SetupError, setting_up
-from fedbolic.run.loading import load
+from fedbolic.run.loading import load_result
 from fedbolic.run.trained import TrainedModel, values_of
 
 BATCH = "batch"
@@ -20,22 +22,25 @@ BATCH = "batch"
 
 
 def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tuple[Path, Path]:
-    """Save the trained model of a run in the format of a file's extension, and its card.
+    """Save the result of a run in the format of a file's extension, and its card.
 
     Args:
         run: Folder of the run.
-        to: New file: ``.safetensors`` for the values by name, ``.onnx`` or ``.pt2``
-            (``torch.export``) for the model with its preprocessing, which takes float32 inputs
-            (images in [0, 1]) in batches of any size. The first two need the extra ``export``.
-        client: Id of the client whose personal model is saved; ``None`` for the global model.
+        to: New file. For a trained model: ``.safetensors`` for the values by name, ``.onnx`` or
+            ``.pt2`` (``torch.export``) for the model with its preprocessing, which takes float32
+            inputs (images in [0, 1]) in batches of any size. For an embedded hierarchy: ``.csv`` or
+            ``.parquet`` for a table, ``.npz`` or ``.safetensors`` for
+            :meth:`~fedbolic.hierarchies.Embedding.load`. ``.safetensors`` and ``.onnx`` need the
+            extra ``export``, ``.parquet`` the extra of that name.
+        client: Id of the client whose personal result is saved; ``None`` for the global one.
 
     Returns:
-        The file and its card: a JSON file of the same name with the method, the classes, the
-        shape of the inputs, the versions and the commit.
+        The file and its card: a JSON file of the same name with the method, the classes and the
+        shape of the inputs, or the number of nodes and their space, the versions and the commit.
 
     Raises:
-        SetupError: If the format is unknown, its package is missing, a file exists, or the model
-            cannot be loaded.
+        SetupError: If the format is unknown or that of another kind of result, its package is
+            missing, a file exists, or the result cannot be loaded.
     """
     to = Path(to)
     if to.suffix not in WRITERS:
@@ -44,11 +49,19 @@ def export(run: Path | str, to: Path | str, *, client: int | None = None) -> tup
     for file in (to, card):
         if file.exists():
             raise SetupError(f"{file} exists: remove it, or give another file with --to")
-    model = load(run, client=client)
+    result, facts = load_result(run, client=client)
+    embedded = isinstance(result, Embedding)
+    fitting = EMBEDDING_WRITERS if embedded else MODEL_WRITERS
+    if to.suffix not in fitting:
+        kind = "an embedding of nodes" if embedded else "a trained model"
+        raise SetupError(f"{to.suffix} cannot hold {kind}: use {', '.join(fitting)}")
     with setting_up():
         to.parent.mkdir(parents=True, exist_ok=True)
-        WRITERS[to.suffix](model, to)
-        card.write_text(json.dumps(model.card, indent=2) + "\n")
+        if isinstance(result, Embedding):
+            EMBEDDING_WRITERS[to.suffix](result, to, facts)
+        else:
+            MODEL_WRITERS[to.suffix](result, to)
+        card.write_text(json.dumps(facts, indent=2) + "\n")
     return to, card
 
 
@@ -88,9 +101,16 @@ def _graph(model: TrainedModel) -> torch.export.ExportedProgram:
     return torch.export.export(model, (model.example,), dynamic_shapes=({0: Dim(BATCH)},))
 
 
-WRITERS: dict[str, Callable[[TrainedModel, Path], None]] = {
+MODEL_WRITERS: dict[str, Callable[[TrainedModel, Path], None]] = {
     ".safetensors": _safetensors,
     ".onnx": _onnx,
     ".pt2": _pt2,
 }
-"""Functions that write a model, by extension of the file."""
+EMBEDDING_WRITERS: dict[str, Callable[[Embedding, Path, dict[str, Any]], None]] = {
+    ".csv": lambda embedding, file, _: embedding.to_csv(file),
+    ".parquet": lambda embedding, file, _: embedding.to_parquet(file),
+    ".safetensors": Embedding.save,
+    ".npz": Embedding.save,
+}
+WRITERS = tuple(dict.fromkeys((*MODEL_WRITERS, *EMBEDDING_WRITERS)))
+"""Extensions of all files; the tables above have the functions that write them."""

@@ -1,10 +1,10 @@
 """Results of finished runs, loaded as what they are used as."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -13,31 +13,36 @@ from fedbolic.core.checksums import DamagedError, refuse_edited
 from fedbolic.core.log import logger
 from fedbolic.core.rng import Rng
 from fedbolic.core.types import Meta, Tree
-from fedbolic.data import HOLDOUT, Client, Examples
+from fedbolic.data import HOLDOUT, Client, Examples, FederatedData, HierarchySplit
 from fedbolic.federated.contract.method import Method
 from fedbolic.federated.contract.server_states import check_server_state
-from fedbolic.federated.scores.score import Predictor
+from fedbolic.hierarchies import Embedding
 from fedbolic.run.computing import DTYPES
 from fedbolic.run.configuration import SetupError, build, one_line, setting_up
 from fedbolic.run.experiment import load_data, run
 from fedbolic.run.record import RunFolder
 from fedbolic.run.trained import TrainedModel
 
+Result = TypeVar("Result")
 
-def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
-    """Load the trained model of a run as a PyTorch module in evaluation mode.
+
+def load(path: str | Path, *, client: int | None = None) -> TrainedModel | Embedding:
+    """Load the result of a run: a PyTorch module in evaluation mode, or an embedded hierarchy.
 
     The configuration of a run is code, as for ``fedbolic resume``: load no folder that you would
     not run. The global model needs no data. A personal model is loaded with the client's data,
-    which it may depend on.
+    which it may depend on, and an embedding with the names in the data: its parents are those that
+    the client holds, or those of the server's test set.
 
     Args:
         path: Folder of the run, such as ``runs/fedavg/seed0``.
-        client: Id of the client whose personal model is loaded; ``None`` for the global model.
+        client: Id of the client whose personal model or embedding is loaded; ``None`` for the
+            global one.
 
     Raises:
-        SetupError: If there is no run, its configuration was edited, the method has no such model,
-            there is no such client, or the model takes anything but one tensor of inputs.
+        SetupError: If there is no run, its configuration was edited, the method has no such model
+            or embedding, there is no such client, or the model takes anything but one tensor of
+            inputs.
 
     Example:
         >>> import tempfile
@@ -48,28 +53,32 @@ def load(path: str | Path, *, client: int | None = None) -> TrainedModel:
         >>> model(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)).shape
         torch.Size([3, 10])
     """
+    return load_result(path, client=client)[0]
+
+
+def load_result(
+    path: str | Path, *, client: int | None = None
+) -> tuple[TrainedModel | Embedding, dict[str, Any]]:
+    """Result of :func:`load`, and its description as plain values.
+
+    Args:
+        path: As for :func:`load`.
+        client: As for :func:`load`.
+
+    Raises:
+        SetupError: As :func:`load`.
+    """
     with setting_up():
         found = _Finished.open(Path(path), client)
-        method, kind = found.method, found.method.traits.learns_from
-        if not issubclass(Examples, kind):
-            raise SetupError(
-                f"{type(method).__name__} predicts from {kind.__name__}, not from one tensor of "
-                f"inputs, so its model cannot stand alone: {found.values}"
-            )
-        party, names = found.party()
-        found.check_state(party)
-        parts = found.predictor(party)
-        if parts is None:
-            raise SetupError(found.no_model(party))
-        card = found.card(party.meta, names)
-        try:
-            source = found.settings["data"]
-            return TrainedModel(*parts, source=source, meta=party.meta, card=card)
-        except (LookupError, RuntimeError) as error:
-            raise SetupError(
-                f"{type(method).__name__} cannot predict from one tensor of inputs "
-                f"({one_line(error)}), so its model cannot stand alone: {found.values}"
-            ) from error
+        kind = found.method.traits.learns_from
+        if issubclass(Examples, kind):
+            return found.model()
+        if issubclass(kind, HierarchySplit):
+            return found.embedding()
+        raise SetupError(
+            f"{type(found.method).__name__} predicts from {kind.__name__}, not from one tensor of "
+            f"inputs, so its model cannot stand alone: {found.values}"
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,56 @@ class _Finished:
         path = str(self.folder.path)
         return f"fedbolic.run.RunFolder.open({path!r}).read_checkpoint() has its values"
 
-    def party(self) -> tuple[Client, tuple[str, ...]]:
+    def model(self) -> tuple[TrainedModel, dict[str, Any]]:
+        """The trained model and its card."""
+        party, names = self._party()
+        self._check_state(party)
+        parts = self._ask(self.method.predictor, party)
+        if parts is None:
+            raise SetupError(self._no_model(party))
+        source = self.settings["data"]
+        own = {
+            "num_classes": party.meta.num_classes,
+            "class_names": list(names),
+            "input_shape": list(source.raw_shape(party.meta.input_shape)),
+        }
+        card = self._card(own)
+        try:
+            return TrainedModel(*parts, source=source, meta=party.meta, card=card), card
+        except (LookupError, RuntimeError) as error:
+            raise SetupError(
+                f"{type(self.method).__name__} cannot predict from one tensor of inputs "
+                f"({one_line(error)}), so its model cannot stand alone: {self.values}"
+            ) from error
+
+    def embedding(self) -> tuple[Embedding, dict[str, Any]]:
+        """The embedded hierarchy and its card; names and parents are those of the data."""
+        name, data = type(self.method).__name__, self._data()
+        party = data.holdout if self.client is None else self._client(data)
+        if party is None:
+            raise SetupError(f"the server of {self.folder.path} knows no names: give client=0")
+        self._check_state(party)
+        found = self._ask(self.method.node_places, party)
+        if found is None and data.clients and self._ask(self.method.node_places, data.clients[0]):
+            raise SetupError(f"{name} has no global embedding: give client=0 for a personal one")
+        if found is None:
+            raise SetupError(f"{name} embeds no nodes: {self.values}")
+        nodes, places = found
+        split = party.test if self.client is None else party.train
+        embedding = Embedding.of(cast(HierarchySplit, split).hierarchy, places, nodes)
+        own = {"num_nodes": len(embedding), "places": type(places).__name__, "dim": places.dim}
+        return embedding, self._card(own)
+
+    def _data(self) -> FederatedData:
+        return load_data(self.settings).to("cpu", self.dtype)
+
+    def _client(self, data: FederatedData) -> Client:
+        if self.client is None or not 0 <= self.client < len(data.clients):
+            last = len(data.clients) - 1
+            raise SetupError(f"there is no client {self.client}: the ids are 0 .. {last}")
+        return data.clients[self.client]
+
+    def _party(self) -> tuple[Client, tuple[str, ...]]:
         """The client whose model is loaded, or the server's test set without examples."""
         facts = self.folder.environment.get("data")
         if self.client is None and facts is not None:
@@ -114,33 +172,30 @@ class _Finished:
             x = torch.zeros(0, *meta.input_shape, dtype=self.dtype)
             none = Examples({"x": x, "y": torch.zeros(0, dtype=torch.int64)})
             return Client(HOLDOUT, none, none, none, meta), tuple(facts["class_names"])
-        data = load_data(self.settings).to("cpu", self.dtype)
+        data = self._data()
         if self.client is None:
             none = data.clients[0].train.part(torch.arange(0))
             return Client(HOLDOUT, none, none, none, data.meta), data.class_names
-        if not 0 <= self.client < len(data.clients):
-            last = len(data.clients) - 1
-            raise SetupError(f"there is no client {self.client}: the ids are 0 .. {last}")
-        return data.clients[self.client], data.class_names
+        return self._client(data), data.class_names
 
-    def check_state(self, party: Client) -> None:
+    def _check_state(self, party: Client) -> None:
         """Refuse a server state that the method cannot have reached."""
         method, stored = self.method, self.checkpoint["server_state"]
         initial = method.init(party.meta, Rng(self.settings["seed"]))
         initial = tree.to(initial, "cpu", self.dtype)
         check_server_state(self.folder.checkpoint, method, stored, initial, party.id)
 
-    def predictor(self, party: Client) -> tuple[Predictor, Tree, Tree] | None:
-        """The predictor of a stored model; whatever the method raises, the file is damaged."""
-        method, states = self.method, self.checkpoint["client_states"]
-        message = method.broadcast(self.checkpoint["server_state"], party.id)
+    def _ask(self, ask: Callable[[Tree, Client, Tree], Result], party: Client) -> Result:
+        """Result of a function of the method; whatever it raises, the file is damaged."""
+        states = self.checkpoint["client_states"]
+        message = self.method.broadcast(self.checkpoint["server_state"], party.id)
         try:
-            return method.predictor(message, party, states.get(party.id, {}))
+            return ask(message, party, states.get(party.id, {}))
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-            fault = f"holds no model of {type(method).__name__}: {error!r}"
+            fault = f"holds no result of {type(self.method).__name__}: {error!r}"
             raise DamagedError(self.folder.checkpoint, fault) from error
 
-    def no_model(self, party: Client) -> str:
+    def _no_model(self, party: Client) -> str:
         """The sentence about a model that is not there."""
         name = type(self.method).__name__
         if self.client is None and self._is_personal(party):
@@ -151,21 +206,19 @@ class _Finished:
         """True if the clients have models, even if there is no global one."""
         one = Client(0, party.train, party.validation, party.test, party.meta)
         try:
-            return self.predictor(one) is not None
+            return self._ask(self.method.predictor, one) is not None
         except ValueError:  # the model depends on the data of the client
             return True
 
-    def card(self, meta: Meta, class_names: tuple[str, ...]) -> dict[str, Any]:
-        """Description of the result as plain values."""
+    def _card(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Description of the result as plain values, with its own facts among them."""
         made, kind = self.folder.environment, type(self.method)
         return {
             "method": f"{kind.__module__}.{kind.__qualname__}",
             "client": self.client,
             "rounds": self.checkpoint["round"],
             "seed": self.settings["seed"],
-            "num_classes": meta.num_classes,
-            "class_names": list(class_names),
-            "input_shape": list(self.settings["data"].raw_shape(meta.input_shape)),
+            **own,
             "packages": made.get("packages"),
             "commit": made.get("commit"),
         }

@@ -1,7 +1,9 @@
 """The result of every method is loaded and exported, or one true sentence names the way out."""
 
 import inspect
+import json
 import re
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -10,16 +12,19 @@ import pytest
 import torch
 
 import fedbolic
+from fedbolic.core.rng import Rng
 from fedbolic.data import IID, GraphFiles, Partitioned, PartitionedHierarchy
 from fedbolic.federated import DistributedNoise, Method, SumPrivacy
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.secure import SecureSum
-from fedbolic.hierarchies import HierarchyEmbedding, Popularity
+from fedbolic.hierarchies import Embedding, HierarchyEmbedding, Popularity
 from fedbolic.methods import FedAvg, PrivateSteps
 from fedbolic.run import experiment
 from fedbolic.run.configuration import SetupError
 from fedbolic.run.exports import WRITERS, export
+from fedbolic.run.record import RunFolder
 from fedhull import Central
+from tests.command_line import refused
 from tests.subjects import QUICK, settings, short
 
 DIGITS = Partitioned(partition=IID(3), num_train=60, num_test=40, pool=2)
@@ -34,7 +39,7 @@ ADDED = {
     "private steps": (PrivateSteps(FedAvg(rounds=1), steps=1), DIGITS),
     "popularity": (Popularity(), TREE),
     "personal tables": (replace(TABLE, sends="rows", personal=True), TREE),
-    "flat tables": (replace(TABLE, c=0.0), TREE),
+    "flat tables with biases": (replace(TABLE, c=0.0, bias="ancestor"), TREE),
     "pooled points": (Central(), settings("fedhull")["data"]),
     "graphs in files": (short(settings("flatland")["method"]), None),
 }  # fmt: skip
@@ -89,7 +94,7 @@ def check_sentence(text, folder, client, to=None):
         assert match, text
         for suffix in re.findall(r"\.\w+", match[1]):
             assert suffix != to.suffix
-            other = to.with_name(f"other{suffix}")
+            other = to.with_name(f"instead-of-{to.stem}-{suffix[1:]}{suffix}")
             done = attempt(export, folder, other, client=client)
             assert not isinstance(done, str) or "pip install" in done
 
@@ -115,7 +120,7 @@ def test_a_result_is_loaded_and_exported_or_a_true_sentence_names_the_way_out(na
         else:
             assert_usable(found)
         for suffix in WRITERS:
-            to = tmp_path / f"{client}{suffix}"
+            to = tmp_path / f"{client}-{suffix[1:]}{suffix}"
             done = attempt(export, folder, to, client=client)
             if isinstance(done, str):
                 assert not to.exists()
@@ -126,8 +131,45 @@ def test_a_result_is_loaded_and_exported_or_a_true_sentence_names_the_way_out(na
 
 
 def assert_usable(found):
+    if isinstance(found, Embedding):
+        assert len(found.nearest(found.names[-1], 3)) == 3
+        held = found.names[int(found.parents[-1, 0])]
+        assert found.ancestors(held)[-1] == "0"  # the root
+        return
     with torch.no_grad():
         assert found(found.example).isfinite().all()
+
+
+def test_an_embedding_has_the_distances_of_the_trained_table(tmp_path):
+    folder = experiment.run(replace(TABLE, c=0.5), TREE, runs=tmp_path)
+    table = RunFolder(folder).read_checkpoint()["server_state"]["parameters"]["weight"]
+    found, (v, w) = fedbolic.load(folder), table[[7, 300]].double() * 0.5**0.5
+    r, s = v.norm(), w.norm()
+    cosine = (v @ w) / (r * s)
+    expected = torch.acosh(r.cosh() * s.cosh() - r.sinh() * s.sinh() * cosine) / 0.5**0.5
+    assert abs(found.distance("7", "300") - float(expected)) < 1e-7
+
+
+def test_a_personal_embedding_holds_the_nodes_of_its_client_alone(tmp_path):
+    folder = experiment.run(replace(TABLE, sends="rows", personal=True), TREE, runs=tmp_path)
+    clients = TREE.load(Rng(0).at("data")).clients
+    for client in (0, 3):
+        found = fedbolic.load(folder, client=client)
+        pairs = clients[client].train.hierarchy.pairs.tolist()
+        assert {int(name) for name in found.names} == {node for pair in pairs for node in pair}
+        above = {(u, v) for u in found.names for v in found.ancestors(u)}
+        assert above == {(str(u), str(v)) for u, v in pairs}
+
+
+def test_the_command_saves_an_embedding_and_its_card(tmp_path, fedbolic):
+    folder, to = experiment.run(TABLE, TREE, runs=tmp_path), tmp_path / "out" / "tree.npz"
+    code, out, _ = fedbolic("export", folder, "--to", to)
+    assert (code, out) == (0, f"{to}\n{to.with_suffix('.json')}\n")
+    card = json.loads(to.with_suffix(".json").read_text())
+    assert (card["num_nodes"], card["dim"], card["rounds"]) == (511, 2, 1)
+    assert json.loads(str(np.load(to)["fedbolic"]))["card"] == card
+    assert Embedding.load(to).nearest("0") == sys.modules["fedbolic"].load(folder).nearest("0")
+    refused(fedbolic("export", folder, "--to", tmp_path / "m.onnx"), names=[".npz", ".csv"])
 
 
 def test_every_public_method_is_in_the_contract():

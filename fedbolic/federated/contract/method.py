@@ -2,7 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TypeAlias
 
+from jaxtyping import Int64
+from torch import Tensor
 from typing_extensions import override
 
 from fedbolic.core.figure import Figure
@@ -14,6 +17,10 @@ from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.scores.score import Predictor
 from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import LONGEST_PART, find_long_part
+from fedbolic.manifolds import Places
+
+NodePlaces: TypeAlias = tuple[Int64[Tensor, " m"], Places]
+"""Nodes by number, and a place for each of them in the same order."""
 
 
 class Method(ABC):
@@ -130,6 +137,20 @@ class Method(ABC):
         Returns:
             The method that predicts, with ``local`` and ``context`` as the arguments of its
             ``predict``; ``None`` if there is no such model, which is the default.
+        """
+        del message, client, client_state
+        return None
+
+    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
+        """Embedded nodes of a hierarchy, by number, and their places in the same order.
+
+        :func:`fedbolic.load` names them as the client's hierarchy does. By default ``None``: the
+        method embeds no nodes, or has no common embedding and the client is the server's test set.
+
+        Args:
+            message: Result of :meth:`broadcast` for this client.
+            client: The client with its data, or the server's test set.
+            client_state: State that the client kept; empty for the server's test set.
         """
         del message, client, client_state
         return None

@@ -72,3 +72,4 @@ class DelegatedSteps(WrappingMethod, GradientMethod):
     features = of_inner("features")
     fine_tuning = of_inner("fine_tuning")
     figures = of_inner("figures")
+    node_places = of_inner("node_places")

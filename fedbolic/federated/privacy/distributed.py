@@ -23,6 +23,7 @@ from fedbolic.federated.aggregators.modular import SumModulo
 from fedbolic.federated.aggregators.summand import as_double, cast_like
 from fedbolic.federated.contract.capabilities import NoisySummands
 from fedbolic.federated.contract.engine import RunStoppedError
+from fedbolic.federated.contract.method import NodePlaces
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.noise.draws import SecretStream, SystemKeys, check_keys, warn_of_keys
@@ -232,6 +233,10 @@ class DistributedNoise(WrappingMethod, NoisySummands):
         self, message: Tree, client: Client, client_state: Tree
     ) -> tuple[Predictor, Tree, Tree] | None:
         return self.method.predictor(message["inner"], client, client_state.get("inner", {}))
+
+    @override
+    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
+        return self.method.node_places(message["inner"], client, client_state.get("inner", {}))
 
     @override
     def figures(self, server_state: Tree, data: FederatedData) -> dict[str, Figure]:

@@ -14,7 +14,7 @@ from fedbolic.core.types import Meta, Tree
 from fedbolic.data.contract.client import Client, FederatedData
 from fedbolic.federated.aggregators.aggregator import Additive
 from fedbolic.federated.contract.capabilities import NoisySummands, OneTimeSecrets, Ordered
-from fedbolic.federated.contract.method import Method
+from fedbolic.federated.contract.method import Method, NodePlaces
 from fedbolic.federated.contract.traits import Traits
 from fedbolic.federated.contract.wrapping_method import WrappingMethod
 from fedbolic.federated.scores.score import Predictor
@@ -208,6 +208,10 @@ class SecureSum(WrappingMethod, OneTimeSecrets):
         self, message: Tree, client: Client, client_state: Tree
     ) -> tuple[Predictor, Tree, Tree] | None:
         return self.method.predictor(message, client, client_state.get("inner", {}))
+
+    @override
+    def node_places(self, message: Tree, client: Client, client_state: Tree) -> NodePlaces | None:
+        return self.method.node_places(message, client, client_state.get("inner", {}))
 
     @override
     def costs(self, server_state: Tree) -> dict[str, float]:
