@@ -30,8 +30,8 @@ from fedbolic.federated.updates.update import AggregatedUpdate, Update
 from fedbolic.federated.updates.update_bounds import find_outside
 from fedbolic.hierarchies.disc import disc
 from fedbolic.hierarchies.node_table import TABLE, Bias, NodeTable, Score
-from fedbolic.hierarchies.scores import pairs_of, score_distances
 from fedbolic.hierarchies.scored_places import places_of
+from fedbolic.hierarchies.scores import pairs_of, score_distances
 from fedbolic.manifolds import Manifold
 from fedbolic.nn.loss.burn_in import BurnInSchedule
 from fedbolic.nn.loss.negatives import NegativeSampler

@@ -1,11 +1,12 @@
 """Places of a trained table of nodes, also where scores of pairs are no distances."""
 
 from dataclasses import dataclass, replace
+from typing import Never
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
-from typing_extensions import Never, override
+from typing_extensions import override
 
 from fedbolic.hierarchies.node_table import NodeTable
 from fedbolic.manifolds import ManifoldPlaces, Places
