@@ -26,16 +26,16 @@ from fedbolic.manifolds import (
     PolarPlaces,
 )
 
-FORMAT = 1
+EMBEDDING_FORMAT = 1
 """Version of the files."""
 
-HEAD = "fedbolic"
+EMBEDDING_HEAD = "fedbolic"
 """Name of the head, a text in JSON: the format, the kind of places and the card."""
 
-PLACES: dict[str, type[Places]] = {
+PLACE_KINDS: dict[str, type[Places]] = {
     kind.__name__: kind for kind in (PolarPlaces, HalfSpacePlaces, ManifoldPlaces, ScoredPlaces)
 }
-MANIFOLDS = {kind.__name__: kind for kind in (Lorentz, Poincare)}
+PLACE_MANIFOLDS = {kind.__name__: kind for kind in (Lorentz, Poincare)}
 
 
 def save_embedding(
@@ -66,7 +66,7 @@ def save_embedding(
     """
     if file.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"{file} must end in .npz or .safetensors")
-    head = json.dumps({"format": FORMAT, **_kind(places), "card": dict(card)})
+    head = json.dumps({"format": EMBEDDING_FORMAT, **_kind(places), "card": dict(card)})
     encoded = [name.encode() for name in names]
     arrays = {
         "names": np.frombuffer(b"".join(encoded), np.uint8),
@@ -77,12 +77,12 @@ def save_embedding(
         arrays["parents"] = parents.cpu().numpy().astype(np.int32)
     if file.suffix == ".npz":
         with file.open("wb") as stream:
-            np.savez_compressed(stream, **{HEAD: np.array(head)}, **arrays)
+            np.savez_compressed(stream, **{EMBEDDING_HEAD: np.array(head)}, **arrays)
         return
     with extra("export", f"{file}", "write .npz"):
         save_file = import_module("safetensors.numpy").save_file
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    save_file(contiguous, file, metadata={HEAD: head})
+    save_file(contiguous, file, metadata={EMBEDDING_HEAD: head})
 
 
 def load_embedding(file: Path) -> tuple[tuple[str, ...], Places, Tensor | None]:
@@ -98,8 +98,8 @@ def load_embedding(file: Path) -> tuple[tuple[str, ...], Places, Tensor | None]:
     """
     head, arrays = _read_safetensors(file) if file.suffix == ".safetensors" else _read_npz(file)
     found = json.loads(head)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT}")
+    if not isinstance(found, dict) or found.get("format") != EMBEDDING_FORMAT:
+        raise ValueError(f"its format is not {EMBEDDING_FORMAT}")
     names = _names(arrays.pop("names"), arrays.pop("name_ends"))
     parents = arrays.pop("parents", None)
     if parents is not None and parents.dtype != np.int32:
@@ -114,15 +114,15 @@ def load_embedding(file: Path) -> tuple[tuple[str, ...], Places, Tensor | None]:
 def _kind(places: Places) -> dict[str, Any]:
     """The kind of places as plain values, with what else their class needs."""
     kind = type(places).__name__
-    if kind not in PLACES:
-        raise ValueError(f"{kind} cannot be saved, only {', '.join(PLACES)}: use to_csv")
+    if kind not in PLACE_KINDS:
+        raise ValueError(f"{kind} cannot be saved, only {', '.join(PLACE_KINDS)}: use to_csv")
     if isinstance(places, ScoredPlaces):
         return {"places": kind, "table": dataclasses.asdict(places.table)}
     if not isinstance(places, ManifoldPlaces):
         return {"places": kind}
     space = places.manifold
-    if type(space).__name__ not in MANIFOLDS:
-        raise ValueError(f"points of {space} cannot be saved, only of {', '.join(MANIFOLDS)}")
+    if type(space).__name__ not in PLACE_MANIFOLDS:
+        raise ValueError(f"points of {space} cannot be saved, only of {', '.join(PLACE_MANIFOLDS)}")
     return {"places": kind, "manifold": type(space).__name__, "c": float(space.c)}
 
 
@@ -131,15 +131,15 @@ def _places(kind: Mapping[str, Any], tensors: Mapping[str, Any]) -> Places:
     if kind["places"] == "ManifoldPlaces":
         c = float(kind["c"])
         check.not_negative(c=c)
-        more["manifold"] = MANIFOLDS[kind["manifold"]](c)
+        more["manifold"] = PLACE_MANIFOLDS[kind["manifold"]](c)
     if kind["places"] == "ScoredPlaces":
         more["table"] = NodeTable(**kind["table"])
-    return PLACES[kind["places"]](**more, **tensors)
+    return PLACE_KINDS[kind["places"]](**more, **tensors)
 
 
 def _read_npz(file: Path) -> tuple[str, dict[str, np.ndarray]]:
     arrays = read_arrays(file)
-    return str(arrays.pop(HEAD)), arrays
+    return str(arrays.pop(EMBEDDING_HEAD)), arrays
 
 
 def _read_safetensors(file: Path) -> tuple[str, dict[str, np.ndarray]]:
@@ -149,7 +149,7 @@ def _read_safetensors(file: Path) -> tuple[str, dict[str, np.ndarray]]:
     try:
         with safetensors.safe_open(file, framework="numpy") as stored:
             arrays = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-            return (stored.metadata() or {})[HEAD], arrays
+            return (stored.metadata() or {})[EMBEDDING_HEAD], arrays
     except safetensors.SafetensorError as error:
         raise ValueError(f"it is damaged: {error}") from error
 

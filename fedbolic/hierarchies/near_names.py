@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable
 
-LEAST = 0.5
+LEAST_SHARED = 0.5
 """Least fraction of the pairs of letters of a name that a name like it has."""
 
 
@@ -28,7 +28,7 @@ def near_names(asked: str, names: Iterable[str], count: int = 3) -> list[str]:
         for name in names:
             folded = name.casefold()
             shared = sum(piece in folded for piece in pieces) / len(pieces)
-            if text and shared >= LEAST:
+            if text and shared >= LEAST_SHARED:
                 yield text not in folded, -shared, len(name), name
 
     return [name for *_, name in heapq.nsmallest(count, unlike())]

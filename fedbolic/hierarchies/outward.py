@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedbolic.manifolds import HalfSpacePlaces, ManifoldPlaces, Places, PolarPlaces
 
-Kind = TypeVar("Kind", bound=Places)
+Moved = TypeVar("Moved", bound=Places)
 
 
 def radii(places: Places) -> Float64[Tensor, " n"]:
@@ -30,7 +30,7 @@ def radii(places: Places) -> Float64[Tensor, " n"]:
     raise TypeError(f"{type(places).__name__} have no direction outward")
 
 
-def outward(places: Kind, step: float) -> Kind:
+def outward(places: Moved, step: float) -> Moved:
     """The places farther out by a step, in the same direction; never past the origin.
 
     Args:

@@ -23,7 +23,7 @@ from fedbolic.run.experiment import load_data, run
 from fedbolic.run.record import RunFolder
 from fedbolic.run.trained import TrainedModel
 
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 
 def load(path: str | Path, *, client: int | None = None) -> TrainedModel | Embedding:
@@ -185,7 +185,7 @@ class _Finished:
         initial = tree.to(initial, "cpu", self.dtype)
         check_server_state(self.folder.checkpoint, method, stored, initial, party.id)
 
-    def _ask(self, ask: Callable[[Tree, Client, Tree], Result], party: Client) -> Result:
+    def _ask(self, ask: Callable[[Tree, Client, Tree], Answer], party: Client) -> Answer:
         """Result of a function of the method; whatever it raises, the file is damaged."""
         states = self.checkpoint["client_states"]
         message = self.method.broadcast(self.checkpoint["server_state"], party.id)

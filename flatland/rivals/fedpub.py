@@ -94,7 +94,7 @@ class MaskedHead(FlatHead, MaskedLinear):
     """Classification head with a masked linear layer."""
 
 
-class Embedding(nn.Module):
+class GraphEmbedding(nn.Module):
     """Embedding of a graph: the mean of a network's last convolution over the nodes.
 
     Args:
@@ -234,7 +234,7 @@ def similarity(
 
 @functools.cache
 def _embedding(network: MaskedGCN, meta: Meta) -> Model:
-    return Model(lambda: Embedding(network.build(meta)))
+    return Model(lambda: GraphEmbedding(network.build(meta)))
 
 
 @functools.lru_cache(maxsize=4)  # all clients of a run use the same graph

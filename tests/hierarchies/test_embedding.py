@@ -305,8 +305,8 @@ def test_a_damaged_file_is_refused_or_read(suffix, tmp_path):
 
 def rewritten(file, **changes):
     arrays = dict(np.load(file))
-    for name, change in changes.items():
-        arrays[name] = change(arrays[name]) if callable(change) else change
+    for name, edit in changes.items():
+        arrays[name] = edit(arrays[name]) if callable(edit) else edit
     np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
 
 
