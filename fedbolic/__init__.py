@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 _PACKAGES = (
     *("data", "federated", "hierarchies", "manifolds", "methods", "nn", "optim"),
-    *("report", "run", "testing"),
+    *("report", "run", "search", "testing"),
 )
 _LAZY = {"load": "fedbolic.run.loading"}
 """Functions of this package by module; a module is imported when its function is first used."""

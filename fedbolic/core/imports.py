@@ -17,6 +17,7 @@ SYSTEMS = ("flatland", "hyperfed", "fedhull", "flynn")
 DISTRIBUTIONS = {
     **{"PIL": "Pillow", "flint": "python-flint", "sklearn": "scikit-learn", "umap": "umap-learn"},
     **{"dp_accounting": "dp-accounting", "yaml": "PyYAML"},
+    **{"faiss": "faiss-cpu", "qdrant_client": "qdrant-client"},
 }
 """Names of packages for pip, where they are imported by another name."""
 

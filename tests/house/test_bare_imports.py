@@ -75,6 +75,12 @@ USES = {
         "from fedbolic.run.exports import _onnx; _onnx(None, None)",
         "from fedbolic.run.exports import _safetensors; _safetensors(None, None)",
     ),
+    "search": ("from fedbolic.search.approximate import _new_graph; _new_graph(2, 16, 64)",),
+    "vectors": (
+        "from fedbolic.search import Faiss; Faiss(None)",
+        "from fedbolic.search import Hnswlib; Hnswlib(None)",
+        "from fedbolic.search import Qdrant; Qdrant(None)",
+    ),
     "timm": (
         "from fedbolic.data import Meta; from fedbolic.nn.network.own_network import Timm\n"
         "Timm('resnet18').build(Meta(10, (3, 32, 32), 1))",

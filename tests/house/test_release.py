@@ -39,10 +39,10 @@ def test_the_version_is_written_once_and_cited():
     assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
 
-def test_all_is_every_extra_but_the_tools_of_development_and_of_the_site():
+def test_all_is_every_extra_but_those_of_development_of_the_site_and_one_to_compile():
     (all_extras,) = EXTRAS["all"]
     named = re.fullmatch(r"fedbolic\[([\w,]+)\]", all_extras)[1].split(",")
-    assert sorted(named) == sorted(set(EXTRAS) - {"all", "dev", "docs"})
+    assert sorted(named) == sorted(set(EXTRAS) - {"all", "dev", "docs", "vectors"})
 
 
 def test_no_tool_of_development_is_a_dependency():
