@@ -50,6 +50,8 @@ from fedbolic.data.images.cifar import TEN_BATCHES
 from fedbolic.data.images.idx import LETTERS_STEMS
 from fedbolic.data.tables import table as tables
 from fedbolic.federated.secure.keys import read_identity, write_identities
+from fedbolic.hierarchies import Embedding
+from fedbolic.manifolds import PolarPlaces
 from fedbolic.nn.network.adapted import Adapted
 from fedbolic.nn.network.backbone import MLP
 from fedbolic.remote.client_state_store import ClientStateStore
@@ -252,6 +254,13 @@ def hierarchy(folder, name):
     return placed(folder, name, text.replace("\t", "," if name.endswith("csv") else "\t"))
 
 
+def embedded(folder, name):
+    pairs = torch.tensor([[i, i // 2] for i in range(1, N)])
+    places = PolarPlaces(torch.arange(N) << 58, torch.arange(N).double())
+    Embedding(tuple(f"n{i}" for i in range(N)), places, pairs).save(folder / name)
+    return folder / name
+
+
 def wire(folder):
     message = encode_message(TREE)
     return placed(folder, "message", b"\n".join([message.text.encode(), *message.buffers]))
@@ -360,6 +369,9 @@ FORMATS = {
     **{f"hierarchy{end}": Format(
         lambda folder, end=end: hierarchy(folder, f"h{end}"), of(HierarchyFile)
     ) for end in (".tsv", ".csv")},
+    **{f"embedding{end}": Format(
+        lambda folder, end=end: embedded(folder, f"e{end}"), Embedding.load
+    ) for end in (".npz", *([".safetensors"] if find_spec("safetensors") else []))},
     "figure": Format(drawn, figure.read_figure),
     "metrics": Format(lambda f: a_run(f, "metrics.csv"), lambda p: RunFolder(p.parent).rows()),
     "times": Format(lambda f: a_run(f, "times.csv"), lambda p: RunFolder(p.parent).times()),
