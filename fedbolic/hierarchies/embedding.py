@@ -21,6 +21,7 @@ from fedbolic.hierarchies.embedding_tables import write_csv, write_parquet
 from fedbolic.hierarchies.near_names import near_names
 from fedbolic.hierarchies.outward import outward, radii
 from fedbolic.manifolds import ManifoldPlaces, Places
+from fedbolic.search import HyperbolicIndex
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +192,22 @@ class Embedding:
         child, above = (pairs if len(below) == 0 else below).T
         steps = radii(self.places[child]) - radii(self.places[above])
         return outward(self.place(parent), float(steps.mean()) if len(steps) else 0.0)
+
+    def index(self) -> HyperbolicIndex:
+        """An index for many queries; it answers by the numbers of nodes.
+
+        Raises:
+            ValueError: If the places are not in a hyperbolic space.
+
+        Example:
+            >>> from fedbolic.manifolds import PolarPlaces
+            >>> places = PolarPlaces(torch.tensor([0, 2**60, 2**62]), torch.ones(3).double())
+            >>> embedding = Embedding(("lion", "tiger", "trout"), places)
+            >>> _, numbers, _ = embedding.index().search([0], k=2)
+            >>> [embedding.names[number] for number in numbers[0]]
+            ['lion', 'tiger']
+        """
+        return HyperbolicIndex(self.places)
 
     def to_numpy(self, dtype: type[np.floating] = np.float64) -> np.ndarray:
         """The points in the Poincaré ball, one row for every node.

@@ -112,6 +112,18 @@ def test_the_nearest_are_those_of_all_distances_by_hand(kind, seed):
         assert found.nearest(found.place("3"), 1) == [("3", 0.0)]
 
 
+@pytest.mark.parametrize("kind", POINTS.values(), ids=POINTS)
+def test_the_index_finds_what_brute_force_finds(kind):
+    found = embedding(kind)
+    distances, numbers, exact = found.index().search(list(range(len(ODD))), k=4)
+    assert exact.all()
+    for node, name in enumerate(ODD):
+        near = [(ODD[n], d) for n, d in zip(numbers[node], distances[node], strict=True)]
+        assert near[0][0] == name
+        assert [n for n, _ in near[1:]] == [n for n, _ in found.nearest(name, 3)]
+        np.testing.assert_allclose([d for _, d in near[1:]], [d for _, d in found.nearest(name, 3)])
+
+
 def test_of_equally_distant_nodes_the_one_with_the_smaller_number_comes_first():
     points = torch.tensor([[0.5, 0.0], [0.0, 0.0], [-0.5, 0.0], [0.5, 0.0]])
     found = Embedding(tuple("badc"), ManifoldPlaces(Poincare(), points))
